@@ -1,0 +1,318 @@
+//! Configuration: what the file may say ([`raw`]), read with every mistake at once, into what the
+//! gateway runs on ([`Config`]).
+
+pub mod error;
+pub mod raw;
+mod reader;
+pub mod secret;
+mod server;
+pub mod units;
+mod upstream;
+
+use std::path::Path;
+use std::time::Duration;
+
+pub use error::{ConfigError, Mistake, Origin};
+pub use secret::Secret;
+pub use server::{Limits, Server};
+pub use upstream::{Http, Settings, Transport, Upstream};
+
+use crate::domain::name::{MAX_LENGTH_LIMIT, Naming, is_separator};
+use reader::{Context, Section};
+
+/// The validated configuration. Every value is in bounds; nothing is left to default later.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub server: Server,
+    pub naming: Naming,
+    pub listing: Listing,
+    /// In the order of their ids.
+    pub upstreams: Vec<Upstream>,
+    pub telemetry: Telemetry,
+}
+
+/// How lists are put together and handed out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Listing {
+    /// Prompts on one page, at least 1.
+    pub page_size: usize,
+    /// How long after the start a list waits for upstreams that were never seen.
+    pub deadline: Duration,
+    pub on_failure: OnFailure,
+    /// Cap of the `ttlMs` that is handed out.
+    pub ttl_max: Duration,
+}
+
+/// What becomes of an upstream's prompts while its list cannot be walked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OnFailure {
+    /// Lists fail as long as one upstream fails.
+    Fail,
+    /// Its prompts are left out.
+    Omit,
+    /// The last good list is served, and marked.
+    Stale,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Telemetry {
+    /// A filter of `tracing`, such as `info` or `promptgate=debug,info`.
+    pub log: String,
+    pub log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    Json,
+    Text,
+}
+
+impl Config {
+    /// Reads the file, with the overrides and secrets of this process's environment.
+    ///
+    /// # Errors
+    /// All mistakes at once; a file that cannot be read is one.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let (key, origin, message) = (String::new(), Origin::Unknown, error.to_string());
+            ConfigError { file: file.clone(), mistakes: vec![Mistake { key, origin, message }] }
+        })?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        Self::parse(&file, &text, base, &std::env::vars().collect::<Vec<_>>())
+    }
+
+    /// Reads `text` as the file named `file` in the folder `base`, with these variables.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        base: &Path,
+        env: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
+        let raw = raw::Raw::read(file, text, env.iter().cloned())?;
+        let lookup = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, v)| v.clone());
+        let context = Context { mistakes: error::Mistakes::new(raw.origins), env: &lookup, base };
+
+        let mut root = Section::root(raw.root, &context);
+        let naming = naming(root.section("naming"));
+        let config = Self {
+            server: server::read(root.section("server")),
+            listing: listing(root.section("listing")),
+            upstreams: upstream::read_all(&mut root),
+            telemetry: telemetry(root.section("telemetry")),
+            naming,
+        };
+        root.not_yet(&["admin", "views", "auth", "access", "limits", "audit", "cluster"]);
+        root.finish();
+        context.mistakes.into_result(file)?;
+        Ok(config)
+    }
+}
+
+fn naming(mut section: Section<'_>) -> Naming {
+    let allowed = "1 to 8 visible ASCII characters, one of them outside a-z, 0-9 and -";
+    let parse = |text: &str| is_separator(text).then(|| text.to_owned());
+    let separator = section.parsed("separator", allowed, parse);
+    let max_length = section.count("max_length", 128, 1..=MAX_LENGTH_LIMIT);
+    section.finish();
+    Naming::new(separator.as_deref().unwrap_or("__"), max_length)
+}
+
+fn listing(mut section: Section<'_>) -> Listing {
+    let on_failure =
+        [("stale", OnFailure::Stale), ("omit", OnFailure::Omit), ("fail", OnFailure::Fail)];
+    let listing = Listing {
+        page_size: section.count("page_size", 1_000, 1..=100_000),
+        deadline: section.duration("deadline", Duration::from_secs(5), Duration::ZERO),
+        on_failure: section.choice("on_failure", OnFailure::Stale, &on_failure),
+        ttl_max: section.duration("ttl_max", Duration::from_secs(300), Duration::ZERO),
+    };
+    section.not_yet(&["settle", "settle_max"]);
+    section.finish();
+    listing
+}
+
+fn telemetry(mut section: Section<'_>) -> Telemetry {
+    let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
+    let allowed = "a filter such as \"info\" or \"promptgate=debug,info\"";
+    let parse = |text: &str| {
+        let valid = text.parse::<tracing_subscriber::filter::Targets>().is_ok();
+        valid.then(|| text.to_owned())
+    };
+    let telemetry = Telemetry {
+        log: section.parsed("log", allowed, parse).unwrap_or_else(|| "info".to_owned()),
+        log_format: section.choice("log_format", LogFormat::Auto, &formats),
+    };
+    section.not_yet(&["otlp_endpoint", "trace_sample", "service_name", "label_values"]);
+    section.finish();
+    telemetry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        let env = [("TOKEN".to_owned(), "t0ken".to_owned())];
+        Config::parse("gateway.toml", text, Path::new(env!("CARGO_MANIFEST_DIR")), &env)
+    }
+
+    fn mistakes(text: &str) -> Vec<String> {
+        let error = parse(text).unwrap_err();
+        error.to_string().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_documentation() {
+        let Config { server, listing, telemetry, .. } = parse("").unwrap();
+        let limits = server.limits;
+        let secs = Duration::from_secs;
+        assert_eq!(server.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!((server.path.as_str(), server.name.as_str()), ("/mcp", "promptgate"));
+        assert_eq!(
+            limits,
+            Limits {
+                connections: 16384,
+                first_byte: secs(5),
+                head: secs(10),
+                head_size: 32 * 1024,
+                headers: 100,
+                uri_length: 8192,
+                body: secs(30),
+                body_size: 4 * 1024 * 1024,
+                idle: secs(75),
+                json_depth: 64,
+                in_flight: 4096,
+                keep_alive: secs(15),
+                h2_streams: 100,
+                session_lifetime: secs(30 * 24 * 3600),
+                deleted_sessions: 100_000,
+                request: secs(60),
+                pre_drain: secs(1),
+                grace: secs(30),
+            }
+        );
+        let (deadline, ttl_max) = (secs(5), secs(300));
+        let on_failure = OnFailure::Stale;
+        assert_eq!(listing, Listing { page_size: 1000, deadline, on_failure, ttl_max });
+        assert_eq!(telemetry, Telemetry { log: "info".into(), log_format: LogFormat::Auto });
+    }
+
+    #[test]
+    fn an_upstream_takes_its_settings_from_the_defaults_and_overrides_them() {
+        let config = parse(
+            "[defaults]\ntimeout = \"7s\"\npoll = \"0s\"\n\
+             [upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\n\
+             revision = \"2025-06-18\"\ntimeout = \"9s\"\nprefix = \"\"\n\
+             credential = { bearer = { env = \"TOKEN\" } }\nheaders = { X-Team = \"platform\" }\n\
+             [upstreams.off]\ntransport = \"http\"\nurl = \"http://127.0.0.1/mcp\"\nenabled = false\n",
+        )
+        .unwrap();
+        let [a] = config.upstreams.as_slice() else { panic!("{:?}", config.upstreams) };
+        assert!(a.prefix.is_bare());
+        assert_eq!(a.settings.timeout, Duration::from_secs(9));
+        assert_eq!(a.settings.poll, Duration::ZERO);
+        assert_eq!(a.settings.max_pages, 100);
+        let Transport::Http(http) = &a.transport else { panic!() };
+        assert_eq!(http.headers[0].1.expose(), "Bearer t0ken");
+        assert_eq!(http.headers[1].1.expose(), "platform");
+        assert!(!format!("{config:?}").contains("t0ken"));
+    }
+
+    #[test]
+    fn k1_every_mistake_is_told_with_its_line_and_what_is_allowed() {
+        let found = mistakes(
+            "[server]\n\
+             lisen = \"127.0.0.1:1\"\n\
+             path = \"mcp\"\n\
+             seal_key = { env = \"NOT_SET\" }\n\
+             [server.limits]\n\
+             body_size = 4\n\
+             headers = 5\n\
+             [naming]\n\
+             separator = \"-\"\n\
+             [listing]\n\
+             on_failure = \"ignore\"\n\
+             [upstreams.A_b]\n\
+             transport = \"library\"\n\
+             [upstreams.a]\n\
+             transport = \"http\"\n\
+             url = \"ftp://example.com\"\n\
+             [upstreams.b]\n\
+             transport = \"library\"\n\
+             path = \"src\"\n\
+             prefix = \"a\"\n\
+             [upstreams.c]\n\
+             transport = \"http\"\n\
+             [colour]\n\
+             red = 1\n",
+        );
+        let starts = [
+            "gateway.toml:2: server.lisen: unknown key; did you mean `listen`?",
+            "gateway.toml:3: server.path: must be a path such as",
+            "gateway.toml:4: server.seal_key: environment variable NOT_SET is not set",
+            "gateway.toml:6: server.limits.body_size: must be a size such as",
+            "gateway.toml:7: server.limits.headers: must be a whole number from 10 to 1000",
+            "gateway.toml:9: naming.separator: must be 1 to 8 visible",
+            "gateway.toml:11: listing.on_failure: must be one of \"stale\", \"omit\", \"fail\"",
+            "gateway.toml:12: upstreams.A_b: an upstream id has",
+            "gateway.toml:16: upstreams.a.url: must be a URL such as",
+            "gateway.toml:21: upstreams.c.url: is required: a URL such as",
+            "gateway.toml:23: colour: unknown key; allowed here: ",
+        ];
+        assert_eq!(found.len(), starts.len(), "{found:#?}");
+        for (line, start) in found.iter().zip(starts) {
+            assert!(line.starts_with(start), "{line}\n{start}");
+        }
+    }
+
+    #[test]
+    fn k1_two_upstreams_of_one_name_or_prefix_are_refused() {
+        let twice = "[upstreams.a]\ntransport = \"library\"\npath = \"src\"\n";
+        assert!(mistakes(&[twice, twice].concat())[0].starts_with("gateway.toml:4: "));
+        let other = "[upstreams.b]\ntransport = \"library\"\npath = \"src\"\nprefix = \"a\"\n";
+        let found = mistakes(&[twice, other].concat());
+        assert_eq!(
+            found,
+            ["gateway.toml:7: upstreams.b.prefix: upstream a has this prefix already"]
+        );
+    }
+
+    #[test]
+    fn keys_of_later_versions_are_refused_not_ignored() {
+        let found = mistakes("[audit]\npath = \"x\"\n[server]\ntls = { cert = \"a\" }\n");
+        assert_eq!(found.len(), 2);
+        assert!(found.iter().all(|line| line.contains("not available in this version")));
+        let found = mistakes("[upstreams.a]\ntransport = \"stdio\"\ncommand = [\"x\"]\n");
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+
+    #[test]
+    fn k6_beyond_loopback_is_refused_unless_insecure() {
+        let open = "[server]\nlisten = \"0.0.0.0:8080\"\n";
+        assert!(mistakes(open)[0].contains("beyond loopback"));
+        assert!(parse(&format!("{open}insecure = true\n")).is_ok());
+        assert!(parse("[server]\nlisten = \"[::1]:8080\"\n").is_ok());
+    }
+
+    #[test]
+    fn the_environment_gives_numbers_flags_and_lists_as_text() {
+        let env = [
+            ("PROMPTGATE__LISTING__PAGE_SIZE", "7"),
+            ("PROMPTGATE__SERVER__ALLOWED_HOSTS", "A.example, b.example"),
+            ("PROMPTGATE__SERVER__INSECURE", "true"),
+            ("PROMPTGATE__SERVER__NAME", "123"),
+        ];
+        let env = env.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let config = Config::parse("g", "", Path::new(""), &env).unwrap();
+        assert_eq!(config.listing.page_size, 7);
+        assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
+        assert_eq!(config.server.name, "123");
+        let env = [("PROMPTGATE__LISTING__PAGE_SIZE".to_owned(), "0".to_owned())];
+        let error = Config::parse("g", "", Path::new(""), &env).unwrap_err().to_string();
+        assert!(error.starts_with("PROMPTGATE__LISTING__PAGE_SIZE: listing.page_size: must be"));
+    }
+}

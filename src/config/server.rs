@@ -1,0 +1,180 @@
+//! `[server]`: where the gateway listens, for whom, and within which bounds.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::Uri;
+
+use super::reader::Section;
+use crate::seal::SealKeys;
+
+/// The downstream side.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub listen: SocketAddr,
+    /// Path of the endpoint, `/…` without a slash at the end.
+    pub path: String,
+    /// Canonical URI of the endpoint; its host is an allowed one.
+    pub public_url: Option<Uri>,
+    /// Beside loopback names, lower case, without port.
+    pub allowed_hosts: Vec<String>,
+    /// Beside loopback origins, as browsers send them.
+    pub allowed_origins: Vec<String>,
+    /// Absent: tokens live as long as the process.
+    pub seal_keys: Option<SealKeys>,
+    pub instructions: Option<String>,
+    /// `serverInfo.name`.
+    pub name: String,
+    pub limits: Limits,
+}
+
+/// What one client, and all together, may take.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Limits {
+    pub connections: usize,
+    /// From accept to the first byte.
+    pub first_byte: Duration,
+    /// From the first byte of a request to the end of its head.
+    pub head: Duration,
+    /// Bytes.
+    pub head_size: usize,
+    pub headers: usize,
+    /// Bytes.
+    pub uri_length: usize,
+    /// From the head to the end of the body.
+    pub body: Duration,
+    /// Bytes.
+    pub body_size: usize,
+    /// Between two requests on one connection.
+    pub idle: Duration,
+    /// Arrays and objects in each other.
+    pub json_depth: usize,
+    /// Requests at once, over all callers.
+    pub in_flight: usize,
+    /// Until an answer becomes a stream, and between comments on a silent one.
+    pub keep_alive: Duration,
+    pub h2_streams: usize,
+    pub session_lifetime: Duration,
+    /// How many ended sessions are remembered.
+    pub deleted_sessions: usize,
+    /// Hard deadline of a call.
+    pub request: Duration,
+    /// After the signal to end: still accepting.
+    pub pre_drain: Duration,
+    /// Then: how long what is in flight may take.
+    pub grace: Duration,
+}
+
+/// The variable that `seal_key` names unless the file says otherwise. It may be unset.
+const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
+
+pub(super) fn read(mut section: Section<'_>) -> Server {
+    let address = "an address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
+    let listen = section.parsed("listen", address, |t| t.parse().ok());
+    let listen = listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
+    if !section.flag("insecure", false) && !listen.ip().is_loopback() {
+        let message = "listens beyond loopback, where anybody may ask, and this version has no \
+                       authentication; set server.insecure = true if something in front has";
+        section.mistake("listen", message);
+    }
+    let server = Server {
+        listen,
+        path: section
+            .parsed("path", "a path such as \"/mcp\", without a slash at the end", path)
+            .unwrap_or_else(|| "/mcp".to_owned()),
+        public_url: section
+            .parsed("public_url", "\"\" or a URL such as \"https://prompts.example.com/mcp\"", url)
+            .flatten(),
+        allowed_hosts: section.texts("allowed_hosts").iter().map(|h| h.to_lowercase()).collect(),
+        allowed_origins: origins(&mut section),
+        seal_keys: seal_keys(&mut section),
+        instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
+        name: section.text("name", "promptgate"),
+        limits: limits(section.section("limits")),
+    };
+    section.not_yet(&["sse_path", "trusted_proxies", "tls"]);
+    section.finish();
+    server
+}
+
+fn limits(mut section: Section<'_>) -> Limits {
+    let millis = Duration::from_millis(1);
+    let limits = Limits {
+        connections: section.count("connections", 16_384, 1..=1_000_000),
+        first_byte: section.duration("first_byte", Duration::from_secs(5), millis),
+        head: section.duration("head", Duration::from_secs(10), millis),
+        // hyper needs 8 KiB to read a head at all.
+        head_size: section.size("head_size", 32 << 10, 8 << 10..=1 << 20),
+        headers: section.count("headers", 100, 10..=1_000),
+        uri_length: section.count("uri_length", 8_192, 16..=65_534),
+        body: section.duration("body", Duration::from_secs(30), millis),
+        body_size: section.size("body_size", 4 << 20, 1 << 10..=1 << 30),
+        idle: section.duration("idle", Duration::from_secs(75), millis),
+        // The scan is recursive: the stack of a worker thread bounds it.
+        json_depth: section.count("json_depth", 64, 8..=256),
+        in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
+        keep_alive: section.duration("keep_alive", Duration::from_secs(15), millis),
+        h2_streams: section.count("h2_streams", 100, 1..=10_000),
+        session_lifetime: section.duration(
+            "session_lifetime",
+            Duration::from_secs(2_592_000),
+            Duration::from_secs(1),
+        ),
+        deleted_sessions: section.count("deleted_sessions", 100_000, 1..=100_000_000),
+        request: section.duration("request", Duration::from_secs(60), millis),
+        pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
+        grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
+    };
+    section.not_yet(&[
+        "tls_handshake",
+        "batch_items",
+        "in_flight_bytes",
+        "streams",
+        "streams_per_caller",
+        "stream_lifetime",
+        "question_timeout",
+        "question_rounds",
+        "parked_calls",
+        "parked_per_caller",
+    ]);
+    section.finish();
+    limits
+}
+
+fn path(text: &str) -> Option<String> {
+    let inner = text.strip_prefix('/')?;
+    let valid = !inner.is_empty()
+        && text.len() <= 128
+        && !inner.ends_with('/')
+        && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~/".contains(&b));
+    valid.then(|| text.to_owned())
+}
+
+/// Some(None) is the empty text: no public URL.
+fn url(text: &str) -> Option<Option<Uri>> {
+    if text.is_empty() {
+        return Some(None);
+    }
+    let url: Uri = text.parse().ok()?;
+    let http = matches!(url.scheme_str(), Some("http" | "https"));
+    (http && url.host().is_some()).then_some(Some(url))
+}
+
+fn origins(section: &mut Section<'_>) -> Vec<String> {
+    let origins = section.texts("allowed_origins");
+    for origin in &origins {
+        let url: Option<Uri> = origin.parse().ok();
+        let plain = url.is_some_and(|u| u.scheme().is_some() && u.path() == "/");
+        if !plain || origin.ends_with('/') {
+            let message = format!("{origin:?} is no origin; write it as \"https://example.com\"");
+            section.mistake("allowed_origins", message);
+        }
+    }
+    origins
+}
+
+fn seal_keys(section: &mut Section<'_>) -> Option<SealKeys> {
+    let given = section.secret("seal_key").map(|secret| secret.expose().to_owned());
+    let text = given.or_else(|| section.variable(SEAL_KEY_VARIABLE))?;
+    SealKeys::parse(&text).map_err(|e| section.mistake("seal_key", e.to_string())).ok()
+}

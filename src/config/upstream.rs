@@ -1,0 +1,273 @@
+//! `[upstreams.…]` and `[defaults]`: who is asked, and how patiently.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Uri};
+
+use super::reader::Section;
+use super::secret::Secret;
+use crate::domain::name::{Prefix, UpstreamId};
+use crate::domain::revision::Revision;
+
+/// One upstream.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub id: UpstreamId,
+    /// Unique among all upstreams unless it is bare.
+    pub prefix: Prefix,
+    pub transport: Transport,
+    pub settings: Settings,
+}
+
+/// How an upstream is reached.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    Http(Http),
+    /// Prompts from Markdown files in this folder.
+    Library(PathBuf),
+}
+
+/// Streamable HTTP.
+#[derive(Clone, Debug)]
+pub struct Http {
+    /// `http` or `https`, with a host.
+    pub url: Uri,
+    /// Given: the search for the era is skipped.
+    pub revision: Option<Revision>,
+    /// Sent with every request, the credential among them.
+    pub headers: Vec<(HeaderName, Secret)>,
+    /// PEM certificates trusted beside the public ones.
+    pub ca: Option<PathBuf>,
+}
+
+/// Waits and bounds towards one upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Settings {
+    pub connect: Duration,
+    /// Of one get or complete, whole exchange.
+    pub timeout: Duration,
+    pub page_timeout: Duration,
+    pub walk_timeout: Duration,
+    pub max_pages: usize,
+    pub max_prompts: usize,
+    /// Bytes of all pages of a walk.
+    pub max_walk: usize,
+    /// Bytes of one message.
+    pub max_message: usize,
+    /// Between walks of an upstream that sends no notices; zero switches polling off.
+    pub poll: Duration,
+    /// A list older than this is walked again even without a reason.
+    pub max_age: Duration,
+    /// Calls at once.
+    pub in_flight: usize,
+    pub validate_arguments: bool,
+}
+
+pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
+    let mut defaults = root.section("defaults");
+    let base = settings(&mut defaults, &Settings::default());
+    defaults.finish();
+    let sections = root.sections("upstreams");
+    let mut upstreams = Vec::with_capacity(sections.len());
+    let mut owners: HashMap<Prefix, UpstreamId> = HashMap::new();
+    for (name, mut section) in sections {
+        let Some(id) = UpstreamId::parse(&name) else {
+            section.mistake("", ID_RULE);
+            continue;
+        };
+        let enabled = section.flag("enabled", true);
+        let upstream = read(id, &mut section, &base);
+        section.finish();
+        let Some(upstream) = upstream.filter(|_| enabled) else {
+            continue;
+        };
+        let prefix = upstream.prefix.clone();
+        if !prefix.is_bare()
+            && let Some(other) = owners.insert(prefix, upstream.id.clone())
+        {
+            let message = format!("upstream {} has this prefix already", other);
+            root.mistake(&format!("upstreams.{name}.prefix"), message);
+        }
+        upstreams.push(upstream);
+    }
+    upstreams
+}
+
+const ID_RULE: &str = "an upstream id has 1 to 64 characters of a-z, 0-9 and -, and starts with \
+                       a letter or digit";
+
+fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Upstream> {
+    let prefix_rule = "\"\" or characters of a-z, 0-9 and -, starting with a letter or digit";
+    let prefix = section.parsed("prefix", prefix_rule, Prefix::parse);
+    let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
+    let settings = settings(section, base);
+    let kinds = "\"library\" or \"http\"; \"stdio\" and \"sse\" are not available in this version";
+    let transport = match section.required("transport", kinds, transport_reader) {
+        Some(read) => read(section),
+        None => {
+            // Which keys belong here cannot be told, so none of them is a second mistake.
+            section.ignore_rest();
+            None
+        }
+    };
+    Some(Upstream { id, prefix, transport: transport?, settings })
+}
+
+type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;
+
+fn transport_reader(name: &str) -> Option<ReadTransport> {
+    match name {
+        "library" => Some(library),
+        "http" => Some(http),
+        _ => None,
+    }
+}
+
+fn library(section: &mut Section<'_>) -> Option<Transport> {
+    let Some(path) = section.file("path") else {
+        section.mistake("path", "is required: the folder of the library");
+        return None;
+    };
+    if !path.is_dir() {
+        section.mistake("path", format!("{} is not a folder", path.display()));
+    }
+    Some(Transport::Library(path))
+}
+
+fn http(section: &mut Section<'_>) -> Option<Transport> {
+    let rule =
+        "a URL such as \"https://prompts.example.com/mcp\", without user, password or fragment";
+    let url = section.required("url", rule, url);
+    let revision = section.parsed("revision", &revisions(), |text| match text {
+        "auto" => Some(None),
+        "2024-11-05" => None,
+        text => Revision::parse(text).map(Some),
+    });
+    let mut headers = credential(section);
+    headers.extend(extra_headers(section));
+    let ca = section.file("ca");
+    if let Some(path) = ca.as_ref().filter(|path| !path.is_file()) {
+        section.mistake("ca", format!("{} is not a file", path.display()));
+    }
+    section.not_yet(&["allow_private"]);
+    let revision = revision.flatten();
+    Some(Transport::Http(Http { url: url?, revision, headers, ca }))
+}
+
+fn url(text: &str) -> Option<Uri> {
+    let url: Uri = text.parse().ok()?;
+    let authority = url.authority()?;
+    let plain = !authority.as_str().contains('@') && !text.contains('#');
+    (matches!(url.scheme_str(), Some("http" | "https")) && plain).then_some(url)
+}
+
+fn revisions() -> String {
+    let served = Revision::ALL.into_iter().filter(|r| *r != Revision::V2024_11_05);
+    let names: Vec<_> = served.map(|r| format!("\"{r}\"")).collect();
+    format!("\"auto\" or one of {}", names.join(", "))
+}
+
+/// `credential = { bearer = secret }` or `{ header = "X-Api-Key", value = secret }`.
+fn credential(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
+    let mut credential = section.section("credential");
+    credential.not_yet(&["oauth"]);
+    let bearer = credential.secret("bearer");
+    let rule = "the name of a header, such as \"X-Api-Key\"";
+    let header = credential.parsed("header", rule, header_name);
+    let value = credential.secret("value");
+    let found = match (bearer, header, value) {
+        (Some(token), None, None) => {
+            let value = Secret::new(format!("Bearer {}", token.expose()));
+            Some((http::header::AUTHORIZATION, value))
+        }
+        (None, Some(name), Some(value)) => Some((name, value)),
+        (None, None, None) => None,
+        _ => {
+            credential.mistake("", "must be { bearer = … } or { header = \"…\", value = … }");
+            None
+        }
+    };
+    if found.as_ref().is_some_and(|(_, value)| !is_header_value(value)) {
+        credential.mistake("", "holds characters that no HTTP header may hold");
+    }
+    credential.finish();
+    found.into_iter().collect()
+}
+
+fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
+    let path = section.path("headers");
+    let mut headers = Vec::new();
+    for (name, value) in section.section("headers").secrets() {
+        match header_name(&name) {
+            Some(header) if is_header_value(&value) => headers.push((header, value)),
+            _ => {
+                section.mistake("headers", format!("{path}.{name} is not a header that may be set"))
+            }
+        }
+    }
+    headers
+}
+
+fn is_header_value(value: &Secret) -> bool {
+    HeaderValue::from_str(value.expose()).is_ok()
+}
+
+/// A header that the operator may set: not one that the protocol or the transport owns.
+fn header_name(text: &str) -> Option<HeaderName> {
+    let owned =
+        ["host", "content-length", "content-type", "accept", "transfer-encoding", "connection"];
+    let name = HeaderName::try_from(text).ok()?;
+    (!owned.contains(&name.as_str()) && !name.as_str().starts_with("mcp-")).then_some(name)
+}
+
+/// Reads the settings of one table; what it does not say is as in `base`.
+fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
+    let millis = Duration::from_millis(1);
+    let settings = Settings {
+        connect: section.duration("connect", base.connect, millis),
+        timeout: section.duration("timeout", base.timeout, millis),
+        page_timeout: section.duration("page_timeout", base.page_timeout, millis),
+        walk_timeout: section.duration("walk_timeout", base.walk_timeout, millis),
+        max_pages: section.count("max_pages", base.max_pages, 1..=100_000),
+        max_prompts: section.count("max_prompts", base.max_prompts, 1..=1_000_000),
+        max_walk: section.size("max_walk", base.max_walk, 1 << 10..=1 << 30),
+        max_message: section.size("max_message", base.max_message, 1 << 10..=1 << 30),
+        poll: section.duration("poll", base.poll, Duration::ZERO),
+        max_age: section.duration("max_age", base.max_age, millis),
+        in_flight: section.count("in_flight", base.in_flight, 1..=100_000),
+        validate_arguments: section.flag("validate_arguments", base.validate_arguments),
+    };
+    section.not_yet(&[
+        "probe",
+        "queue",
+        "queue_wait",
+        "breaker",
+        "questions",
+        "share_asking",
+        "label_questions",
+        "content",
+        "on_changed_definition",
+    ]);
+    settings
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(3),
+            timeout: Duration::from_secs(30),
+            page_timeout: Duration::from_secs(10),
+            walk_timeout: Duration::from_secs(30),
+            max_pages: 100,
+            max_prompts: 10_000,
+            max_walk: 32 << 20,
+            max_message: 12 << 20,
+            poll: Duration::from_secs(60),
+            max_age: Duration::from_secs(300),
+            in_flight: 64,
+            validate_arguments: true,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Errors that know whose fault they are. `downstream::respond` alone turns them into wire form.
+
+use super::json::JsonError;
+use super::jsonrpc::FrameError;
+use super::method::Method;
+
+/// Everything that can go wrong with one request.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Fault {
+    #[error(transparent)]
+    Transport(#[from] TransportFault),
+    #[error(transparent)]
+    Request(#[from] RequestFault),
+    #[error(transparent)]
+    Upstream(#[from] UpstreamFault),
+    #[error("the gateway failed; its log says why")]
+    Internal,
+}
+
+/// What is refused before a message is understood: HTTP tells, with the status named here.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum TransportFault {
+    #[error("the Host header names no host served here; add it to server.allowed_hosts")]
+    HostRejected,
+    #[error(
+        "the Origin header names an origin that is not allowed; add it to server.allowed_origins"
+    )]
+    OriginRejected,
+    #[error("nothing is served at this path")]
+    NotFound,
+    #[error("this method is not allowed here")]
+    MethodNotAllowed { allow: &'static str },
+    #[error("send Content-Type: application/json, without Content-Encoding")]
+    UnsupportedMediaType,
+    #[error("Accept must name application/json or text/event-stream")]
+    NotAcceptable,
+    #[error("the body is larger than {limit} bytes (server.limits.body_size)")]
+    BodyTooLarge { limit: usize },
+    #[error("the body did not arrive in time (server.limits.body)")]
+    BodyTimeout,
+    #[error("the body broke off")]
+    BodyBroken,
+    #[error("the URI is longer than {limit} bytes (server.limits.uri_length)")]
+    UriTooLong { limit: usize },
+    #[error("send the Mcp-Session-Id that initialize answered")]
+    SessionRequired,
+    #[error("the session is unknown or has ended; send initialize again")]
+    SessionUnknown,
+    #[error("too many requests at once; try again later")]
+    Overloaded,
+}
+
+/// What the client asked for cannot be asked.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum RequestFault {
+    #[error("the message is not JSON: {0}")]
+    NotJson(JsonError),
+    #[error("the message is not acceptable JSON: {0}")]
+    UnsafeJson(JsonError),
+    #[error("the message is not JSON-RPC 2.0: {0}")]
+    NotJsonRpc(&'static str),
+    #[error("batches are not served in this revision")]
+    BatchUnsupported,
+    #[error("initialize, or send MCP-Protocol-Version with the metadata of a modern request")]
+    EraUnknown,
+    #[error("this id is in use by a request that is still running")]
+    IdInUse,
+    #[error("method not found")]
+    MethodNotFound,
+    #[error("{what}")]
+    InvalidParams { what: String },
+    #[error("required argument `{argument}` is missing")]
+    MissingArgument { argument: String },
+    #[error("no such prompt")]
+    UnknownPrompt,
+    #[error("the cursor is not valid; list again without one")]
+    InvalidCursor,
+    #[error("header `{header}` is missing or differs from the body")]
+    HeaderMismatch { header: &'static str },
+    #[error("MCP-Protocol-Version names a revision that is not served")]
+    LegacyVersionUnknown,
+    #[error("this protocol version is not served")]
+    UnsupportedVersion { requested: String },
+}
+
+/// What an upstream did, or did not do, once it was asked.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("upstream `{upstream}`: {kind}")]
+pub struct UpstreamFault {
+    /// Id of the upstream; "" when none in particular is to blame.
+    pub upstream: String,
+    pub kind: UpstreamFaultKind,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum UpstreamFaultKind {
+    #[error("not reachable: {0}")]
+    Unavailable(String),
+    #[error("the connection broke before the answer was whole")]
+    Reset,
+    #[error("no answer within the deadline")]
+    Timeout,
+    #[error("asks to slow down")]
+    RateLimited {
+        /// From `Retry-After`, if it was given in seconds.
+        retry_after_secs: Option<u64>,
+    },
+    #[error("refuses the gateway's credential (HTTP {status})")]
+    AuthFailed { status: u16 },
+    #[error("answered with HTTP {status}")]
+    Status { status: u16 },
+    #[error("the answer is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("broke the protocol: {0}")]
+    Protocol(String),
+    #[error("its list does not end: {0}")]
+    PaginationLimit(String),
+    /// The upstream's own JSON-RPC error.
+    #[error("error {code}: {message}")]
+    Error {
+        code: i64,
+        /// Cleaned and cut by [`excerpt`].
+        message: String,
+        /// JSON text of `error.data`, kept only when it is short.
+        data: Option<String>,
+    },
+    /// The session is gone (HTTP 404): open another one and ask again.
+    #[error("the session has ended")]
+    SessionLost,
+}
+
+/// At most this many bytes of an upstream's words are repeated in an error.
+pub const EXCERPT: usize = 256;
+
+/// An upstream's text made safe to repeat: control and hidden characters become spaces, and it
+/// is cut at [`EXCERPT`] bytes.
+pub fn excerpt(text: &str) -> String {
+    let mut out: String = text
+        .chars()
+        .take(EXCERPT)
+        .map(|c| if super::name::is_hidden(c) { ' ' } else { c })
+        .collect();
+    out.truncate(out.floor_char_boundary(EXCERPT));
+    out
+}
+
+impl Fault {
+    pub fn invalid_params(what: impl Into<String>) -> Self {
+        RequestFault::InvalidParams { what: what.into() }.into()
+    }
+
+    pub fn upstream(upstream: impl ToString, kind: UpstreamFaultKind) -> Self {
+        UpstreamFault { upstream: upstream.to_string(), kind }.into()
+    }
+
+    /// A list that nobody could answer.
+    pub fn none_available() -> Self {
+        let what = "none of the upstreams has answered yet or can be reached";
+        Self::upstream("", UpstreamFaultKind::Unavailable(what.to_owned()))
+    }
+
+    /// A method name that is none of ours, or not one of this era.
+    pub fn unless_known(method: Option<Method>) -> Result<Method, Self> {
+        method.ok_or_else(|| RequestFault::MethodNotFound.into())
+    }
+}
+
+impl From<JsonError> for Fault {
+    /// JSON-RPC keeps -32700 for what is no JSON at all; what is JSON but unsafe is -32600.
+    fn from(error: JsonError) -> Self {
+        match error {
+            JsonError::NotUtf8 { .. } | JsonError::Syntax { .. } => RequestFault::NotJson(error),
+            JsonError::DuplicateMember { .. } | JsonError::TooDeep { .. } => {
+                RequestFault::UnsafeJson(error)
+            }
+        }
+        .into()
+    }
+}
+
+impl From<FrameError> for Fault {
+    fn from(error: FrameError) -> Self {
+        RequestFault::NotJsonRpc(error.what).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_is_short_and_clean() {
+        assert_eq!(excerpt("a\u{1b}[31m\r\nb\u{202e}c"), "a [31m  b c");
+        let long = excerpt(&"é".repeat(1000));
+        assert!(long.len() <= EXCERPT && long.len() > EXCERPT - 4);
+    }
+}

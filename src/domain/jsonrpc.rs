@@ -1,0 +1,235 @@
+//! JSON-RPC 2.0 frames as MCP uses them: what one message on the wire is.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use super::json::{Json, Kind};
+
+/// A request id exactly as it was written, so that it can be echoed byte for byte: a string
+/// literal with its quotes, or an integer within 64 bits.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Id(Box<str>);
+
+/// One message, its parts borrowed from the accepted text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame<'a> {
+    Request {
+        id: Id,
+        method: Cow<'a, str>,
+        params: Option<Json<'a>>,
+    },
+    Notification {
+        method: Cow<'a, str>,
+        params: Option<Json<'a>>,
+    },
+    Response {
+        /// Absent on errors whose request could not be read.
+        id: Option<Id>,
+        outcome: Outcome<'a>,
+    },
+}
+
+/// What a response says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome<'a> {
+    Result(Json<'a>),
+    Error {
+        code: i64,
+        /// A string value, or absent.
+        message: Option<Json<'a>>,
+        data: Option<Json<'a>>,
+    },
+}
+
+/// Why a JSON value is no frame. The id is kept where it could be read, so that the refusal can
+/// name the request.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{what}")]
+pub struct FrameError {
+    pub id: Option<Id>,
+    pub what: &'static str,
+}
+
+/// Longest id that is accepted, in bytes. Ids come back in every answer and are kept while a call
+/// runs; real clients use a few digits or a UUID.
+pub const MAX_ID: usize = 1024;
+
+impl Id {
+    /// Reads an id: a string, or an integer within 64 bits (2025-11-25, basic: "MUST be a string
+    /// or integer", never null).
+    pub fn read(value: Json<'_>) -> Option<Self> {
+        let valid = match value.kind() {
+            Kind::String => true,
+            Kind::Number => value.as_i64().is_some(),
+            _ => false,
+        };
+        (valid && value.text().len() <= MAX_ID).then(|| Self(value.text().into()))
+    }
+
+    /// An id of our own making.
+    pub fn number(n: u64) -> Self {
+        Self(n.to_string().into())
+    }
+
+    /// The JSON text of the id.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Classifies one JSON value. Members that JSON-RPC does not know are refused: a reader that
+    /// folds case or cuts at NUL would see `Method` or `params\u0000` where we saw nothing.
+    pub fn read(value: Json<'a>) -> Result<Self, FrameError> {
+        let mut parts = Parts::default();
+        if !value.is_object() {
+            return Err(parts.error("a message must be a JSON object"));
+        }
+        let mut unknown = false;
+        for (key, member) in value.members() {
+            match key.as_str().as_deref() {
+                Some("jsonrpc") => parts.version = Some(member),
+                Some("id") => parts.id = Some(member),
+                Some("method") => parts.method = Some(member),
+                Some("params") => parts.params = Some(member),
+                Some("result") => parts.result = Some(member),
+                Some("error") => parts.error = Some(member),
+                _ => unknown = true,
+            }
+        }
+        if unknown {
+            return Err(
+                parts.error("a message has only jsonrpc, id, method, params, result, error")
+            );
+        }
+        if !parts.version.is_some_and(|v| v.is("2.0")) {
+            return Err(parts.error("`jsonrpc` must be \"2.0\""));
+        }
+        match parts.method {
+            Some(method) => parts.call(method),
+            None => parts.response(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Parts<'a> {
+    version: Option<Json<'a>>,
+    id: Option<Json<'a>>,
+    method: Option<Json<'a>>,
+    params: Option<Json<'a>>,
+    result: Option<Json<'a>>,
+    error: Option<Json<'a>>,
+}
+
+impl<'a> Parts<'a> {
+    fn call(self, method: Json<'a>) -> Result<Frame<'a>, FrameError> {
+        if self.result.is_some() || self.error.is_some() {
+            return Err(self.error("a message is either a call or a response"));
+        }
+        let Some(method) = method.as_str() else {
+            return Err(self.error("`method` must be a string"));
+        };
+        if self.params.is_some_and(|p| !p.is_object()) {
+            return Err(self.error("`params` must be an object"));
+        }
+        let Some(id) = self.id else {
+            let params = self.params;
+            return Ok(Frame::Notification { method, params });
+        };
+        match Id::read(id) {
+            Some(id) => Ok(Frame::Request { id, method, params: self.params }),
+            None => Err(self.error("`id` must be a string or an integer within 64 bits")),
+        }
+    }
+
+    fn response(self) -> Result<Frame<'a>, FrameError> {
+        let outcome = match (self.result, self.error) {
+            (Some(result), None) => Outcome::Result(result),
+            (None, Some(error)) => match error.get("code").and_then(Json::as_i64) {
+                Some(code) => Outcome::Error {
+                    code,
+                    message: error.get("message").filter(|m| m.kind() == Kind::String),
+                    data: error.get("data"),
+                },
+                None => return Err(self.error("`error.code` must be an integer")),
+            },
+            (Some(_), Some(_)) => return Err(self.error("both `result` and `error`")),
+            (None, None) => return Err(self.error("neither `method` nor `result` nor `error`")),
+        };
+        let id = self.id.and_then(Id::read);
+        if id.is_none() && matches!(outcome, Outcome::Result(_)) {
+            return Err(self.error("a result must name its request"));
+        }
+        Ok(Frame::Response { id, outcome })
+    }
+
+    fn error(&self, what: &'static str) -> FrameError {
+        FrameError { id: self.id.and_then(Id::read), what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Frame<'_>, FrameError> {
+        Frame::read(Json::parse(text.as_bytes(), 64).unwrap())
+    }
+
+    #[test]
+    fn w7_ids_are_kept_byte_for_byte_with_their_type() {
+        for id in ["1", "-1", "0", "\"1\"", "\"\\u0041\"", "9223372036854775807", "\"\""] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+            let Ok(Frame::Request { id: read, .. }) = read(&text) else { panic!("{id}") };
+            assert_eq!(read.text(), id);
+        }
+    }
+
+    #[test]
+    fn w7_ids_that_no_client_may_send_are_refused() {
+        for id in ["1.5", "null", "{}", "[1]", "true", "9223372036854775808", "1e3", "1.0"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+            assert_eq!(read(&text).unwrap_err().id, None, "{id}");
+        }
+        let long =
+            format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(MAX_ID - 1));
+        assert!(read(&long).is_err());
+    }
+
+    #[test]
+    fn w6_look_alike_members_are_refused() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"Method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","paramſ":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method\u0000":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#,
+            r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#,
+            r#"{"id":1,"method":"ping"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":1}"#,
+            r#"{"jsonrpc":"2.0","id":1}"#,
+        ] {
+            assert_eq!(read(text).unwrap_err().id, Some(Id::number(1)), "{text}");
+        }
+    }
+
+    #[test]
+    fn responses_are_told_from_calls() {
+        let ok = read(r#"{"jsonrpc":"2.0","id":7,"result":{}}"#).unwrap();
+        assert!(matches!(ok, Frame::Response { id: Some(_), outcome: Outcome::Result(_) }));
+        let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#;
+        let error = read(error).unwrap();
+        let Frame::Response { id: None, outcome: Outcome::Error { code, .. } } = error else {
+            panic!()
+        };
+        assert_eq!(code, -32700);
+        assert!(read(r#"{"jsonrpc":"2.0","id":7,"result":{},"error":{"code":1}}"#).is_err());
+        assert!(read(r#"{"jsonrpc":"2.0","result":{}}"#).is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! The `Mcp-Name` header: a name as it is where it can be, `=?base64?…?=` where it cannot
+//! (2026-07-28, Streamable HTTP, standard headers).
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+const LEAD: &str = "=?base64?";
+const TAIL: &str = "?=";
+
+/// The header value for a name. Names that hold anything but visible ASCII and inner spaces, or
+/// that would read as encoded themselves, are encoded.
+pub fn encode(name: &str) -> Cow<'_, str> {
+    let plain = name.bytes().all(|b| (b' '..=b'~').contains(&b))
+        && name.trim() == name
+        && !name.starts_with(LEAD);
+    match plain {
+        true => Cow::Borrowed(name),
+        false => Cow::Owned(format!("{LEAD}{}{TAIL}", BASE64_STANDARD.encode(name))),
+    }
+}
+
+/// The name that a header value stands for; nothing if its encoding is broken.
+pub fn decode(value: &str) -> Option<Cow<'_, str>> {
+    let value = value.trim_matches([' ', '\t']);
+    match value.strip_prefix(LEAD) {
+        None => Some(Cow::Borrowed(value)),
+        Some(rest) => {
+            let bytes = BASE64_STANDARD.decode(rest.strip_suffix(TAIL)?).ok()?;
+            String::from_utf8(bytes).ok().map(Cow::Owned)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn w8_sentinels_good_bad_and_double() {
+        assert_eq!(decode(" greet\t").as_deref(), Some("greet"));
+        assert_eq!(decode("=?base64?bmFtw6k=?=").as_deref(), Some("namé"));
+        assert_eq!(decode("=?base64?bmFtw6k?="), None);
+        assert_eq!(decode("=?base64?bmFtw6k="), None);
+        assert_eq!(decode("=?base64?/w==?="), None);
+        // A name that looks encoded is encoded once more, and decoded once only.
+        let tricky = "=?base64?YQ==?=";
+        assert_eq!(decode(&encode(tricky)).as_deref(), Some(tricky));
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_comes_back(name in "\\PC{0,40}") {
+            let header = encode(&name).into_owned();
+            prop_assert!(header.is_ascii());
+            let decoded = decode(&header);
+            prop_assert_eq!(decoded.as_deref(), Some(name.as_str()));
+        }
+    }
+}

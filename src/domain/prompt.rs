@@ -1,0 +1,201 @@
+//! One prompt as an upstream lists it, checked by itself so that a bad one harms no other.
+
+use super::json::{Json, Kind, write_str};
+use super::meta;
+
+/// A checked prompt definition.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Prompt {
+    /// The name on the upstream, unchecked: naming decides whether it can be listed.
+    pub name: String,
+    pub arguments: Vec<Argument>,
+    /// Every other member as JSON text, each led by a comma: `,"title":"…","arguments":[…]`.
+    rest: String,
+}
+
+/// What a call must bring.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Argument {
+    pub name: String,
+    pub required: bool,
+}
+
+/// Why a prompt is left out: the member at fault and what it should be.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum PromptError {
+    #[error("a prompt must be an object with a string `name`")]
+    NoName,
+    #[error("`{member}` of prompt {name:?} must be {expected}")]
+    Shape { name: String, member: &'static str, expected: &'static str },
+    #[error("prompt {name:?} declares argument {argument:?} twice")]
+    ArgumentTwice { name: String, argument: String },
+}
+
+impl Prompt {
+    /// Reads one element of `prompts`. Clients reject a whole list for one member of a wrong type,
+    /// so every member that any revision types is checked; unknown ones pass through.
+    pub fn read(value: Json<'_>) -> Result<Self, PromptError> {
+        let name = value.get("name").and_then(Json::as_str);
+        let name = name.ok_or(PromptError::NoName)?.into_owned();
+        let mut rest = String::with_capacity(value.text().len());
+        let mut arguments = Vec::new();
+        for (key, member) in value.members() {
+            match key.as_str().as_deref() {
+                _ if member.kind() == Kind::Null => continue,
+                Some("name") => continue,
+                Some("title") => shape(&name, "title", "a string", is_string(member))?,
+                Some("description") => shape(&name, "description", "a string", is_string(member))?,
+                Some("icons") => {
+                    let ok = array_of(member, is_icon);
+                    shape(
+                        &name,
+                        "icons",
+                        "an array of {src, mimeType?, sizes?: [string], theme?}",
+                        ok,
+                    )?;
+                }
+                Some("arguments") => arguments = read_arguments(&name, member)?,
+                Some("_meta") => {
+                    shape(&name, "_meta", "an object", member.is_object())?;
+                    write_meta(member, &mut rest);
+                    continue;
+                }
+                _ => {}
+            }
+            rest.push(',');
+            rest.push_str(key.text());
+            rest.push(':');
+            rest.push_str(member.text());
+        }
+        Ok(Self { name, arguments, rest })
+    }
+
+    /// Writes the definition under its public name, as one element of `prompts`.
+    pub fn write(&self, public_name: &str, out: &mut String) {
+        out.push_str("{\"name\":");
+        write_str(public_name, out);
+        out.push_str(&self.rest);
+        out.push('}');
+    }
+
+    /// Everything that is listed of it: equal definitions have equal bytes.
+    pub fn definition(&self) -> impl Iterator<Item = &str> {
+        [self.name.as_str(), self.rest.as_str()].into_iter()
+    }
+}
+
+fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, PromptError> {
+    let ok = array_of(value, is_argument);
+    shape(prompt, "arguments", "an array of {name, title?, description?, required?}", ok)?;
+    let mut arguments: Vec<Argument> = Vec::new();
+    for element in value.elements() {
+        let name = element.get("name").and_then(Json::as_str).unwrap_or_default();
+        if arguments.iter().any(|a| a.name == name) {
+            return Err(PromptError::ArgumentTwice {
+                name: prompt.to_owned(),
+                argument: name.into_owned(),
+            });
+        }
+        arguments.push(Argument {
+            name: name.into_owned(),
+            required: element.get("required").and_then(Json::as_bool) == Some(true),
+        });
+    }
+    Ok(arguments)
+}
+
+fn write_meta(value: Json<'_>, out: &mut String) {
+    let mut members = String::new();
+    meta::write_foreign(value, &mut members);
+    if members.pop().is_some() {
+        out.push_str(",\"_meta\":{");
+        out.push_str(&members);
+        out.push('}');
+    }
+}
+
+fn shape(
+    name: &str,
+    member: &'static str,
+    expected: &'static str,
+    ok: bool,
+) -> Result<(), PromptError> {
+    let name = name.to_owned();
+    ok.then_some(()).ok_or(PromptError::Shape { name, member, expected })
+}
+
+fn array_of(value: Json<'_>, is: fn(Json<'_>) -> bool) -> bool {
+    value.kind() == Kind::Array && value.elements().all(is)
+}
+
+fn is_string(value: Json<'_>) -> bool {
+    value.kind() == Kind::String
+}
+
+fn is_argument(value: Json<'_>) -> bool {
+    value.get("name").is_some_and(is_string)
+        && value.get("title").is_none_or(is_string)
+        && value.get("description").is_none_or(is_string)
+        && value.get("required").is_none_or(|r| r.kind() == Kind::Bool)
+}
+
+fn is_icon(value: Json<'_>) -> bool {
+    value.get("src").is_some_and(is_string)
+        && value.get("mimeType").is_none_or(is_string)
+        && value.get("sizes").is_none_or(|s| array_of(s, is_string))
+        && value.get("theme").is_none_or(|t| t.is("light") || t.is("dark"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Prompt, PromptError> {
+        Prompt::read(Json::parse(text.as_bytes(), 64).unwrap())
+    }
+
+    #[test]
+    fn unknown_members_pass_and_the_name_is_replaced() {
+        let prompt = read(
+            r#"{"x-team":[1, {"k":"v"}],"name":"greet","title":"Greet",
+            "arguments":[{"name":"who","required":true},{"name":"tone","extra":1}]}"#,
+        )
+        .unwrap();
+        let required: Vec<_> =
+            prompt.arguments.iter().map(|a| (a.name.as_str(), a.required)).collect();
+        assert_eq!(required, [("who", true), ("tone", false)]);
+        let mut out = String::new();
+        prompt.write("up__greet", &mut out);
+        assert_eq!(
+            out,
+            r#"{"name":"up__greet","x-team":[1, {"k":"v"}],"title":"Greet","arguments":[{"name":"who","required":true},{"name":"tone","extra":1}]}"#
+        );
+    }
+
+    #[test]
+    fn our_meta_keys_are_stripped() {
+        let prompt = read(r#"{"name":"a","_meta":{"promptgate/upstream":"x","k":1}}"#).unwrap();
+        assert_eq!(prompt.rest, r#","_meta":{"k":1}"#);
+        let prompt = read(r#"{"name":"a","_meta":{"promptgate/upstream":"x"}}"#).unwrap();
+        assert_eq!(prompt.rest, "");
+    }
+
+    #[test]
+    fn one_wrong_type_is_told_by_its_member() {
+        for (text, member) in [
+            (r#"{"name":"a","title":1}"#, "title"),
+            (r#"{"name":"a","description":[]}"#, "description"),
+            (r#"{"name":"a","icons":[{"src":"x","sizes":"48x48"}]}"#, "icons"),
+            (r#"{"name":"a","icons":{}}"#, "icons"),
+            (r#"{"name":"a","arguments":[{"required":true}]}"#, "arguments"),
+            (r#"{"name":"a","arguments":[{"name":"b","required":"yes"}]}"#, "arguments"),
+            (r#"{"name":"a","_meta":1}"#, "_meta"),
+        ] {
+            let Err(PromptError::Shape { member: at, .. }) = read(text) else { panic!("{text}") };
+            assert_eq!(at, member);
+        }
+        assert_eq!(read(r#"{"name":1}"#), Err(PromptError::NoName));
+        assert_eq!(read("[]"), Err(PromptError::NoName));
+        assert!(read(r#"{"name":"a","arguments":[{"name":"b"},{"name":"b"}]}"#).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! Sealing: tokens that only this gateway, or another replica with the same key, can make or read.
+//!
+//! XChaCha20-Poly1305 with a random nonce; one subkey per kind of token, derived once at load by
+//! HKDF-SHA256 (RFC 5869). Kind and version are in the subkey, the endpoint is associated data, so
+//! a token of one kind or endpoint never opens as another. Several keys: the first seals, all open.
+
+mod keys;
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use hkdf::Hkdf;
+use sha2::{Digest, Sha256};
+
+pub use keys::{KEY_LEN, KeyError, SealKeys};
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    Cursor,
+    Session,
+}
+
+/// Seals and opens tokens. Made once from the configured keys.
+pub struct Sealer {
+    /// Newest first; each holds the cipher of every kind.
+    ciphers: Vec<[XChaCha20Poly1305; Kind::ALL.len()]>,
+}
+
+const NONCE_LEN: usize = 24;
+
+impl Kind {
+    const ALL: [Kind; 2] = [Kind::Cursor, Kind::Session];
+
+    /// The label in the key derivation. A change of a token's layout gets a new version here.
+    fn label(self) -> &'static str {
+        match self {
+            Kind::Cursor => "promptgate cursor v1",
+            Kind::Session => "promptgate session v1",
+        }
+    }
+
+    /// Longest token that is looked at, in bytes.
+    pub fn max_len(self) -> usize {
+        match self {
+            Kind::Cursor => 1024,
+            Kind::Session => 512,
+        }
+    }
+}
+
+impl Sealer {
+    pub fn new(keys: &SealKeys) -> Self {
+        let ciphers = keys.iter().map(|key| Kind::ALL.map(|kind| derive(key, kind))).collect();
+        Self { ciphers }
+    }
+
+    /// A token that holds `plain` and opens only for the same kind and endpoint. Base64url.
+    pub fn seal(&self, kind: Kind, endpoint: &str, plain: &[u8]) -> String {
+        let nonce: [u8; NONCE_LEN] = random();
+        let payload = Payload { msg: plain, aad: endpoint.as_bytes() };
+        let sealed = self.ciphers[0][kind as usize]
+            .encrypt(XNonce::from_slice(&nonce), payload)
+            // The cipher only fails beyond 256 GiB of plain text.
+            .unwrap_or_default();
+        BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat())
+    }
+
+    /// What a token holds; nothing if it is too long, altered, spelled in another way, of another
+    /// kind or endpoint, or sealed with an unknown key.
+    pub fn open(&self, kind: Kind, endpoint: &str, token: &str) -> Option<Vec<u8>> {
+        if token.len() > kind.max_len() {
+            return None;
+        }
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
+        let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
+        let payload = || Payload { msg: sealed, aad: endpoint.as_bytes() };
+        self.ciphers
+            .iter()
+            .find_map(|c| c[kind as usize].decrypt(XNonce::from_slice(nonce), payload()).ok())
+    }
+}
+
+/// Bytes from the system's random number generator.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // Without randomness no secret of ours would be one: there is nothing to go on with.
+    getrandom::fill(&mut bytes).expect("the system's random number generator works");
+    bytes
+}
+
+/// SHA-256 over the parts, each led by its length so that no two lists of parts collide.
+pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.finalize().into()
+}
+
+/// `sha256:` and 64 lower-case hexadecimal digits.
+pub fn digest_text(digest: &[u8; 32]) -> String {
+    use std::fmt::Write;
+    digest.iter().fold("sha256:".to_owned(), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+fn derive(key: &[u8; KEY_LEN], kind: Kind) -> XChaCha20Poly1305 {
+    let mut subkey = [0; KEY_LEN];
+    Hkdf::<Sha256>::new(None, key)
+        .expand(kind.label().as_bytes(), &mut subkey)
+        .expect("32 bytes are far below the limit of 255 hashes");
+    XChaCha20Poly1305::new(Key::from_slice(&subkey))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sealer(keys: &[u8]) -> Sealer {
+        let keys: Vec<_> = keys.iter().map(|&k| [k; KEY_LEN]).collect();
+        Sealer::new(&SealKeys::new(keys).unwrap())
+    }
+
+    #[test]
+    fn tokens_belong_to_kind_endpoint_and_key() {
+        let sealer_1 = sealer(&[1]);
+        let token = sealer_1.seal(Kind::Cursor, "/mcp", b"place");
+        assert_eq!(sealer_1.open(Kind::Cursor, "/mcp", &token).as_deref(), Some(&b"place"[..]));
+        assert_eq!(sealer_1.open(Kind::Session, "/mcp", &token), None);
+        assert_eq!(sealer_1.open(Kind::Cursor, "/mcp/a", &token), None);
+        assert_eq!(sealer(&[2]).open(Kind::Cursor, "/mcp", &token), None);
+        assert_eq!(
+            sealer(&[2, 1]).open(Kind::Cursor, "/mcp", &token).as_deref(),
+            Some(&b"place"[..])
+        );
+        assert_ne!(sealer(&[1]).seal(Kind::Cursor, "/mcp", b"place"), token);
+    }
+
+    #[test]
+    fn only_the_canonical_spelling_opens() {
+        let sealer = sealer(&[1]);
+        let token = sealer.seal(Kind::Cursor, "", b"ab");
+        assert_eq!(sealer.open(Kind::Cursor, "", &format!("{token}=")), None);
+        assert_eq!(sealer.open(Kind::Cursor, "", &format!("{token}\n")), None);
+        assert_eq!(sealer.open(Kind::Cursor, "", ""), None);
+        assert_eq!(sealer.open(Kind::Cursor, "", &"A".repeat(10 << 20)), None);
+        let long = sealer.seal(Kind::Cursor, "", &[0; 728]);
+        assert_eq!(long.len(), 1024);
+        assert!(sealer.open(Kind::Cursor, "", &long).is_some());
+        let longer = sealer.seal(Kind::Cursor, "", &[0; 729]);
+        assert_eq!(sealer.open(Kind::Cursor, "", &longer), None);
+    }
+
+    proptest! {
+        #[test]
+        fn one_flipped_bit_never_opens(plain in prop::collection::vec(any::<u8>(), 0..60), at in any::<usize>(), bit in 0..7u32) {
+            let sealer = sealer(&[7]);
+            let mut token = sealer.seal(Kind::Session, "/mcp", &plain).into_bytes();
+            let at = at % token.len();
+            token[at] ^= 1 << bit;
+            if let Ok(token) = String::from_utf8(token) {
+                prop_assert_eq!(sealer.open(Kind::Session, "/mcp", &token), None);
+            }
+        }
+    }
+}
