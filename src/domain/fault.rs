@@ -2,7 +2,6 @@
 
 use super::json::JsonError;
 use super::jsonrpc::FrameError;
-use super::method::Method;
 
 /// Everything that can go wrong with one request.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -69,6 +68,11 @@ pub enum RequestFault {
     MethodNotFound,
     #[error("{what}")]
     InvalidParams { what: String },
+    /// A modern request without what each of them must carry.
+    #[error("params._meta must hold `{key}`")]
+    MetaMissing { key: &'static str },
+    #[error("`logLevel` must be one of the eight levels of RFC 5424")]
+    LogLevelUnknown,
     #[error("required argument `{argument}` is missing")]
     MissingArgument { argument: String },
     #[error("no such prompt")]
@@ -129,6 +133,24 @@ pub enum UpstreamFaultKind {
     SessionLost,
 }
 
+impl UpstreamFaultKind {
+    /// The stable name of the fault, as `error.data.reason` and `promptgate/incomplete` give it.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unavailable(_) | Self::SessionLost => "upstream_unavailable",
+            Self::Reset => "upstream_reset",
+            Self::Timeout => "upstream_timeout",
+            Self::RateLimited { .. } => "upstream_rate_limited",
+            Self::AuthFailed { .. } => "upstream_auth_failed",
+            Self::Status { .. } => "upstream_http_error",
+            Self::TooLarge { .. } => "upstream_too_large",
+            Self::Protocol(_) => "upstream_protocol_error",
+            Self::PaginationLimit(_) => "pagination_limit",
+            Self::Error { .. } => "upstream_error",
+        }
+    }
+}
+
 /// At most this many bytes of an upstream's words are repeated in an error.
 pub const EXCERPT: usize = 256;
 
@@ -157,11 +179,6 @@ impl Fault {
     pub fn none_available() -> Self {
         let what = "none of the upstreams has answered yet or can be reached";
         Self::upstream("", UpstreamFaultKind::Unavailable(what.to_owned()))
-    }
-
-    /// A method name that is none of ours, or not one of this era.
-    pub fn unless_known(method: Option<Method>) -> Result<Method, Self> {
-        method.ok_or_else(|| RequestFault::MethodNotFound.into())
     }
 }
 

@@ -61,6 +61,11 @@ impl<'a> Json<'a> {
         Ok((Self(&text[start..end]), scan.has_null))
     }
 
+    /// A value of a text that was scanned before.
+    pub(super) fn accepted(text: &'a str) -> Self {
+        Self(text)
+    }
+
     /// The text of this value, without surrounding white space.
     pub fn text(self) -> &'a str {
         self.0

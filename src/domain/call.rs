@@ -1,0 +1,160 @@
+//! What is asked, free of wire form: the one thing that policy and router see.
+
+use super::caller::Caller;
+use super::document::Document;
+use super::fault::{Fault, RequestFault};
+use super::json::{Json, Kind};
+use super::method::Method;
+
+/// A request for prompts, and who makes it where.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub caller: Caller,
+    /// Path of the endpoint that was asked.
+    pub endpoint: String,
+    pub request: Request,
+}
+
+/// One of the three things that can be asked, with checked parameters.
+#[derive(Clone, Debug)]
+pub enum Request {
+    List {
+        cursor: Option<String>,
+    },
+    Get {
+        /// Public name.
+        name: String,
+        /// An object of strings.
+        arguments: Option<Document>,
+    },
+    Complete {
+        /// Public name.
+        name: String,
+        argument: String,
+        /// What was typed so far.
+        value: String,
+        /// `{arguments: {…}}` of what is known already.
+        context: Option<Document>,
+    },
+}
+
+impl Request {
+    /// Reads the parameters of a method.
+    ///
+    /// # Errors
+    /// -32602 that names the member at fault.
+    pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
+        let member = |name: &str| params.and_then(|p| p.get(name));
+        Ok(match method {
+            Method::List => Self::List {
+                cursor: match member("cursor") {
+                    None => None,
+                    Some(cursor) => Some(text(cursor).ok_or(RequestFault::InvalidCursor)?),
+                },
+            },
+            Method::Get => Self::Get {
+                name: required(member("name"), "name")?,
+                arguments: strings(member("arguments"), "arguments")?,
+            },
+            Method::Complete => {
+                let reference = member("ref").filter(|r| r.is_object());
+                if !reference.and_then(|r| r.get("type")).is_some_and(|t| t.is("ref/prompt")) {
+                    let what = "`ref` must be {type: \"ref/prompt\", name}: only prompts are here";
+                    return Err(Fault::invalid_params(what));
+                }
+                let argument = member("argument");
+                let part = |name: &str| argument.and_then(|a| a.get(name));
+                let context = member("context").filter(|c| c.is_object());
+                strings(context.and_then(|c| c.get("arguments")), "context.arguments")?;
+                Self::Complete {
+                    name: required(reference.and_then(|r| r.get("name")), "ref.name")?,
+                    argument: required(part("name"), "argument.name")?,
+                    value: required(part("value"), "argument.value")?,
+                    context: context.map(Document::copy_of),
+                }
+            }
+        })
+    }
+
+    pub fn method(&self) -> Method {
+        match self {
+            Self::List { .. } => Method::List,
+            Self::Get { .. } => Method::Get,
+            Self::Complete { .. } => Method::Complete,
+        }
+    }
+
+    /// The public name that is asked for; lists ask for none.
+    pub fn prompt_name(&self) -> Option<&str> {
+        match self {
+            Self::List { .. } => None,
+            Self::Get { name, .. } | Self::Complete { name, .. } => Some(name),
+        }
+    }
+}
+
+fn text(value: Json<'_>) -> Option<String> {
+    value.as_str().map(|text| text.into_owned())
+}
+
+fn required(value: Option<Json<'_>>, name: &str) -> Result<String, Fault> {
+    let text = value.and_then(text);
+    text.ok_or_else(|| Fault::invalid_params(format!("`{name}` must be a string")))
+}
+
+fn strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Fault> {
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let all = |v: Json<'_>| v.members().all(|(_, v)| v.kind() == Kind::String);
+    match value.is_object() && all(value) {
+        true => Ok(Some(Document::copy_of(value))),
+        false => Err(Fault::invalid_params(format!("`{name}` must be an object of strings"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(method: Method, params: &str) -> Result<Request, Fault> {
+        Request::read(method, Some(Json::parse(params.as_bytes(), 64).unwrap()))
+    }
+
+    #[test]
+    fn parameters_are_checked_before_anybody_is_asked() {
+        let ok = read(Method::Get, r#"{"name":"a","arguments":{"x":"1"},"_meta":{}}"#).unwrap();
+        assert_eq!(ok.prompt_name(), Some("a"));
+        for (method, params) in [
+            (Method::Get, "{}"),
+            (Method::Get, r#"{"name":1}"#),
+            (Method::Get, r#"{"name":"a","arguments":{"x":1}}"#),
+            (Method::Get, r#"{"name":"a","arguments":["x"]}"#),
+            (Method::Get, r#"{"name":"a","arguments":{"x":null}}"#),
+            (Method::Complete, r#"{"ref":{"type":"ref/resource","uri":"a:b"}}"#),
+            (Method::Complete, r#"{"ref":{"type":"ref/prompt","name":"a"}}"#),
+            (
+                Method::Complete,
+                r#"{"ref":{"type":"ref/prompt","name":"a"},"argument":{"name":"x"}}"#,
+            ),
+        ] {
+            let fault = read(method, params).unwrap_err();
+            assert!(
+                matches!(fault, Fault::Request(RequestFault::InvalidParams { .. })),
+                "{params}"
+            );
+        }
+        assert!(Request::read(Method::Get, None).is_err());
+        assert!(Request::read(Method::List, None).is_ok());
+    }
+
+    #[test]
+    fn c1_a_cursor_that_is_no_string_is_no_first_page() {
+        let fault = read(Method::List, r#"{"cursor":1}"#).unwrap_err();
+        assert_eq!(fault, RequestFault::InvalidCursor.into());
+        let Request::List { cursor } = read(Method::List, r#"{"cursor":""}"#).unwrap() else {
+            panic!()
+        };
+        assert_eq!(cursor.as_deref(), Some(""));
+    }
+}

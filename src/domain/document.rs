@@ -1,0 +1,74 @@
+//! A JSON text that was accepted once and is kept: answers of upstreams on their way through.
+
+use std::ops::Range;
+
+use super::json::{Json, JsonError};
+
+/// Accepted text without a `null` anywhere, and the value in it that matters.
+#[derive(Clone, Debug)]
+pub struct Document {
+    text: String,
+    value: Range<usize>,
+}
+
+impl Document {
+    /// Scans `bytes` (see [`Json::parse`]) and keeps them; only a text that holds a `null` is
+    /// written anew, without it.
+    pub fn parse(bytes: Vec<u8>, max_depth: usize) -> Result<Self, JsonError> {
+        let (json, has_null) = Json::parse_noting_nulls(&bytes, max_depth)?;
+        if has_null {
+            let mut text = String::with_capacity(bytes.len());
+            json.write_without_nulls(&mut text);
+            return Ok(Self::whole(text));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self::whole(text)),
+            Err(error) => Err(JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() }),
+        }
+    }
+
+    /// A copy of a value that is part of something larger, without its nulls.
+    pub fn copy_of(json: Json<'_>) -> Self {
+        let mut text = String::with_capacity(json.text().len());
+        json.write_without_nulls(&mut text);
+        Self::whole(text)
+    }
+
+    /// The value.
+    pub fn json(&self) -> Json<'_> {
+        Json::accepted(&self.text[self.value.clone()])
+    }
+
+    /// The same text, seen as the part of the value that `pick` chooses. Nothing is copied.
+    pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
+        let part = pick(self.json())?.text();
+        // Both are slices of one text, so the difference of their addresses is an offset in it.
+        let start = part.as_ptr() as usize - self.text.as_ptr() as usize;
+        self.value = start..start + part.len();
+        Some(())
+    }
+
+    fn whole(text: String) -> Self {
+        let end = text.trim_end().len();
+        let value = text.len() - text.trim_start().len()..end;
+        Self { text, value }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_seen_without_copying_and_nulls_are_gone() {
+        let text = br#" {"id":1,"result":{"a":"x"}} "#.to_vec();
+        let mut document = Document::parse(text, 8).unwrap();
+        assert_eq!(document.json().get("id").unwrap().text(), "1");
+        document.narrow(|json| json.get("result")).unwrap();
+        assert_eq!(document.json().text(), r#"{"a":"x"}"#);
+        assert_eq!(document.narrow(|json| json.get("b")), None);
+        assert_eq!(document.json().text(), r#"{"a":"x"}"#);
+        let document = Document::parse(br#"{"a":null,"b":1}"#.to_vec(), 8).unwrap();
+        assert_eq!(document.json().text(), r#"{"b":1}"#);
+    }
+}

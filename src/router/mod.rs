@@ -1,0 +1,213 @@
+//! The router: answers lists from the catalog and takes gets and completions to their owner.
+
+pub mod catalog;
+pub mod refresh;
+pub mod reply;
+pub mod view;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, Listing};
+use crate::domain::call::{Call, Request};
+use crate::domain::cursor::Place;
+use crate::domain::document::Document;
+use crate::domain::fault::{Fault, RequestFault};
+use crate::domain::json::Json;
+use crate::policy::Permitted;
+use crate::seal::{Kind, Sealer};
+use crate::upstream::Upstream;
+use crate::upstream::peer::Completion;
+use catalog::{Catalog, Owner};
+use refresh::Refresh;
+use reply::{ListReply, Origin, Reply};
+
+/// Answers permitted calls.
+pub struct Router {
+    catalog: Arc<ArcSwap<Catalog>>,
+    /// Marked whenever a snapshot is published.
+    published: watch::Receiver<()>,
+    upstreams: Vec<Upstream>,
+    sealer: Arc<Sealer>,
+    listing: Listing,
+}
+
+/// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
+/// only one to make.
+const REPORTS: usize = 64;
+
+impl Router {
+    /// Starts a driver for every upstream and the task that keeps the catalog.
+    pub fn start(
+        config: &Config,
+        sealer: Arc<Sealer>,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Self {
+        let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
+            pending: !config.upstreams.is_empty(),
+            ..Catalog::default()
+        }));
+        let (publish, published) = watch::channel(());
+        let (report, reports) = mpsc::channel(REPORTS);
+        let start = |(index, upstream): (usize, &crate::config::Upstream)| {
+            Upstream::start(index, upstream.clone(), report.clone(), tasks, shutdown.clone())
+        };
+        let upstreams = config.upstreams.iter().enumerate().map(start).collect();
+        let refresh =
+            Refresh::new(&config.upstreams, config.naming.clone(), config.listing.on_failure);
+        let deadline = Instant::now() + config.listing.deadline;
+        let refreshing = refresh.run(reports, catalog.clone(), publish, deadline, shutdown.clone());
+        tasks.spawn(refreshing);
+        Self { catalog, published, upstreams, sealer, listing: config.listing.clone() }
+    }
+
+    /// Answers a call; `now_secs` is the time since the Unix epoch, for cursors.
+    pub async fn route(
+        &self,
+        call: Permitted<Call>,
+        deadline: Instant,
+        now_secs: u64,
+    ) -> Result<Reply, Fault> {
+        let call = call.into_inner();
+        match &call.request {
+            Request::List { cursor } => {
+                self.list(&call, cursor.as_deref(), deadline, now_secs).await
+            }
+            Request::Get { name, arguments } => {
+                let arguments = arguments.as_ref().map(Document::json);
+                self.get(name, arguments, deadline).await
+            }
+            Request::Complete { name, argument, value, context } => {
+                let context = context.as_ref().map(Document::json);
+                self.complete(name, argument, value, context, deadline).await
+            }
+        }
+    }
+
+    /// The newest snapshot.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// A snapshot that no upstream is missing from merely because it was not asked yet.
+    pub async fn settled(&self, deadline: Instant) -> Arc<Catalog> {
+        let mut published = self.published.clone();
+        loop {
+            let catalog = self.catalog();
+            let waiting = catalog.pending
+                && timeout_at(deadline, published.changed()).await.is_ok_and(|c| c.is_ok());
+            if !waiting {
+                return catalog;
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        call: &Call,
+        cursor: Option<&str>,
+        deadline: Instant,
+        now_secs: u64,
+    ) -> Result<Reply, Fault> {
+        let place = cursor.map(|token| self.open_cursor(token, call, now_secs)).transpose()?;
+        let catalog = self.settled(deadline).await;
+        if let Some(fault) = &catalog.list_fault {
+            return Err(fault.clone());
+        }
+        // All pages of one list have one scope (2026-07-28, caching).
+        if place.as_ref().is_some_and(|place| place.scope != catalog.scope) {
+            return Err(RequestFault::InvalidCursor.into());
+        }
+        let view = &catalog.content.everyone;
+        let after = place.as_ref().map(|place| place.last.as_str());
+        let next_cursor = view.page(after, self.listing.page_size).more_after.map(|last| {
+            let owner = catalog.content.owner(last).map(|o| self.upstream_id(o));
+            let place = Place {
+                endpoint: call.endpoint.clone(),
+                caller: call.caller.id().to_owned(),
+                scope: catalog.scope,
+                issued_at: now_secs,
+                last: last.to_owned(),
+                owner: owner.unwrap_or_default(),
+            };
+            self.sealer.seal(Kind::Cursor, &call.endpoint, &place.encode())
+        });
+        let now = Instant::now();
+        let ttl = catalog.ttl(now, self.listing.ttl_max);
+        let (after, page_size) = (place.map(|place| place.last), self.listing.page_size);
+        Ok(Reply::List(ListReply { catalog, after, page_size, next_cursor, ttl, now }))
+    }
+
+    fn open_cursor(&self, token: &str, call: &Call, now_secs: u64) -> Result<Place, Fault> {
+        let plain = self.sealer.open(Kind::Cursor, &call.endpoint, token);
+        let place = plain.and_then(|bytes| Place::decode(&bytes)).filter(|place| {
+            place.endpoint == call.endpoint
+                && place.caller == call.caller.id()
+                && place.is_fresh(now_secs)
+        });
+        place.ok_or_else(|| RequestFault::InvalidCursor.into())
+    }
+
+    async fn get(
+        &self,
+        name: &str,
+        arguments: Option<Json<'_>>,
+        deadline: Instant,
+    ) -> Result<Reply, Fault> {
+        let catalog = self.catalog_with(name, deadline).await;
+        let owner = catalog.content.owner(name).ok_or(RequestFault::UnknownPrompt)?;
+        let upstream = &self.upstreams[owner.upstream];
+        if upstream.config().settings.validate_arguments {
+            check_arguments(owner, arguments)?;
+        }
+        let result = upstream.get(&owner.raw_name, arguments, deadline).await?;
+        let origin = Origin { upstream: self.upstream_id(owner), digest: owner.digest.clone() };
+        reply::prompt(result, origin)
+    }
+
+    async fn complete(
+        &self,
+        name: &str,
+        argument: &str,
+        value: &str,
+        context: Option<Json<'_>>,
+        deadline: Instant,
+    ) -> Result<Reply, Fault> {
+        let catalog = self.catalog_with(name, deadline).await;
+        let owner = catalog.content.owner(name).ok_or(RequestFault::UnknownPrompt)?;
+        let completion = Completion { prompt: &owner.raw_name, argument, value, context };
+        let result = self.upstreams[owner.upstream].complete(completion, deadline).await?;
+        let origin = Origin { upstream: self.upstream_id(owner), digest: owner.digest.clone() };
+        reply::completion(result, origin)
+    }
+
+    /// A snapshot that knows the name, or one that is settled without it.
+    async fn catalog_with(&self, name: &str, deadline: Instant) -> Arc<Catalog> {
+        let catalog = self.catalog();
+        match catalog.content.owner(name).is_some() {
+            true => catalog,
+            false => self.settled(deadline).await,
+        }
+    }
+
+    fn upstream_id(&self, owner: &Owner) -> String {
+        self.upstreams[owner.upstream].config().id.to_string()
+    }
+}
+
+fn check_arguments(owner: &Owner, arguments: Option<Json<'_>>) -> Result<(), Fault> {
+    let is_given = |name: &str| arguments.is_some_and(|a| a.get(name).is_some());
+    let missing = owner.arguments.iter().find(|a| a.required && !is_given(&a.name));
+    match missing {
+        Some(argument) => {
+            Err(RequestFault::MissingArgument { argument: argument.name.clone() }.into())
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,327 @@
+//! The only writer of the catalog: takes what the drivers report and publishes a new snapshot.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use unicode_normalization::UnicodeNormalization;
+
+use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner};
+use super::view::View;
+use crate::config::{self, OnFailure};
+use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::merge::{Source, merge};
+use crate::domain::name::{Naming, Prefix, UpstreamId};
+use crate::seal;
+use crate::upstream::driver::{Report, Walked};
+
+/// Puts together what is known of all upstreams. Pure: the clock is handed in.
+pub struct Refresh {
+    upstreams: Vec<Known>,
+    naming: Naming,
+    on_failure: OnFailure,
+    content: Arc<Content>,
+}
+
+/// Who an upstream is, its last good list, and its last word.
+struct Known {
+    id: UpstreamId,
+    prefix: Prefix,
+    list: Option<(Walked, Instant)>,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Nothing was heard yet.
+    Unseen,
+    Good,
+    Failed(Kind),
+}
+
+impl Refresh {
+    pub fn new<'a>(
+        upstreams: impl IntoIterator<Item = &'a config::Upstream>,
+        naming: Naming,
+        on_failure: OnFailure,
+    ) -> Self {
+        let known = |upstream: &config::Upstream| Known {
+            id: upstream.id.clone(),
+            prefix: upstream.prefix.clone(),
+            list: None,
+            state: State::Unseen,
+        };
+        let upstreams = upstreams.into_iter().map(known).collect();
+        Self { upstreams, naming, on_failure, content: Arc::default() }
+    }
+
+    /// Runs until shutdown: publishes a snapshot after each report, and one more at `deadline`,
+    /// from when on lists no longer wait for upstreams that were never seen.
+    pub async fn run(
+        mut self,
+        mut reports: mpsc::Receiver<Report>,
+        catalog: Arc<ArcSwap<Catalog>>,
+        published: watch::Sender<()>,
+        deadline: Instant,
+        shutdown: CancellationToken,
+    ) {
+        let mut waiting = true;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = sleep_until(deadline), if waiting => {
+                    waiting = false;
+                    self.give_up_waiting();
+                }
+                report = reports.recv() => match report {
+                    Some(report) => self.take(report, Instant::now()),
+                    None => return,
+                },
+            }
+            catalog.store(Arc::new(self.snapshot()));
+            published.send_replace(());
+        }
+    }
+
+    /// Takes in one report.
+    fn take(&mut self, report: Report, now: Instant) {
+        let known = &mut self.upstreams[report.upstream];
+        let changed = match report.outcome {
+            Ok(walked) => {
+                let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
+                let was_served =
+                    matches!(known.state, State::Good) || self.on_failure != OnFailure::Omit;
+                known.list = Some((walked, now));
+                known.state = State::Good;
+                !(same && was_served)
+            }
+            Err(kind) => {
+                known.state = State::Failed(kind);
+                self.on_failure == OnFailure::Omit && known.list.is_some()
+            }
+        };
+        if changed {
+            self.content = Arc::new(self.merge());
+        }
+    }
+
+    /// Whoever was not heard of by now counts as failed until it is.
+    fn give_up_waiting(&mut self) {
+        for known in &mut self.upstreams {
+            if matches!(known.state, State::Unseen) {
+                let what = "it has not answered since the start".to_owned();
+                known.state = State::Failed(Kind::Unavailable(what));
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Catalog {
+        let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
+        for known in &self.upstreams {
+            catalog.pending |= matches!(known.state, State::Unseen);
+            let served = self.served(known);
+            if let Some((walked, walked_at)) = served {
+                catalog.scope = catalog.scope.max(walked.listed.scope);
+                let until = walked.fresh_for.map(|fresh| *walked_at + fresh);
+                catalog.fresh_until = catalog.fresh_until.into_iter().chain(until).min();
+            }
+            if let State::Failed(kind) = &known.state {
+                let fault = Fault::upstream(&known.id, kind.clone());
+                if self.on_failure == OnFailure::Fail {
+                    catalog.list_fault.get_or_insert(fault);
+                }
+                catalog.incomplete.push(Incomplete {
+                    upstream: known.id.to_string(),
+                    kind: kind.clone(),
+                    walked_at: served.map(|(_, at)| *at),
+                });
+            }
+        }
+        let nobody = self.upstreams.iter().all(|known| self.served(known).is_none());
+        if nobody && !self.upstreams.is_empty() {
+            catalog.list_fault.get_or_insert_with(Fault::none_available);
+        }
+        catalog
+    }
+
+    /// The list of an upstream that is part of the catalog at present.
+    fn served<'a>(&self, known: &'a Known) -> Option<&'a (Walked, Instant)> {
+        match (&known.state, self.on_failure) {
+            (State::Failed(_), OnFailure::Omit) => None,
+            _ => known.list.as_ref(),
+        }
+    }
+
+    fn merge(&self) -> Content {
+        let sources: Vec<_> = self
+            .upstreams
+            .iter()
+            .map(|known| Source {
+                prefix: &known.prefix,
+                prompts: self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.prompts),
+            })
+            .collect();
+        let merged = merge(&sources, &self.naming, |name| name.nfc().collect());
+        let prompt = |source: usize, prompt: usize| &sources[source].prompts[prompt];
+        let view = View::new(merged.entries.iter().map(|e| (e, prompt(e.source, e.prompt))));
+        let owners = merged.entries.iter().map(|entry| {
+            let definition = prompt(entry.source, entry.prompt);
+            Owner {
+                public_name: entry.public_name.clone(),
+                upstream: entry.source,
+                raw_name: definition.name.clone(),
+                arguments: definition.arguments.clone(),
+                digest: seal::digest_text(&seal::digest(definition.definition())),
+            }
+        });
+        let named = merged.left_out.into_iter().map(|left_out| LeftOut {
+            upstream: self.upstreams[left_out.source].id.to_string(),
+            raw_name: left_out.raw_name,
+            reason: left_out.reason,
+        });
+        let left_out: Vec<_> = named.chain(self.malformed()).collect();
+        let content = Content::new(owners.collect(), view, left_out);
+        self.log(&content);
+        content
+    }
+
+    fn malformed(&self) -> impl Iterator<Item = LeftOut> {
+        self.upstreams.iter().flat_map(|known| {
+            let walked = self.served(known).map(|(walked, _)| walked);
+            let reasons = walked.into_iter().flat_map(|w| &w.listed.malformed);
+            reasons.map(|reason| LeftOut {
+                upstream: known.id.to_string(),
+                raw_name: String::new(),
+                reason: reason.clone(),
+            })
+        })
+    }
+
+    /// Says what changed, and loudly what is newly left out.
+    fn log(&self, content: &Content) {
+        for left_out in &content.left_out {
+            if !self.content.left_out.contains(left_out) {
+                let LeftOut { upstream, raw_name, reason } = left_out;
+                warn!(
+                    upstream,
+                    name = raw_name.escape_debug().to_string(),
+                    reason,
+                    "a prompt is left out"
+                );
+            }
+        }
+        if content.everyone.digest() != self.content.everyone.digest() {
+            info!(prompts = content.everyone.len(), "the catalog has changed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::json::Json;
+    use crate::domain::prompt::Prompt;
+    use crate::upstream::walk::Listed;
+
+    fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
+        let known = |id: &&str| Known {
+            id: UpstreamId::parse(id).unwrap(),
+            prefix: Prefix::parse(id).unwrap(),
+            list: None,
+            state: State::Unseen,
+        };
+        let upstreams = ids.iter().map(known).collect();
+        Refresh { upstreams, naming: Naming::new("__", 128), on_failure, content: Arc::default() }
+    }
+
+    fn good(upstream: usize, names: &[&str]) -> Report {
+        let prompt = |name: &&str| {
+            let text = serde_json::json!({"name": name}).to_string();
+            Prompt::read(Json::parse(text.as_bytes(), 8).unwrap()).unwrap()
+        };
+        let prompts = names.iter().map(prompt).collect();
+        let listed = Listed { prompts, ..Listed::default() };
+        Report { upstream, outcome: Ok(Walked { listed, fresh_for: Some(Duration::from_secs(9)) }) }
+    }
+
+    fn bad(upstream: usize) -> Report {
+        Report { upstream, outcome: Err(Kind::Timeout) }
+    }
+
+    fn count(catalog: &Catalog) -> usize {
+        catalog.content.everyone.len()
+    }
+
+    #[tokio::test]
+    async fn a_failing_upstream_keeps_its_last_good_list_and_is_named() {
+        let (mut refresh, now) = (refresh(&["a", "b"], OnFailure::Stale), Instant::now());
+        assert!(refresh.snapshot().pending);
+        refresh.take(good(0, &["x"]), now);
+        refresh.take(bad(1), now);
+        let catalog = refresh.snapshot();
+        assert!(!catalog.pending && catalog.list_fault.is_none());
+        assert_eq!(catalog.incomplete[0].upstream, "b");
+        assert_eq!(catalog.incomplete[0].walked_at, None);
+
+        refresh.take(good(1, &["y"]), now);
+        let before = refresh.snapshot();
+        assert_eq!((count(&before), before.incomplete.len()), (2, 0));
+        refresh.take(bad(1), now + Duration::from_secs(5));
+        let stale = refresh.snapshot();
+        assert!(Arc::ptr_eq(&stale.content, &before.content), "nothing is merged anew");
+        assert_eq!(stale.incomplete[0].walked_at, Some(now));
+    }
+
+    #[tokio::test]
+    async fn omit_and_fail_do_what_they_say() {
+        let now = Instant::now();
+        let mut omit = refresh(&["a", "b"], OnFailure::Omit);
+        omit.take(good(0, &["x"]), now);
+        omit.take(good(1, &["y"]), now);
+        omit.take(bad(1), now);
+        assert_eq!(count(&omit.snapshot()), 1);
+        omit.take(good(1, &["y"]), now);
+        assert_eq!(count(&omit.snapshot()), 2);
+
+        let mut fail = refresh(&["a", "b"], OnFailure::Fail);
+        fail.take(good(0, &["x"]), now);
+        fail.take(bad(1), now);
+        assert_eq!(fail.snapshot().list_fault, Some(Fault::upstream("b", Kind::Timeout)));
+        fail.take(good(1, &[]), now);
+        assert_eq!(fail.snapshot().list_fault, None);
+    }
+
+    #[tokio::test]
+    async fn u2_all_down_is_an_error_and_not_an_empty_list() {
+        let (mut refresh, now) = (refresh(&["a", "b"], OnFailure::Stale), Instant::now());
+        refresh.take(bad(0), now);
+        refresh.give_up_waiting();
+        assert_eq!(refresh.snapshot().list_fault, Some(Fault::none_available()));
+        refresh.take(good(0, &[]), now);
+        assert_eq!(refresh.snapshot().list_fault, None, "one that has no prompts has answered");
+        let none = super::Refresh::new([], Naming::new("__", 128), OnFailure::Stale);
+        assert_eq!(none.snapshot().list_fault, None, "no upstreams are an empty list");
+    }
+
+    #[tokio::test]
+    async fn the_first_list_to_grow_old_decides() {
+        let (mut refresh, now) = (refresh(&["a", "b"], OnFailure::Stale), Instant::now());
+        refresh.take(good(0, &["x"]), now);
+        refresh.take(good(1, &["y"]), now + Duration::from_secs(3));
+        assert_eq!(refresh.snapshot().fresh_until, Some(now + Duration::from_secs(9)));
+    }
+
+    #[tokio::test]
+    async fn u11_composed_and_decomposed_twins_are_one_name() {
+        let (mut refresh, now) = (refresh(&["a"], OnFailure::Stale), Instant::now());
+        refresh.take(good(0, &["caf\u{e9}", "cafe\u{301}", "tea"]), now);
+        let catalog = refresh.snapshot();
+        assert_eq!(count(&catalog), 1);
+        assert_eq!(catalog.content.left_out.len(), 2);
+    }
+}

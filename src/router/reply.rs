@@ -1,0 +1,141 @@
+//! What a call brings back, checked, before it is dressed for the client's revision.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::catalog::Catalog;
+use super::view::Page;
+use crate::domain::content;
+use crate::domain::document::Document;
+use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::json::{Json, Kind as JsonKind};
+
+/// The answer to a permitted call.
+#[derive(Debug)]
+pub enum Reply {
+    List(ListReply),
+    /// A `GetPromptResult` whose messages were checked.
+    Prompt {
+        result: Document,
+        origin: Origin,
+    },
+    Completion {
+        completion: Completion,
+        origin: Origin,
+    },
+}
+
+/// A page of the list, still inside its snapshot.
+#[derive(Debug)]
+pub struct ListReply {
+    pub catalog: Arc<Catalog>,
+    /// The name behind which the page starts.
+    pub after: Option<String>,
+    pub page_size: usize,
+    pub next_cursor: Option<String>,
+    pub ttl: Duration,
+    /// When the page was cut.
+    pub now: Instant,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Origin {
+    /// Id of the upstream.
+    pub upstream: String,
+    /// `sha256:…` of the prompt's definition as listed.
+    pub digest: String,
+}
+
+/// Values that fit what was typed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Completion {
+    /// Elements of `values`, at most [`MAX_VALUES`], as JSON text separated by commas.
+    pub values: String,
+    pub total: Option<i64>,
+    pub has_more: Option<bool>,
+}
+
+/// What a completion may hold (2025-11-25, completion); an upstream that sends more is cut short.
+const MAX_VALUES: usize = 100;
+
+impl ListReply {
+    pub fn page(&self) -> Page<'_> {
+        self.catalog.content.everyone.page(self.after.as_deref(), self.page_size)
+    }
+}
+
+/// Checks the result of a get.
+pub(super) fn prompt(result: Document, origin: Origin) -> Result<Reply, Fault> {
+    let fault = |what: String| Fault::upstream(&origin.upstream, Kind::Protocol(what));
+    check_complete(result.json()).map_err(&fault)?;
+    content::check_result(result.json()).map_err(|e| fault(e.to_string()))?;
+    Ok(Reply::Prompt { result, origin })
+}
+
+/// Checks the result of a completion.
+pub(super) fn completion(result: Document, origin: Origin) -> Result<Reply, Fault> {
+    let read = check_complete(result.json()).and_then(|()| read_completion(result.json()));
+    match read {
+        Ok(completion) => Ok(Reply::Completion { completion, origin }),
+        Err(what) => Err(Fault::upstream(&origin.upstream, Kind::Protocol(what))),
+    }
+}
+
+fn check_complete(result: Json<'_>) -> Result<(), String> {
+    match result.get("resultType").is_none_or(|t| t.is("complete")) {
+        true => Ok(()),
+        false => Err("a resultType that was not asked for".to_owned()),
+    }
+}
+
+fn read_completion(result: Json<'_>) -> Result<Completion, String> {
+    let completion = result.get("completion").filter(|c| c.is_object());
+    let values = completion.and_then(|c| c.get("values")).filter(|v| v.kind() == JsonKind::Array);
+    let (Some(completion), Some(values)) = (completion, values) else {
+        return Err("a completion without array `values`".to_owned());
+    };
+    if !values.elements().all(|v| v.kind() == JsonKind::String) {
+        return Err("a completion with a value that is no string".to_owned());
+    }
+    let kept: Vec<_> = values.elements().take(MAX_VALUES).map(Json::text).collect();
+    let cut = values.elements().nth(MAX_VALUES).is_some();
+    Ok(Completion {
+        values: kept.join(","),
+        total: completion.get("total").and_then(Json::as_i64),
+        has_more: match cut {
+            true => Some(true),
+            false => completion.get("hasMore").and_then(Json::as_bool),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Completion, Fault> {
+        let origin = Origin { upstream: "a".into(), digest: String::new() };
+        let result = Document::parse(text.as_bytes().to_vec(), 8).unwrap();
+        completion(result, origin).map(|reply| match reply {
+            Reply::Completion { completion, .. } => completion,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn a_completion_holds_a_hundred_values_at_most() {
+        let values = |n: usize| vec!["\"v\""; n].join(",");
+        let text = |n| format!(r#"{{"completion":{{"values":[{}],"total":7}}}}"#, values(n));
+        let hundred = read(&text(100)).unwrap();
+        assert_eq!((hundred.has_more, hundred.total), (None, Some(7)));
+        let more = read(&text(101)).unwrap();
+        assert_eq!((more.has_more, more.values.len()), (Some(true), values(100).len()));
+        assert!(read(r#"{"completion":{"values":[1]}}"#).is_err());
+        assert!(read(r#"{"completion":{}}"#).is_err());
+        let asked = r#"{"resultType":"input_required","completion":{"values":[]}}"#;
+        assert!(read(asked).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! All that depends on a client's revision when something is written for it.
+
+use std::fmt::Write as _;
+
+use crate::domain::json::{Kind, write_str};
+use crate::domain::meta;
+use crate::domain::revision::{Era, Revision};
+use crate::router::reply::{Completion, ListReply, Origin, Reply};
+
+/// How one client is written to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Dialect {
+    revision: Revision,
+}
+
+/// Who the gateway says it is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// `Implementation` as JSON text.
+    server_info: String,
+    /// `"instructions":"…",` or nothing.
+    instructions: String,
+}
+
+impl Identity {
+    pub fn new(name: &str, instructions: Option<&str>) -> Self {
+        let mut server_info = String::from("{\"name\":");
+        write_str(name, &mut server_info);
+        let version = env!("CARGO_PKG_VERSION");
+        let _ = write!(server_info, ",\"version\":\"{version}\"}}");
+        let mut member = String::new();
+        if let Some(text) = instructions {
+            member.push_str("\"instructions\":");
+            write_str(text, &mut member);
+            member.push(',');
+        }
+        Self { server_info, instructions: member }
+    }
+}
+
+impl Dialect {
+    pub fn new(revision: Revision) -> Self {
+        Self { revision }
+    }
+
+    pub fn revision(self) -> Revision {
+        self.revision
+    }
+
+    /// How an error that cannot name its request says so: `id: null`, or no id from 2025-11-25 on.
+    pub fn writes_null_id(self) -> bool {
+        self.revision < Revision::V2025_11_25
+    }
+
+    /// A method that is not served is 404 in the modern era; before, HTTP told nothing about it.
+    pub fn unknown_method_is_not_found(self) -> bool {
+        self.revision.era() == Era::Modern
+    }
+
+    /// Whether a client that goes away cancels its call.
+    pub fn cancels_on_disconnect(self) -> bool {
+        self.revision.era() == Era::Modern
+    }
+
+    /// The result of `initialize`.
+    pub fn initialize(self, identity: &Identity) -> String {
+        let Identity { server_info, instructions } = identity;
+        // The capability exists since 2025-03-26; the method is served before that as well.
+        let completions = match self.revision {
+            Revision::V2024_11_05 => "",
+            _ => ",\"completions\":{}",
+        };
+        format!(
+            r#"{{"protocolVersion":"{}",{instructions}"capabilities":{{"prompts":{{}}{completions}}},"serverInfo":{server_info}}}"#,
+            self.revision
+        )
+    }
+
+    /// The result of `server/discover`. It only changes with the configuration.
+    pub fn discover(self, identity: &Identity, ttl_ms: u128) -> String {
+        let versions: Vec<_> = Revision::modern().map(|r| format!("\"{r}\"")).collect();
+        let (versions, instructions) = (versions.join(","), &identity.instructions);
+        let mut out = String::from("{");
+        self.lead(identity, "", &mut out);
+        let _ = write!(
+            out,
+            r#""supportedVersions":[{versions}],{instructions}"capabilities":{{"prompts":{{}},"completions":{{}}}},"ttlMs":{ttl_ms},"cacheScope":"public"}}"#
+        );
+        out
+    }
+
+    /// The result of a call.
+    pub fn reply(self, reply: &Reply, identity: &Identity) -> String {
+        match reply {
+            Reply::List(list) => self.list(list, identity),
+            Reply::Prompt { result, origin } => {
+                let result = result.json();
+                let mut meta = String::new();
+                if let Some(theirs) = result.get("_meta") {
+                    meta::write_foreign(theirs, &mut meta);
+                }
+                write_origin(origin, &mut meta);
+                let mut out = String::with_capacity(result.text().len() + 512);
+                out.push('{');
+                self.lead(identity, &meta, &mut out);
+                for (key, value) in result.members() {
+                    let owned = ["_meta", "resultType"].iter().any(|name| key.is(name));
+                    if !owned && value.kind() != Kind::Null {
+                        out.push_str(key.text());
+                        out.push(':');
+                        out.push_str(value.text());
+                        out.push(',');
+                    }
+                }
+                close(out)
+            }
+            Reply::Completion { completion, origin } => {
+                let mut meta = String::new();
+                write_origin(origin, &mut meta);
+                let mut out = String::from("{");
+                self.lead(identity, &meta, &mut out);
+                write_completion(completion, &mut out);
+                close(out)
+            }
+        }
+    }
+
+    fn list(self, list: &ListReply, identity: &Identity) -> String {
+        let page = list.page();
+        let mut out = String::with_capacity(page.elements.len() + 2048);
+        out.push('{');
+        let mut meta = String::new();
+        write_incomplete(list, &mut meta);
+        self.lead(identity, &meta, &mut out);
+        if self.revision.era() == Era::Modern {
+            let (ttl, scope) = (list.ttl.as_millis(), list.catalog.scope.as_str());
+            let _ = write!(out, r#""ttlMs":{ttl},"cacheScope":"{scope}","#);
+        }
+        out.push_str("\"prompts\":[");
+        out.push_str(page.elements);
+        out.push_str("],");
+        if let Some(cursor) = &list.next_cursor {
+            let _ = write!(out, "\"nextCursor\":\"{cursor}\",");
+        }
+        close(out)
+    }
+
+    /// What leads every result: `resultType` in the modern era, and `_meta`, whose members come as
+    /// `meta`, each followed by a comma.
+    fn lead(self, identity: &Identity, meta: &str, out: &mut String) {
+        let own = match self.revision.era() {
+            Era::Legacy => String::new(),
+            Era::Modern => {
+                out.push_str("\"resultType\":\"complete\",");
+                format!("\"{}\":{},", meta::SERVER_INFO, identity.server_info)
+            }
+        };
+        let members = own + meta;
+        if let Some(members) = members.strip_suffix(',') {
+            let _ = write!(out, "\"_meta\":{{{members}}},");
+        }
+    }
+}
+
+fn write_origin(origin: &Origin, meta: &mut String) {
+    meta::write_text("promptgate/upstream", &origin.upstream, meta);
+    meta::write_text("promptgate/digest", &origin.digest, meta);
+}
+
+/// Names the upstreams whose prompts are old or missing.
+fn write_incomplete(list: &ListReply, meta: &mut String) {
+    if list.catalog.incomplete.is_empty() {
+        return;
+    }
+    meta.push_str("\"promptgate/incomplete\":[");
+    for (i, part) in list.catalog.incomplete.iter().enumerate() {
+        let comma = if i > 0 { "," } else { "" };
+        let stale = part.walked_at.is_some();
+        let _ = write!(
+            meta,
+            r#"{comma}{{"upstream":"{}","reason":"{}","stale":{stale}"#,
+            part.upstream,
+            part.kind.reason()
+        );
+        if let Some(walked_at) = part.walked_at {
+            let age = list.now.duration_since(walked_at).as_millis();
+            let _ = write!(meta, ",\"ageMs\":{age}");
+        }
+        meta.push('}');
+    }
+    meta.push_str("],");
+}
+
+fn write_completion(completion: &Completion, out: &mut String) {
+    let Completion { values, total, has_more } = completion;
+    let _ = write!(out, "\"completion\":{{\"values\":[{values}]");
+    if let Some(total) = total {
+        let _ = write!(out, ",\"total\":{total}");
+    }
+    if let Some(has_more) = has_more {
+        let _ = write!(out, ",\"hasMore\":{has_more}");
+    }
+    out.push_str("},");
+}
+
+/// Ends an object whose members are each followed by a comma.
+fn close(mut out: String) -> String {
+    if out.ends_with(',') {
+        out.pop();
+    }
+    out.push('}');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::document::Document;
+
+    fn reply(revision: Revision, result: &str) -> Value {
+        let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();
+        let origin = Origin { upstream: "up".into(), digest: "sha256:00".into() };
+        let identity = Identity::new("gate", None);
+        let text = Dialect::new(revision).reply(&Reply::Prompt { result, origin }, &identity);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn each_era_gets_what_it_knows_and_the_rest_passes() {
+        let theirs = r#"{"messages":[],"description":"d","x":{"y":null},"resultType":"complete",
+            "_meta":{"promptgate/upstream":"evil","io.modelcontextprotocol/serverInfo":{},"k":1}}"#;
+        let legacy = reply(Revision::V2025_06_18, theirs);
+        let meta = json!({"k": 1, "promptgate/upstream": "up", "promptgate/digest": "sha256:00"});
+        assert_eq!(legacy, json!({"_meta": meta, "messages": [], "description": "d", "x": {}}));
+        let modern = reply(Revision::V2026_07_28, theirs);
+        assert_eq!(modern["resultType"], "complete");
+        assert_eq!(modern["_meta"][meta::SERVER_INFO]["name"], "gate");
+        assert_eq!(modern["_meta"]["promptgate/upstream"], "up");
+    }
+
+    #[test]
+    fn initialize_declares_what_the_revision_has() {
+        let identity = Identity::new("a \"gate\"", Some("Ask \"nicely\""));
+        let result = |revision| -> Value {
+            serde_json::from_str(&Dialect::new(revision).initialize(&identity)).unwrap()
+        };
+        let newest = result(Revision::V2025_11_25);
+        assert_eq!(newest["capabilities"], json!({"prompts": {}, "completions": {}}));
+        assert_eq!(newest["instructions"], "Ask \"nicely\"");
+        assert_eq!(newest["serverInfo"]["name"], "a \"gate\"");
+        assert_eq!(result(Revision::V2024_11_05)["capabilities"], json!({"prompts": {}}));
+    }
+}

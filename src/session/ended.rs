@@ -1,0 +1,55 @@
+//! Sessions that were ended before their time.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use dashmap::DashSet;
+
+use super::token::Nonce;
+
+/// Remembers ended sessions, the oldest of which is forgotten when full: a client that ended a
+/// session has no reason to use it again, so forgetting one opens no door to anybody else.
+#[derive(Debug)]
+pub struct Ended {
+    nonces: DashSet<Nonce>,
+    order: Mutex<VecDeque<Nonce>>,
+    most: usize,
+}
+
+impl Ended {
+    /// Remembers at most `most` sessions.
+    pub fn new(most: usize) -> Self {
+        Self { nonces: DashSet::new(), order: Mutex::default(), most }
+    }
+
+    pub fn insert(&self, nonce: Nonce) {
+        if !self.nonces.insert(nonce) {
+            return;
+        }
+        let mut order = self.order.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        order.push_back(nonce);
+        if order.len() > self.most
+            && let Some(oldest) = order.pop_front()
+        {
+            self.nonces.remove(&oldest);
+        }
+    }
+
+    pub fn contains(&self, nonce: &Nonce) -> bool {
+        self.nonces.contains(nonce)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_forgotten_when_full() {
+        let ended = Ended::new(2);
+        for n in [1, 2, 2, 3] {
+            ended.insert([n; 16]);
+        }
+        assert_eq!([1, 2, 3].map(|n| ended.contains(&[n; 16])), [false, true, true]);
+    }
+}

@@ -1,0 +1,354 @@
+//! The session layer: turns frames into calls and results into frames, so that past it nobody
+//! asks which era a client speaks.
+
+pub mod dialect;
+mod ended;
+pub mod headers;
+mod modern;
+mod running;
+mod token;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
+use tracing::debug;
+
+use crate::config::{Config, Limits};
+use crate::domain::call::{Call, Request};
+use crate::domain::caller::Caller;
+use crate::domain::fault::{Fault, RequestFault, TransportFault, UpstreamFaultKind};
+use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::jsonrpc::{Frame, Id};
+use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, Method, PING};
+use crate::domain::revision::{Era, Revision};
+use crate::policy::Gate;
+use crate::router::Router;
+use crate::seal::Sealer;
+use dialect::{Dialect, Identity};
+use ended::Ended;
+use headers::Headers;
+use running::{Running, RunningCall};
+use token::{Nonce, Token};
+
+/// Speaks with clients of all revisions.
+pub struct Sessions {
+    gate: Gate,
+    router: Arc<Router>,
+    sealer: Arc<Sealer>,
+    identity: Identity,
+    limits: Limits,
+    discover_ttl: Duration,
+    ended: Ended,
+    running: Running,
+    /// Calls that go on without their client.
+    tasks: TaskTracker,
+}
+
+/// What a message asks of the transport.
+pub enum Turn {
+    /// Nothing comes back but the acceptance.
+    Accepted,
+    /// The result is there already.
+    Answer {
+        id: Id,
+        result: String,
+        /// The id of the session that this answer opens.
+        session: Option<String>,
+    },
+    /// A call that is to be performed.
+    Pending(Pending),
+}
+
+/// A call, and how its answer is written.
+pub struct Pending {
+    pub id: Id,
+    pub dialect: Dialect,
+    call: Call,
+    running: Option<RunningCall>,
+}
+
+/// A message that is refused.
+#[derive(Debug)]
+pub struct Refusal {
+    pub fault: Fault,
+    /// The request, where it could be read.
+    pub id: Option<Id>,
+    pub dialect: Dialect,
+}
+
+/// How a call ended.
+pub enum Ending {
+    Result(String),
+    Fault(Fault),
+    /// The client asked for no answer any more.
+    Cancelled,
+}
+
+impl Sessions {
+    pub fn new(
+        config: &Config,
+        gate: Gate,
+        router: Arc<Router>,
+        sealer: Arc<Sealer>,
+        tasks: TaskTracker,
+    ) -> Self {
+        let server = &config.server;
+        Self {
+            gate,
+            router,
+            sealer,
+            identity: Identity::new(&server.name, server.instructions.as_deref()),
+            limits: server.limits.clone(),
+            discover_ttl: config.listing.ttl_max,
+            ended: Ended::new(server.limits.deleted_sessions),
+            running: Running::default(),
+            tasks,
+        }
+    }
+
+    /// Who a request comes from; asked before its body is read.
+    pub fn authenticate(&self) -> Result<Caller, Fault> {
+        self.gate.authenticate()
+    }
+
+    /// Reads one message. `now_secs` is the time since the Unix epoch.
+    pub fn read(
+        &self,
+        headers: &Headers<'_>,
+        body: &[u8],
+        caller: Caller,
+        endpoint: &str,
+        now_secs: u64,
+    ) -> Result<Turn, Refusal> {
+        let guess = self.dialect_of(headers, endpoint);
+        let refuse = |id, fault| Refusal { fault, id, dialect: guess };
+        let message = Json::parse(body, self.limits.json_depth);
+        let message = message.map_err(|e| refuse(None, e.into()))?;
+        if message.kind() == JsonKind::Array {
+            return Err(refuse(None, RequestFault::BatchUnsupported.into()));
+        }
+        let frame = Frame::read(message).map_err(|e| refuse(e.id.clone(), e.into()))?;
+        let (id, method, params) = match frame {
+            Frame::Request { id, method, params } => (Some(id), method, params),
+            Frame::Notification { method, params } => (None, method, params),
+            Frame::Response { .. } => (None, "".into(), None),
+        };
+        let incoming = Incoming { headers, caller, endpoint, now_secs, method: &method, params };
+        let turn = match era(headers, &method, params) {
+            Some(Era::Modern) => self.modern(&incoming, id.clone()),
+            Some(Era::Legacy) => self.legacy(&incoming, id.clone()),
+            None => Err((RequestFault::EraUnknown.into(), guess)),
+        };
+        turn.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
+    }
+
+    /// Performs a call. In the eras where going away is not cancelling, the call goes on by itself
+    /// when this future is dropped.
+    pub async fn perform(self: Arc<Self>, pending: Pending, now_secs: u64) -> Ending {
+        match pending.dialect.cancels_on_disconnect() {
+            true => self.run(pending, now_secs).await,
+            false => {
+                let tasks = self.tasks.clone();
+                let call = tasks.spawn(async move { self.run(pending, now_secs).await });
+                call.await.unwrap_or(Ending::Fault(Fault::Internal))
+            }
+        }
+    }
+
+    /// Ends a session (legacy DELETE).
+    pub fn end(
+        &self,
+        headers: &Headers<'_>,
+        caller: &Caller,
+        endpoint: &str,
+        now_secs: u64,
+    ) -> Result<(), Refusal> {
+        let dialect = self.dialect_of(headers, endpoint);
+        let ended = match is_modern_version(headers) {
+            true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
+            false => self.session(headers, caller, endpoint, now_secs),
+        };
+        let token = ended.map_err(|fault| Refusal { fault, id: None, dialect })?;
+        self.ended.insert(token.nonce);
+        Ok(())
+    }
+
+    /// How a client is written to that said no more than its headers.
+    pub fn dialect_of(&self, headers: &Headers<'_>, endpoint: &str) -> Dialect {
+        let session = headers.session.value();
+        let session = session.and_then(|id| Token::open(&self.sealer, endpoint, id));
+        let version = headers.version.value().and_then(Revision::parse);
+        let revision = session.map(|token| token.revision).or(version);
+        Dialect::new(revision.unwrap_or(Revision::NEWEST_MODERN))
+    }
+
+    fn modern(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
+        let dialect = Dialect::new(Revision::NEWEST_MODERN);
+        let Some(id) = id else {
+            return Ok(Turn::Accepted);
+        };
+        let revision = modern::check(incoming.headers, incoming.method, incoming.params);
+        let dialect = Dialect::new(revision.map_err(|fault| (fault, dialect))?);
+        if incoming.method == DISCOVER {
+            let result = dialect.discover(&self.identity, self.discover_ttl.as_millis());
+            return Ok(Turn::Answer { id, result, session: None });
+        }
+        self.pending(incoming, id, dialect, None)
+    }
+
+    fn legacy(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
+        if incoming.method == INITIALIZE {
+            return self.initialize(incoming, id);
+        }
+        let Incoming { headers, caller, endpoint, now_secs, .. } = incoming;
+        let guess = self.dialect_of(headers, endpoint);
+        let token = self.session(headers, caller, endpoint, *now_secs);
+        let token = token.map_err(|fault| (fault, guess))?;
+        let dialect = Dialect::new(token.revision);
+        let version = headers.version;
+        if !version.is_absent() && version.value().and_then(Revision::parse).is_none() {
+            return Err((RequestFault::LegacyVersionUnknown.into(), dialect));
+        }
+        let Some(id) = id else {
+            if incoming.method == CANCELLED {
+                self.cancel(token.nonce, incoming.params);
+            }
+            return Ok(Turn::Accepted);
+        };
+        match incoming.method == PING {
+            true => Ok(Turn::Answer { id, result: "{}".to_owned(), session: None }),
+            false => self.pending(incoming, id, dialect, Some(token.nonce)),
+        }
+    }
+
+    fn initialize(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
+        let Some(id) = id else {
+            return Ok(Turn::Accepted);
+        };
+        let member = |name| incoming.params.and_then(|p| p.get(name));
+        let Some(requested) = member("protocolVersion").and_then(Json::as_str) else {
+            let fault = Fault::invalid_params("`protocolVersion` must be a string");
+            return Err((fault, Dialect::new(Revision::NEWEST_LEGACY)));
+        };
+        let revision = Revision::negotiate_legacy(&requested);
+        let token = Token::new(revision, &incoming.caller, incoming.now_secs);
+        debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
+        Ok(Turn::Answer {
+            id,
+            result: Dialect::new(revision).initialize(&self.identity),
+            session: Some(token.seal(&self.sealer, incoming.endpoint)),
+        })
+    }
+
+    /// A call that is known and well formed.
+    fn pending(
+        &self,
+        incoming: &Incoming<'_>,
+        id: Id,
+        dialect: Dialect,
+        session: Option<Nonce>,
+    ) -> Result<Turn, Fallen> {
+        let request = Method::parse(incoming.method)
+            .ok_or_else(|| RequestFault::MethodNotFound.into())
+            .and_then(|method| Request::read(method, incoming.params));
+        let request = request.map_err(|fault| (fault, dialect))?;
+        let running = match session {
+            None => None,
+            Some(nonce) => {
+                let running = self.running.start(nonce, id.clone());
+                Some(running.ok_or((RequestFault::IdInUse.into(), dialect))?)
+            }
+        };
+        let caller = incoming.caller.clone();
+        let call = Call { caller, endpoint: incoming.endpoint.to_owned(), request };
+        Ok(Turn::Pending(Pending { id, dialect, call, running }))
+    }
+
+    /// The session that the headers name, if it is the caller's and alive.
+    fn session(
+        &self,
+        headers: &Headers<'_>,
+        caller: &Caller,
+        endpoint: &str,
+        now_secs: u64,
+    ) -> Result<Token, Fault> {
+        if headers.session.is_absent() {
+            return Err(TransportFault::SessionRequired.into());
+        }
+        let id = headers.session.value();
+        let token = id.and_then(|id| Token::open(&self.sealer, endpoint, id)).filter(|token| {
+            token.caller == caller.id()
+                && now_secs.saturating_sub(token.issued_at)
+                    <= self.limits.session_lifetime.as_secs()
+                && !self.ended.contains(&token.nonce)
+        });
+        token.ok_or_else(|| TransportFault::SessionUnknown.into())
+    }
+
+    fn cancel(&self, session: Nonce, params: Option<Json<'_>>) {
+        if let Some(id) = params.and_then(|p| p.get("requestId")).and_then(Id::read) {
+            self.running.cancel(session, id);
+        }
+    }
+
+    async fn run(&self, pending: Pending, now_secs: u64) -> Ending {
+        let Pending { dialect, call, running, .. } = pending;
+        let deadline = Instant::now() + self.limits.request;
+        let answer = async {
+            let permitted = self.gate.admit(call)?;
+            let routed = timeout_at(deadline, self.router.route(permitted, deadline, now_secs));
+            let late = |_| Fault::upstream("", UpstreamFaultKind::Timeout);
+            let reply = routed.await.map_err(late)??;
+            Ok(dialect.reply(&reply, &self.identity))
+        };
+        let cancelled = async {
+            match &running {
+                Some(running) => running.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
+            () = cancelled => Ending::Cancelled,
+        }
+    }
+}
+
+/// A fault, and how it is written.
+type Fallen = (Fault, Dialect);
+
+/// One message with all that came with it.
+struct Incoming<'a> {
+    headers: &'a Headers<'a>,
+    caller: Caller,
+    endpoint: &'a str,
+    now_secs: u64,
+    method: &'a str,
+    params: Option<Json<'a>>,
+}
+
+/// Which era a message belongs to; the first sign counts.
+fn era(headers: &Headers<'_>, method: &str, params: Option<Json<'_>>) -> Option<Era> {
+    if modern::is_modern(params) {
+        Some(Era::Modern)
+    } else if method == INITIALIZE || !headers.session.is_absent() {
+        Some(Era::Legacy)
+    } else if is_modern_version(headers) {
+        Some(Era::Modern)
+    } else {
+        None
+    }
+}
+
+/// Whether the version header names a modern revision, or one that nobody knows.
+fn is_modern_version(headers: &Headers<'_>) -> bool {
+    let version = headers.version.value().map(Revision::parse);
+    match version {
+        Some(Some(revision)) => revision.era() == Era::Modern,
+        Some(None) => true,
+        None => !headers.version.is_absent(),
+    }
+}

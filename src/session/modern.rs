@@ -1,0 +1,150 @@
+//! Modern requests (2026-07-28): each carries its own metadata, and repeats it in headers.
+
+use super::headers::{Field, Headers};
+use crate::domain::fault::{Fault, RequestFault};
+use crate::domain::json::Json;
+use crate::domain::method::Method;
+use crate::domain::revision::Revision;
+use crate::domain::{mcp_name, meta};
+
+/// Checks head against body in the order that the specification gives (Streamable HTTP, standard
+/// headers): the required headers are there, the metadata is there, both say the same, and the
+/// version is one that is served.
+pub fn check(
+    headers: &Headers<'_>,
+    method: &str,
+    params: Option<Json<'_>>,
+) -> Result<Revision, Fault> {
+    let is_get = Method::parse(method) == Some(Method::Get);
+    present(headers.version, VERSION)?;
+    present(headers.method, METHOD)?;
+    if is_get {
+        present(headers.name, NAME)?;
+    }
+
+    let request_meta = params.and_then(|p| p.get("_meta")).filter(|m| m.is_object());
+    let member = |key| request_meta.and_then(|m| m.get(key));
+    let version = member(meta::PROTOCOL_VERSION).and_then(Json::as_str);
+    let version = version.ok_or(RequestFault::MetaMissing { key: meta::PROTOCOL_VERSION })?;
+    if !member(meta::CLIENT_CAPABILITIES).is_some_and(Json::is_object) {
+        return Err(RequestFault::MetaMissing { key: meta::CLIENT_CAPABILITIES }.into());
+    }
+
+    equal(headers.version, &version, VERSION)?;
+    equal(headers.method, method, METHOD)?;
+    if is_get {
+        let name = params.and_then(|p| p.get("name")).and_then(Json::as_str).unwrap_or_default();
+        let decoded = headers.name.value().and_then(mcp_name::decode);
+        if decoded.as_deref() != Some(&*name) {
+            return Err(RequestFault::HeaderMismatch { header: NAME }.into());
+        }
+    }
+
+    let served = Revision::modern().find(|revision| revision.as_str() == version);
+    let requested = version.into_owned();
+    let revision = served.ok_or(RequestFault::UnsupportedVersion { requested })?;
+    check_log_level(member(meta::LOG_LEVEL))?;
+    Ok(revision)
+}
+
+/// Whether a body speaks the modern way, whatever its headers say.
+pub fn is_modern(params: Option<Json<'_>>) -> bool {
+    params
+        .and_then(|p| p.get("_meta"))
+        .is_some_and(|meta| meta.get(meta::PROTOCOL_VERSION).is_some())
+}
+
+const VERSION: &str = "MCP-Protocol-Version";
+const METHOD: &str = "Mcp-Method";
+const NAME: &str = "Mcp-Name";
+
+/// RFC 5424, as MCP names them.
+const LOG_LEVELS: [&str; 8] =
+    ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+fn present(field: Field<'_>, header: &'static str) -> Result<(), Fault> {
+    match field {
+        Field::Once(_) => Ok(()),
+        Field::Absent | Field::Unreadable => Err(RequestFault::HeaderMismatch { header }.into()),
+    }
+}
+
+fn equal(field: Field<'_>, body: &str, header: &'static str) -> Result<(), Fault> {
+    match field.value() == Some(body) {
+        true => Ok(()),
+        false => Err(RequestFault::HeaderMismatch { header }.into()),
+    }
+}
+
+/// The level is checked and goes no further: no `notifications/message` is ever sent.
+fn check_log_level(level: Option<Json<'_>>) -> Result<(), Fault> {
+    match level.is_none_or(|l| LOG_LEVELS.iter().any(|known| l.is(known))) {
+        true => Ok(()),
+        false => Err(RequestFault::LogLevelUnknown.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARAMS: &str = r#"{"name":"né","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities":{}}}"#;
+
+    fn headers() -> Headers<'static> {
+        Headers {
+            version: Field::Once("2026-07-28"),
+            method: Field::Once("prompts/get"),
+            name: Field::Once("=?base64?bsOp?="),
+            ..Headers::default()
+        }
+    }
+
+    fn run(headers: Headers<'_>, params: &str) -> Result<Revision, Fault> {
+        check(&headers, "prompts/get", Some(Json::parse(params.as_bytes(), 64).unwrap()))
+    }
+
+    fn mismatch(header: &'static str) -> Result<Revision, Fault> {
+        Err(RequestFault::HeaderMismatch { header }.into())
+    }
+
+    #[test]
+    fn w8_headers_repeat_the_body() {
+        assert_eq!(run(headers(), PARAMS), Ok(Revision::V2026_07_28));
+        for field in [Field::Absent, Field::Unreadable, Field::Once("2025-11-25")] {
+            assert_eq!(run(Headers { version: field, ..headers() }, PARAMS), mismatch(VERSION));
+        }
+        for field in [Field::Absent, Field::Unreadable, Field::Once("Prompts/Get")] {
+            assert_eq!(run(Headers { method: field, ..headers() }, PARAMS), mismatch(METHOD));
+        }
+        let names = ["né", "ne", "=?base64?bsOp", "=?base64?PT9iYXNlNjQ/YnNPcD89?="];
+        for field in names.map(Field::Once).into_iter().chain([Field::Absent]) {
+            let checked = run(Headers { name: field, ..headers() }, PARAMS);
+            let expected = match field {
+                Field::Once("né") => Ok(Revision::V2026_07_28),
+                _ => mismatch(NAME),
+            };
+            assert_eq!(checked, expected, "{field:?}");
+        }
+    }
+
+    #[test]
+    fn w9_metadata_and_version_are_checked_in_their_order() {
+        let missing = |key| Err(RequestFault::MetaMissing { key }.into());
+        assert_eq!(run(headers(), r#"{"name":"x"}"#), missing(meta::PROTOCOL_VERSION));
+        let no_capabilities = PARAMS.replace("{}}", "null}");
+        assert_eq!(run(headers(), &no_capabilities), missing(meta::CLIENT_CAPABILITIES));
+        // A missing header comes before missing metadata, missing metadata before a mismatch.
+        let without = Headers { method: Field::Absent, ..headers() };
+        assert_eq!(run(without, "{}"), mismatch(METHOD));
+        let wrong = Headers { method: Field::Once("x"), ..headers() };
+        assert_eq!(run(wrong, "{}"), missing(meta::PROTOCOL_VERSION));
+        let future = PARAMS.replace("2026-07-28", "2030-01-01");
+        let version = Headers { version: Field::Once("2030-01-01"), ..headers() };
+        let requested = "2030-01-01".to_owned();
+        let unsupported = RequestFault::UnsupportedVersion { requested };
+        assert_eq!(run(version, &future), Err(unsupported.into()));
+        let level = PARAMS.replace("{}}", "{},\"io.modelcontextprotocol/logLevel\":\"loud\"}");
+        assert_eq!(run(headers(), &level), Err(RequestFault::LogLevelUnknown.into()));
+    }
+}

@@ -1,0 +1,99 @@
+//! The way out: the one HTTP client that requests to upstreams go through.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::domain::fault::{UpstreamFaultKind, excerpt};
+
+/// A pooled client over HTTP/1.1 and, by ALPN, HTTP/2. It follows no redirects and asks for no
+/// compression, so that what arrives is bounded by what is read.
+pub struct Egress {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+/// Connections that wait for the next request, per upstream. More in-flight calls open more;
+/// beyond this many they are closed after use.
+const IDLE_CONNECTIONS: usize = 32;
+
+/// Shorter than what common servers keep an idle connection for, so that we close first.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+
+impl Egress {
+    /// `ca` names PEM certificates that are trusted beside the system's.
+    ///
+    /// # Errors
+    /// When `ca` cannot be read or holds no certificate.
+    pub fn new(connect: Duration, ca: Option<&Path>) -> Result<Self, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?
+            .with_root_certificates(roots(ca)?)
+            .with_no_client_auth();
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(connect));
+        let https = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .build(https);
+        Ok(Self { client })
+    }
+
+    /// Sends one request and waits for the head of its answer. Dropping the future or the body
+    /// ends the exchange.
+    pub async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, UpstreamFaultKind> {
+        self.client.request(request).await.map_err(|error| match error.is_connect() {
+            true => UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error))),
+            false => UpstreamFaultKind::Reset,
+        })
+    }
+}
+
+fn roots(ca: Option<&Path>) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    if let Some(path) = ca {
+        let unreadable = |e| format!("cannot read certificates from {}: {e}", path.display());
+        for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
+            let certificate = certificate.map_err(unreadable)?;
+            roots.add(certificate).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+    }
+    Ok(roots)
+}
+
+/// The innermost error: "Connection refused" says more than "client error (Connect)".
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,339 @@
+//! Finding out how an upstream wants to be spoken to, and opening the conversation.
+//!
+//! A modern `server/discover` is asked first; what comes back decides the era. Past this file
+//! nobody asks which era it is: a [`Conversation`] says what goes around each message.
+
+use http::{HeaderMap, HeaderValue};
+
+use super::http::{Endpoint, MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID};
+use crate::domain::document::Document;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::json::Json;
+use crate::domain::jsonrpc::Id;
+use crate::domain::method::{DISCOVER, INITIALIZE, INITIALIZED};
+use crate::domain::revision::{Era, Revision};
+use crate::domain::{mcp_name, meta};
+
+/// An open conversation: what was agreed, and how messages are dressed for it.
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    pub revision: Revision,
+    pub capabilities: Capabilities,
+    /// Goes with every message: version, session.
+    headers: HeaderMap,
+    /// Members of every request's `_meta`, without braces; empty in the legacy era.
+    meta: String,
+    /// Whether `Mcp-Method` and `Mcp-Name` repeat the body.
+    standard_headers: bool,
+}
+
+/// What an upstream declared, as far as prompts go.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Capabilities {
+    pub prompts: bool,
+    pub list_changed: bool,
+    pub completions: bool,
+}
+
+/// A request before it is dressed.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    pub method: &'a str,
+    /// Goes into `Mcp-Name`.
+    pub name: Option<&'a str>,
+    /// Members of `params`, each followed by a comma.
+    pub params: &'a str,
+}
+
+/// What the answer to `server/discover` means.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Verdict {
+    Modern(Capabilities),
+    Legacy,
+    /// Nothing can be told from it: ask again later.
+    Undecided(Kind),
+}
+
+impl Conversation {
+    /// Opens a conversation in the configured revision, or in the one that is found.
+    pub async fn open(endpoint: &Endpoint, revision: Option<Revision>) -> Result<Self, Kind> {
+        match revision.map(|r| (r, r.era())) {
+            Some((revision, Era::Legacy)) => initialize(endpoint, revision).await,
+            Some((_, Era::Modern)) => {
+                let result = discover(endpoint).await?;
+                Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
+            }
+            None => match judge(discover(endpoint).await.as_ref().map_err(Clone::clone)) {
+                Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
+                Verdict::Legacy => initialize(endpoint, Revision::NEWEST_LEGACY).await,
+                Verdict::Undecided(kind) => Err(kind),
+            },
+        }
+    }
+
+    /// Headers and body of a request.
+    pub fn dress(&self, id: &Id, ask: Ask<'_>) -> (HeaderMap, String) {
+        let mut headers = self.headers.clone();
+        if self.standard_headers {
+            let mut set = |name, value: &str| {
+                // Method names and encoded prompt names are visible ASCII.
+                if let Ok(value) = HeaderValue::from_str(value) {
+                    headers.insert(name, value);
+                }
+            };
+            set(MCP_METHOD, ask.method);
+            if let Some(name) = ask.name {
+                set(MCP_NAME, &mcp_name::encode(name));
+            }
+        }
+        let meta = match self.meta.is_empty() {
+            true => String::new(),
+            false => format!(r#""_meta":{{{}}}"#, self.meta),
+        };
+        let params = [ask.params, &meta].concat();
+        let params = params.trim_end_matches(',');
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":{{{params}}}}}"#,
+            ask.method
+        );
+        (headers, body)
+    }
+
+    /// Headers that end the session; nothing where there is none.
+    pub fn farewell(&self) -> Option<HeaderMap> {
+        self.headers.contains_key(SESSION_ID).then(|| self.headers.clone())
+    }
+
+    fn modern(capabilities: Capabilities) -> Self {
+        let revision = Revision::NEWEST_MODERN;
+        let version = HeaderValue::from_static(revision.as_str());
+        Self {
+            revision,
+            capabilities,
+            headers: HeaderMap::from_iter([(PROTOCOL_VERSION, version)]),
+            meta: format!(
+                r#""{}":"{revision}","{}":{{}},"{}":{}"#,
+                meta::PROTOCOL_VERSION,
+                meta::CLIENT_CAPABILITIES,
+                meta::CLIENT_INFO,
+                client_info(),
+            ),
+            standard_headers: true,
+        }
+    }
+
+    fn legacy(
+        revision: Revision,
+        capabilities: Capabilities,
+        session: Option<&HeaderValue>,
+    ) -> Self {
+        let version = HeaderValue::from_static(revision.as_str());
+        let mut headers = HeaderMap::from_iter([(PROTOCOL_VERSION, version)]);
+        headers.extend(session.map(|session| (SESSION_ID, session.clone())));
+        Self { revision, capabilities, headers, meta: String::new(), standard_headers: false }
+    }
+}
+
+impl Capabilities {
+    fn read(declared: Option<Json<'_>>) -> Self {
+        let member = |name: &str| declared.and_then(|d| d.get(name));
+        Self {
+            prompts: member("prompts").is_some(),
+            list_changed: member("prompts").and_then(|p| p.get("listChanged")?.as_bool())
+                == Some(true),
+            completions: member("completions").is_some(),
+        }
+    }
+
+    /// What is tried with an upstream whose declaration could not be asked for.
+    const ASSUMED: Self = Self { prompts: true, list_changed: false, completions: true };
+}
+
+async fn discover(endpoint: &Endpoint) -> Result<Document, Kind> {
+    let asking = Conversation::modern(Capabilities::default());
+    let id = Id::number(0);
+    let ask = Ask { method: DISCOVER, name: None, params: "" };
+    let (headers, body) = asking.dress(&id, ask);
+    endpoint.request(&id, headers, body).await.map(|answer| answer.result)
+}
+
+/// Decides the era from the answer to `server/discover`. Servers that don't know the method
+/// refuse it in many ways, all of which mean legacy; what says nothing about the era, such as a
+/// lost connection or a refused credential, must not be taken for an answer.
+fn judge(answer: Result<&Document, Kind>) -> Verdict {
+    match answer {
+        Ok(result) => {
+            let versions = result.json().get("supportedVersions");
+            match versions.map(offers) {
+                Some(Offer::Modern) => {
+                    Verdict::Modern(Capabilities::read(result.json().get("capabilities")))
+                }
+                Some(Offer::Unknown) => Verdict::Undecided(Kind::Protocol(UNSPOKEN.to_owned())),
+                Some(Offer::Legacy) | None => Verdict::Legacy,
+            }
+        }
+        Err(Kind::Error { code: UNSUPPORTED_VERSION, data, .. }) => {
+            let data = data.unwrap_or_default();
+            let supported = Json::parse(data.as_bytes(), 8).ok().and_then(|d| d.get("supported"));
+            match supported.map(offers) {
+                Some(Offer::Legacy) => Verdict::Legacy,
+                Some(Offer::Unknown) => Verdict::Undecided(Kind::Protocol(UNSPOKEN.to_owned())),
+                Some(Offer::Modern) | None => Verdict::Modern(Capabilities::ASSUMED),
+            }
+        }
+        Err(Kind::Error { code: HEADER_MISMATCH | MISSING_CAPABILITY, .. }) => {
+            Verdict::Modern(Capabilities::ASSUMED)
+        }
+        Err(
+            kind @ (Kind::Unavailable(_)
+            | Kind::Reset
+            | Kind::Timeout
+            | Kind::AuthFailed { .. }
+            | Kind::RateLimited { .. }
+            | Kind::Status { status: 500.. }),
+        ) => Verdict::Undecided(kind),
+        Err(_) => Verdict::Legacy,
+    }
+}
+
+const HEADER_MISMATCH: i64 = -32020;
+const MISSING_CAPABILITY: i64 = -32021;
+const UNSUPPORTED_VERSION: i64 = -32022;
+const UNSPOKEN: &str = "it speaks no revision of MCP that is known here";
+
+/// What a list of versions has for us.
+enum Offer {
+    Legacy,
+    Modern,
+    Unknown,
+}
+
+fn offers(versions: Json<'_>) -> Offer {
+    let spoken = |era| {
+        let mut known = versions.elements().filter_map(|v| Revision::parse(&v.as_str()?));
+        known.any(|revision| revision.era() == era)
+    };
+    match (spoken(Era::Modern), spoken(Era::Legacy)) {
+        (true, _) => Offer::Modern,
+        (false, true) => Offer::Legacy,
+        (false, false) => Offer::Unknown,
+    }
+}
+
+async fn initialize(endpoint: &Endpoint, offered: Revision) -> Result<Conversation, Kind> {
+    let id = Id::number(0);
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{INITIALIZE}","params":{{"protocolVersion":"{offered}","capabilities":{{}},"clientInfo":{}}}}}"#,
+        client_info(),
+    );
+    let answer = endpoint.request(&id, HeaderMap::new(), body).await?;
+    let result = answer.result.json();
+    let version = result.get("protocolVersion").and_then(Json::as_str);
+    let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
+    let revision = revision.ok_or_else(|| Kind::Protocol(UNSPOKEN.to_owned()))?;
+    let mut capabilities = Capabilities::read(result.get("capabilities"));
+    // 2024-11-05 has no capability for it: asking is the only way to know.
+    capabilities.completions |= revision == Revision::V2024_11_05;
+    let session = answer.headers.get(SESSION_ID);
+    let conversation = Conversation::legacy(revision, capabilities, session);
+    let ready = format!(r#"{{"jsonrpc":"2.0","method":"{INITIALIZED}"}}"#);
+    endpoint.notify(conversation.headers.clone(), ready).await?;
+    Ok(conversation)
+}
+
+/// Who we say we are (`Implementation`).
+fn client_info() -> String {
+    format!(r#"{{"name":"promptgate","version":"{}"}}"#, env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(text: &str) -> Document {
+        Document::parse(text.as_bytes().to_vec(), 8).unwrap()
+    }
+
+    fn error(code: i64, data: Option<&str>) -> Kind {
+        Kind::Error { code, message: String::new(), data: data.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_discover_result_with_our_version_means_modern() {
+        let result = document(
+            r#"{"supportedVersions":["2026-07-28","x"],"capabilities":{"prompts":{"listChanged":true}}}"#,
+        );
+        let capabilities = Capabilities { prompts: true, list_changed: true, completions: false };
+        assert_eq!(judge(Ok(&result)), Verdict::Modern(capabilities));
+        let future = document(r#"{"supportedVersions":["2030-01-01"]}"#);
+        assert!(matches!(judge(Ok(&future)), Verdict::Undecided(Kind::Protocol(_))));
+        let both = document(r#"{"supportedVersions":["2025-11-25"]}"#);
+        assert_eq!(judge(Ok(&both)), Verdict::Legacy);
+    }
+
+    #[test]
+    fn errors_that_only_a_modern_server_gives_mean_modern() {
+        for code in [-32020, -32021, -32022] {
+            assert_eq!(judge(Err(error(code, None))), Verdict::Modern(Capabilities::ASSUMED));
+        }
+        let legacy_only = error(-32022, Some(r#"{"supported":["2025-06-18"],"requested":"x"}"#));
+        assert_eq!(judge(Err(legacy_only)), Verdict::Legacy);
+    }
+
+    #[test]
+    fn every_refusal_seen_from_legacy_servers_means_legacy() {
+        for kind in [
+            error(-32601, None),
+            error(-32000, None),
+            error(-32600, None),
+            Kind::Status { status: 400 },
+            Kind::Status { status: 404 },
+            Kind::Status { status: 405 },
+            Kind::Protocol("the answer is neither JSON nor an event stream".into()),
+        ] {
+            assert_eq!(judge(Err(kind.clone())), Verdict::Legacy, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_about_the_era_decides_nothing() {
+        for kind in [
+            Kind::Unavailable("refused".into()),
+            Kind::Reset,
+            Kind::Timeout,
+            Kind::AuthFailed { status: 401 },
+            Kind::RateLimited { retry_after_secs: None },
+            Kind::Status { status: 503 },
+        ] {
+            assert_eq!(judge(Err(kind.clone())), Verdict::Undecided(kind));
+        }
+    }
+
+    #[test]
+    fn a_modern_request_repeats_its_body_in_headers() {
+        let conversation = Conversation::modern(Capabilities::default());
+        let ask = Ask { method: "prompts/get", name: Some("é"), params: r#""name":"é","# };
+        let (headers, body) = conversation.dress(&Id::number(7), ask);
+        assert_eq!(headers[MCP_METHOD], "prompts/get");
+        assert_eq!(headers[MCP_NAME], "=?base64?w6k=?=");
+        assert_eq!(headers[PROTOCOL_VERSION], "2026-07-28");
+        let body = document(&body);
+        let params = body.json().get("params").unwrap();
+        assert!(params.get("name").unwrap().is("é"));
+        let meta = params.get("_meta").unwrap();
+        assert!(meta.get(meta::PROTOCOL_VERSION).unwrap().is("2026-07-28"));
+        assert!(meta.get(meta::CLIENT_CAPABILITIES).unwrap().is_object());
+    }
+
+    #[test]
+    fn a_legacy_request_carries_the_session_alone() {
+        let session = HeaderValue::from_static("s-1");
+        let conversation =
+            Conversation::legacy(Revision::V2025_06_18, Capabilities::default(), Some(&session));
+        let ask = Ask { method: "prompts/list", name: None, params: "" };
+        let (headers, body) = conversation.dress(&Id::number(1), ask);
+        assert_eq!(headers[SESSION_ID], "s-1");
+        assert!(!headers.contains_key(MCP_METHOD));
+        assert_eq!(body, r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{}}"#);
+    }
+}

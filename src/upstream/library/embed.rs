@@ -1,0 +1,137 @@
+//! Files that a library prompt shows as content of their own.
+
+use std::fs;
+use std::path::{Component, Path};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::json;
+
+/// Reads the file that `embed` names and makes it a content object, as JSON text.
+///
+/// Names are relative to the library's folder, and stay inside it: no `..`, no absolute paths, no
+/// links, no dot-files. `library` leads the URI that a resource gets.
+///
+/// # Errors
+/// Says what is wrong with the name or the file.
+pub fn content(folder: &Path, library: &str, name: &str, limit: usize) -> Result<String, String> {
+    let bytes = read(folder, name, limit).map_err(|e| format!("embed({name:?}): {e}"))?;
+    let mime = mime_type(name);
+    let content = match mime.split('/').next() {
+        Some("image") => {
+            json!({"type": "image", "data": BASE64_STANDARD.encode(bytes), "mimeType": mime})
+        }
+        Some("audio") => {
+            json!({"type": "audio", "data": BASE64_STANDARD.encode(bytes), "mimeType": mime})
+        }
+        _ => {
+            let uri = format!("promptgate://{library}/{}", percent_encoded(name));
+            let resource = match String::from_utf8(bytes) {
+                Ok(text) => json!({"uri": uri, "mimeType": mime, "text": text}),
+                Err(error) => {
+                    let blob = BASE64_STANDARD.encode(error.as_bytes());
+                    json!({"uri": uri, "mimeType": mime, "blob": blob})
+                }
+            };
+            json!({"type": "resource", "resource": resource})
+        }
+    };
+    Ok(content.to_string())
+}
+
+fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
+    let mut path = folder.to_path_buf();
+    for component in Path::new(name).components() {
+        match component {
+            Component::Normal(part) if !part.to_string_lossy().starts_with('.') => path.push(part),
+            _ => return Err("the name must stay inside the folder, without dot-files".to_owned()),
+        }
+        let kind = fs::symlink_metadata(&path).map_err(|e| e.to_string())?.file_type();
+        if kind.is_symlink() {
+            return Err("links are not followed".to_owned());
+        }
+    }
+    let size = fs::metadata(&path).map_err(|e| e.to_string())?;
+    if !size.is_file() {
+        return Err("not a file".to_owned());
+    }
+    match usize::try_from(size.len()).is_ok_and(|size| size <= limit) {
+        true => fs::read(&path).map_err(|e| e.to_string()),
+        false => Err(format!("larger than max_message ({limit} bytes)")),
+    }
+}
+
+fn mime_type(name: &str) -> &'static str {
+    let extension = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    match extension.as_str() {
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "svg" => "image/svg+xml",
+        "mp3" => "audio/mpeg",
+        "wav" => "audio/wav",
+        "ogg" => "audio/ogg",
+        "flac" => "audio/flac",
+        "m4a" => "audio/mp4",
+        "md" => "text/markdown",
+        "txt" => "text/plain",
+        "csv" => "text/csv",
+        "html" => "text/html",
+        "json" => "application/json",
+        "yaml" | "yml" => "application/yaml",
+        "toml" => "application/toml",
+        "xml" => "application/xml",
+        "pdf" => "application/pdf",
+        _ => "application/octet-stream",
+    }
+}
+
+/// Percent-encoding of a path (RFC 3986, section 2.1): unreserved characters and `/` stay.
+fn percent_encoded(path: &str) -> String {
+    path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {
+        match byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            true => out.push(byte as char),
+            false => out.push_str(&format!("%{byte:02X}")),
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_become_the_content_that_their_ending_says() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("a b")).unwrap();
+        fs::write(folder.path().join("a b/guide.md"), "# Hi").unwrap();
+        fs::write(folder.path().join("dot.png"), b"\x89PNG").unwrap();
+        fs::write(folder.path().join("raw.bin"), b"\xff\x00").unwrap();
+        let content = |name| content(folder.path(), "lib", name, 100).unwrap();
+        assert_eq!(
+            content("a b/guide.md"),
+            r##"{"resource":{"mimeType":"text/markdown","text":"# Hi","uri":"promptgate://lib/a%20b/guide.md"},"type":"resource"}"##
+        );
+        assert!(content("dot.png").contains(r#""data":"iVBORw==""#));
+        assert!(content("raw.bin").contains(r#""blob":"/wA=""#));
+    }
+
+    #[test]
+    fn names_never_leave_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("lib");
+        fs::create_dir(&inside).unwrap();
+        fs::write(folder.path().join("secret"), "x").unwrap();
+        fs::write(inside.join(".env"), "x").unwrap();
+        fs::write(inside.join("big"), "12345").unwrap();
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(folder.path().join("secret"), inside.join("link")).unwrap();
+        for name in ["../secret", "/etc/hostname", ".env", "link", "", ".", "missing", "./big"] {
+            assert!(content(&inside, "lib", name, 100).is_err(), "{name}");
+        }
+        assert!(content(&inside, "lib", "big", 5).is_ok());
+        assert!(content(&inside, "lib", "big", 4).is_err());
+    }
+}

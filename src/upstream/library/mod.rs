@@ -1,0 +1,182 @@
+//! The library: prompts that the gateway serves itself, from a folder of Markdown files.
+
+mod embed;
+mod render;
+mod source;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::config::Settings;
+use crate::domain::document::Document;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::json::Json;
+use crate::domain::prompt::Prompt;
+use render::{Compiled, RenderError};
+use source::Source;
+
+pub use watch::Watch;
+
+use super::walk::Listed;
+
+/// All prompts of a folder as they were at one moment.
+#[derive(Debug)]
+pub struct Snapshot {
+    prompts: BTreeMap<String, Compiled>,
+    pub listed: Listed,
+    max_message: usize,
+}
+
+/// Folders in each other that are looked into: a library is a tree that people browse.
+const MAX_DEPTH: usize = 8;
+
+impl Snapshot {
+    /// Reads every `.md` file in `folder` and below that has front matter. Dot-files and links are
+    /// passed over. A file that is no good prompt is left out with a reason; the rest stay.
+    ///
+    /// # Errors
+    /// When the folder itself cannot be read, or holds more than `max_prompts`.
+    pub fn load(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
+        let mut files = Vec::new();
+        find_files(folder, 0, &mut files)
+            .map_err(|e| Kind::Unavailable(format!("cannot read {}: {e}", folder.display())))?;
+        files.sort();
+        let mut snapshot = Self {
+            prompts: BTreeMap::new(),
+            listed: Listed { pages: 1, ..Listed::default() },
+            max_message: settings.max_message,
+        };
+        for file in files {
+            if snapshot.listed.prompts.len() >= settings.max_prompts {
+                let limit = format!("more than max_prompts = {}", settings.max_prompts);
+                return Err(Kind::PaginationLimit(limit));
+            }
+            if let Err(reason) = snapshot.add(folder, library, &file) {
+                let name = file.strip_prefix(folder).unwrap_or(&file).display();
+                snapshot.listed.malformed.push(format!("{name}: {reason}"));
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// The result of a get; `arguments` is an object of strings.
+    pub fn get(&self, name: &str, arguments: Option<Json<'_>>) -> Result<Document, Kind> {
+        let members = arguments.into_iter().flat_map(Json::members);
+        let arguments = members
+            .filter_map(|(k, v)| Some((k.as_str()?.into_owned(), v.as_str()?.into_owned())))
+            .collect();
+        let rendered = self.prompt(name)?.render(&arguments, self.max_message);
+        document(rendered.map_err(|error| match error {
+            RenderError::TooLarge => Kind::TooLarge { limit: self.max_message },
+            _ => Kind::Protocol(error.to_string()),
+        })?)
+    }
+
+    /// The result of a completion.
+    pub fn complete(&self, name: &str, argument: &str, typed: &str) -> Result<Document, Kind> {
+        document(self.prompt(name)?.complete(argument, typed))
+    }
+
+    fn prompt(&self, name: &str) -> Result<&Compiled, Kind> {
+        // The catalog may be a moment older than the folder.
+        let gone = || Kind::Error { code: -32602, message: "no such prompt".into(), data: None };
+        self.prompts.get(name).ok_or_else(gone)
+    }
+
+    fn add(&mut self, folder: &Path, library: &str, file: &Path) -> Result<(), String> {
+        let limit = self.max_message;
+        let size = fs::metadata(file).map_err(|e| e.to_string())?.len();
+        if usize::try_from(size).is_ok_and(|size| size > limit) {
+            return Err(format!("larger than max_message ({limit} bytes)"));
+        }
+        let text = fs::read_to_string(file).map_err(|e| e.to_string())?;
+        let Some(source) = Source::read(&text) else {
+            return Ok(());
+        };
+        let compiled = Compiled::new(source?, |name| embed::content(folder, library, name, limit))?;
+        let definition = Json::parse(compiled.definition.as_bytes(), 64);
+        let prompt = Prompt::read(definition.map_err(|e| e.to_string())?);
+        let prompt = prompt.map_err(|e| e.to_string())?;
+        if self.prompts.contains_key(&compiled.name) {
+            return Err(format!("prompt {:?} is in another file already", compiled.name));
+        }
+        self.listed.prompts.push(prompt);
+        self.prompts.insert(compiled.name.clone(), compiled);
+        Ok(())
+    }
+}
+
+fn find_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let name = name.to_string_lossy();
+        match name.starts_with('.') {
+            true => {}
+            false if kind.is_dir() && depth < MAX_DEPTH => {
+                find_files(&entry.path(), depth + 1, files)?;
+            }
+            false if kind.is_file() && name.ends_with(".md") => files.push(entry.path()),
+            false => {}
+        }
+    }
+    Ok(())
+}
+
+fn document(text: String) -> Result<Document, Kind> {
+    Document::parse(text.into_bytes(), 64).map_err(|e| Kind::Protocol(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(files: &[(&str, &str)], settings: &Settings) -> Result<Snapshot, Kind> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Snapshot::load(folder.path(), "lib", settings)
+    }
+
+    #[test]
+    fn good_files_are_served_and_bad_ones_are_named() {
+        let files = [
+            ("b.md", "---\nname: b\ndescription: two\n---\nB"),
+            ("sub/a.md", "---\nname: a\n---\nA"),
+            ("twin.md", "---\nname: b\n---\nB2"),
+            ("bad.md", "---\nname: [\n---\nx"),
+            ("plain.md", "# no front matter"),
+            (".hidden.md", "---\nname: h\n---\nx"),
+            ("note.txt", "---\nname: t\n---\nx"),
+            ("icon.md", "---\nname: i\nicons: [{src: x, sizes: 48x48}]\n---\nx"),
+        ];
+        let snapshot = load(&files, &Settings::default()).unwrap();
+        let names: Vec<_> = snapshot.listed.prompts.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["b", "a"]);
+        let reasons = &snapshot.listed.malformed;
+        assert_eq!(reasons.len(), 3, "{reasons:?}");
+        assert!(reasons[0].starts_with("bad.md: front matter"));
+        assert!(reasons[1].starts_with("icon.md: `icons`"));
+        assert!(reasons[2].starts_with("twin.md: prompt \"b\" is in another"));
+        let result = snapshot.get("b", None).unwrap();
+        assert!(result.json().get("description").unwrap().is("two"));
+        assert!(matches!(snapshot.get("x", None), Err(Kind::Error { code: -32602, .. })));
+    }
+
+    #[test]
+    fn a_library_is_bounded() {
+        let files = [("a.md", "---\nname: a\n---\nA"), ("b.md", "---\nname: b\n---\nB")];
+        let settings = |max_prompts| Settings { max_prompts, ..Settings::default() };
+        assert!(load(&files, &settings(2)).is_ok());
+        assert!(matches!(load(&files, &settings(1)), Err(Kind::PaginationLimit(_))));
+        assert!(matches!(
+            Snapshot::load(Path::new("/nowhere"), "lib", &settings(1)),
+            Err(Kind::Unavailable(_))
+        ));
+    }
+}

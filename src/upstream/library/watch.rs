@@ -1,0 +1,31 @@
+//! Notices edits in a library's folder.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::Notify;
+
+/// Watches a folder as long as it lives.
+pub struct Watch {
+    _watcher: RecommendedWatcher,
+}
+
+impl Watch {
+    /// Calls `changed.notify_one()` after anything in the folder was created, edited, moved or
+    /// removed. Many edits may be one call.
+    ///
+    /// # Errors
+    /// When the system cannot watch the folder; polling still finds edits then.
+    pub fn new(folder: &Path, changed: Arc<Notify>) -> notify::Result<Self> {
+        let on_event = move |event: notify::Result<notify::Event>| {
+            // An error means that events may be lost: looking is the answer to that too.
+            if event.is_err() || event.is_ok_and(|e| !matches!(e.kind, EventKind::Access(_))) {
+                changed.notify_one();
+            }
+        };
+        let mut watcher = notify::recommended_watcher(on_event)?;
+        watcher.watch(folder, RecursiveMode::Recursive)?;
+        Ok(Self { _watcher: watcher })
+    }
+}

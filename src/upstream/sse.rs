@@ -1,0 +1,167 @@
+//! Server-sent events as an upstream sends them (WHATWG HTML, section 9.2), decoded in pieces of
+//! any size and bounded in memory.
+
+/// Decodes a stream into events. Only what MCP uses is kept: name and data.
+#[derive(Debug)]
+pub struct Decoder {
+    /// Bytes of the line that is not whole yet.
+    line: Vec<u8>,
+    name: String,
+    data: Vec<u8>,
+    has_data: bool,
+    /// The last byte was a CR, so that an LF right behind it belongs to the same line end.
+    after_cr: bool,
+    at_start: bool,
+    /// Bytes that one event, or one line of anything, may have.
+    limit: usize,
+}
+
+/// One event with data.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Event {
+    /// "message" unless the event names itself.
+    pub name: String,
+    pub data: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("an event is larger than {limit} bytes")]
+pub struct TooLarge {
+    pub limit: usize,
+}
+
+impl Decoder {
+    pub fn new(limit: usize) -> Self {
+        Self {
+            line: Vec::new(),
+            name: String::new(),
+            data: Vec::new(),
+            has_data: false,
+            after_cr: false,
+            at_start: true,
+            limit,
+        }
+    }
+
+    /// Takes the next piece and appends the events that it completes to `events`.
+    pub fn feed(&mut self, mut piece: &[u8], events: &mut Vec<Event>) -> Result<(), TooLarge> {
+        if self.after_cr && !piece.is_empty() {
+            self.after_cr = false;
+            piece = piece.strip_prefix(b"\n").unwrap_or(piece);
+        }
+        while let Some(end) = piece.iter().position(|b| matches!(b, b'\n' | b'\r')) {
+            self.extend_line(&piece[..end])?;
+            let was_cr = piece[end] == b'\r';
+            piece = &piece[end + 1..];
+            if was_cr {
+                self.after_cr = piece.is_empty();
+                piece = piece.strip_prefix(b"\n").unwrap_or(piece);
+            }
+            self.end_line(events)?;
+        }
+        self.extend_line(piece)
+    }
+
+    fn extend_line(&mut self, bytes: &[u8]) -> Result<(), TooLarge> {
+        if self.line.len() + self.data.len() + bytes.len() > self.limit {
+            return Err(TooLarge { limit: self.limit });
+        }
+        self.line.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn end_line(&mut self, events: &mut Vec<Event>) -> Result<(), TooLarge> {
+        let mut line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.at_start) && line.starts_with(b"\xef\xbb\xbf") {
+            line.drain(..3);
+        }
+        if line.is_empty() {
+            self.dispatch(events);
+            return Ok(());
+        }
+        let colon = line.iter().position(|&b| b == b':').unwrap_or(line.len());
+        let value = line.get(colon + 1..).unwrap_or_default();
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match &line[..colon] {
+            b"data" if !self.has_data && self.data.is_empty() => {
+                // One line of data is the rule; its buffer becomes the event without a copy.
+                let start = line.len() - value.len();
+                line.drain(..start);
+                self.data = line;
+                self.has_data = true;
+            }
+            b"data" => {
+                self.data.push(b'\n');
+                self.data.extend_from_slice(value);
+            }
+            b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, events: &mut Vec<Event>) {
+        let name = std::mem::take(&mut self.name);
+        let data = std::mem::take(&mut self.data);
+        // An event without data is a priming event or a comment block: nothing to hand on.
+        if std::mem::take(&mut self.has_data) && !data.is_empty() {
+            let name = if name.is_empty() { "message".to_owned() } else { name };
+            events.push(Event { name, data });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(pieces: &[&[u8]]) -> Result<Vec<(String, String)>, TooLarge> {
+        let mut decoder = Decoder::new(64);
+        let mut events = Vec::new();
+        for piece in pieces {
+            decoder.feed(piece, &mut events)?;
+        }
+        let text = |data| String::from_utf8(data).unwrap();
+        Ok(events.into_iter().map(|e| (e.name, text(e.data))).collect())
+    }
+
+    #[test]
+    fn fields_comments_and_line_ends() {
+        let stream =
+            b"\xef\xbb\xbfid: 1\r\ndata:\r\n\r\n: ping\n\nevent: message\ndata: {\"a\":1}\n\n\
+                       event: endpoint\rdata: /post\rdata:  x\r\rdata: lost";
+        let events = decode(&[stream]).unwrap();
+        let expected = [("message", "{\"a\":1}"), ("endpoint", "/post\n x")];
+        assert_eq!(events, expected.map(|(n, d)| (n.to_owned(), d.to_owned())));
+    }
+
+    #[test]
+    fn u8_an_event_over_the_limit_is_refused_at_the_border() {
+        let exact = format!("data: {}\n\n", "x".repeat(58));
+        assert_eq!(decode(&[exact.as_bytes()]).unwrap().len(), 1);
+        let over = format!("data: {}\n\n", "x".repeat(59));
+        assert_eq!(decode(&[over.as_bytes()]), Err(TooLarge { limit: 64 }));
+        let lines = "data: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n".repeat(3);
+        assert_eq!(decode(&[lines.as_bytes()]), Err(TooLarge { limit: 64 }));
+        let comments = ": xxxxxxxxxxxxxxxxxxxx\n".repeat(1000);
+        assert_eq!(decode(&[comments.as_bytes()]), Ok(vec![]));
+    }
+
+    proptest! {
+        #[test]
+        fn how_the_stream_is_cut_changes_nothing(
+            lines in prop::collection::vec("(data: [a-z]{0,6}|event: [a-z]{1,3}|: c|)", 0..12),
+            end in prop::sample::select(vec!["\n", "\r", "\r\n"]),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let stream = lines.join(end) + end + end;
+            let mut cuts: Vec<_> = cuts.iter().map(|c| c.index(stream.len())).collect();
+            cuts.extend([0, stream.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<_> = cuts.windows(2).map(|w| &stream.as_bytes()[w[0]..w[1]]).collect();
+            prop_assert_eq!(decode(&pieces), decode(&[stream.as_bytes()]));
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Walking an upstream's list to its last page, within bounds.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::config::Settings;
+use crate::domain::cursor::CacheScope;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::prompt::Prompt;
+
+/// A whole list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed {
+    pub prompts: Vec<Prompt>,
+    /// Why some elements are no prompts.
+    pub malformed: Vec<String>,
+    pub pages: usize,
+    /// How long the upstream says the list is good for: the least of its pages. Absent where the
+    /// revision has no such thing.
+    pub ttl: Option<Duration>,
+    pub scope: CacheScope,
+}
+
+/// The state of a walk between two pages.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    bounds: &'a Settings,
+    listed: Listed,
+    seen: HashSet<String>,
+    bytes: usize,
+}
+
+/// What to do after a page.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// Ask for the page of this cursor, which may be "".
+    Next(String),
+    Done(Listed),
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(bounds: &'a Settings) -> Self {
+        Self { bounds, listed: Listed::default(), seen: HashSet::new(), bytes: 0 }
+    }
+
+    /// Takes in one `ListPromptsResult`. Only an absent `nextCursor` ends the walk; a cursor seen
+    /// before, or too many pages, prompts or bytes, fails it: half a list is never served.
+    pub fn page(&mut self, result: Json<'_>) -> Result<Step, Kind> {
+        let prompts = result.get("prompts").filter(|p| p.kind() == JsonKind::Array);
+        let prompts = prompts.ok_or_else(|| protocol("a list result without array `prompts`"))?;
+        if result.get("resultType").is_some_and(|t| !t.is("complete")) {
+            return Err(protocol("a list result with another resultType than \"complete\""));
+        }
+        self.count_page(result)?;
+        for element in prompts.elements() {
+            if self.listed.prompts.len() + self.listed.malformed.len() >= self.bounds.max_prompts {
+                return Err(limit("max_prompts", self.bounds.max_prompts));
+            }
+            match Prompt::read(element) {
+                Ok(prompt) => self.listed.prompts.push(prompt),
+                Err(error) => self.listed.malformed.push(error.to_string()),
+            }
+        }
+        let next = match result.get("nextCursor") {
+            None => return Ok(Step::Done(std::mem::take(&mut self.listed))),
+            Some(cursor) => cursor.as_str().ok_or_else(|| protocol("`nextCursor` is no string"))?,
+        };
+        if !self.seen.insert(next.clone().into_owned()) {
+            return Err(Kind::PaginationLimit("a cursor came twice".to_owned()));
+        }
+        match self.listed.pages >= self.bounds.max_pages {
+            true => Err(limit("max_pages", self.bounds.max_pages)),
+            false => Ok(Step::Next(next.into_owned())),
+        }
+    }
+
+    fn count_page(&mut self, result: Json<'_>) -> Result<(), Kind> {
+        self.listed.pages += 1;
+        self.bytes += result.text().len();
+        if self.bytes > self.bounds.max_walk {
+            return Err(limit("max_walk", self.bounds.max_walk));
+        }
+        let ttl = result.get("ttlMs").and_then(Json::as_i64).and_then(|ms| ms.try_into().ok());
+        if let Some(ttl) = ttl.map(Duration::from_millis) {
+            self.listed.ttl = Some(self.listed.ttl.map_or(ttl, |least| least.min(ttl)));
+        }
+        if result.get("cacheScope").is_some_and(|scope| scope.is("private")) {
+            self.listed.scope = CacheScope::Private;
+        }
+        Ok(())
+    }
+}
+
+fn protocol(what: &str) -> Kind {
+    Kind::Protocol(what.to_owned())
+}
+
+fn limit(key: &str, most: usize) -> Kind {
+    Kind::PaginationLimit(format!("more than {key} = {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(walk: &mut Walk<'_>, names: &[&str], next: Option<&str>) -> Result<Step, Kind> {
+        let prompts: Vec<_> = names.iter().map(|n| serde_json::json!({"name": n})).collect();
+        let mut result = serde_json::json!({"prompts": prompts});
+        if let Some(next) = next {
+            result["nextCursor"] = next.into();
+        }
+        walk.page(Json::parse(result.to_string().as_bytes(), 64).unwrap())
+    }
+
+    fn bounds() -> Settings {
+        Settings { max_pages: 3, max_prompts: 4, max_walk: 1024, ..Settings::default() }
+    }
+
+    #[test]
+    fn u9_an_empty_cursor_is_followed_and_only_absence_ends() {
+        let bounds = bounds();
+        let mut walk = Walk::new(&bounds);
+        assert_eq!(page(&mut walk, &["a"], Some("")), Ok(Step::Next(String::new())));
+        assert_eq!(page(&mut walk, &[], Some("2")), Ok(Step::Next("2".into())));
+        let Ok(Step::Done(listed)) = page(&mut walk, &["b"], None) else { panic!() };
+        assert_eq!((listed.prompts.len(), listed.pages), (2, 3));
+    }
+
+    #[test]
+    fn u9_lists_without_end_fail_at_each_bound() {
+        let bounds = bounds();
+        let failed = |result| matches!(result, Err(Kind::PaginationLimit(_)));
+        let mut walk = Walk::new(&bounds);
+        assert!(page(&mut walk, &[], Some("a")).is_ok());
+        assert!(page(&mut walk, &[], Some("b")).is_ok());
+        assert!(failed(page(&mut walk, &[], Some("a"))), "A, B, A");
+
+        let mut walk = Walk::new(&bounds);
+        assert!(page(&mut walk, &[], Some("a")).is_ok());
+        assert!(page(&mut walk, &[], Some("b")).is_ok());
+        assert!(failed(page(&mut walk, &[], Some("c"))), "a fourth page");
+
+        let mut walk = Walk::new(&bounds);
+        assert!(page(&mut walk, &["a", "b", "c", "d"], Some("a")).is_ok());
+        assert!(failed(page(&mut walk, &["e"], None)), "a fifth prompt");
+
+        let mut walk = Walk::new(&bounds);
+        let long = "x".repeat(980);
+        assert!(page(&mut walk, &[&long], Some("a")).is_ok());
+        assert!(failed(page(&mut walk, &["y"], None)), "too many bytes");
+    }
+
+    #[test]
+    fn one_malformed_prompt_leaves_the_rest() {
+        let bounds = bounds();
+        let result = r#"{"prompts":[{"name":"a","title":7},{"name":"b"}],"ttlMs":500,"cacheScope":"private"}"#;
+        let step = Walk::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
+        let Ok(Step::Done(listed)) = step else { panic!("{step:?}") };
+        assert_eq!(listed.prompts[0].name, "b");
+        assert_eq!(listed.malformed, ["`title` of prompt \"a\" must be a string"]);
+        assert_eq!(listed.ttl, Some(Duration::from_millis(500)));
+        assert_eq!(listed.scope, CacheScope::Private);
+    }
+
+    #[test]
+    fn u6_a_list_of_another_shape_is_an_error() {
+        let bounds = bounds();
+        for result in [
+            r#"{}"#,
+            r#"{"prompts":{}}"#,
+            r#"{"prompts":[],"nextCursor":1}"#,
+            r#"{"prompts":[],"resultType":"input_required"}"#,
+        ] {
+            let step = Walk::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
+            assert!(matches!(step, Err(Kind::Protocol(_))), "{result}");
+        }
+    }
+}
