@@ -1,17 +1,17 @@
 //! Values in, values out: what MCP means, without runtime, network or clock.
 
-pub mod call;
-pub mod caller;
-pub mod content;
-pub mod cursor;
-pub mod document;
-pub mod fault;
 pub mod json;
+pub mod document;
 pub mod jsonrpc;
-pub mod mcp_name;
-pub mod merge;
-pub mod meta;
+pub mod revision;
 pub mod method;
+pub mod caller;
+pub mod call;
 pub mod name;
 pub mod prompt;
-pub mod revision;
+pub mod content;
+pub mod meta;
+pub mod mcp_name;
+pub mod merge;
+pub mod cursor;
+pub mod fault;

@@ -9,7 +9,7 @@ pub use permitted::Permitted;
 
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
-use crate::domain::fault::Fault;
+use crate::domain::fault::{Fault, TransportFault};
 
 /// Decides who may ask what.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Gate;
 
 impl Gate {
     /// Who a request comes from, decided before its body is read.
-    pub fn authenticate(&self) -> Result<Caller, Fault> {
+    pub fn authenticate(&self) -> Result<Caller, TransportFault> {
         Ok(Caller::anonymous())
     }
 

@@ -72,6 +72,11 @@ impl Content {
         Self { owners, everyone, left_out }
     }
 
+    /// How many prompts of the upstream at that index are listed.
+    pub fn count(&self, upstream: usize) -> usize {
+        self.owners.iter().filter(|owner| owner.upstream == upstream).count()
+    }
+
     pub fn owner(&self, public_name: &str) -> Option<&Owner> {
         let found = self.owners.binary_search_by(|o| o.public_name.as_str().cmp(public_name));
         found.ok().map(|index| &self.owners[index])

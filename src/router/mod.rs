@@ -17,7 +17,7 @@ use crate::config::{Config, Listing};
 use crate::domain::call::{Call, Request};
 use crate::domain::cursor::Place;
 use crate::domain::document::Document;
-use crate::domain::fault::{Fault, RequestFault};
+use crate::domain::fault::{Fault, RequestFault, UpstreamFaultKind};
 use crate::domain::json::Json;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
@@ -35,6 +35,16 @@ pub struct Router {
     upstreams: Vec<Upstream>,
     sealer: Arc<Sealer>,
     listing: Listing,
+}
+
+/// One upstream, for a person to read.
+#[derive(Clone, Debug)]
+pub struct UpstreamSummary {
+    pub id: String,
+    /// How many of its prompts are listed.
+    pub prompts: usize,
+    /// Why its list is old or missing.
+    pub failure: Option<UpstreamFaultKind>,
 }
 
 /// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
@@ -106,6 +116,21 @@ impl Router {
                 return catalog;
             }
         }
+    }
+
+    /// What each upstream contributes to the newest snapshot.
+    pub fn summary(&self) -> Vec<UpstreamSummary> {
+        let catalog = self.catalog();
+        let summary = |(index, upstream): (usize, &Upstream)| {
+            let id = upstream.config().id.to_string();
+            let failure = catalog.incomplete.iter().find(|part| part.upstream == id);
+            UpstreamSummary {
+                prompts: catalog.content.count(index),
+                failure: failure.map(|part| part.kind.clone()),
+                id,
+            }
+        };
+        self.upstreams.iter().enumerate().map(summary).collect()
     }
 
     async fn list(

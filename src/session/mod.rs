@@ -109,7 +109,7 @@ impl Sessions {
     }
 
     /// Who a request comes from; asked before its body is read.
-    pub fn authenticate(&self) -> Result<Caller, Fault> {
+    pub fn authenticate(&self) -> Result<Caller, TransportFault> {
         self.gate.authenticate()
     }
 

@@ -1,0 +1,177 @@
+//! `promptgate list` and `promptgate get`: a gateway asked as any client would ask it.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+
+use super::text::printable;
+use super::{Failure, Remote, load, runtime};
+use crate::config::{Http, Settings};
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::json::Json;
+use crate::upstream::http::Endpoint;
+use crate::upstream::peer::Peer;
+
+/// How long a person waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
+    let listed = ask(remote, async |peer| peer.walk(&Settings::default()).await)?;
+    let prompts: Vec<Value> = listed
+        .prompts
+        .iter()
+        .map(|prompt| {
+            let mut text = String::new();
+            prompt.write(&prompt.name, &mut text);
+            serde_json::from_str(&text).unwrap_or_default()
+        })
+        .collect();
+    match remote.json {
+        true => print(&format!("{:#}", Value::from(prompts))),
+        false if prompts.is_empty() => print("No prompts are served."),
+        false => print(&table(&prompts)),
+    }
+}
+
+pub(super) fn get(
+    remote: &Remote,
+    name: &str,
+    arguments: &[(String, String)],
+) -> Result<(), Failure> {
+    let arguments: Map<String, Value> =
+        arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+    let arguments = Value::from(arguments).to_string();
+    let result = ask(remote, async |peer| {
+        let arguments = Json::parse(arguments.as_bytes(), 2).ok();
+        peer.get(name, arguments).await
+    })?;
+    let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
+    match remote.json {
+        true => print(&format!("{result:#}")),
+        false => print(&messages(&result)),
+    }
+}
+
+/// Connects to the gateway and asks it.
+fn ask<T>(
+    remote: &Remote,
+    question: impl AsyncFnOnce(Peer) -> Result<T, Kind>,
+) -> Result<T, Failure> {
+    let url = endpoint_url(remote)?;
+    let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
+    let http = Http { url: uri, revision: None, headers: Vec::new(), ca: None };
+    let asking = async {
+        let endpoint = Endpoint::new(&http, &Settings::default()).map_err(Failure::new)?;
+        let answer = async {
+            let peer = Peer::http(Arc::new(endpoint), &http).await?;
+            question(peer).await
+        };
+        let answer = timeout(PATIENCE, answer).await.unwrap_or(Err(Kind::Timeout));
+        answer.map_err(|kind| explain(&url, kind))
+    };
+    runtime()?.block_on(asking)
+}
+
+/// The URL given, or the one that the configuration file makes a gateway listen on.
+fn endpoint_url(remote: &Remote) -> Result<String, Failure> {
+    if let Some(url) = &remote.url {
+        return Ok(url.clone());
+    }
+    if !remote.file.config.exists() {
+        return Ok("http://127.0.0.1:8080/mcp".to_owned());
+    }
+    let server = load(&remote.file.config)?.server;
+    Ok(format!("http://{}{}", server.listen, server.path))
+}
+
+fn explain(url: &str, kind: Kind) -> Failure {
+    Failure::new(match kind {
+        Kind::Error { code, message, .. } => format!("{} ({code})", printable(&message)),
+        Kind::Unavailable(why) => format!(
+            "No gateway answers at {url}: {why}. Start one with `promptgate serve`, or name \
+             another with --url."
+        ),
+        other => format!("{url}: {}", printable(&other.to_string())),
+    })
+}
+
+fn table(prompts: &[Value]) -> String {
+    let text = |value: &Value, key: &str| printable(value[key].as_str().unwrap_or_default());
+    let width = prompts.iter().map(|p| text(p, "name").chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for prompt in prompts {
+        let name = text(prompt, "name");
+        let title = match text(prompt, "description") {
+            description if description.is_empty() => text(prompt, "title"),
+            description => description,
+        };
+        let first_line = title.lines().next().unwrap_or_default();
+        let _ = writeln!(out, "{name:width$}  {first_line}");
+        let arguments: Vec<_> = prompt["arguments"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|argument| match argument["required"].as_bool() {
+                Some(true) => format!("{}=…", text(argument, "name")),
+                _ => format!("[{}=…]", text(argument, "name")),
+            })
+            .collect();
+        if !arguments.is_empty() {
+            let _ = writeln!(out, "{:width$}    {}", "", arguments.join(" "));
+        }
+    }
+    out.pop();
+    out
+}
+
+fn messages(result: &Value) -> String {
+    let mut out = String::new();
+    for message in result["messages"].as_array().into_iter().flatten() {
+        let role = message["role"].as_str().unwrap_or_default();
+        let heading = match io::stdout().is_terminal() {
+            true => format!("\u{1b}[1m{role}\u{1b}[0m"),
+            false => format!("## {role}"),
+        };
+        let _ = writeln!(out, "{heading}\n{}\n", content(&message["content"]));
+    }
+    out.trim_end().to_owned()
+}
+
+fn content(content: &Value) -> String {
+    let field = |value: &Value, key: &str| printable(value[key].as_str().unwrap_or_default());
+    let bytes = |key: &str, value: &Value| value[key].as_str().map_or(0, |data| data.len() / 4 * 3);
+    match content["type"].as_str() {
+        Some("text") => field(content, "text"),
+        Some(kind @ ("image" | "audio")) => {
+            let size = bytes("data", content);
+            format!("[{kind} {}, about {size} bytes]", field(content, "mimeType"))
+        }
+        Some("resource") => {
+            let resource = &content["resource"];
+            let lead = format!("[resource {}]", field(resource, "uri"));
+            match resource["text"].as_str() {
+                Some(text) => format!("{lead}\n{}", printable(text)),
+                None => format!("{lead} about {} bytes", bytes("blob", resource)),
+            }
+        }
+        Some("resource_link") => {
+            format!("[link {} {}]", field(content, "name"), field(content, "uri"))
+        }
+        _ => "[unknown content]".to_owned(),
+    }
+}
+
+/// Prints to standard output; a reader that went away (`| head`) is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,152 @@
+//! The commands that a person types.
+
+mod check;
+mod client;
+mod init;
+mod serve;
+mod text;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, ConfigError};
+
+/// One endpoint in front of every MCP prompt server a company has.
+///
+/// Without a command, `promptgate serve` is meant. Keys of the file can be overridden by environment
+/// variables, with two underscores between the levels: PROMPTGATE__SERVER__LISTEN=127.0.0.1:9000
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    file: File,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the prompts of all upstreams (the default)
+    Serve(File),
+    /// Tell every mistake in the configuration, with its line; exit code 64 if there is one
+    Check(File),
+    /// Write a commented gateway.toml and a first prompt into the current folder
+    Init,
+    /// List the prompts that a running gateway serves
+    List {
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Get a prompt from a running gateway
+    Get {
+        /// Name of the prompt, as `promptgate list` shows it
+        name: String,
+        /// Arguments of the prompt
+        #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
+        arguments: Vec<(String, String)>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+#[derive(Args, Clone, Debug)]
+struct File {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE", default_value = "gateway.toml")]
+    config: PathBuf,
+}
+
+/// Which gateway to ask, and how to show what it answers.
+#[derive(Args, Clone, Debug)]
+struct Remote {
+    /// URL of the gateway's endpoint [default: from the configuration file, else
+    /// http://127.0.0.1:8080/mcp]
+    #[arg(long)]
+    url: Option<String>,
+    #[command(flatten)]
+    file: File,
+    /// Print JSON, for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bad usage or a bad configuration (sysexits.h, EX_USAGE).
+const EX_USAGE: u8 = 64;
+
+/// Reads the command line and does what it says.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors, and go to standard output.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { EX_USAGE } else { 0 });
+        }
+    };
+    let done = match cli.command.unwrap_or(Command::Serve(cli.file)) {
+        Command::Serve(file) => serve::run(&file.config),
+        Command::Check(file) => check::run(&file.config),
+        Command::Init => init::run(),
+        Command::List { remote } => client::list(&remote),
+        Command::Get { name, arguments, remote } => client::get(&remote, &name, &arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { message, code }) => {
+            eprintln!("{message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Why a command failed: what to tell, and the exit code.
+#[derive(Debug)]
+struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 1 }
+    }
+
+    fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: EX_USAGE }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        let count = error.mistakes.len();
+        let noun = if count == 1 { "mistake" } else { "mistakes" };
+        Self::usage(format!("{error}\n{count} {noun} in the configuration"))
+    }
+}
+
+/// Loads the configuration, or says how to get one.
+fn load(path: &std::path::Path) -> Result<Config, Failure> {
+    if !path.exists() {
+        return Err(Failure::usage(format!(
+            "There is no {}. Run `promptgate init` to write a commented one here, or name another \
+             with --config FILE.",
+            path.display()
+        )));
+    }
+    Ok(Config::load(path)?)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start: {error}")))
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = pair.ok_or("write it as KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,195 @@
+//! One connection: finds out which HTTP it speaks, within time, and serves it.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::Endpoint;
+use super::respond::Body;
+use super::watched::{Busy, PhaseCell, Watched};
+use crate::config::Limits;
+
+/// Serves a connection until it ends, its client dawdles, or `drain` asks it to finish.
+///
+/// # Errors
+/// Why the connection ended early; of interest to a log at most.
+pub async fn serve<S>(
+    stream: S,
+    endpoint: Arc<Endpoint>,
+    limits: &Limits,
+    drain: CancellationToken,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut stream = stream;
+    let sniffing = sniff(&mut stream, limits);
+    let Some((version, prefix)) = drain.run_until_cancelled(sniffing).await.transpose()? else {
+        return Ok(());
+    };
+    let phase = PhaseCell::new(limits.idle, limits.head);
+    let watched = TokioIo::new(Watched::new(stream, prefix, phase.clone()));
+    // In HTTP/2 one connection carries many requests, and pings tell whether anybody is there.
+    let always_busy = (version == Version::Http2).then(|| phase.begin());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (endpoint, busy) = (endpoint.clone(), phase.begin());
+        async move {
+            let response: Response<Body> = endpoint.serve(request).await;
+            Ok::<_, Infallible>(response.map(|body| Sending { body, _busy: busy }))
+        }
+    });
+    let served = match version {
+        Version::Http1 => {
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new());
+            builder.max_buf_size(limits.head_size).max_headers(limits.headers);
+            // The deadline of the head is kept by `Watched`, apart from that of an idle line.
+            builder.header_read_timeout(None);
+            let mut connection = pin!(builder.serve_connection(watched, service));
+            tokio::select! {
+                served = connection.as_mut() => served,
+                () = drain.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        }
+        Version::Http2 => {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.timer(TokioTimer::new());
+            builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
+            builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
+            builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
+            let mut connection = pin!(builder.serve_connection(watched, service));
+            tokio::select! {
+                served = connection.as_mut() => served,
+                () = drain.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        }
+    };
+    drop(always_busy);
+    Ok(served?)
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Version {
+    Http1,
+    Http2,
+}
+
+const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Reads as much as tells HTTP/1.1 from HTTP/2: the first byte within `first_byte`, the rest of a
+/// preface within `head`.
+async fn sniff<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    limits: &Limits,
+) -> io::Result<(Version, Bytes)> {
+    let mut bytes = BytesMut::with_capacity(H2_PREFACE.len());
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let mut read =
+        timeout(limits.first_byte, stream.read_buf(&mut bytes)).await.map_err(late)??;
+    let deadline = Instant::now() + limits.head;
+    loop {
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let length = bytes.len().min(H2_PREFACE.len());
+        if bytes[..length] != H2_PREFACE[..length] {
+            return Ok((Version::Http1, bytes.freeze()));
+        }
+        if length == H2_PREFACE.len() {
+            return Ok((Version::Http2, bytes.freeze()));
+        }
+        read = timeout_at(deadline, stream.read_buf(&mut bytes)).await.map_err(late)??;
+    }
+}
+
+/// A body on its way out; the connection is busy until it is sent or dropped.
+struct Sending {
+    body: Body,
+    _busy: Busy,
+}
+
+impl http_body::Body for Sending {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // Both kinds of body fail with `Infallible`; `Either` boxes that all the same.
+        Pin::new(&mut self.body).poll_frame(context).map(|frame| frame.and_then(Result::ok).map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+    use crate::config::Config;
+
+    fn limits() -> Limits {
+        Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w12_silence_and_half_a_preface_end_in_time() {
+        for (said, seconds) in [("", 5), ("PRI * HT", 10)] {
+            let (mut client, mut server) = duplex(64);
+            client.write_all(said.as_bytes()).await.unwrap();
+            let start = Instant::now();
+            let error = sniff(&mut server, &limits()).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert_eq!(start.elapsed(), Duration::from_secs(seconds));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_versions_are_told_apart_by_their_first_bytes() {
+        for (said, version) in [
+            (&b"P"[..], None),
+            (b"POST /mcp HTTP/1.1\r\n", Some(Version::Http1)),
+            (b"PRI * HTTP/1.1", Some(Version::Http1)),
+            (H2_PREFACE, Some(Version::Http2)),
+        ] {
+            let (mut client, mut server) = duplex(64);
+            client.write_all(said).await.unwrap();
+            drop(client);
+            let sniffed = sniff(&mut server, &limits()).await.ok();
+            assert_eq!(sniffed.as_ref().map(|(v, _)| *v), version);
+            if let Some((_, prefix)) = sniffed {
+                assert_eq!(prefix, said);
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Streamable HTTP: one endpoint for all revisions.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::body::{self, Accepts};
+use super::guard::Guard;
+use super::respond::{self, Body};
+use super::sse::{EventStream, Last};
+use crate::config::{Limits, Server};
+use crate::domain::fault::TransportFault;
+use crate::session::{Ending, Pending, Refusal, Sessions, Turn};
+
+/// The HTTP side of the gateway.
+pub struct Endpoint {
+    sessions: Arc<Sessions>,
+    guard: Guard,
+    path: String,
+    limits: Limits,
+    /// One permit for each request that is being worked on.
+    in_flight: Arc<Semaphore>,
+}
+
+impl Endpoint {
+    pub fn new(server: &Server, sessions: Arc<Sessions>) -> Self {
+        Self {
+            sessions,
+            guard: Guard::new(server),
+            path: server.path.clone(),
+            limits: server.limits.clone(),
+            in_flight: Arc::new(Semaphore::new(server.limits.in_flight)),
+        }
+    }
+
+    /// Answers one request, whatever it is.
+    pub async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
+        let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), &self.path);
+        let refuse = |fault: TransportFault| {
+            respond::refusal(&Refusal { fault: fault.into(), id: None, dialect })
+        };
+        if let Err(fault) = self.guard.check_host(request.uri(), request.headers()) {
+            return refuse(fault);
+        }
+        let origin = match self.guard.check_origin(request.headers()) {
+            Ok(origin) => origin,
+            Err(fault) => return refuse(fault),
+        };
+        if request.method() == Method::OPTIONS {
+            let mut response = respond::plain(StatusCode::NO_CONTENT);
+            if let Some(origin) = origin {
+                origin.allow_preflight(response.headers_mut());
+            }
+            return response;
+        }
+        let answered = self.dispatch(request).await;
+        let mut response = answered.unwrap_or_else(|refused| match refused {
+            Refused::Transport(fault) => refuse(fault),
+            Refused::Message(refusal) => respond::refusal(&refusal),
+        });
+        if let Some(origin) = origin {
+            origin.allow(response.headers_mut());
+        }
+        response
+    }
+
+    async fn dispatch(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+        if request.uri().path().len() > self.limits.uri_length
+            || request.uri().query().is_some_and(|q| q.len() > self.limits.uri_length)
+        {
+            return Err(TransportFault::UriTooLong { limit: self.limits.uri_length }.into());
+        }
+        if request.uri().path() != self.path {
+            return Err(TransportFault::NotFound.into());
+        }
+        match *request.method() {
+            Method::POST => self.post(request).await,
+            Method::DELETE => {
+                let headers = body::read_headers(request.headers());
+                let caller = self.sessions.authenticate()?;
+                self.sessions.end(&headers, &caller, &self.path, now_secs())?;
+                Ok(respond::plain(StatusCode::OK))
+            }
+            _ => Err(TransportFault::MethodNotAllowed { allow: "POST, DELETE" }.into()),
+        }
+    }
+
+    async fn post(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+        body::check_media_type(request.headers())?;
+        let accepts = body::read_accept(request.headers())?;
+        let caller = self.sessions.authenticate()?;
+        let permit = self.in_flight.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| TransportFault::Overloaded)?;
+        let (head, incoming) = request.into_parts();
+        let bytes = body::read(incoming, &head.headers, &self.limits).await?;
+        let headers = body::read_headers(&head.headers);
+        let turn = self.sessions.read(&headers, &bytes, caller, &self.path, now_secs())?;
+        drop(bytes);
+        match turn {
+            Turn::Accepted => Ok(respond::accepted()),
+            Turn::Answer { id, result, session } => {
+                let message = respond::result_message(&id, &result);
+                let response = match accepts {
+                    Accepts::StreamOnly => self.stream(Box::pin(async { Some(message) })),
+                    Accepts::Both | Accepts::JsonOnly => respond::json(message),
+                };
+                Ok(respond::with_session(response, session.as_deref()))
+            }
+            Turn::Pending(pending) => {
+                let sessions = self.sessions.clone();
+                let answer = async move {
+                    let answer = perform(sessions, pending).await;
+                    drop(permit);
+                    answer
+                };
+                self.answer(answer, accepts).await
+            }
+        }
+    }
+
+    /// One JSON object, if the client takes it and it is there in time; else a stream.
+    async fn answer(
+        &self,
+        answer: impl Future<Output = Answer> + Send + 'static,
+        accepts: Accepts,
+    ) -> Result<Response<Body>, Refused> {
+        let mut answer = Box::pin(answer);
+        let early = match accepts {
+            Accepts::JsonOnly => Some(answer.as_mut().await),
+            Accepts::Both => timeout(self.limits.keep_alive, answer.as_mut()).await.ok(),
+            Accepts::StreamOnly => None,
+        };
+        match early {
+            Some(Answer::Message(message)) => Ok(respond::json(message)),
+            Some(Answer::Refused(refusal)) => Err(refusal.into()),
+            // A cancelled call ends as an empty stream (2025-11-25, cancellation).
+            Some(Answer::Cancelled) => Ok(self.stream(Box::pin(async { None }))),
+            None => Ok(self.stream(Box::pin(async move {
+                match answer.await {
+                    Answer::Message(message) => Some(message),
+                    Answer::Refused(Refusal { fault, id, dialect }) => {
+                        Some(respond::error_message(&fault, id.as_ref(), dialect))
+                    }
+                    Answer::Cancelled => None,
+                }
+            }))),
+        }
+    }
+
+    fn stream(&self, last: Last) -> Response<Body> {
+        respond::events(EventStream::new(last, self.limits.keep_alive))
+    }
+}
+
+/// What became of a call, ready to be sent.
+enum Answer {
+    Message(String),
+    Refused(Refusal),
+    Cancelled,
+}
+
+async fn perform(sessions: Arc<Sessions>, pending: Pending) -> Answer {
+    let (id, dialect) = (pending.id.clone(), pending.dialect);
+    match sessions.perform(pending, now_secs()).await {
+        Ending::Result(result) => Answer::Message(respond::result_message(&id, &result)),
+        Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
+        Ending::Cancelled => Answer::Cancelled,
+    }
+}
+
+/// Why a request is not answered with a result.
+enum Refused {
+    /// Before its message was understood.
+    Transport(TransportFault),
+    Message(Refusal),
+}
+
+impl From<TransportFault> for Refused {
+    fn from(fault: TransportFault) -> Self {
+        Self::Transport(fault)
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self::Message(refusal)
+    }
+}
+
+/// Seconds since the Unix epoch; a clock before it counts as there.
+fn now_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,74 @@
+//! The accept loop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, debug, info_span, warn};
+
+use super::Endpoint;
+use super::connection;
+use crate::config::Limits;
+
+/// Accepts connections, each of which gets a task of its own.
+pub struct Listener {
+    pub socket: TcpListener,
+    pub endpoint: Arc<Endpoint>,
+    pub limits: Limits,
+}
+
+/// Pause after a failed accept. The usual cause is that no file descriptor is left: trying again
+/// at once would only spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Listener {
+    /// Runs until `drain`; the connections then finish what they have in hand.
+    pub async fn run(self, connections: TaskTracker, drain: CancellationToken) {
+        let most = allowed_connections(self.limits.connections);
+        let slots = Arc::new(Semaphore::new(most));
+        loop {
+            let accepting = async {
+                // Never closed, so there is a permit sooner or later.
+                let slot = slots.clone().acquire_owned().await;
+                (slot, self.socket.accept().await)
+            };
+            let Some((slot, accepted)) = drain.run_until_cancelled(accepting).await else {
+                return;
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "a connection cannot be accepted");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // Answers are small and whole: waiting to fill a packet only costs time.
+            let _ = stream.set_nodelay(true);
+            let (endpoint, limits) = (self.endpoint.clone(), self.limits.clone());
+            let drain = drain.clone();
+            let serving = async move {
+                if let Err(error) = connection::serve(stream, endpoint, &limits, drain).await {
+                    debug!(%error, "connection ended early");
+                }
+                drop(slot);
+            };
+            connections.spawn(serving.instrument(info_span!("connection", %peer)));
+        }
+    }
+}
+
+/// The configured number, but never more than half of the open-file limit: the other half is for
+/// connections to upstreams, files and logs.
+fn allowed_connections(configured: usize) -> usize {
+    let files = rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
+    let half = usize::try_from(files / 2).unwrap_or(usize::MAX).max(1);
+    if half < configured {
+        warn!(connections = half, "limited by the open-file limit (ulimit -n)");
+    }
+    configured.min(half)
+}

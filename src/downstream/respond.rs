@@ -1,0 +1,335 @@
+//! The one place where answers get their HTTP form, and errors their code, status and reason.
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http_body_util::{Either, Full};
+
+use super::sse::EventStream;
+use crate::domain::fault::{
+    Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
+};
+use crate::domain::json::{JsonError, write_str};
+use crate::domain::jsonrpc::Id;
+use crate::domain::revision::Revision;
+use crate::session::Refusal;
+use crate::session::dialect::Dialect;
+
+/// A whole body, or a stream of events.
+pub type Body = Either<Full<Bytes>, EventStream>;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// Seconds that a client is asked to stay away when the gateway has too much to do: short, since
+/// calls are short.
+const OVERLOADED_RETRY_SECS: &str = "1";
+
+/// 202 without a body: a notification or a response was taken in.
+pub fn accepted() -> Response<Body> {
+    plain(StatusCode::ACCEPTED)
+}
+
+/// An empty answer of this status.
+pub fn plain(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::default()));
+    *response.status_mut() = status;
+    response
+}
+
+/// 200 with a JSON-RPC message.
+pub fn json(message: String) -> Response<Body> {
+    with_json(StatusCode::OK, message)
+}
+
+/// The same answer with the id of the session that it opens, if it does.
+pub fn with_session(mut response: Response<Body>, session: Option<&str>) -> Response<Body> {
+    if let Some(id) = session.and_then(|id| HeaderValue::from_str(id).ok()) {
+        response.headers_mut().insert(SESSION_ID, id);
+    }
+    response
+}
+
+/// 200 with a stream of events.
+pub fn events(stream: EventStream) -> Response<Body> {
+    let mut response = Response::new(Either::Right(stream));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+/// The JSON-RPC message that carries a result.
+pub fn result_message(id: &Id, result: &str) -> String {
+    let mut out = String::with_capacity(result.len() + 64);
+    for part in ["{\"jsonrpc\":\"2.0\",\"id\":", id.text(), ",\"result\":", result, "}"] {
+        out.push_str(part);
+    }
+    out
+}
+
+/// The JSON-RPC message that carries an error.
+pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
+    let mut out = String::from("{\"jsonrpc\":\"2.0\",");
+    match id {
+        Some(id) => out.push_str(&format!("\"id\":{id},")),
+        None if dialect.writes_null_id() => out.push_str("\"id\":null,"),
+        None => {}
+    }
+    out.push_str(&format!("\"error\":{{\"code\":{},\"message\":", code(fault)));
+    write_str(&message(fault), &mut out);
+    if let Some(data) = data(fault) {
+        out.push_str(",\"data\":");
+        out.push_str(&data);
+    }
+    out.push_str("}}");
+    out
+}
+
+/// The answer to a message that is refused, or whose call failed.
+pub fn refusal(refusal: &Refusal) -> Response<Body> {
+    let Refusal { fault, id, dialect } = refusal;
+    let mut response =
+        with_json(status(fault, *dialect), error_message(fault, id.as_ref(), *dialect));
+    let headers = response.headers_mut();
+    match fault {
+        Fault::Transport(TransportFault::MethodNotAllowed { allow }) => {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        Fault::Transport(TransportFault::Overloaded) => {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(OVERLOADED_RETRY_SECS));
+        }
+        _ => {}
+    }
+    response
+}
+
+fn with_json(status: StatusCode, message: String) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::from(message)));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+/// What was refused before dispatch has its real status; what failed after it is 200, because
+/// clients take other statuses for a broken transport.
+fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
+    use RequestFault as R;
+    use TransportFault as T;
+    match fault {
+        Fault::Transport(transport) => match transport {
+            T::HostRejected | T::OriginRejected => StatusCode::FORBIDDEN,
+            T::NotFound | T::SessionUnknown => StatusCode::NOT_FOUND,
+            T::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            T::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            T::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
+            T::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            T::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
+            T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
+            T::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        },
+        Fault::Request(request) => match request {
+            R::MethodNotFound if dialect.unknown_method_is_not_found() => StatusCode::NOT_FOUND,
+            R::MethodNotFound
+            | R::InvalidParams { .. }
+            | R::MissingArgument { .. }
+            | R::UnknownPrompt
+            | R::InvalidCursor => StatusCode::OK,
+            R::NotJson(_)
+            | R::UnsafeJson(_)
+            | R::NotJsonRpc(_)
+            | R::BatchUnsupported
+            | R::EraUnknown
+            | R::IdInUse
+            | R::MetaMissing { .. }
+            | R::LogLevelUnknown
+            | R::HeaderMismatch { .. }
+            | R::LegacyVersionUnknown
+            | R::UnsupportedVersion { .. } => StatusCode::BAD_REQUEST,
+        },
+        Fault::Upstream(_) => StatusCode::OK,
+        Fault::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn code(fault: &Fault) -> i64 {
+    use RequestFault as R;
+    match fault {
+        Fault::Transport(TransportFault::Overloaded) | Fault::Internal => INTERNAL_ERROR,
+        Fault::Transport(_) => INVALID_REQUEST,
+        Fault::Request(request) => match request {
+            R::NotJson(_) => PARSE_ERROR,
+            R::UnsafeJson(_)
+            | R::NotJsonRpc(_)
+            | R::BatchUnsupported
+            | R::EraUnknown
+            | R::IdInUse
+            | R::LegacyVersionUnknown => INVALID_REQUEST,
+            R::MethodNotFound => METHOD_NOT_FOUND,
+            R::InvalidParams { .. }
+            | R::MetaMissing { .. }
+            | R::LogLevelUnknown
+            | R::MissingArgument { .. }
+            | R::UnknownPrompt
+            | R::InvalidCursor => INVALID_PARAMS,
+            R::HeaderMismatch { .. } => HEADER_MISMATCH,
+            R::UnsupportedVersion { .. } => UNSUPPORTED_VERSION,
+        },
+        Fault::Upstream(UpstreamFault { kind: Kind::Error { code, .. }, .. }) if passes(*code) => {
+            *code
+        }
+        Fault::Upstream(_) => INTERNAL_ERROR,
+    }
+}
+
+fn message(fault: &Fault) -> String {
+    match fault {
+        Fault::Upstream(UpstreamFault { kind: Kind::Error { code, message, .. }, .. })
+            if passes(*code) =>
+        {
+            message.clone()
+        }
+        Fault::Upstream(UpstreamFault { upstream, kind }) if upstream.is_empty() => {
+            kind.to_string()
+        }
+        fault => fault.to_string(),
+    }
+}
+
+/// `error.data`: the stable reason, and what goes with it. An upstream's own error keeps its own.
+fn data(fault: &Fault) -> Option<String> {
+    let reason = reason(fault);
+    match fault {
+        Fault::Upstream(UpstreamFault { upstream, kind }) => match kind {
+            Kind::Error { code, data, .. } if passes(*code) => data.clone(),
+            Kind::Error { code, .. } => Some(format!(
+                r#"{{"reason":"{reason}","upstream":"{upstream}","upstreamCode":{code}}}"#
+            )),
+            _ if upstream.is_empty() => Some(format!(r#"{{"reason":"{reason}"}}"#)),
+            _ => Some(format!(r#"{{"reason":"{reason}","upstream":"{upstream}"}}"#)),
+        },
+        Fault::Request(RequestFault::UnsupportedVersion { requested }) => {
+            let supported: Vec<_> = Revision::modern().map(|r| format!("\"{r}\"")).collect();
+            let supported = supported.join(",");
+            let mut data =
+                format!(r#"{{"reason":"{reason}","supported":[{supported}],"requested":"#);
+            write_str(requested, &mut data);
+            Some(data + "}")
+        }
+        _ => Some(format!(r#"{{"reason":"{reason}"}}"#)),
+    }
+}
+
+/// The stable names of faults; `docs/errors.md` lists them.
+fn reason(fault: &Fault) -> &'static str {
+    use RequestFault as R;
+    use TransportFault as T;
+    match fault {
+        Fault::Transport(transport) => match transport {
+            T::HostRejected => "host_rejected",
+            T::OriginRejected => "origin_rejected",
+            T::NotFound => "not_found",
+            T::MethodNotAllowed { .. } => "method_not_allowed",
+            T::UnsupportedMediaType => "unsupported_media_type",
+            T::NotAcceptable => "not_acceptable",
+            T::BodyTooLarge { .. } => "body_too_large",
+            T::BodyTimeout => "body_timeout",
+            T::BodyBroken => "body_broken",
+            T::UriTooLong { .. } => "uri_too_long",
+            T::SessionRequired => "session_required",
+            T::SessionUnknown => "session_unknown",
+            T::Overloaded => "overloaded",
+        },
+        Fault::Request(request) => match request {
+            R::NotJson(_) => "not_json",
+            R::UnsafeJson(JsonError::DuplicateMember { .. }) => "duplicate_member",
+            R::UnsafeJson(_) => "too_deep",
+            R::NotJsonRpc(_) => "not_json_rpc",
+            R::BatchUnsupported => "batch_unsupported",
+            R::EraUnknown => "era_unknown",
+            R::IdInUse => "id_in_use",
+            R::MethodNotFound => "method_not_found",
+            R::InvalidParams { .. } => "invalid_params",
+            R::MetaMissing { .. } => "meta_missing",
+            R::LogLevelUnknown => "log_level_unknown",
+            R::MissingArgument { .. } => "missing_argument",
+            R::UnknownPrompt => "unknown_prompt",
+            R::InvalidCursor => "invalid_cursor",
+            R::HeaderMismatch { .. } => "header_mismatch",
+            R::LegacyVersionUnknown | R::UnsupportedVersion { .. } => "unsupported_version",
+        },
+        Fault::Upstream(UpstreamFault { kind, .. }) => kind.reason(),
+        Fault::Internal => "internal",
+    }
+}
+
+/// Whether an upstream's code means to the client what it means to us: the reserved range is about
+/// *our* request, but for the two that speak of parameters and of the upstream itself.
+fn passes(code: i64) -> bool {
+    matches!(code, INVALID_PARAMS | INTERNAL_ERROR) || !(-32768..=-32000).contains(&code)
+}
+
+const PARSE_ERROR: i64 = -32700;
+const INVALID_REQUEST: i64 = -32600;
+const METHOD_NOT_FOUND: i64 = -32601;
+const INVALID_PARAMS: i64 = -32602;
+const INTERNAL_ERROR: i64 = -32603;
+const HEADER_MISMATCH: i64 = -32020;
+const UNSUPPORTED_VERSION: i64 = -32022;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn error(fault: Fault) -> Value {
+        let id = Id::number(7);
+        let text = error_message(&fault, Some(&id), Dialect::new(Revision::NEWEST_MODERN));
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn upstream_error(code: i64) -> Fault {
+        let (message, data) = ("no \"such\"".to_owned(), Some("[1]".to_owned()));
+        Fault::upstream("up", Kind::Error { code, message, data })
+    }
+
+    #[test]
+    fn codes_of_upstreams_pass_only_where_they_mean_the_same() {
+        for code in [-32602, -32603, 1, -31999, -32769] {
+            let expected = json!({"code": code, "message": "no \"such\"", "data": [1]});
+            assert_eq!(error(upstream_error(code))["error"], expected);
+        }
+        for code in [-32600, -32601, -32700, -32000, -32020, -32022, -32042, -32768] {
+            let error = error(upstream_error(code));
+            assert_eq!(error["error"]["code"], -32603);
+            assert_eq!(error["error"]["data"]["upstreamCode"], code);
+            assert_eq!(error["error"]["data"]["reason"], "upstream_error");
+        }
+    }
+
+    #[test]
+    fn an_error_without_a_request_has_null_or_no_id() {
+        let fault = Fault::from(JsonError::Syntax { at: 0 });
+        let id = |revision| {
+            let text = error_message(&fault, None, Dialect::new(revision));
+            let error: Value = serde_json::from_str(&text).unwrap();
+            error.get("id").cloned()
+        };
+        assert_eq!(id(Revision::V2025_06_18), Some(Value::Null));
+        assert_eq!(id(Revision::V2025_11_25), None);
+        assert_eq!(id(Revision::V2026_07_28), None);
+    }
+
+    #[test]
+    fn w9_an_unsupported_version_names_the_supported_ones() {
+        let error = error(RequestFault::UnsupportedVersion { requested: "1\"".into() }.into());
+        assert_eq!(error["error"]["code"], -32022);
+        let data = &error["error"]["data"];
+        assert_eq!(
+            (&data["supported"], &data["requested"]),
+            (&json!(["2026-07-28"]), &json!("1\""))
+        );
+    }
+}

@@ -1,0 +1,227 @@
+//! A connection whose client must not dawdle: time limits on what no library limits.
+//!
+//! An HTTP/1.1 connection is idle, or receives a head, or is busy with a request. The first two
+//! have deadlines here; a request's body has its own, where it is read.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A stream that fails to read when its deadline passes.
+pub struct Watched<S> {
+    stream: S,
+    /// Bytes that were read before the protocol was known.
+    prefix: Bytes,
+    phase: Arc<PhaseCell>,
+    alarm: Pin<Box<Sleep>>,
+}
+
+/// What the connection is doing, shared between its reader and the requests it carries.
+pub struct PhaseCell {
+    idle: Duration,
+    head: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    phase: Phase,
+    /// The reader, to be woken when the phase gets a deadline.
+    reader: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// No request; ends at the deadline.
+    Idle(Instant),
+    /// A head has begun; it must be whole by the deadline.
+    Head(Instant),
+    /// Requests are worked on.
+    Busy(usize),
+}
+
+/// A request that is worked on, until its answer is sent.
+pub struct Busy(Arc<PhaseCell>);
+
+impl PhaseCell {
+    /// A connection on which a head has begun.
+    pub fn new(idle: Duration, head: Duration) -> Arc<Self> {
+        let phase = Phase::Head(Instant::now() + head);
+        Arc::new(Self { idle, head, state: Mutex::new(State { phase, reader: None }) })
+    }
+
+    /// Notes that a request has arrived.
+    pub fn begin(self: &Arc<Self>) -> Busy {
+        self.update(|phase| match phase {
+            Phase::Busy(requests) => Phase::Busy(requests + 1),
+            Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
+        });
+        Busy(self.clone())
+    }
+
+    fn end(&self) {
+        self.update(|phase| match phase {
+            Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
+            _ => Phase::Idle(Instant::now() + self.idle),
+        });
+    }
+
+    /// Bytes came in.
+    fn received(&self) {
+        self.update(|phase| match phase {
+            Phase::Idle(_) => Phase::Head(Instant::now() + self.head),
+            phase => phase,
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(Phase) -> Phase) {
+        let mut state = self.lock();
+        state.phase = change(state.phase);
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// The deadline of the phase, if it has one; `reader` is woken when that may have changed.
+    fn deadline(&self, reader: &Waker) -> Option<Instant> {
+        let mut state = self.lock();
+        state.reader = Some(reader.clone());
+        match state.phase {
+            Phase::Idle(at) | Phase::Head(at) => Some(at),
+            Phase::Busy(_) => None,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+impl<S> Watched<S> {
+    /// `prefix` is read again before the rest of the stream.
+    pub fn new(stream: S, prefix: Bytes, phase: Arc<PhaseCell>) -> Self {
+        let alarm = Box::pin(sleep_until(Instant::now()));
+        Self { stream, prefix, phase, alarm }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.prefix.is_empty() {
+            let length = self.prefix.len().min(buffer.remaining());
+            buffer.put_slice(&self.prefix[..length]);
+            self.prefix.advance(length);
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) {
+            if buffer.filled().len() > before {
+                self.phase.received();
+            }
+            return Poll::Ready(read);
+        }
+        let Some(deadline) = self.phase.deadline(context.waker()) else {
+            return Poll::Pending;
+        };
+        if self.alarm.deadline() != deadline {
+            self.alarm.as_mut().reset(deadline);
+        }
+        ready!(self.alarm.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn w12_a_head_that_trickles_ends_at_its_deadline() {
+        let (mut client, server) = duplex(64);
+        let phase = PhaseCell::new(75 * SECOND, 10 * SECOND);
+        let mut watched = Watched::new(server, Bytes::from_static(b"G"), phase);
+        let start = Instant::now();
+        let reading = tokio::spawn(async move {
+            let mut bytes = Vec::new();
+            let error = watched.read_to_end(&mut bytes).await.unwrap_err();
+            (error.kind(), bytes, start.elapsed())
+        });
+        for _ in 0..9 {
+            client.write_all(b"x").await.unwrap();
+            advance(SECOND).await;
+            tokio::task::yield_now().await;
+        }
+        let (kind, bytes, after) = reading.await.unwrap();
+        assert_eq!((kind, bytes.len()), (io::ErrorKind::TimedOut, 10));
+        assert_eq!(after.as_secs(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w12_idle_time_starts_when_the_answer_is_sent() {
+        let (_client, server) = duplex(64);
+        let phase = PhaseCell::new(75 * SECOND, 10 * SECOND);
+        let mut watched = Watched::new(server, Bytes::new(), phase.clone());
+        let (one, other) = (phase.begin(), phase.begin());
+        let start = Instant::now();
+        let reading = tokio::spawn(async move {
+            let error = watched.read_u8().await.unwrap_err();
+            (error.kind(), start.elapsed().as_secs())
+        });
+        tokio::task::yield_now().await;
+        advance(100 * SECOND).await;
+        drop(one);
+        advance(100 * SECOND).await;
+        drop(other);
+        assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 275));
+    }
+}

@@ -1,0 +1,103 @@
+//! The end: a signal in, tracked tasks out.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::config::Limits;
+
+/// The tasks of a gateway, in the order in which they end.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown {
+    /// The accept loop and its connections.
+    pub connections: TaskTracker,
+    pub drain: CancellationToken,
+    /// Drivers, the refresh, and calls that outlive their client.
+    pub background: TaskTracker,
+    pub stop: CancellationToken,
+}
+
+/// How long background tasks may take to end once nobody needs them any more.
+const BACKGROUND_GRACE: Duration = Duration::from_secs(1);
+
+impl Shutdown {
+    /// Ends everything: accepts for `pre_drain` more, lets what is in flight finish within
+    /// `grace`, then stops the rest.
+    pub async fn run(self, limits: &Limits) {
+        info!(pre_drain = ?limits.pre_drain, grace = ?limits.grace, "draining");
+        tokio::time::sleep(limits.pre_drain).await;
+        self.drain.cancel();
+        self.connections.close();
+        if timeout(limits.grace, self.connections.wait()).await.is_err() {
+            warn!(
+                connections = self.connections.len(),
+                "still busy at the end of the grace period"
+            );
+        }
+        self.stop.cancel();
+        self.background.close();
+        if timeout(BACKGROUND_GRACE, self.background.wait()).await.is_err() {
+            warn!(tasks = self.background.len(), "background tasks are left behind");
+        }
+        info!("stopped");
+    }
+}
+
+/// Waits for SIGTERM or SIGINT.
+pub async fn signal() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminate) => {
+                tokio::select! {
+                    _ = tokio::signal::ctrl_c() => {}
+                    _ = terminate.recv() => {}
+                }
+            }
+            Err(_) => drop(tokio::signal::ctrl_c().await),
+        }
+    }
+    #[cfg(not(unix))]
+    drop(tokio::signal::ctrl_c().await);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::config::Config;
+
+    fn limits() -> Limits {
+        Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_in_flight_finishes_within_the_grace() {
+        let (shutdown, start) = (Shutdown::default(), Instant::now());
+        let drain = shutdown.drain.clone();
+        shutdown.connections.spawn(async move {
+            drain.cancelled().await;
+            sleep(Duration::from_secs(7)).await;
+        });
+        let stop = shutdown.stop.clone();
+        shutdown.background.spawn(async move { stop.cancelled().await });
+        shutdown.run(&limits()).await;
+        assert_eq!(start.elapsed().as_secs(), 1 + 7);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_hangs_does_not_hold_up_the_end_for_ever() {
+        let (shutdown, start) = (Shutdown::default(), Instant::now());
+        shutdown.connections.spawn(std::future::pending::<()>());
+        shutdown.background.spawn(std::future::pending::<()>());
+        shutdown.run(&limits()).await;
+        assert_eq!(start.elapsed().as_secs(), 1 + 30 + 1);
+    }
+}
