@@ -54,7 +54,7 @@ impl App {
 
     /// The URL of the endpoint.
     pub fn url(&self) -> String {
-        format!("http://{}{}", self.local_addr, self.config.server.path)
+        self.config.server.url_at(self.local_addr)
     }
 
     /// What the upstreams serve, once every one was heard of or had its time.

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use super::text::print;
 use super::{Failure, load};
 
 pub(super) fn run(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
     let upstreams: Vec<_> = config.upstreams.iter().map(|u| u.id.as_str()).collect();
     let listed = if upstreams.is_empty() { "none".to_owned() } else { upstreams.join(", ") };
-    println!("{} is valid. Upstreams: {listed}", path.display());
-    Ok(())
+    print(&format!("{} is valid. Upstreams: {listed}", path.display()))
 }

@@ -1,7 +1,7 @@
 //! `promptgate list` and `promptgate get`: a gateway asked as any client would ask it.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use http::Uri;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use super::text::printable;
+use super::text::{print, printable};
 use super::{Failure, Remote, load, runtime};
 use crate::config::{Http, Settings};
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -86,7 +86,7 @@ fn endpoint_url(remote: &Remote) -> Result<String, Failure> {
         return Ok("http://127.0.0.1:8080/mcp".to_owned());
     }
     let server = load(&remote.file.config)?.server;
-    Ok(format!("http://{}{}", server.listen, server.path))
+    Ok(server.url_at(server.listen))
 }
 
 fn explain(url: &str, kind: Kind) -> Failure {
@@ -163,15 +163,5 @@ fn content(content: &Value) -> String {
             format!("[link {} {}]", field(content, "name"), field(content, "uri"))
         }
         _ => "[unknown content]".to_owned(),
-    }
-}
-
-/// Prints to standard output; a reader that went away (`| head`) is no failure.
-fn print(text: &str) -> Result<(), Failure> {
-    match writeln!(io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("cannot write: {error}")))
-        }
-        _ => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::Failure;
+use super::text::print;
 
 const CONFIG: &str = include_str!("init/gateway.toml");
 const PROMPT: &str = include_str!("init/explain-code.md");
@@ -16,11 +17,10 @@ pub(super) fn run() -> Result<(), Failure> {
         fs::create_dir_all("prompts").map_err(|e| failure(prompt, &e))?;
         write(prompt, PROMPT)?;
     }
-    println!(
+    print(&format!(
         "Wrote gateway.toml and {}. Start the gateway with `promptgate serve`.",
         prompt.display()
-    );
-    Ok(())
+    ))
 }
 
 /// Writes a file that is not there yet: nobody's work is overwritten.

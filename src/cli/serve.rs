@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::text::printable;
+use super::text::{print, printable};
 use super::{Failure, load, runtime};
 use crate::app::App;
 use crate::router::UpstreamSummary;
@@ -12,14 +12,17 @@ pub(super) fn run(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
     telemetry::init(&config.telemetry);
     let listen = config.server.listen;
-    runtime()?.block_on(async {
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
         let app = App::start(config).await.map_err(|error| {
             Failure::new(format!("cannot listen on {listen}: {error}; set server.listen"))
         })?;
-        println!("promptgate {} listens on {}", env!("CARGO_PKG_VERSION"), app.url());
+        // A reader that has gone away is no reason to stop serving.
+        let _ =
+            print(&format!("promptgate {} listens on {}", env!("CARGO_PKG_VERSION"), app.url()));
         let greeting = async {
             for upstream in app.summary().await {
-                println!("{}", line(&upstream));
+                let _ = print(&line(&upstream));
             }
             std::future::pending().await
         };
@@ -33,7 +36,10 @@ pub(super) fn run(path: &Path) -> Result<(), Failure> {
             () = shutdown::signal() => {}
         }
         Ok(())
-    })
+    });
+    // What is still running was given its time; nobody waits for it any longer.
+    runtime.shutdown_background();
+    served
 }
 
 fn line(upstream: &UpstreamSummary) -> String {

@@ -1,6 +1,19 @@
 //! Text of strangers on a terminal: shown, but never obeyed.
 
+use std::io::{self, Write};
+
+use super::Failure;
 use crate::domain::name::is_hidden;
+
+/// Prints a line to standard output; a reader that went away (`| head`) is no failure.
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// The text with every control or hidden character, but line feed and tab, made visible.
 pub(super) fn printable(text: &str) -> String {

@@ -17,7 +17,7 @@ pub use secret::Secret;
 pub use server::{Limits, Server};
 pub use upstream::{Http, Settings, Transport, Upstream};
 
-use crate::domain::name::{MAX_LENGTH_LIMIT, Naming, is_separator};
+use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
 use reader::{Context, Section};
 
 /// The validated configuration. Every value is in bounds; nothing is left to default later.
@@ -82,7 +82,11 @@ impl Config {
             ConfigError { file: file.clone(), mistakes: vec![Mistake { key, origin, message }] }
         })?;
         let base = path.parent().unwrap_or(Path::new(""));
-        Self::parse(&file, &text, base, &std::env::vars().collect::<Vec<_>>())
+        // A variable that is no text cannot be meant for us.
+        let env = std::env::vars_os();
+        let env: Vec<_> =
+            env.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
+        Self::parse(&file, &text, base, &env)
     }
 
     /// Reads `text` as the file named `file` in the folder `base`, with these variables.
@@ -118,7 +122,7 @@ fn naming(mut section: Section<'_>) -> Naming {
     let separator = section.parsed("separator", allowed, parse);
     let max_length = section.count("max_length", 128, 1..=MAX_LENGTH_LIMIT);
     section.finish();
-    Naming::new(separator.as_deref().unwrap_or("__"), max_length)
+    Naming::new(separator.as_deref().unwrap_or(DEFAULT_SEPARATOR), max_length)
 }
 
 fn listing(mut section: Section<'_>) -> Listing {

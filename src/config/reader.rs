@@ -211,10 +211,18 @@ impl<'a> Section<'a> {
         Some(self.context.base.join(text))
     }
 
-    /// A secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`.
-    pub(super) fn secret(&mut self, key: &'static str) -> Option<Secret> {
+    /// A secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. The variable
+    /// `default` may be named without being set.
+    pub(super) fn secret(&mut self, key: &'static str, default: Option<&str>) -> Option<Secret> {
         let parse = |value: Value, _| value.into_table().ok();
         let table = self.read(key, SECRET, parse)?;
+        let names_default = |variable: &str| {
+            let named = table.get("env").and_then(|v| into_text(v.kind.clone()));
+            named.as_deref() == Some(variable) && self.variable(variable).is_none()
+        };
+        if default.is_some_and(names_default) {
+            return None;
+        }
         self.secret_table(&self.path(key), table)
     }
 

@@ -1,6 +1,6 @@
 //! `[server]`: where the gateway listens, for whom, and within which bounds.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use http::Uri;
@@ -65,6 +65,18 @@ pub struct Limits {
     pub grace: Duration,
 }
 
+impl Server {
+    /// The URL under which a gateway that listens at `addr` can be asked from this machine.
+    pub fn url_at(&self, addr: SocketAddr) -> String {
+        let ip = match addr.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        format!("http://{}{}", SocketAddr::new(ip, addr.port()), self.path)
+    }
+}
+
 /// The variable that `seal_key` names unless the file says otherwise. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
@@ -85,7 +97,7 @@ pub(super) fn read(mut section: Section<'_>) -> Server {
         public_url: section
             .parsed("public_url", "\"\" or a URL such as \"https://prompts.example.com/mcp\"", url)
             .flatten(),
-        allowed_hosts: section.texts("allowed_hosts").iter().map(|h| h.to_lowercase()).collect(),
+        allowed_hosts: hosts(&mut section),
         allowed_origins: origins(&mut section),
         seal_keys: seal_keys(&mut section),
         instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
@@ -160,6 +172,18 @@ fn url(text: &str) -> Option<Option<Uri>> {
     (http && url.host().is_some()).then_some(Some(url))
 }
 
+fn hosts(section: &mut Section<'_>) -> Vec<String> {
+    let hosts = section.texts("allowed_hosts");
+    for host in &hosts {
+        let authority: Option<http::uri::Authority> = host.parse().ok();
+        if authority.is_none() || host.contains(['/', '@']) {
+            let message = format!("{host:?} is no host; write it as \"prompts.example.com\"");
+            section.mistake("allowed_hosts", message);
+        }
+    }
+    hosts.iter().map(|host| host.to_lowercase()).collect()
+}
+
 fn origins(section: &mut Section<'_>) -> Vec<String> {
     let origins = section.texts("allowed_origins");
     for origin in &origins {
@@ -174,7 +198,8 @@ fn origins(section: &mut Section<'_>) -> Vec<String> {
 }
 
 fn seal_keys(section: &mut Section<'_>) -> Option<SealKeys> {
-    let given = section.secret("seal_key").map(|secret| secret.expose().to_owned());
-    let text = given.or_else(|| section.variable(SEAL_KEY_VARIABLE))?;
+    let given = section.secret("seal_key", Some(SEAL_KEY_VARIABLE));
+    let text = given.map(|secret| secret.expose().to_owned());
+    let text = text.or_else(|| section.variable(SEAL_KEY_VARIABLE))?;
     SealKeys::parse(&text).map_err(|e| section.mistake("seal_key", e.to_string())).ok()
 }

@@ -1,6 +1,7 @@
 //! `[upstreams.…]` and `[defaults]`: who is asked, and how patiently.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -146,7 +147,16 @@ fn http(section: &mut Section<'_>) -> Option<Transport> {
         text => Revision::parse(text).map(Some),
     });
     let mut headers = credential(section);
-    headers.extend(extra_headers(section));
+    for (name, value) in extra_headers(section) {
+        match headers.iter().any(|(other, _)| *other == name) {
+            true => section.mistake("headers", format!("{name} is set by the credential already")),
+            false => headers.push((name, value)),
+        }
+    }
+    if let Some(url) = url.as_ref().filter(|url| is_link_local(url)) {
+        let host = url.host().unwrap_or_default();
+        section.mistake("url", format!("{host} is link-local, where no prompt server may be"));
+    }
     let ca = section.file("ca");
     if let Some(path) = ca.as_ref().filter(|path| !path.is_file()) {
         section.mistake("ca", format!("{} is not a file", path.display()));
@@ -159,8 +169,21 @@ fn http(section: &mut Section<'_>) -> Option<Transport> {
 fn url(text: &str) -> Option<Uri> {
     let url: Uri = text.parse().ok()?;
     let authority = url.authority()?;
-    let plain = !authority.as_str().contains('@') && !text.contains('#');
+    let port_fits = authority.port().is_none() || authority.port_u16().is_some();
+    let plain = !authority.as_str().contains('@') && !text.contains('#') && port_fits;
     (matches!(url.scheme_str(), Some("http" | "https")) && plain).then_some(url)
+}
+
+/// Addresses of the link itself, such as a cloud's metadata service, are never asked.
+fn is_link_local(url: &Uri) -> bool {
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    match host.parse() {
+        Ok(IpAddr::V4(ip)) => ip.is_link_local(),
+        Ok(IpAddr::V6(ip)) => {
+            ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_link_local())
+        }
+        Err(_) => false,
+    }
 }
 
 fn revisions() -> String {
@@ -173,10 +196,10 @@ fn revisions() -> String {
 fn credential(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
     let mut credential = section.section("credential");
     credential.not_yet(&["oauth"]);
-    let bearer = credential.secret("bearer");
+    let bearer = credential.secret("bearer", None);
     let rule = "the name of a header, such as \"X-Api-Key\"";
     let header = credential.parsed("header", rule, header_name);
-    let value = credential.secret("value");
+    let value = credential.secret("value", None);
     let found = match (bearer, header, value) {
         (Some(token), None, None) => {
             let value = Secret::new(format!("Bearer {}", token.expose()));

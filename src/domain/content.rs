@@ -1,6 +1,7 @@
 //! What a `prompts/get` may bring back: roles, content types, and the members they need.
 
 use super::json::{Json, Kind};
+use super::meta;
 
 /// Why a result is refused. It names the place and never repeats the content.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -15,6 +16,7 @@ pub enum ContentError {
 
 /// Checks a whole get result. No half prompt is ever handed on: one bad message fails it.
 pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
+    check_members(result, &["messages", "description"]).map_err(ContentError::Result)?;
     if result.get("description").is_some_and(|d| d.kind() != Kind::String) {
         return Err(ContentError::Result("`description` must be a string"));
     }
@@ -30,6 +32,7 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
 }
 
 fn check_message(message: Json<'_>) -> Result<(), &'static str> {
+    check_members(message, &["role", "content"])?;
     let role = message.get("role");
     if !role.is_some_and(|r| r.is("user") || r.is("assistant")) {
         return Err("`role` must be \"user\" or \"assistant\"");
@@ -41,6 +44,8 @@ fn check_message(message: Json<'_>) -> Result<(), &'static str> {
 }
 
 fn check_content(content: Json<'_>) -> Result<(), &'static str> {
+    check_members(content, &["type", "text", "data", "mimeType", "resource", "uri", "name"])?;
+    check_meta(content)?;
     let kind = content.get("type").and_then(Json::as_str);
     match kind.as_deref() {
         Some("text") => text(content, "text").ok_or("text content needs `text`")?,
@@ -62,6 +67,8 @@ fn check_content(content: Json<'_>) -> Result<(), &'static str> {
 fn check_resource(content: Json<'_>) -> Result<(), &'static str> {
     let resource = content.get("resource").filter(|r| r.is_object());
     let resource = resource.ok_or("resource content needs `resource`")?;
+    check_members(resource, &["uri", "mimeType", "text", "blob"])?;
+    check_meta(resource)?;
     uri(resource)?;
     mime_type(resource, Presence::Optional)?;
     match (resource.get("text"), resource.get("blob")) {
@@ -85,6 +92,26 @@ fn check_annotations(content: Json<'_>) -> Result<(), &'static str> {
     match annotations.is_object() && audience && priority && modified {
         true => Ok(()),
         false => Err("`annotations` must be {audience?: [role], priority?: 0..1, lastModified?}"),
+    }
+}
+
+/// Members that differ from a known one in case only would be read as that by readers that fold
+/// case, unchecked.
+fn check_members(object: Json<'_>, known: &[&str]) -> Result<(), &'static str> {
+    let alike = |key: &str| known.iter().any(|k| *k != key && k.eq_ignore_ascii_case(key));
+    let clean = object.members().all(|(key, _)| !key.as_str().is_some_and(|key| alike(&key)));
+    clean.then_some(()).ok_or("a member differs from a known one in case only")
+}
+
+/// What we say of an answer's origin nobody else may say, wherever it stands.
+fn check_meta(object: Json<'_>) -> Result<(), &'static str> {
+    let Some(meta) = object.get("_meta") else {
+        return Ok(());
+    };
+    let ours = |key: Json<'_>| key.as_str().is_some_and(|key| key.starts_with(meta::OURS));
+    match meta.is_object() && !meta.members().any(|(key, _)| ours(key)) {
+        true => Ok(()),
+        false => Err("`_meta` must be an object without keys of the gateway"),
     }
 }
 
@@ -195,6 +222,9 @@ mod tests {
             r#"{"type":"resource","resource":{"uri":"no scheme","text":"x"}}"#,
             r#"{"type":"resource_link","uri":"a:b"}"#,
             r#"{"type":"text","text":"x","annotations":{"priority":2}}"#,
+            r#"{"type":"text","text":"x","Text":"y"}"#,
+            r#"{"type":"text","text":"x","_meta":{"promptgate/upstream":"z"}}"#,
+            r#"{"type":"text","text":"x","_meta":1}"#,
             r#""text""#,
         ] {
             assert!(

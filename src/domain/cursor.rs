@@ -1,5 +1,5 @@
 //! The composite cursor: a place in the merged order of all upstreams. This file is its codec;
-//! `seal` makes it unforgeable and binds it to its kind.
+//! `seal` makes it unforgeable and binds it to its kind and endpoint.
 //!
 //! A place names the last prompt that was served. Whatever comes or goes in between, the next page
 //! starts right behind that name, so what stayed is neither repeated nor skipped.
@@ -7,8 +7,6 @@
 /// Where a page ended, and for whom.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Place {
-    /// Path of the endpoint that served the list.
-    pub endpoint: String,
     /// Id of the caller that was served.
     pub caller: String,
     pub scope: CacheScope,
@@ -47,7 +45,7 @@ impl Place {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.scope as u8];
         out.extend_from_slice(&self.issued_at.to_be_bytes());
-        for text in [&self.endpoint, &self.caller, &self.last, &self.owner] {
+        for text in [&self.caller, &self.last, &self.owner] {
             // Names, ids and paths are bounded far below 64 KiB by configuration.
             out.extend_from_slice(&(text.len() as u16).to_be_bytes());
             out.extend_from_slice(text.as_bytes());
@@ -69,9 +67,8 @@ impl Place {
             rest = tail;
             String::from_utf8(text.to_vec()).ok()
         };
-        let (endpoint, caller, last, owner) = (text()?, text()?, text()?, text()?);
+        let (caller, last, owner) = (text()?, text()?, text()?);
         rest.is_empty().then_some(Self {
-            endpoint,
             caller,
             scope,
             issued_at: u64::from_be_bytes(*time),
@@ -94,9 +91,8 @@ mod tests {
 
     fn place() -> impl Strategy<Value = Place> {
         let scope = prop::sample::select(vec![CacheScope::Public, CacheScope::Private]);
-        (scope, any::<u64>(), "/[a-z]{0,9}", ".{0,9}", ".{1,40}", "[a-z]{1,9}").prop_map(
-            |(scope, issued_at, endpoint, caller, last, owner)| Place {
-                endpoint,
+        (scope, any::<u64>(), ".{0,9}", ".{1,40}", "[a-z]{1,9}").prop_map(
+            |(scope, issued_at, caller, last, owner)| Place {
                 caller,
                 scope,
                 issued_at,
@@ -123,7 +119,6 @@ mod tests {
     #[test]
     fn a_cursor_is_fresh_for_a_day() {
         let place = Place {
-            endpoint: "/mcp".into(),
             caller: "a".into(),
             scope: CacheScope::Public,
             issued_at: 1_000,

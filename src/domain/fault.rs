@@ -109,7 +109,7 @@ pub enum UpstreamFaultKind {
         /// From `Retry-After`, if it was given in seconds.
         retry_after_secs: Option<u64>,
     },
-    #[error("refuses the gateway's credential (HTTP {status})")]
+    #[error("refuses access (HTTP {status})")]
     AuthFailed { status: u16 },
     #[error("answered with HTTP {status}")]
     Status { status: u16 },
@@ -187,9 +187,10 @@ impl From<JsonError> for Fault {
     fn from(error: JsonError) -> Self {
         match error {
             JsonError::NotUtf8 { .. } | JsonError::Syntax { .. } => RequestFault::NotJson(error),
-            JsonError::DuplicateMember { .. } | JsonError::TooDeep { .. } => {
-                RequestFault::UnsafeJson(error)
-            }
+            JsonError::DuplicateMember { .. }
+            | JsonError::LoneSurrogate { .. }
+            | JsonError::NumberRange { .. }
+            | JsonError::TooDeep { .. } => RequestFault::UnsafeJson(error),
         }
         .into()
     }

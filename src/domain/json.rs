@@ -34,6 +34,10 @@ pub enum JsonError {
     TooDeep { at: usize, limit: usize },
     #[error("the same member twice in one object at byte {at}")]
     DuplicateMember { at: usize },
+    #[error("half a surrogate pair at byte {at}")]
+    LoneSurrogate { at: usize },
+    #[error("a number beyond the range of a double at byte {at}")]
+    NumberRange { at: usize },
 }
 
 impl<'a> Json<'a> {
@@ -250,7 +254,7 @@ fn string_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// The first quote or backslash. Eight bytes at a time, since base64 runs to megabytes.
+/// The first quote or backslash. Whole chunks at a time, since base64 runs to megabytes.
 fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
     let mut at = 0;
     for chunk in bytes.chunks_exact(32) {
@@ -399,13 +403,13 @@ impl<'a> Scan<'a> {
                 self.at += 1;
                 match self.hex4()? {
                     0xD800..=0xDBFF => {
-                        self.expect(b'\\')?;
-                        self.expect(b'u')?;
-                        if !(0xDC00..=0xDFFF).contains(&self.hex4()?) {
-                            return Err(self.syntax());
+                        let at = self.at;
+                        let low = self.eat(b'\\') && self.eat(b'u');
+                        if !low || !(0xDC00..=0xDFFF).contains(&self.hex4()?) {
+                            return Err(JsonError::LoneSurrogate { at });
                         }
                     }
-                    0xDC00..=0xDFFF => return Err(self.syntax()),
+                    0xDC00..=0xDFFF => return Err(JsonError::LoneSurrogate { at: self.at }),
                     _ => {}
                 }
             }
@@ -443,7 +447,7 @@ impl<'a> Scan<'a> {
         let finite = |text: &str| text.parse::<f64>().is_ok_and(f64::is_finite);
         match finite(&self.text[start..self.at]) {
             true => Ok(()),
-            false => Err(JsonError::Syntax { at: start }),
+            false => Err(JsonError::NumberRange { at: start }),
         }
     }
 
@@ -545,15 +549,15 @@ mod tests {
             "tru",
             "\"\n\"",
             r#""\x""#,
-            r#""\ud800""#,
-            r#""\udc00""#,
-            r#""\ud800A""#,
-            "1e400",
             "{} {}",
         ] {
             assert!(matches!(parse(text), Err(JsonError::Syntax { .. })), "{text:?}");
         }
         assert_eq!(Json::parse(b"\"a\xff\"", 64), Err(JsonError::NotUtf8 { at: 2 }));
+        for text in [r#""\ud800""#, r#""\udc00""#, r#""\ud800A""#, r#""\ud800\u0041""#] {
+            assert!(matches!(parse(text), Err(JsonError::LoneSurrogate { .. })), "{text}");
+        }
+        assert_eq!(parse("[1e400]"), Err(JsonError::NumberRange { at: 1 }));
     }
 
     #[test]

@@ -84,14 +84,25 @@ impl fmt::Display for Id {
 }
 
 impl<'a> Frame<'a> {
-    /// Classifies one JSON value. Members that JSON-RPC does not know are refused: a reader that
-    /// folds case or cuts at NUL would see `Method` or `params\u0000` where we saw nothing.
+    /// As [`Frame::read`], but refuses members that JSON-RPC does not know: a reader that folds case
+    /// or cuts at NUL would see `Method` or `params\u0000` where we saw nothing.
+    pub fn read_strict(value: Json<'a>) -> Result<Self, FrameError> {
+        let known = ["jsonrpc", "id", "method", "params", "result", "error"];
+        match value.members().all(|(key, _)| known.iter().any(|known| key.is(known))) {
+            true => Self::read(value),
+            false => Err(FrameError {
+                id: value.get("id").and_then(Id::read),
+                what: "a message has only jsonrpc, id, method, params, result, error",
+            }),
+        }
+    }
+
+    /// Classifies one JSON value.
     pub fn read(value: Json<'a>) -> Result<Self, FrameError> {
         let mut parts = Parts::default();
         if !value.is_object() {
             return Err(parts.error("a message must be a JSON object"));
         }
-        let mut unknown = false;
         for (key, member) in value.members() {
             match key.as_str().as_deref() {
                 Some("jsonrpc") => parts.version = Some(member),
@@ -100,13 +111,8 @@ impl<'a> Frame<'a> {
                 Some("params") => parts.params = Some(member),
                 Some("result") => parts.result = Some(member),
                 Some("error") => parts.error = Some(member),
-                _ => unknown = true,
+                _ => {}
             }
-        }
-        if unknown {
-            return Err(
-                parts.error("a message has only jsonrpc, id, method, params, result, error")
-            );
         }
         if !parts.version.is_some_and(|v| v.is("2.0")) {
             return Err(parts.error("`jsonrpc` must be \"2.0\""));
@@ -180,7 +186,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Frame<'_>, FrameError> {
-        Frame::read(Json::parse(text.as_bytes(), 64).unwrap())
+        Frame::read_strict(Json::parse(text.as_bytes(), 64).unwrap())
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub const MAX_PREFIX: usize = 64;
 /// and an owner still seals within its 1 KiB.
 pub const MAX_LENGTH_LIMIT: usize = 128;
 
+/// What stands between prefix and raw name unless the operator says otherwise.
+pub const DEFAULT_SEPARATOR: &str = "__";
+
 /// Whether `text` may be an upstream id or a non-empty prefix.
 pub fn is_prefix(text: &str) -> bool {
     let in_set = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -1,5 +1,8 @@
 //! One prompt as an upstream lists it, checked by itself so that a bad one harms no other.
 
+use std::collections::HashSet;
+
+use super::fault::excerpt;
 use super::json::{Json, Kind, write_str};
 use super::meta;
 
@@ -20,6 +23,9 @@ pub struct Argument {
     pub required: bool,
 }
 
+/// Arguments of one prompt. People fill them in; a hundred are more than any form shows.
+pub const MAX_ARGUMENTS: usize = 256;
+
 /// Why a prompt is left out: the member at fault and what it should be.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PromptError {
@@ -27,8 +33,10 @@ pub enum PromptError {
     NoName,
     #[error("`{member}` of prompt {name:?} must be {expected}")]
     Shape { name: String, member: &'static str, expected: &'static str },
-    #[error("prompt {name:?} declares argument {argument:?} twice")]
-    ArgumentTwice { name: String, argument: String },
+    #[error("prompt {name:?} declares an argument twice")]
+    ArgumentTwice { name: String },
+    #[error("prompt {name:?} has more than {MAX_ARGUMENTS} arguments")]
+    TooManyArguments { name: String },
 }
 
 impl Prompt {
@@ -88,13 +96,14 @@ fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, Prompt
     let ok = array_of(value, is_argument);
     shape(prompt, "arguments", "an array of {name, title?, description?, required?}", ok)?;
     let mut arguments: Vec<Argument> = Vec::new();
+    let mut names = HashSet::new();
     for element in value.elements() {
         let name = element.get("name").and_then(Json::as_str).unwrap_or_default();
-        if arguments.iter().any(|a| a.name == name) {
-            return Err(PromptError::ArgumentTwice {
-                name: prompt.to_owned(),
-                argument: name.into_owned(),
-            });
+        if !names.insert(name.clone()) {
+            return Err(PromptError::ArgumentTwice { name: excerpt(prompt) });
+        }
+        if names.len() > MAX_ARGUMENTS {
+            return Err(PromptError::TooManyArguments { name: excerpt(prompt) });
         }
         arguments.push(Argument {
             name: name.into_owned(),
@@ -120,7 +129,7 @@ fn shape(
     expected: &'static str,
     ok: bool,
 ) -> Result<(), PromptError> {
-    let name = name.to_owned();
+    let name = excerpt(name);
     ok.then_some(()).ok_or(PromptError::Shape { name, member, expected })
 }
 

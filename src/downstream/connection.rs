@@ -12,10 +12,11 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::Endpoint;
 use super::respond::Body;
@@ -30,6 +31,7 @@ pub async fn serve<S>(
     stream: S,
     endpoint: Arc<Endpoint>,
     limits: &Limits,
+    tasks: TaskTracker,
     drain: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
@@ -40,10 +42,11 @@ where
     let Some((version, prefix)) = drain.run_until_cancelled(sniffing).await.transpose()? else {
         return Ok(());
     };
-    let phase = PhaseCell::new(limits.idle, limits.head);
+    let phase = match version {
+        Version::Http1 => PhaseCell::sequential(limits.idle, limits.head),
+        Version::Http2 => PhaseCell::multiplexed(limits.idle),
+    };
     let watched = TokioIo::new(Watched::new(stream, prefix, phase.clone()));
-    // In HTTP/2 one connection carries many requests, and pings tell whether anybody is there.
-    let always_busy = (version == Version::Http2).then(|| phase.begin());
     let service = service_fn(move |request: Request<Incoming>| {
         let (endpoint, busy) = (endpoint.clone(), phase.begin());
         async move {
@@ -68,7 +71,7 @@ where
             }
         }
         Version::Http2 => {
-            let mut builder = http2::Builder::new(TokioExecutor::new());
+            let mut builder = http2::Builder::new(Tracked(tasks));
             builder.timer(TokioTimer::new());
             builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
             builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
@@ -83,7 +86,6 @@ where
             }
         }
     };
-    drop(always_busy);
     Ok(served?)
 }
 
@@ -118,6 +120,19 @@ async fn sniff<S: AsyncRead + Unpin>(
             return Ok((Version::Http2, bytes.freeze()));
         }
         read = timeout_at(deadline, stream.read_buf(&mut bytes)).await.map_err(late)??;
+    }
+}
+
+/// Spawns what HTTP/2 needs tasks for, so that they are waited for at the end like all others.
+#[derive(Clone)]
+struct Tracked(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
     }
 }
 

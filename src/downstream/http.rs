@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::body::{self, Accepts};
@@ -111,13 +111,7 @@ impl Endpoint {
                 Ok(respond::with_session(response, session.as_deref()))
             }
             Turn::Pending(pending) => {
-                let sessions = self.sessions.clone();
-                let answer = async move {
-                    let answer = perform(sessions, pending).await;
-                    drop(permit);
-                    answer
-                };
-                self.answer(answer, accepts).await
+                self.answer(perform(self.sessions.clone(), pending, permit), accepts).await
             }
         }
     }
@@ -163,9 +157,9 @@ enum Answer {
     Cancelled,
 }
 
-async fn perform(sessions: Arc<Sessions>, pending: Pending) -> Answer {
+async fn perform(sessions: Arc<Sessions>, pending: Pending, slot: OwnedSemaphorePermit) -> Answer {
     let (id, dialect) = (pending.id.clone(), pending.dialect);
-    match sessions.perform(pending, now_secs()).await {
+    match sessions.perform(pending, slot, now_secs()).await {
         Ending::Result(result) => Answer::Message(respond::result_message(&id, &result)),
         Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
         Ending::Cancelled => Answer::Cancelled,

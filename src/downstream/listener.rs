@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument, debug, info_span, warn};
+use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::Endpoint;
 use super::connection;
@@ -50,9 +50,10 @@ impl Listener {
             // Answers are small and whole: waiting to fill a packet only costs time.
             let _ = stream.set_nodelay(true);
             let (endpoint, limits) = (self.endpoint.clone(), self.limits.clone());
-            let drain = drain.clone();
+            let (tasks, drain) = (connections.clone(), drain.clone());
             let serving = async move {
-                if let Err(error) = connection::serve(stream, endpoint, &limits, drain).await {
+                if let Err(error) = connection::serve(stream, endpoint, &limits, tasks, drain).await
+                {
                     debug!(%error, "connection ended early");
                 }
                 drop(slot);
@@ -68,7 +69,7 @@ fn allowed_connections(configured: usize) -> usize {
     let files = rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
     let half = usize::try_from(files / 2).unwrap_or(usize::MAX).max(1);
     if half < configured {
-        warn!(connections = half, "limited by the open-file limit (ulimit -n)");
+        info!(connections = half, "limited by the open-file limit (ulimit -n)");
     }
     configured.min(half)
 }

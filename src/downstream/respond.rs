@@ -202,7 +202,10 @@ fn data(fault: &Fault) -> Option<String> {
     let reason = reason(fault);
     match fault {
         Fault::Upstream(UpstreamFault { upstream, kind }) => match kind {
-            Kind::Error { code, data, .. } if passes(*code) => data.clone(),
+            Kind::Error { code, data: Some(data), .. } if passes(*code) => Some(data.clone()),
+            Kind::Error { code, .. } if passes(*code) => {
+                Some(format!(r#"{{"reason":"{reason}","upstream":"{upstream}"}}"#))
+            }
             Kind::Error { code, .. } => Some(format!(
                 r#"{{"reason":"{reason}","upstream":"{upstream}","upstreamCode":{code}}}"#
             )),
@@ -244,7 +247,8 @@ fn reason(fault: &Fault) -> &'static str {
         Fault::Request(request) => match request {
             R::NotJson(_) => "not_json",
             R::UnsafeJson(JsonError::DuplicateMember { .. }) => "duplicate_member",
-            R::UnsafeJson(_) => "too_deep",
+            R::UnsafeJson(JsonError::TooDeep { .. }) => "too_deep",
+            R::UnsafeJson(_) => "ambiguous_value",
             R::NotJsonRpc(_) => "not_json_rpc",
             R::BatchUnsupported => "batch_unsupported",
             R::EraUnknown => "era_unknown",

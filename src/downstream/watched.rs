@@ -25,7 +25,8 @@ pub struct Watched<S> {
 /// What the connection is doing, shared between its reader and the requests it carries.
 pub struct PhaseCell {
     idle: Duration,
-    head: Duration,
+    /// Absent where heads cannot be told from other things that come in.
+    head: Option<Duration>,
     state: Mutex<State>,
 }
 
@@ -49,9 +50,18 @@ enum Phase {
 pub struct Busy(Arc<PhaseCell>);
 
 impl PhaseCell {
-    /// A connection on which a head has begun.
-    pub fn new(idle: Duration, head: Duration) -> Arc<Self> {
-        let phase = Phase::Head(Instant::now() + head);
+    /// A connection that carries one request at a time, on which a head has begun.
+    pub fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
+        Self::new(idle, Some(head), Phase::Head(Instant::now() + head))
+    }
+
+    /// A connection that carries many requests at once. What comes in says little about heads:
+    /// it may be a ping.
+    pub fn multiplexed(idle: Duration) -> Arc<Self> {
+        Self::new(idle, None, Phase::Idle(Instant::now() + idle))
+    }
+
+    fn new(idle: Duration, head: Option<Duration>, phase: Phase) -> Arc<Self> {
         Arc::new(Self { idle, head, state: Mutex::new(State { phase, reader: None }) })
     }
 
@@ -73,10 +83,18 @@ impl PhaseCell {
 
     /// Bytes came in.
     fn received(&self) {
-        self.update(|phase| match phase {
-            Phase::Idle(_) => Phase::Head(Instant::now() + self.head),
-            phase => phase,
+        self.update(|phase| match (phase, self.head) {
+            (Phase::Idle(_), Some(head)) => Phase::Head(Instant::now() + head),
+            (phase, _) => phase,
         });
+    }
+
+    /// Bytes went out: whoever reads a long answer slowly is not idle.
+    fn sent(&self) {
+        let mut state = self.lock();
+        if matches!(state.phase, Phase::Idle(_)) {
+            state.phase = Phase::Idle(Instant::now() + self.idle);
+        }
     }
 
     fn update(&self, change: impl FnOnce(Phase) -> Phase) {
@@ -114,6 +132,12 @@ impl<S> Watched<S> {
         let alarm = Box::pin(sleep_until(Instant::now()));
         Self { stream, prefix, phase, alarm }
     }
+
+    fn note_sent(&self, written: &Poll<io::Result<usize>>) {
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.phase.sent();
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -135,14 +159,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
             }
             return Poll::Ready(read);
         }
-        let Some(deadline) = self.phase.deadline(context.waker()) else {
-            return Poll::Pending;
-        };
-        if self.alarm.deadline() != deadline {
-            self.alarm.as_mut().reset(deadline);
+        // The deadline may have moved while the alarm was set: it counts only once it has passed.
+        while let Some(deadline) = self.phase.deadline(context.waker()) {
+            if self.alarm.deadline() != deadline {
+                self.alarm.as_mut().reset(deadline);
+            }
+            ready!(self.alarm.as_mut().poll(context));
+            if self.phase.deadline(context.waker()) == Some(deadline) {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
         }
-        ready!(self.alarm.as_mut().poll(context));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        Poll::Pending
     }
 }
 
@@ -152,7 +179,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note_sent(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -160,7 +189,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note_sent(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -188,7 +219,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_a_head_that_trickles_ends_at_its_deadline() {
         let (mut client, server) = duplex(64);
-        let phase = PhaseCell::new(75 * SECOND, 10 * SECOND);
+        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
         let mut watched = Watched::new(server, Bytes::from_static(b"G"), phase);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
@@ -207,9 +238,51 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_of_a_long_answer_is_not_idle() {
+        let (mut client, server) = duplex(1);
+        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
+        let watched = Watched::new(server, Bytes::new(), phase.clone());
+        drop(phase.begin());
+        let start = Instant::now();
+        let (mut reader, mut writer) = tokio::io::split(watched);
+        let reading = tokio::spawn(async move {
+            let error = reader.read_u8().await.unwrap_err();
+            (error.kind(), start.elapsed().as_secs())
+        });
+        let writing = tokio::spawn(async move { writer.write_all(b"123").await });
+        for _ in 0..3 {
+            advance(50 * SECOND).await;
+            client.read_u8().await.unwrap();
+        }
+        writing.await.unwrap().unwrap();
+        let (kind, ended) = reading.await.unwrap();
+        assert_eq!(kind, io::ErrorKind::TimedOut);
+        assert!(ended >= 150, "{ended}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w12_pings_do_not_keep_an_unused_connection() {
+        let (mut client, server) = duplex(64);
+        let phase = PhaseCell::multiplexed(75 * SECOND);
+        let mut watched = Watched::new(server, Bytes::new(), phase);
+        let start = Instant::now();
+        let reading = tokio::spawn(async move {
+            let mut bytes = Vec::new();
+            let error = watched.read_to_end(&mut bytes).await.unwrap_err();
+            (error.kind(), start.elapsed().as_secs())
+        });
+        for _ in 0..7 {
+            client.write_all(b"ping").await.unwrap();
+            advance(10 * SECOND).await;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 75));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn w12_idle_time_starts_when_the_answer_is_sent() {
         let (_client, server) = duplex(64);
-        let phase = PhaseCell::new(75 * SECOND, 10 * SECOND);
+        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
         let mut watched = Watched::new(server, Bytes::new(), phase.clone());
         let (one, other) = (phase.begin(), phase.begin());
         let start = Instant::now();

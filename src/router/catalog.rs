@@ -58,7 +58,7 @@ pub struct Incomplete {
 }
 
 /// A prompt that an upstream lists and the gateway does not.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct LeftOut {
     pub upstream: String,
     /// Empty where not even a name could be read.

@@ -19,11 +19,12 @@ use crate::domain::cursor::Place;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFaultKind};
 use crate::domain::json::Json;
+use crate::domain::name::Naming;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
 use crate::upstream::peer::Completion;
-use catalog::{Catalog, Owner};
+use catalog::{Catalog, Incomplete, Owner};
 use refresh::Refresh;
 use reply::{ListReply, Origin, Reply};
 
@@ -34,6 +35,7 @@ pub struct Router {
     published: watch::Receiver<()>,
     upstreams: Vec<Upstream>,
     sealer: Arc<Sealer>,
+    naming: Naming,
     listing: Listing,
 }
 
@@ -74,7 +76,8 @@ impl Router {
         let deadline = Instant::now() + config.listing.deadline;
         let refreshing = refresh.run(reports, catalog.clone(), publish, deadline, shutdown.clone());
         tasks.spawn(refreshing);
-        Self { catalog, published, upstreams, sealer, listing: config.listing.clone() }
+        let (naming, listing) = (config.naming.clone(), config.listing.clone());
+        Self { catalog, published, upstreams, sealer, naming, listing }
     }
 
     /// Answers a call; `now_secs` is the time since the Unix epoch, for cursors.
@@ -154,7 +157,6 @@ impl Router {
         let next_cursor = view.page(after, self.listing.page_size).more_after.map(|last| {
             let owner = catalog.content.owner(last).map(|o| self.upstream_id(o));
             let place = Place {
-                endpoint: call.endpoint.clone(),
                 caller: call.caller.id().to_owned(),
                 scope: catalog.scope,
                 issued_at: now_secs,
@@ -171,11 +173,9 @@ impl Router {
 
     fn open_cursor(&self, token: &str, call: &Call, now_secs: u64) -> Result<Place, Fault> {
         let plain = self.sealer.open(Kind::Cursor, &call.endpoint, token);
-        let place = plain.and_then(|bytes| Place::decode(&bytes)).filter(|place| {
-            place.endpoint == call.endpoint
-                && place.caller == call.caller.id()
-                && place.is_fresh(now_secs)
-        });
+        let place = plain
+            .and_then(|bytes| Place::decode(&bytes))
+            .filter(|place| place.caller == call.caller.id() && place.is_fresh(now_secs));
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
 
@@ -186,7 +186,7 @@ impl Router {
         deadline: Instant,
     ) -> Result<Reply, Fault> {
         let catalog = self.catalog_with(name, deadline).await;
-        let owner = catalog.content.owner(name).ok_or(RequestFault::UnknownPrompt)?;
+        let owner = self.owner(&catalog, name)?;
         let upstream = &self.upstreams[owner.upstream];
         if upstream.config().settings.validate_arguments {
             check_arguments(owner, arguments)?;
@@ -205,7 +205,7 @@ impl Router {
         deadline: Instant,
     ) -> Result<Reply, Fault> {
         let catalog = self.catalog_with(name, deadline).await;
-        let owner = catalog.content.owner(name).ok_or(RequestFault::UnknownPrompt)?;
+        let owner = self.owner(&catalog, name)?;
         let completion = Completion { prompt: &owner.raw_name, argument, value, context };
         let result = self.upstreams[owner.upstream].complete(completion, deadline).await?;
         let origin = Origin { upstream: self.upstream_id(owner), digest: owner.digest.clone() };
@@ -219,6 +219,27 @@ impl Router {
             true => catalog,
             false => self.settled(deadline).await,
         }
+    }
+
+    /// Who answers for a name. A name that an upstream may well have whose list was never seen is
+    /// not unknown: that would tell clients to forget it.
+    fn owner<'a>(&self, catalog: &'a Catalog, name: &str) -> Result<&'a Owner, Fault> {
+        if let Some(owner) = catalog.content.owner(name) {
+            return Ok(owner);
+        }
+        let prefix = self.naming.claimed_prefix(name);
+        let claimed = self.upstreams.iter().map(Upstream::config).find(|upstream| {
+            !upstream.prefix.is_bare() && prefix == Some(upstream.prefix.as_str())
+        });
+        let unheard = claimed.and_then(|upstream| {
+            let unheard = |part: &&Incomplete| {
+                part.walked_at.is_none() && part.upstream == upstream.id.as_str()
+            };
+            catalog.incomplete.iter().find(unheard)
+        });
+        Err(unheard.map_or(RequestFault::UnknownPrompt.into(), |part| {
+            Fault::upstream(&part.upstream, part.kind.clone())
+        }))
     }
 
     fn upstream_id(&self, owner: &Owner) -> String {

@@ -1,5 +1,6 @@
 //! The only writer of the catalog: takes what the drivers report and publishes a new snapshot.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -12,7 +13,7 @@ use unicode_normalization::UnicodeNormalization;
 use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner};
 use super::view::View;
 use crate::config::{self, OnFailure};
-use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::merge::{Source, merge};
 use crate::domain::name::{Naming, Prefix, UpstreamId};
 use crate::seal;
@@ -112,8 +113,7 @@ impl Refresh {
     fn give_up_waiting(&mut self) {
         for known in &mut self.upstreams {
             if matches!(known.state, State::Unseen) {
-                let what = "it has not answered since the start".to_owned();
-                known.state = State::Failed(Kind::Unavailable(what));
+                known.state = State::Failed(not_heard_of());
             }
         }
     }
@@ -128,14 +128,19 @@ impl Refresh {
                 let until = walked.fresh_for.map(|fresh| *walked_at + fresh);
                 catalog.fresh_until = catalog.fresh_until.into_iter().chain(until).min();
             }
-            if let State::Failed(kind) = &known.state {
+            let failure = match &known.state {
+                State::Good => None,
+                State::Unseen => Some(not_heard_of()),
+                State::Failed(kind) => Some(kind.clone()),
+            };
+            if let Some(kind) = failure {
                 let fault = Fault::upstream(&known.id, kind.clone());
                 if self.on_failure == OnFailure::Fail {
                     catalog.list_fault.get_or_insert(fault);
                 }
                 catalog.incomplete.push(Incomplete {
                     upstream: known.id.to_string(),
-                    kind: kind.clone(),
+                    kind,
                     walked_at: served.map(|(_, at)| *at),
                 });
             }
@@ -202,22 +207,27 @@ impl Refresh {
 
     /// Says what changed, and loudly what is newly left out.
     fn log(&self, content: &Content) {
-        for left_out in &content.left_out {
-            if !self.content.left_out.contains(left_out) {
-                let LeftOut { upstream, raw_name, reason } = left_out;
-                warn!(
-                    upstream,
-                    name = raw_name.escape_debug().to_string(),
-                    reason,
-                    "a prompt is left out"
-                );
-            }
+        let before: HashSet<_> = self.content.left_out.iter().collect();
+        let news: Vec<_> = content.left_out.iter().filter(|l| !before.contains(l)).collect();
+        for LeftOut { upstream, raw_name, reason } in news.iter().take(LOGGED) {
+            warn!(upstream, name = excerpt(raw_name), reason, "a prompt is left out");
+        }
+        if news.len() > LOGGED {
+            warn!(more = news.len() - LOGGED, "and more prompts are left out");
         }
         if content.everyone.digest() != self.content.everyone.digest() {
             info!(prompts = content.everyone.len(), "the catalog has changed");
         }
     }
 }
+
+fn not_heard_of() -> Kind {
+    Kind::Unavailable("it has not answered since the start".to_owned())
+}
+
+/// Prompts that are named in the log after one merge: an upstream full of bad names must not
+/// drown what else there is to read.
+const LOGGED: usize = 20;
 
 #[cfg(test)]
 mod tests {

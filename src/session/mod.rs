@@ -11,6 +11,7 @@ mod token;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
@@ -129,7 +130,7 @@ impl Sessions {
         if message.kind() == JsonKind::Array {
             return Err(refuse(None, RequestFault::BatchUnsupported.into()));
         }
-        let frame = Frame::read(message).map_err(|e| refuse(e.id.clone(), e.into()))?;
+        let frame = Frame::read_strict(message).map_err(|e| refuse(e.id.clone(), e.into()))?;
         let (id, method, params) = match frame {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
@@ -145,13 +146,23 @@ impl Sessions {
     }
 
     /// Performs a call. In the eras where going away is not cancelling, the call goes on by itself
-    /// when this future is dropped.
-    pub async fn perform(self: Arc<Self>, pending: Pending, now_secs: u64) -> Ending {
-        match pending.dialect.cancels_on_disconnect() {
-            true => self.run(pending, now_secs).await,
+    /// when this future is dropped. `slot` is held as long as the call runs.
+    pub async fn perform(
+        self: Arc<Self>,
+        pending: Pending,
+        slot: OwnedSemaphorePermit,
+        now_secs: u64,
+    ) -> Ending {
+        let cancels = pending.dialect.cancels_on_disconnect();
+        let tasks = self.tasks.clone();
+        let running = async move {
+            let _slot = slot;
+            self.run(pending, now_secs).await
+        };
+        match cancels {
+            true => running.await,
             false => {
-                let tasks = self.tasks.clone();
-                let call = tasks.spawn(async move { self.run(pending, now_secs).await });
+                let call = tasks.spawn(running);
                 call.await.unwrap_or(Ending::Fault(Fault::Internal))
             }
         }

@@ -90,29 +90,54 @@ impl Driver {
         };
         loop {
             match connector.connect(&self.upstream).await {
-                Ok(peer) => self.stay(Arc::new(peer), &mut backoff).await,
+                Ok(peer) => {
+                    self.replace(Arc::new(peer)).await;
+                    self.stay(&mut backoff).await;
+                }
                 Err(kind) => {
-                    self.link.send_replace(Link::Down(kind.clone()));
+                    // A library that cannot be read any more still has what was read before.
+                    let keeps = matches!(&*self.link.borrow(), Link::Up(p) if p.is_snapshot());
+                    if !keeps {
+                        self.link.send_replace(Link::Down(kind.clone()));
+                    }
                     self.report_failure(kind, &mut backoff).await;
                 }
             }
         }
     }
 
-    /// Walks and waits, as long as the connection is good.
-    async fn stay(&self, peer: Arc<Peer>, backoff: &mut Backoff) {
+    /// Makes a new connection the one that calls use, and leaves the old one if nobody else does.
+    async fn replace(&self, peer: Arc<Peer>) {
         let (revision, transport) = peer.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
-        self.link.send_replace(Link::Up(peer.clone()));
+        let old = self.link.send_replace(Link::Up(peer));
+        // Whoever called for a new connection has it now.
+        let _ = timeout(Duration::ZERO, self.wake.lost.notified()).await;
+        if let Link::Up(old) = old
+            && let Some(old) = Arc::into_inner(old)
+        {
+            let _ = timeout(FAREWELL, old.close()).await;
+        }
+    }
+
+    /// Walks and waits, as long as the connection is good.
+    async fn stay(&self, backoff: &mut Backoff) {
+        let Link::Up(peer) = self.link.borrow().clone() else {
+            return;
+        };
+        let mut walked = false;
         loop {
             let wait = match peer.walk(&self.upstream.settings).await {
                 Ok(listed) => {
                     backoff.reset();
+                    walked = true;
                     let wait = self.next_walk(listed.ttl);
                     let fresh_for = listed.ttl.or((!peer.is_snapshot()).then_some(wait));
                     self.report_list(Walked { listed, fresh_for }).await;
                     wait
                 }
+                // A session that has served its time is no failure: open another at once.
+                Err(Kind::SessionLost) if walked => return,
                 Err(kind) => {
                     let reconnect = questions_connection(&kind);
                     self.report_failure(kind, backoff).await;
@@ -161,6 +186,7 @@ impl Driver {
         tokio::select! {
             () = sleep(wait) => {}
             () = self.wake.changed.notified() => {}
+            () = self.wake.lost.notified() => {}
         }
     }
 
@@ -185,6 +211,8 @@ fn questions_connection(kind: &Kind) -> bool {
             | Kind::PaginationLimit(_)
             | Kind::TooLarge { .. }
             | Kind::AuthFailed { .. }
+            // Its own words about the request; the reserved codes are about the conversation.
+            | Kind::Error { code: -32602 | -32603, .. }
     )
 }
 

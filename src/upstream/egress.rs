@@ -28,8 +28,13 @@ pub struct Egress {
 /// beyond this many they are closed after use.
 const IDLE_CONNECTIONS: usize = 32;
 
-/// Shorter than what common servers keep an idle connection for, so that we close first.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+/// Shorter than what common servers keep an idle connection for (Node and uvicorn: 5 s), so that we
+/// close first.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// HTTP/2 connections are asked for a sign of life, lest calls go into a dead one.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Egress {
     /// `ca` names PEM certificates that are trusted beside the system's.
@@ -53,6 +58,9 @@ impl Egress {
             .enable_all_versions()
             .wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)

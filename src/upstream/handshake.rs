@@ -129,7 +129,11 @@ impl Conversation {
     ) -> Self {
         let version = HeaderValue::from_static(revision.as_str());
         let mut headers = HeaderMap::from_iter([(PROTOCOL_VERSION, version)]);
-        headers.extend(session.map(|session| (SESSION_ID, session.clone())));
+        headers.extend(session.map(|session| {
+            let mut session = session.clone();
+            session.set_sensitive(true);
+            (SESSION_ID, session)
+        }));
         Self { revision, capabilities, headers, meta: String::new(), standard_headers: false }
     }
 }

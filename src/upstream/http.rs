@@ -13,6 +13,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id, Outcome};
+use crate::domain::name::is_hidden;
 
 /// An endpoint that messages are posted to.
 pub struct Endpoint {
@@ -86,13 +87,15 @@ impl Endpoint {
             (StatusCode::NOT_FOUND, _) if has_session => Err(Kind::SessionLost),
             (status, media) => {
                 let refusal = refusal(status, &head.headers);
-                match (media, refusal) {
-                    (Some("application/json"), Kind::Status { .. }) => {
-                        let body = self.read_body(body).await?;
-                        Err(read_refusal(id, body)
-                            .unwrap_or(Kind::Status { status: status.into() }))
+                // A JSON-RPC error says more than a 4xx; what a 5xx says is not about us.
+                match media {
+                    Some("application/json")
+                        if status.is_client_error() && matches!(refusal, Kind::Status { .. }) =>
+                    {
+                        let body = self.read_body(body).await.ok();
+                        Err(body.and_then(|body| read_refusal(id, body)).unwrap_or(refusal))
                     }
-                    (_, refusal) => Err(refusal),
+                    _ => Err(refusal),
                 }
             }
         };
@@ -156,7 +159,11 @@ impl Endpoint {
             budget = budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
             decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
             for event in events.drain(..).filter(|e| e.name == "message") {
-                if let Some(answer) = read_answer(id, document(event.data)?) {
+                let message = document(event.data)?;
+                // What is not for us may be as odd as it likes.
+                let odd = Frame::read(message.json()).is_err()
+                    && message.json().get("id").and_then(Id::read).as_ref() != Some(id);
+                if let Some(answer) = read_answer(id, message).filter(|_| !odd) {
                     return answer;
                 }
             }
@@ -169,7 +176,9 @@ impl Endpoint {
 /// batch, in which one element does.
 fn read_answer(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
-        let is_ours = |m: &Json<'_>| m.get("id").and_then(Id::read).as_ref() == Some(id);
+        let is_ours = |m: &Json<'_>| {
+            m.get("method").is_none() && m.get("id").and_then(Id::read).as_ref() == Some(id)
+        };
         message.narrow(|batch| batch.elements().find(is_ours))?;
     }
     match Frame::read(message.json()) {
@@ -198,8 +207,13 @@ fn read_refusal(id: &Id, message: Document) -> Option<Kind> {
 
 fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
     let message = message.and_then(Json::as_str).unwrap_or_default();
-    let data = data.map(|d| d.text().to_owned()).filter(|d| d.len() <= EXCERPT);
+    let data = data.map(|d| d.text().to_owned()).filter(|d| d.len() <= EXCERPT && is_plain(d));
     Kind::Error { code, message: excerpt(&message), data }
+}
+
+/// Whether JSON text holds nothing that a reader would not see, escaped or not.
+fn is_plain(text: &str) -> bool {
+    !text.contains("\\u") && !text.chars().any(is_hidden)
 }
 
 fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {

@@ -16,6 +16,7 @@ use crate::domain::json::Json;
 use crate::domain::prompt::Prompt;
 use render::{Compiled, RenderError};
 use source::Source;
+use tracing::warn;
 
 pub use watch::Watch;
 
@@ -40,8 +41,11 @@ impl Snapshot {
     /// When the folder itself cannot be read, or holds more than `max_prompts`.
     pub fn load(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
         let mut files = Vec::new();
-        find_files(folder, 0, &mut files)
-            .map_err(|e| Kind::Unavailable(format!("cannot read {}: {e}", folder.display())))?;
+        find_files(folder, 0, &mut files).map_err(|error| {
+            // The path is for the operator, not for clients.
+            warn!(library, folder = %folder.display(), %error, "the library cannot be read");
+            Kind::Unavailable("the library's folder cannot be read".to_owned())
+        })?;
         files.sort();
         let mut snapshot = Self {
             prompts: BTreeMap::new(),
@@ -96,9 +100,8 @@ impl Snapshot {
             return Ok(());
         };
         let compiled = Compiled::new(source?, |name| embed::content(folder, library, name, limit))?;
-        let definition = Json::parse(compiled.definition.as_bytes(), 64);
-        let prompt = Prompt::read(definition.map_err(|e| e.to_string())?);
-        let prompt = prompt.map_err(|e| e.to_string())?;
+        let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
+        let prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
         if self.prompts.contains_key(&compiled.name) {
             return Err(format!("prompt {:?} is in another file already", compiled.name));
         }

@@ -64,6 +64,11 @@ impl Compiled {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_undefined_behavior(UndefinedBehavior::Chainable);
         environment.set_fuel(Some(FUEL));
+        // Filters that make much out of little: one call could take all memory, and fuel counts
+        // calls only.
+        for filter in ["indent", "join", "replace", "format"] {
+            environment.remove_filter(filter);
+        }
         let declared: HashSet<&str> = front.arguments.iter().map(|a| a.name.as_str()).collect();
         let mut contents = Vec::with_capacity(messages.len());
         for (index, (role, piece)) in messages.into_iter().enumerate() {

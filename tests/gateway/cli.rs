@@ -1,0 +1,119 @@
+//! The binary as a person uses it.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::support::PATIENCE;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_promptgate");
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(BINARY).args(arguments).current_dir(folder).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A gateway as a process of its own, and the URL that it printed.
+async fn serve(folder: &Path) -> (tokio::process::Child, String) {
+    let mut child = tokio::process::Command::new(BINARY)
+        .current_dir(folder)
+        .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
+        .env("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "0s")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let url = first.rsplit(' ').next().unwrap().to_owned();
+    assert!(first.starts_with("promptgate ") && url.starts_with("http://127.0.0.1:"), "{first}");
+    let second = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+    assert_eq!(second, "  library: 1 prompt");
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (child, url)
+}
+
+#[test]
+fn without_a_configuration_it_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [&[][..], &["serve"], &["check"]] {
+        let output = run(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(64));
+        assert!(text(&output.stderr).contains("promptgate init"), "{output:?}");
+    }
+}
+
+#[test]
+fn bad_usage_is_64_and_help_is_0() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [&["nonsense"][..], &["get"], &["get", "a", "=b"], &["--nope"]] {
+        assert_eq!(run(folder.path(), arguments).status.code(), Some(64), "{arguments:?}");
+    }
+    for arguments in [&["--help"][..], &["--version"], &["get", "--help"]] {
+        let output = run(folder.path(), arguments);
+        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(0), false));
+    }
+}
+
+#[test]
+fn k1_check_tells_all_mistakes_and_exits_64() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = "[server]\nlisten = 1\nlisen = \"x\"\n[upstreams.a]\ntransport = \"library\"\n\
+               path = \"missing\"\n";
+    std::fs::write(folder.path().join("bad.toml"), bad).unwrap();
+    let output = run(folder.path(), &["check", "--config", "bad.toml"]);
+    assert_eq!(output.status.code(), Some(64));
+    let said = text(&output.stderr);
+    for part in [
+        "bad.toml:2: server.listen",
+        "bad.toml:3: server.lisen",
+        "bad.toml:6: upstreams.a.path",
+        "3 mistakes",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    let output = run(folder.path(), &["serve", "-c", "bad.toml"]);
+    assert_eq!(output.status.code(), Some(64), "it does not start either");
+}
+
+#[tokio::test]
+async fn a_new_user_gets_from_init_to_the_first_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(run(folder.path(), &["init"]).status.success());
+    let again = run(folder.path(), &["init"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("is there already"));
+    assert!(text(&run(folder.path(), &["check"]).stdout).contains("is valid"));
+
+    let (mut child, url) = serve(folder.path()).await;
+    let list = run(folder.path(), &["list", "--url", &url]);
+    assert!(text(&list.stdout).starts_with("library__explain-code  Explains a piece"), "{list:?}");
+    let list = run(folder.path(), &["list", "--url", &url, "--json"]);
+    let list: Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert_eq!(list[0]["arguments"][0]["required"], true);
+
+    let get = run(folder.path(), &["get", "library__explain-code", "code=a = b", "--url", &url]);
+    assert!(text(&get.stdout).contains("## user\nExplain this code. Start"), "{get:?}");
+    assert!(text(&get.stdout).contains("a = b"));
+    let get =
+        run(folder.path(), &["get", "library__explain-code", "code=x", "--json", "--url", &url]);
+    let result: Value = serde_json::from_slice(&get.stdout).unwrap();
+    assert_eq!(result["messages"][0]["role"], "user");
+    let missing = run(folder.path(), &["get", "library__explain-code", "--url", &url]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("`code` is missing"), "{missing:?}");
+
+    let pid = child.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let ended = tokio::time::timeout(PATIENCE, child.wait()).await.unwrap().unwrap();
+    assert_eq!(ended.code(), Some(0));
+    let gone = run(folder.path(), &["list", "--url", &url]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains("promptgate serve"), "{gone:?}");
+}

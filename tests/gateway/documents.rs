@@ -1,0 +1,110 @@
+//! What users read must be true: the shipped files work, and the documentation says what the code
+//! does.
+
+use std::path::Path;
+
+use promptgate::config::Config;
+use serde_json::json;
+
+use crate::support::{Gateway, eventually};
+
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+#[tokio::test]
+async fn the_shipped_configuration_serves_what_the_readme_promises() {
+    let shipped = read("gateway.toml").replace("listen = \"127.0.0.1:8080\"", "");
+    let gateway = Gateway::start(&shipped).await;
+    let client = gateway.client();
+    let (names, _) = client.names().await;
+    assert!(names.len() >= 8, "{names:?}");
+    let owners: std::collections::BTreeSet<_> =
+        names.iter().map(|n| n.split("__").next()).collect();
+    assert_eq!(owners.len(), 2);
+    for (id, _, failure) in gateway.summary().await {
+        assert_eq!(failure, None, "{id}");
+    }
+    let list = client.ask("prompts/list", json!({})).await;
+    let mut kinds = std::collections::BTreeSet::new();
+    for prompt in list["prompts"].as_array().unwrap() {
+        assert!(prompt["description"].is_string(), "{prompt}");
+        let arguments = prompt["arguments"].as_array().cloned().unwrap_or_default();
+        let filled: serde_json::Map<_, _> = arguments
+            .iter()
+            .map(|a| (a["name"].as_str().unwrap().to_owned(), "x".into()))
+            .collect();
+        let params = json!({"name": prompt["name"], "arguments": filled});
+        let result = client.ask("prompts/get", params).await;
+        for message in result["messages"].as_array().unwrap() {
+            kinds.insert(message["content"]["type"].as_str().unwrap().to_owned());
+            kinds.insert(message["role"].as_str().unwrap().to_owned());
+        }
+    }
+    let expected = ["assistant", "image", "resource", "text", "user"];
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), expected);
+    eventually(async || {
+        let params = json!({"ref": {"type": "ref/prompt", "name": "library__review-code"},
+            "argument": {"name": "focus", "value": "sec"}});
+        let result = client.ask("completion/complete", params).await;
+        (result["completion"]["values"] == json!(["security"])).then_some(())
+    })
+    .await;
+}
+
+/// The TOML blocks of a document.
+fn toml_blocks(text: &str) -> Vec<String> {
+    let blocks = text.split("```toml\n").skip(1);
+    blocks.filter_map(|block| block.split("```").next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_documented_defaults_are_the_defaults() {
+    let blocks = toml_blocks(&read("docs/configuration.md"));
+    assert!(blocks.len() >= 5, "the blocks were found");
+    let documented = blocks.concat();
+    let env = [("REMOTE_TOKEN".to_owned(), "t".to_owned())];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let parse =
+        |text: &str| Config::parse("docs", text, root, &env).unwrap_or_else(|e| panic!("{e}"));
+    let (documented, default) = (parse(&documented), parse(""));
+    assert_eq!(documented.server.limits, default.server.limits);
+    assert_eq!(documented.server.listen, default.server.listen);
+    assert_eq!(documented.server.path, default.server.path);
+    assert_eq!(documented.listing, default.listing);
+    assert_eq!(documented.naming, default.naming);
+    assert_eq!(documented.telemetry, default.telemetry);
+    for upstream in &documented.upstreams {
+        let bare = "[upstreams.a]\ntransport = \"library\"\npath = \"examples/library\"\n";
+        assert_eq!(upstream.settings, parse(bare).upstreams[0].settings, "{}", upstream.id);
+    }
+    assert!(documented.upstreams.len() >= 2);
+}
+
+#[test]
+fn every_configuration_in_the_readme_is_valid() {
+    let blocks = toml_blocks(&read("README.md"));
+    assert!(!blocks.is_empty());
+    let env = [("GITHUB_TOKEN".to_owned(), "t".to_owned())];
+    for block in blocks {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Config::parse("README", &block, root, &env).unwrap_or_else(|e| panic!("{e}\n{block}"));
+    }
+}
+
+#[test]
+fn every_reason_of_an_error_is_documented() {
+    let respond = read("src/downstream/respond.rs") + &read("src/domain/fault.rs");
+    let reasons: Vec<_> = respond
+        .lines()
+        .filter_map(|line| line.split_once("=> \"")?.1.split_once('"'))
+        .map(|(reason, _)| reason)
+        .filter(|r| r.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        .collect();
+    assert!(reasons.len() > 30, "{reasons:?}");
+    let documented = read("docs/errors.md");
+    for reason in reasons {
+        assert!(documented.contains(&format!("`{reason}`")), "{reason} is not in docs/errors.md");
+    }
+}

@@ -1,0 +1,230 @@
+//! Both eras on both sides, and the sessions of the older one.
+
+use serde_json::{Value, json};
+
+use crate::support::client::{modern, request};
+use crate::support::upstream::{good_legacy, good_modern};
+use crate::support::{Gateway, Play, Upstream, eventually};
+
+#[tokio::test]
+async fn every_legacy_upstream_is_found_however_it_refuses_discover() {
+    let json_type = || vec![("Content-Type", "application/json".to_owned())];
+    let text_type = || vec![("Content-Type", "text/plain".to_owned())];
+    let error = |code: i64, id: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"no"}}}}"#)
+            .into_bytes()
+    };
+    let refusals = [
+        Play::Http(200, json_type(), error(-32601, "0")),
+        Play::Http(404, json_type(), error(-32601, "0")),
+        Play::Http(400, json_type(), error(-32000, "null")),
+        Play::Http(404, text_type(), b"not found".to_vec()),
+        Play::Http(400, json_type(), error(-32600, "0")),
+        Play::Http(405, vec![], vec![]),
+    ];
+    for refusal in refusals {
+        let refuse = refusal.clone();
+        let upstream = Upstream::start(move |asked| match asked.method() {
+            "server/discover" => refuse.clone(),
+            _ => good_legacy(asked, "2025-06-18"),
+        })
+        .await;
+        let gateway = Gateway::before(&[("up", &upstream)]).await;
+        assert_eq!(gateway.client().names().await.0, ["up__p"], "{refusal:?}");
+        let asked = upstream.asked();
+        let list = asked.iter().find(|a| a.method() == "prompts/list").unwrap();
+        assert_eq!(list.header("mcp-session-id"), Some("legacy-session"));
+        assert_eq!(list.header("mcp-protocol-version"), Some("2025-06-18"));
+        assert_eq!(list.header("mcp-method"), None);
+        assert_eq!(asked[1].message["params"]["protocolVersion"], "2025-11-25");
+        assert_eq!(asked[2].method(), "notifications/initialized");
+    }
+}
+
+#[tokio::test]
+async fn what_says_nothing_about_the_era_is_asked_again() {
+    for status in [401, 429, 503] {
+        let upstream = Upstream::modern(move |asked| {
+            let first = asked.connection == 0 && asked.method() == "server/discover";
+            first.then(|| Play::Http(status, vec![("Connection", "close".into())], vec![]))
+        })
+        .await;
+        let gateway = Gateway::before(&[("up", &upstream)]).await;
+        eventually(async || {
+            let reply = gateway.client().modern("prompts/list", json!({})).await.json();
+            (reply["result"]["prompts"] == json!([{"name": "up__p"}])).then_some(())
+        })
+        .await;
+        assert!(!upstream.methods().contains(&"initialize".to_owned()), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_configured_revision_skips_the_search() {
+    let legacy = Upstream::start(|asked| good_legacy(asked, "2025-03-26")).await;
+    let modern = Upstream::start(good_modern).await;
+    let toml = legacy.table("legacy")
+        + "revision = \"2025-03-26\"\n"
+        + &modern.table("modern")
+        + "revision = \"2026-07-28\"\n";
+    let gateway = Gateway::start(&toml).await;
+    assert_eq!(gateway.client().names().await.0, ["legacy__p", "modern__p"]);
+    assert_eq!(legacy.methods()[0], "initialize");
+    assert_eq!(legacy.asked()[0].message["params"]["protocolVersion"], "2025-03-26");
+}
+
+#[tokio::test]
+async fn u15_a_lost_upstream_session_is_opened_again_and_the_get_repeated() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static SESSIONS: AtomicUsize = AtomicUsize::new(0);
+    let upstream = Upstream::start(|asked| match asked.method() {
+        "initialize" => {
+            SESSIONS.fetch_add(1, Ordering::SeqCst);
+            good_legacy(asked, "2025-11-25")
+        }
+        "prompts/get" if SESSIONS.load(Ordering::SeqCst) == 1 => Play::Http(404, vec![], vec![]),
+        _ => good_legacy(asked, "2025-11-25"),
+    })
+    .await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    let result = gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(result["messages"][0]["role"], "user");
+    assert_eq!(SESSIONS.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn an_upstream_may_answer_as_a_stream() {
+    let upstream = Upstream::start(|asked| match (good_modern(asked), asked.method()) {
+        (Play::Json(answer), _) => {
+            Play::Stream(format!("event: message\r\ndata: {answer}\r\n\r\n").into_bytes())
+        }
+        (other, _) => other,
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+}
+
+#[tokio::test]
+async fn initialize_answers_with_a_revision_that_both_know() {
+    let gateway = Gateway::start("").await;
+    for (asked, answered) in [
+        ("2024-11-05", "2024-11-05"),
+        ("2025-03-26", "2025-03-26"),
+        ("2025-06-18", "2025-06-18"),
+        ("2025-11-25", "2025-11-25"),
+        ("2026-07-28", "2025-11-25"),
+        ("2099-01-01", "2025-11-25"),
+    ] {
+        let params = json!({"protocolVersion": asked, "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"}});
+        // Whatever the version header says, the method decides.
+        let client = gateway.client().with("MCP-Protocol-Version", asked);
+        let reply = client.post(&request(0, "initialize", params)).await;
+        let result = &reply.json()["result"];
+        assert_eq!(result["protocolVersion"], answered);
+        assert_eq!(result["serverInfo"]["name"], "promptgate");
+        assert!(result["capabilities"]["prompts"].is_object());
+        let session = reply.header("mcp-session-id").unwrap();
+        assert!(session.len() <= 512 && session.bytes().all(|b| b.is_ascii_graphic()));
+    }
+}
+
+#[tokio::test]
+async fn sessions_live_until_they_are_ended() {
+    let gateway = Gateway::start("").await;
+    let client = gateway.client().legacy("2025-06-18").await;
+    let ping = request(1, "ping", json!({}));
+    assert_eq!(client.post(&ping).await.json()["result"], json!({}));
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let reply = client.post(&ready).await;
+    assert_eq!((reply.status, reply.body.len()), (202, 0));
+    let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
+    assert_eq!(client.post(&answer).await.status, 202);
+    let unknown = client.post(&request(2, "logging/setLevel", json!({"level": "info"}))).await;
+    assert_eq!((unknown.status, unknown.refusal().1), (200, -32601));
+
+    assert_eq!(client.send("DELETE", "/mcp", &[], b"").await.status, 200);
+    assert_eq!(client.post(&ping).await.refusal(), (404, -32600, "session_unknown".into()));
+    assert_eq!(client.send("DELETE", "/mcp", &[], b"").await.status, 404);
+    assert_eq!(gateway.client().send("DELETE", "/mcp", &[], b"").await.status, 400);
+    for forged in ["x", "", "A".repeat(600).as_str()] {
+        let reply = gateway.client().with("Mcp-Session-Id", forged).post(&ping).await;
+        assert_eq!(reply.status, 404, "{forged:?}");
+    }
+}
+
+#[tokio::test]
+async fn sessions_survive_a_restart_with_the_same_key() {
+    let toml =
+        "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
+    let (before, after) = (Gateway::start(toml).await, Gateway::start(toml).await);
+    let mut client = before.client().legacy("2025-06-18").await;
+    client.addr = after.addr;
+    assert_eq!(client.post(&request(1, "ping", json!({}))).await.status, 200);
+    let other = Gateway::start("").await;
+    client.addr = other.addr;
+    assert_eq!(client.post(&request(1, "ping", json!({}))).await.status, 404);
+}
+
+#[tokio::test]
+async fn modern_clients_discover_and_open_no_session() {
+    let gateway = Gateway::start("[server]\ninstructions = \"Ask nicely\"\n").await;
+    let client = gateway.client().with("Mcp-Session-Id", "ignored").with("Last-Event-ID", "7");
+    let reply = client.modern("server/discover", json!({})).await;
+    assert_eq!(reply.header("mcp-session-id"), None);
+    let result = &reply.json()["result"];
+    assert_eq!(result["supportedVersions"], json!(["2026-07-28"]));
+    assert_eq!(result["instructions"], "Ask nicely");
+    assert_eq!(result["resultType"], "complete");
+    assert!(result["ttlMs"].is_u64() && result["cacheScope"] == "public");
+    assert!(result["_meta"]["io.modelcontextprotocol/serverInfo"]["version"].is_string());
+}
+
+#[tokio::test]
+async fn w10_methods_that_are_gone_are_404_in_the_modern_era() {
+    let gateway = Gateway::start("").await;
+    for method in ["initialize", "ping", "logging/setLevel", "tools/list", "prompts/List", "x\u{0}"]
+    {
+        let (body, headers) = modern(3, method, json!({}));
+        let headers: Vec<_> = headers
+            .iter()
+            .filter(|(_, v)| !v.contains('\0'))
+            .map(|(n, v)| (*n, v.as_str()))
+            .collect();
+        let reply =
+            gateway.client().send("POST", "/mcp", &headers, body.to_string().as_bytes()).await;
+        let expected = if method.contains('\0') { 400 } else { 404 };
+        assert_eq!(reply.status, expected, "{method}");
+        assert_eq!(reply.json()["id"], 3);
+    }
+    let notice = json!({"jsonrpc": "2.0", "method": "notifications/whatever", "params": {}});
+    let client = gateway.client().with("MCP-Protocol-Version", "2026-07-28");
+    assert_eq!(client.post(&notice).await.status, 202);
+}
+
+#[tokio::test]
+async fn w11_get_and_delete_are_405_in_the_modern_era() {
+    let gateway = Gateway::start("").await;
+    let client = gateway.client().with("MCP-Protocol-Version", "2026-07-28");
+    for method in ["GET", "DELETE", "PUT"] {
+        let reply = client.send(method, "/mcp", &[("Mcp-Session-Id", "x")], b"").await;
+        assert_eq!((reply.status, reply.header("allow").is_some()), (405, true), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn all_revisions_get_the_same_prompt_dressed_for_them() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    let get = request(1, "prompts/get", json!({"name": "up__p", "arguments": {"a": "b"}}));
+    let modern = gateway.client().ask("prompts/get", get["params"].clone()).await;
+    for revision in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
+        let client = gateway.client().legacy(revision).await;
+        let result: Value = client.post(&get).await.json()["result"].clone();
+        assert_eq!(result["messages"], modern["messages"]);
+        assert!(result.get("resultType").is_none());
+        let list = client.post(&request(2, "prompts/list", json!({}))).await.json();
+        assert_eq!(list["result"], json!({"prompts": [{"name": "up__p"}]}));
+    }
+}

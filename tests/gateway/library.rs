@@ -1,0 +1,66 @@
+//! The library: files in, prompts out, edits seen without a restart.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::support::{Gateway, eventually};
+
+async fn library(files: &[(&str, &str)]) -> (Gateway, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let path = folder.path().display();
+    let toml = format!("[upstreams.lib]\ntransport = \"library\"\npath = \"{path}\"\n");
+    (Gateway::start(&toml).await, folder)
+}
+
+#[tokio::test]
+async fn an_edit_is_visible_without_a_restart() {
+    let (gateway, folder) = library(&[("a.md", "---\nname: a\n---\nfirst")]).await;
+    let client = gateway.client();
+    assert_eq!(client.names().await.0, ["lib__a"]);
+    let text = async || {
+        let result = client.ask("prompts/get", json!({"name": "lib__a"})).await;
+        result["messages"][0]["content"]["text"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(text().await, "first");
+    fs::write(folder.path().join("a.md"), "---\nname: a\n---\nsecond").unwrap();
+    eventually(async || (text().await == "second").then_some(())).await;
+    fs::write(folder.path().join("b.md"), "---\nname: b\n---\nB").unwrap();
+    eventually(async || (client.names().await.0 == ["lib__a", "lib__b"]).then_some(())).await;
+    fs::remove_file(folder.path().join("a.md")).unwrap();
+    eventually(async || (client.names().await.0 == ["lib__b"]).then_some(())).await;
+    fs::write(folder.path().join("b.md"), "---\nname: [\n---\n").unwrap();
+    eventually(async || client.names().await.0.is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn completions_come_from_choices() {
+    let (gateway, _folder) = library(&[(
+        "a.md",
+        "---\nname: a\narguments:\n  - name: tone\n    choices: [warm, wry, dry]\n---\n{{ tone }}",
+    )])
+    .await;
+    let params = json!({"ref": {"type": "ref/prompt", "name": "lib__a"},
+        "argument": {"name": "tone", "value": "w"}});
+    let result = gateway.client().ask("completion/complete", params).await;
+    assert_eq!(
+        result["completion"],
+        json!({"values": ["warm", "wry"], "total": 2, "hasMore": false})
+    );
+}
+
+#[tokio::test]
+async fn a_template_that_runs_away_is_an_error_and_harms_nobody() {
+    let spin = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}";
+    let (gateway, _folder) = library(&[
+        ("spin.md", &format!("---\nname: spin\n---\n{spin}x")),
+        ("good.md", "---\nname: good\n---\nx"),
+    ])
+    .await;
+    let error = gateway.client().ask_error("prompts/get", json!({"name": "lib__spin"})).await;
+    assert_eq!(error["code"], -32603);
+    gateway.client().ask("prompts/get", json!({"name": "lib__good"})).await;
+}

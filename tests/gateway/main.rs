@@ -1,0 +1,15 @@
+//! The gateway as a whole, on real sockets, against upstreams that misbehave. One file per
+//! behaviour; the name of a test says what must hold, led by the row of the fault matrix where
+//! there is one.
+
+mod support;
+
+mod calls;
+mod cli;
+mod cursors;
+mod documents;
+mod eras;
+mod library;
+mod listing;
+mod upstream_faults;
+mod wire;

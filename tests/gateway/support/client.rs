@@ -1,0 +1,208 @@
+//! A client that knows HTTP/1.1 just well enough to say anything.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::PATIENCE;
+
+#[derive(Clone)]
+pub struct Client {
+    pub addr: SocketAddr,
+    /// Sent with every request.
+    headers: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+pub const MODERN: &str = "2026-07-28";
+
+impl Client {
+    pub fn new(addr: SocketAddr) -> Self {
+        Self { addr, headers: Vec::new() }
+    }
+
+    /// The same client with one more header.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A client that has initialized a session of this revision.
+    pub async fn legacy(self, revision: &str) -> Self {
+        let params = json!({"protocolVersion": revision, "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"}});
+        let reply = self.post(&request(0, "initialize", params)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let session = reply.header("mcp-session-id").expect("a session").to_owned();
+        self.with("Mcp-Session-Id", &session)
+    }
+
+    /// Posts a JSON value with the headers that belong to it.
+    pub async fn post(&self, body: &Value) -> Reply {
+        self.post_bytes(body.to_string().as_bytes()).await
+    }
+
+    pub async fn post_bytes(&self, body: &[u8]) -> Reply {
+        self.send("POST", "/mcp", &[("Content-Type", "application/json")], body).await
+    }
+
+    /// A modern request with its metadata and headers.
+    pub async fn modern(&self, method: &str, params: Value) -> Reply {
+        let (body, headers) = modern(1, method, params);
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        self.send("POST", "/mcp", &headers, body.to_string().as_bytes()).await
+    }
+
+    /// The result of a modern request.
+    pub async fn ask(&self, method: &str, params: Value) -> Value {
+        let reply = self.modern(method, params).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let message = reply.json();
+        assert_eq!(message["id"], 1, "{message}");
+        assert!(message.get("error").is_none(), "{message}");
+        message["result"].clone()
+    }
+
+    /// The error of a modern request that is answered by JSON-RPC.
+    pub async fn ask_error(&self, method: &str, params: Value) -> Value {
+        let reply = self.modern(method, params).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let message = reply.json();
+        assert!(message.get("result").is_none(), "{message}");
+        message["error"].clone()
+    }
+
+    /// The names of all pages, and how many pages there were.
+    pub async fn names(&self) -> (Vec<String>, usize) {
+        let (mut names, mut params, mut pages) = (Vec::new(), json!({}), 0);
+        loop {
+            let result = self.ask("prompts/list", params).await;
+            pages += 1;
+            let prompts = result["prompts"].as_array().expect("prompts").iter();
+            names.extend(prompts.map(|p| p["name"].as_str().expect("name").to_owned()));
+            match result.get("nextCursor") {
+                Some(cursor) => params = json!({"cursor": cursor}),
+                None => return (names, pages),
+            }
+        }
+    }
+
+    pub async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Reply {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+        let own = self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        let all: Vec<_> = headers.iter().copied().chain(own).collect();
+        if !all.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            head.push_str("Host: localhost\r\n");
+        }
+        for (name, value) in all {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if method == "POST" {
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        let request = [head.as_bytes(), b"\r\n", body].concat();
+        self.raw(&request).await.expect("an answer")
+    }
+
+    /// Sends bytes as they are and reads until the other side closes.
+    pub async fn raw(&self, request: &[u8]) -> Option<Reply> {
+        let mut stream = TcpStream::connect(self.addr).await.unwrap();
+        let exchange = async {
+            // The gateway may answer, and close, before it has read everything.
+            let _ = stream.write_all(request).await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            answer
+        };
+        let answer = timeout(PATIENCE, exchange).await.expect("an answer in time");
+        Reply::parse(&answer)
+    }
+}
+
+impl Reply {
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")?;
+        let head = std::str::from_utf8(&bytes[..end]).ok()?;
+        let mut lines = head.split("\r\n");
+        let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let headers: Vec<_> = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+            .collect();
+        let mut reply = Self { status, headers, body: bytes[end + 4..].to_vec() };
+        if reply.header("transfer-encoding") == Some("chunked") {
+            reply.body = dechunk(&reply.body);
+        }
+        Some(reply)
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The message: the body, or the data of the only event of a stream.
+    pub fn json(&self) -> Value {
+        let text = String::from_utf8(self.body.clone()).expect("UTF-8");
+        let data = text.lines().find_map(|line| line.strip_prefix("data: "));
+        serde_json::from_str(data.unwrap_or(&text)).unwrap_or_else(|e| panic!("{e}: {text}"))
+    }
+
+    /// (status, code, reason) of an error.
+    pub fn refusal(&self) -> (u16, i64, String) {
+        let message = self.json();
+        let reason = message["error"]["data"]["reason"].as_str().unwrap_or_default().to_owned();
+        (self.status, message["error"]["code"].as_i64().unwrap_or_default(), reason)
+    }
+}
+
+pub fn request(id: u64, method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+/// A modern request and the headers that repeat it.
+pub fn modern(id: u64, method: &str, params: Value) -> (Value, Vec<(&'static str, String)>) {
+    let mut headers = vec![
+        ("Content-Type", "application/json".to_owned()),
+        ("MCP-Protocol-Version", MODERN.to_owned()),
+        ("Mcp-Method", method.to_owned()),
+    ];
+    if method == "prompts/get" {
+        let name = params["name"].as_str().unwrap_or_default();
+        headers.push(("Mcp-Name", promptgate::domain::mcp_name::encode(name).into_owned()));
+    }
+    let mut body = request(id, method, params);
+    body["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    (body, headers)
+}
+
+fn dechunk(mut bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") {
+        let size = std::str::from_utf8(&bytes[..end]).ok();
+        let size = size.and_then(|s| usize::from_str_radix(s, 16).ok()).unwrap_or(0);
+        let Some(chunk) = bytes.get(end + 2..end + 2 + size).filter(|_| size > 0) else {
+            break;
+        };
+        out.extend_from_slice(chunk);
+        bytes = &bytes[(end + 4 + size).min(bytes.len())..];
+    }
+    out
+}

@@ -1,0 +1,52 @@
+//! A gateway on a free port.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use promptgate::app::App;
+use promptgate::config::Config;
+
+use super::Client;
+
+pub struct Gateway {
+    app: App,
+    pub addr: SocketAddr,
+}
+
+impl Gateway {
+    /// Starts a gateway; `toml` goes behind a `[server]` table with a free port.
+    pub async fn start(toml: &str) -> Self {
+        let config = Config::parse("test", &with_port(toml), Path::new("."), &[]);
+        let config = config.unwrap_or_else(|e| panic!("{e}"));
+        let app = App::start(config).await.unwrap();
+        let addr = app.local_addr();
+        Self { app, addr }
+    }
+
+    /// Starts a gateway in front of these upstreams.
+    pub async fn before(upstreams: &[(&str, &super::Upstream)]) -> Self {
+        Self::start(&upstream_tables(upstreams)).await
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.addr)
+    }
+
+    /// What each upstream contributes: (id, prompts, reason of failure).
+    pub async fn summary(&self) -> Vec<(String, usize, Option<&'static str>)> {
+        let summary = self.app.summary().await;
+        summary.into_iter().map(|u| (u.id, u.prompts, u.failure.map(|f| f.reason()))).collect()
+    }
+}
+
+pub fn upstream_tables(upstreams: &[(&str, &super::Upstream)]) -> String {
+    upstreams.iter().map(|(id, upstream)| upstream.table(id)).collect()
+}
+
+fn with_port(toml: &str) -> String {
+    let listen = "listen = \"127.0.0.1:0\"";
+    match toml.split_once("[server]\n") {
+        Some((before, after)) => format!("{before}[server]\n{listen}\n{after}"),
+        None => format!("[server]\n{listen}\n{toml}"),
+    }
+}

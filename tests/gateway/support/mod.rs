@@ -1,0 +1,28 @@
+//! What the tests share: a gateway in this process, a client that can send anything, upstreams
+//! that can answer anything.
+
+pub mod client;
+pub mod gateway;
+pub mod upstream;
+
+pub use client::Client;
+pub use gateway::Gateway;
+pub use upstream::{Asked, Play, Upstream};
+
+use std::time::Duration;
+
+/// No test waits longer than this for anything; what takes it is broken.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks again until the answer is there: for what happens by itself, without an event to wait for.
+pub async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking).await.expect("it never happened")
+}

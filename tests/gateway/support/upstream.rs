@@ -1,0 +1,272 @@
+//! An upstream that answers by a script, well or badly.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+
+/// What the upstream was asked.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// As they came, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The JSON-RPC message; null for requests without a body.
+    pub message: Value,
+    /// How many connections were opened before this one.
+    pub connection: usize,
+}
+
+/// What it does about it.
+#[derive(Clone, Debug)]
+pub enum Play {
+    /// 200 with this JSON.
+    Json(Value),
+    /// A status, headers and a body of exactly these bytes.
+    Http(u16, Vec<(&'static str, String)>, Vec<u8>),
+    /// 200 with an event stream of these bytes, then the end.
+    Stream(Vec<u8>),
+    /// This head, then these bytes over and over until nobody reads them.
+    Endless(String, Vec<u8>),
+    /// These bytes, then the connection breaks.
+    Break(Vec<u8>),
+    /// These bytes, then nothing until the other side gives up.
+    Stall(Vec<u8>),
+}
+
+/// Never answers.
+pub const HANG: Play = Play::Stall(Vec::new());
+
+pub struct Upstream {
+    pub addr: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    accepting: AbortHandle,
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Upstream {
+    /// Answers every request with what `script` says.
+    pub async fn start(script: impl Fn(&Asked) -> Play + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let (script, log) = (Arc::new(script), asked.clone());
+        let accepting = tokio::spawn(async move {
+            let mut connection = 0;
+            while let Ok((stream, _)) = listener.accept().await {
+                let (script, log) = (script.clone(), log.clone());
+                tokio::spawn(async move { serve(stream, connection, &*script, &log).await });
+                connection += 1;
+            }
+        });
+        Self { addr, asked, accepting: accepting.abort_handle() }
+    }
+
+    /// A modern upstream; `script` may answer what it likes, the rest is answered well.
+    pub async fn modern(script: impl Fn(&Asked) -> Option<Play> + Send + Sync + 'static) -> Self {
+        Self::start(move |asked| script(asked).unwrap_or_else(|| good_modern(asked))).await
+    }
+
+    /// A modern upstream with these prompts, each of which answers its name and arguments.
+    pub async fn with_prompts(names: &[&str]) -> Self {
+        let prompts: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+        Self::modern(move |asked| {
+            (asked.method() == "prompts/list").then(|| asked.list(&json!(prompts)))
+        })
+        .await
+    }
+
+    /// Its table in the configuration. Waits are short, so that tests see their end.
+    pub fn table(&self, id: &str) -> String {
+        self.patient_table(id)
+            + "page_timeout = \"300ms\"\nwalk_timeout = \"600ms\"\ntimeout = \"300ms\"\n"
+    }
+
+    /// Its table with the default waits, for tests in which something is meant to last.
+    pub fn patient_table(&self, id: &str) -> String {
+        format!("[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{}/mcp\"\n", self.addr)
+    }
+
+    /// Waits until it was asked this.
+    pub async fn was_asked(&self, method: &str) {
+        super::eventually(async || self.methods().iter().any(|m| m == method).then_some(())).await;
+    }
+
+    /// Everything that it was asked so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// The methods that it was asked, in their order.
+    pub fn methods(&self) -> Vec<String> {
+        self.asked().iter().map(|asked| asked.method().to_owned()).collect()
+    }
+}
+
+impl Asked {
+    pub fn method(&self) -> &str {
+        self.message["method"].as_str().unwrap_or_default()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A JSON-RPC result for this request.
+    pub fn result(&self, result: Value) -> Play {
+        Play::Json(json!({"jsonrpc": "2.0", "id": self.message["id"], "result": result}))
+    }
+
+    pub fn error(&self, code: i64, message: &str) -> Play {
+        let error = json!({"code": code, "message": message});
+        Play::Json(json!({"jsonrpc": "2.0", "id": self.message["id"], "error": error}))
+    }
+
+    /// A whole modern list.
+    pub fn list(&self, prompts: &Value) -> Play {
+        self.result(json!({"resultType": "complete", "ttlMs": 60_000, "cacheScope": "public",
+            "prompts": prompts}))
+    }
+
+    /// A get whose one message is this content.
+    pub fn content(&self, content: Value) -> Play {
+        let messages = json!([{"role": "user", "content": content}]);
+        self.result(json!({"resultType": "complete", "messages": messages}))
+    }
+}
+
+/// Discovers, lists one prompt `p`, echoes gets, completes nothing.
+pub fn good_modern(asked: &Asked) -> Play {
+    let params = &asked.message["params"];
+    match asked.method() {
+        "server/discover" => asked.result(json!({
+            "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"prompts": {}, "completions": {}},
+        })),
+        "prompts/list" => asked.list(&json!([{"name": "p"}])),
+        "prompts/get" => {
+            let text = format!("{} {}", params["name"], params["arguments"]);
+            asked.content(json!({"type": "text", "text": text}))
+        }
+        "completion/complete" => {
+            asked.result(json!({"resultType": "complete", "completion": {"values": []}}))
+        }
+        _ => asked.error(-32601, "method not found"),
+    }
+}
+
+/// Initializes, as a server that knows nothing newer does.
+pub fn good_legacy(asked: &Asked, revision: &str) -> Play {
+    match asked.method() {
+        "server/discover" => Play::Http(
+            400,
+            vec![("Content-Type", "application/json".into())],
+            br#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request"},"id":null}"#
+                .to_vec(),
+        ),
+        "initialize" => {
+            let result = json!({"protocolVersion": revision,
+                "capabilities": {"prompts": {}, "completions": {}},
+                "serverInfo": {"name": "legacy", "version": "1"}});
+            let Play::Json(answer) = asked.result(result) else { unreachable!() };
+            let headers = vec![
+                ("Content-Type", "application/json".to_owned()),
+                ("Mcp-Session-Id", "legacy-session".to_owned()),
+            ];
+            Play::Http(200, headers, answer.to_string().into_bytes())
+        }
+        "notifications/initialized" => Play::Http(202, vec![], vec![]),
+        _ => good_modern(asked),
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    connection: usize,
+    script: &(dyn Fn(&Asked) -> Play + Send + Sync),
+    log: &Mutex<Vec<Asked>>,
+) {
+    while let Some(asked) = read_request(&mut stream, connection).await {
+        log.lock().unwrap().push(asked.clone());
+        let written = match script(&asked) {
+            Play::Json(json) => {
+                let headers = vec![("Content-Type", "application/json".to_owned())];
+                write(&mut stream, 200, &headers, json.to_string().as_bytes()).await
+            }
+            Play::Http(status, headers, body) => write(&mut stream, status, &headers, &body).await,
+            Play::Stream(body) => {
+                let headers = vec![("Content-Type", "text/event-stream".to_owned())];
+                write(&mut stream, 200, &headers, &body).await
+            }
+            Play::Endless(head, piece) => {
+                let mut written = stream.write_all(head.as_bytes()).await;
+                while written.is_ok() {
+                    written = stream.write_all(&piece).await;
+                }
+                written
+            }
+            Play::Break(bytes) => {
+                let _ = stream.write_all(&bytes).await;
+                return;
+            }
+            Play::Stall(bytes) => {
+                let _ = stream.write_all(&bytes).await;
+                let _ = stream.read(&mut [0]).await;
+                return;
+            }
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
+            break end;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
+    let mut lines = head.split("\r\n");
+    lines.next()?;
+    let headers: Vec<_> = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
+    let mut body = bytes[end + 4..].to_vec();
+    while body.len() < length {
+        if stream.read_buf(&mut body).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let message = serde_json::from_slice(&body).unwrap_or_default();
+    Some(Asked { headers, message, connection })
+}
+
+async fn write(
+    stream: &mut TcpStream,
+    status: u16,
+    headers: &[(&str, String)],
+    body: &[u8],
+) -> std::io::Result<()> {
+    let mut head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all(&[head.as_bytes(), b"\r\n", body].concat()).await
+}

@@ -1,0 +1,242 @@
+//! Upstreams that break the rules (fault matrix, U): the fault has a name, nothing hangs, nothing
+//! grows, and none of their words are repeated.
+
+use serde_json::{Value, json};
+
+use crate::support::upstream::HANG;
+use crate::support::{Asked, Gateway, Play, Upstream};
+
+/// What a get brings whose upstream does this.
+async fn error_of(play: impl Fn(&Asked) -> Play + Send + Sync + 'static) -> Value {
+    let upstream =
+        Upstream::modern(move |asked| (asked.method() == "prompts/get").then(|| play(asked))).await;
+    let table = upstream.table("up") + "max_message = \"64KiB\"\n";
+    let gateway = Gateway::start(&table).await;
+    let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(error["code"], -32603, "{error}");
+    assert_eq!(error["data"]["upstream"], "up");
+    error
+}
+
+async fn reason_of(play: impl Fn(&Asked) -> Play + Send + Sync + 'static) -> String {
+    error_of(play).await["data"]["reason"].as_str().unwrap().to_owned()
+}
+
+fn json_bytes(body: &str) -> Play {
+    let headers = vec![("Content-Type", "application/json".to_owned())];
+    Play::Http(200, headers, body.as_bytes().to_vec())
+}
+
+#[tokio::test]
+async fn u6_answers_that_are_no_answers_are_protocol_errors() {
+    for body in [
+        "SECRET not json",
+        "7",
+        "{\"jsonrpc\":\"1.0\",\"id\":2,\"result\":{}}",
+        "{\"jsonrpc\":\"2.0\",\"id\":2,\"id\":2,\"result\":{}}",
+        "",
+    ] {
+        let error = error_of(move |_| json_bytes(body)).await;
+        assert_eq!(error["data"]["reason"], "upstream_protocol_error", "{body}");
+        assert!(!error.to_string().contains("SECRET"), "{error}");
+    }
+    for result in [
+        json!([]),
+        json!({}),
+        json!({"messages": {}}),
+        json!({"resultType": "partial", "messages": []}),
+        json!({"messages": [], "description": 7}),
+    ] {
+        let reason = reason_of(move |asked| asked.result(result.clone())).await;
+        assert_eq!(reason, "upstream_protocol_error");
+    }
+    let both = |asked: &Asked| {
+        let Play::Json(mut answer) = asked.result(json!({"messages": []})) else { unreachable!() };
+        answer["error"] = json!({"code": 1, "message": ""});
+        Play::Json(answer)
+    };
+    assert_eq!(reason_of(both).await, "upstream_protocol_error");
+}
+
+#[tokio::test]
+async fn u5_statuses_have_names_and_redirects_lead_nowhere_else() {
+    for (status, reason) in [
+        (202, "upstream_protocol_error"),
+        (204, "upstream_protocol_error"),
+        (302, "upstream_http_error"),
+        (401, "upstream_auth_failed"),
+        (403, "upstream_auth_failed"),
+        (404, "upstream_http_error"),
+        (429, "upstream_rate_limited"),
+        (500, "upstream_http_error"),
+        (502, "upstream_http_error"),
+    ] {
+        let play = move |_: &Asked| Play::Http(status, vec![("Retry-After", "1".into())], vec![]);
+        assert_eq!(reason_of(play).await, reason, "{status}");
+    }
+    let html = vec![("Content-Type", "text/html".to_owned())];
+    let page = move |_: &Asked| Play::Http(200, html.clone(), b"<h1>hi".to_vec());
+    assert_eq!(reason_of(page).await, "upstream_protocol_error");
+    let target = Upstream::start(|asked| asked.content(json!({"type": "text", "text": "x"}))).await;
+    let away = format!("http://{}/mcp", target.addr);
+    let redirect = move |_: &Asked| Play::Http(307, vec![("Location", away.clone())], vec![]);
+    assert_eq!(reason_of(redirect).await, "upstream_http_error");
+    assert!(target.asked().is_empty(), "another origin gets neither call nor credential");
+}
+
+#[tokio::test]
+async fn u3_a_connection_that_breaks_is_told_at_once() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
+    for bytes in ["", "HTTP/1.1 200", head] {
+        let reason = reason_of(move |_| Play::Break(bytes.as_bytes().to_vec())).await;
+        assert_eq!(reason, "upstream_reset", "{bytes:?}");
+    }
+    let ended = |_: &Asked| Play::Stream(b": nothing\n\n".to_vec());
+    assert_eq!(reason_of(ended).await, "upstream_reset");
+    let seen = Upstream::modern(|asked| {
+        let Play::Json(answer) = asked.content(json!({"type": "text", "text": "x"})) else {
+            unreachable!()
+        };
+        let stream = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n\
+             id: 1\ndata:\n\ndata: {answer}\n\n"
+        );
+        (asked.method() == "prompts/get").then(|| Play::Break(stream.into_bytes()))
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &seen)]).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+}
+
+#[tokio::test]
+async fn u4_silence_and_heartbeats_end_at_the_deadline() {
+    assert_eq!(reason_of(|_| HANG).await, "upstream_timeout");
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n";
+    let beat = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: alive\n\n";
+    for start in [head, beat] {
+        let upstream = Upstream::modern(move |asked| {
+            let stall = Play::Stall(start.as_bytes().to_vec());
+            (asked.method() == "prompts/get").then_some(stall)
+        })
+        .await;
+        let gateway = Gateway::before(&[("up", &upstream)]).await;
+        let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+        assert_eq!(error["data"]["reason"], "upstream_timeout");
+    }
+}
+
+#[tokio::test]
+async fn u7_messages_for_nobody_pass_by_and_the_answer_still_comes() {
+    let upstream = Upstream::modern(|asked| {
+        let id = &asked.message["id"];
+        let stranger = json!({"jsonrpc": "2.0", "id": id.to_string(), "result": {}});
+        let request =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": {}});
+        let notice = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
+        let Play::Json(answer) = asked.content(json!({"type": "text", "text": "mine"})) else {
+            unreachable!()
+        };
+        let stream = format!(
+            "event: message\ndata: {stranger}\n\ndata: {request}\n\ndata: {notice}\n\n\
+             event: other\ndata: {answer}\n\ndata: {answer}\n\ndata: {answer}\n\n"
+        );
+        (asked.method() == "prompts/get").then(|| Play::Stream(stream.into_bytes()))
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    let result = gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(result["messages"][0]["content"]["text"], "mine");
+    let wrong = |_: &Asked| json_bytes(r#"{"jsonrpc":"2.0","id":"x","result":{"messages":[]}}"#);
+    assert_eq!(reason_of(wrong).await, "upstream_protocol_error");
+}
+
+#[tokio::test]
+async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
+    let big = |size: usize| {
+        move |asked: &Asked| {
+            let Play::Json(answer) = asked.content(json!({"type": "text", "text": ""})) else {
+                unreachable!()
+            };
+            let body = answer.to_string();
+            let text = "x".repeat(size - body.len());
+            json_bytes(&body.replace("\"text\":\"\"", &format!("\"text\":\"{text}\"")))
+        }
+    };
+    assert_eq!(reason_of(big((64 << 10) + 1)).await, "upstream_too_large");
+    let endless = |content_type: &str, piece: &str| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\n\r\n");
+        let piece = piece.repeat(1000).into_bytes();
+        move |_: &Asked| Play::Endless(head.clone(), piece.clone())
+    };
+    assert_eq!(reason_of(endless("application/json", "[")).await, "upstream_too_large");
+    assert_eq!(reason_of(endless("text/event-stream", "data: x\n")).await, "upstream_too_large");
+    assert_eq!(reason_of(endless("text/event-stream", ": comment\n")).await, "upstream_too_large");
+    let headers = |_: &Asked| {
+        Play::Endless("HTTP/1.1 200 OK\r\n".into(), "X-Header: y\r\n".repeat(100).into_bytes())
+    };
+    assert_eq!(reason_of(headers).await, "upstream_reset");
+    let zipped = |_: &Asked| {
+        let headers = vec![
+            ("Content-Type", "application/json".to_owned()),
+            ("Content-Encoding", "gzip".to_owned()),
+        ];
+        Play::Http(200, headers, b"\x1f\x8b".to_vec())
+    };
+    assert_eq!(reason_of(zipped).await, "upstream_protocol_error");
+
+    let upstream = Upstream::modern(move |asked| {
+        (asked.method() == "prompts/get").then(|| big(64 << 10)(asked))
+    })
+    .await;
+    let gateway = Gateway::start(&(upstream.table("up") + "max_message = \"64KiB\"\n")).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+}
+
+#[tokio::test]
+async fn u9_lists_without_end_fail_and_the_others_stay() {
+    let next = |cursor: fn(usize) -> String| {
+        let pages = std::sync::atomic::AtomicUsize::new(0);
+        move |asked: &Asked| {
+            let page = pages.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let result = json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+                "prompts": [], "nextCursor": cursor(page)});
+            (asked.method() == "prompts/list").then(|| asked.result(result))
+        }
+    };
+    let good = Upstream::with_prompts(&["p"]).await;
+    for cursor in [
+        (|page| page.to_string()) as fn(usize) -> String,
+        |_| "same".to_owned(),
+        |page| ["A", "B"][page % 2].to_owned(),
+        |_| String::new(),
+    ] {
+        let bad = Upstream::modern(next(cursor)).await;
+        let toml = good.table("good") + &bad.table("bad") + "max_pages = 10\n";
+        let gateway = Gateway::start(&toml).await;
+        let list = gateway.client().ask("prompts/list", json!({})).await;
+        assert_eq!(list["prompts"], json!([{"name": "good__p"}]));
+        let incomplete = &list["_meta"]["promptgate/incomplete"][0];
+        assert_eq!(
+            (&incomplete["upstream"], &incomplete["reason"]),
+            (&json!("bad"), &json!("pagination_limit"))
+        );
+        let walked = bad.methods().iter().filter(|m| *m == "prompts/list").count();
+        assert!(walked <= 10 * 5, "bounded, with a few retries: {walked}");
+    }
+}
+
+#[tokio::test]
+async fn u9_an_empty_cursor_is_followed() {
+    let upstream = Upstream::modern(|asked| {
+        let second = asked.message["params"].get("cursor").is_some();
+        let mut result = json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+            "prompts": [{"name": if second { "b" } else { "a" }}]});
+        if !second {
+            result["nextCursor"] = "".into();
+        }
+        (asked.method() == "prompts/list").then(|| asked.result(result))
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    assert_eq!(gateway.client().names().await.0, ["up__a", "up__b"]);
+}
