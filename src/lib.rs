@@ -12,6 +12,9 @@
 //! only writer of the catalog. `domain` holds what MCP means, without runtime or clock.
 //! ARCHITECTURE.md tells the whole picture and its laws; the modules stand here in reading order.
 
+// A stranger's input must never end the process; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+
 pub mod cli;
 pub mod app;
 pub mod shutdown;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::request;
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, Play, Upstream, eventually};
+use crate::support::{Gateway, Upstream, eventually};
 
 /// An upstream with one prompt, whose gets are answered with `content`.
 async fn answering(content: Value) -> (Gateway, Upstream) {
@@ -96,7 +96,8 @@ async fn errors_of_upstreams_pass_or_are_translated() {
     };
     for code in [-32602, -32603, 7] {
         let error = error(&code.to_string()).await;
-        assert_eq!(error, json!({"code": code, "message": "their  [31mwords"}));
+        let data = json!({"reason": "upstream_error", "upstream": "up"});
+        assert_eq!(error, json!({"code": code, "message": "their  [31mwords", "data": data}));
     }
     for code in [-32601, -32000, -32020, -32022] {
         let error = error(&code.to_string()).await;

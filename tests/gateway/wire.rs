@@ -10,6 +10,8 @@ async fn gateway() -> (Gateway, Upstream) {
     (Gateway::before(&[("up", &upstream)]).await, upstream)
 }
 
+type HeaderList = Vec<(&'static str, String)>;
+
 /// A client of each era: every refusal that does not depend on one holds for both.
 async fn clients(gateway: &Gateway) -> Vec<Client> {
     let mut clients = vec![gateway.client().with("MCP-Protocol-Version", MODERN)];
@@ -215,14 +217,14 @@ async fn w8_headers_that_do_not_repeat_the_body_are_32020() {
     let (gateway, _upstream) = gateway().await;
     let (body, good) = modern(1, "prompts/get", json!({"name": "up__p"}));
     let body = body.to_string();
-    let send = async |change: &dyn Fn(&mut Vec<(&'static str, String)>)| {
+    let send = async |change: &dyn Fn(&mut HeaderList)| {
         let mut headers = good.clone();
         change(&mut headers);
         let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
         gateway.client().send("POST", "/mcp", &headers, body.as_bytes()).await
     };
     let set = |name: &'static str, value: &'static str| {
-        move |headers: &mut Vec<(&'static str, String)>| {
+        move |headers: &mut HeaderList| {
             let header = headers.iter_mut().find(|(n, _)| *n == name).unwrap();
             header.1 = value.to_owned();
         }

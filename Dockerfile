@@ -1,0 +1,25 @@
+# Two stages: the first builds, the second holds the binary, certificates and a place for prompts.
+FROM rust:1.95-slim-bookworm AS build
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+# The manifest names targets of the tests; their sources are not needed to build the binary.
+COPY tests/interop/rmcp tests/interop/rmcp
+RUN cargo build --release --locked --bin promptgate
+
+FROM debian:bookworm-slim
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --no-create-home promptgate
+COPY --from=build /src/target/release/promptgate /usr/local/bin/promptgate
+WORKDIR /etc/promptgate
+COPY gateway.toml ./
+COPY examples examples
+USER promptgate
+EXPOSE 8080
+# In a container loopback is nobody's: publish the port where something authenticates in front.
+ENV PROMPTGATE__SERVER__LISTEN=0.0.0.0:8080 PROMPTGATE__SERVER__INSECURE=true
+HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
+    CMD ["promptgate", "list", "--json", "--url", "http://127.0.0.1:8080/mcp"]
+ENTRYPOINT ["promptgate"]
