@@ -36,7 +36,14 @@ impl App {
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let tasks = &shutdown.background;
         let router = Arc::new(Router::start(&config, sealer.clone(), tasks, &shutdown.stop));
-        let sessions = Sessions::new(&config, Gate, router.clone(), sealer, tasks.clone());
+        let sessions = Sessions::new(
+            &config,
+            Gate,
+            router.clone(),
+            sealer,
+            tasks.clone(),
+            shutdown.drain.clone(),
+        );
         let listener = Listener {
             socket,
             endpoint: Arc::new(Endpoint::new(&config.server, Arc::new(sessions))),

@@ -41,6 +41,9 @@ pub struct Listing {
     pub on_failure: OnFailure,
     /// Cap of the `ttlMs` that is handed out.
     pub ttl_max: Duration,
+    /// Quiet time before a change is announced, and the longest wait.
+    pub settle: Duration,
+    pub settle_max: Duration,
 }
 
 /// What becomes of an upstream's prompts while its list cannot be walked.
@@ -133,8 +136,12 @@ fn listing(mut section: Section<'_>) -> Listing {
         deadline: section.duration("deadline", Duration::from_secs(5), Duration::ZERO),
         on_failure: section.choice("on_failure", OnFailure::Stale, &on_failure),
         ttl_max: section.duration("ttl_max", Duration::from_secs(300), Duration::ZERO),
+        settle: section.duration("settle", Duration::from_millis(200), Duration::ZERO),
+        settle_max: section.duration("settle_max", Duration::from_secs(2), Duration::ZERO),
     };
-    section.not_yet(&["settle", "settle_max"]);
+    if listing.settle > listing.settle_max {
+        section.mistake("settle_max", "must not be shorter than listing.settle");
+    }
     section.finish();
     listing
 }
@@ -190,6 +197,8 @@ mod tests {
                 idle: secs(75),
                 json_depth: 64,
                 in_flight: 4096,
+                streams: 16384,
+                stream_lifetime: secs(3600),
                 keep_alive: secs(15),
                 h2_streams: 100,
                 session_lifetime: secs(30 * 24 * 3600),
@@ -201,7 +210,10 @@ mod tests {
         );
         let (deadline, ttl_max) = (secs(5), secs(300));
         let on_failure = OnFailure::Stale;
-        assert_eq!(listing, Listing { page_size: 1000, deadline, on_failure, ttl_max });
+        let (settle, settle_max) = (Duration::from_millis(200), secs(2));
+        let page_size = 1000;
+        let expected = Listing { page_size, deadline, on_failure, ttl_max, settle, settle_max };
+        assert_eq!(listing, expected);
         assert_eq!(telemetry, Telemetry { log: "info".into(), log_format: LogFormat::Auto });
     }
 

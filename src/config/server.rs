@@ -51,6 +51,10 @@ pub struct Limits {
     pub json_depth: usize,
     /// Requests at once, over all callers.
     pub in_flight: usize,
+    /// Open event streams.
+    pub streams: usize,
+    /// Of legacy GET streams; zero is no limit.
+    pub stream_lifetime: Duration,
     /// Until an answer becomes a stream, and between comments on a silent one.
     pub keep_alive: Duration,
     pub h2_streams: usize,
@@ -125,6 +129,12 @@ fn limits(mut section: Section<'_>) -> Limits {
         // The scan is recursive: the stack of a worker thread bounds it.
         json_depth: section.count("json_depth", 64, 8..=256),
         in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
+        streams: section.count("streams", 16_384, 1..=1_000_000),
+        stream_lifetime: section.duration(
+            "stream_lifetime",
+            Duration::from_secs(3_600),
+            Duration::ZERO,
+        ),
         keep_alive: section.duration("keep_alive", Duration::from_secs(15), millis),
         h2_streams: section.count("h2_streams", 100, 1..=10_000),
         session_lifetime: section.duration(
@@ -141,9 +151,7 @@ fn limits(mut section: Section<'_>) -> Limits {
         "tls_handshake",
         "batch_items",
         "in_flight_bytes",
-        "streams",
         "streams_per_caller",
-        "stream_lifetime",
         "question_timeout",
         "question_rounds",
         "parked_calls",

@@ -12,6 +12,7 @@ pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// Appends the members of a peer's `_meta` that may pass, each followed by a comma.
 pub fn write_foreign(meta: Json<'_>, out: &mut String) {

@@ -37,5 +37,6 @@ pub const INITIALIZE: &str = "initialize";
 pub const INITIALIZED: &str = "notifications/initialized";
 pub const PING: &str = "ping";
 pub const DISCOVER: &str = "server/discover";
+pub const LISTEN: &str = "subscriptions/listen";
 pub const CANCELLED: &str = "notifications/cancelled";
 pub const LIST_CHANGED: &str = "notifications/prompts/list_changed";

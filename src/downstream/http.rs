@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -11,9 +11,11 @@ use tokio::time::timeout;
 use super::body::{self, Accepts};
 use super::guard::Guard;
 use super::respond::{self, Body};
-use super::sse::{EventStream, Last};
+use super::sse::EventStream;
 use crate::config::{Limits, Server};
 use crate::domain::fault::TransportFault;
+use crate::session::dialect::result_message;
+use crate::session::notices::Notices;
 use crate::session::{Ending, Pending, Refusal, Sessions, Turn};
 
 /// The HTTP side of the gateway.
@@ -24,6 +26,8 @@ pub struct Endpoint {
     limits: Limits,
     /// One permit for each request that is being worked on.
     in_flight: Arc<Semaphore>,
+    /// One permit for each open stream of notices.
+    streams: Arc<Semaphore>,
 }
 
 impl Endpoint {
@@ -34,6 +38,7 @@ impl Endpoint {
             path: server.path.clone(),
             limits: server.limits.clone(),
             in_flight: Arc::new(Semaphore::new(server.limits.in_flight)),
+            streams: Arc::new(Semaphore::new(server.limits.streams)),
         }
     }
 
@@ -79,13 +84,26 @@ impl Endpoint {
         }
         match *request.method() {
             Method::POST => self.post(request).await,
+            Method::GET => {
+                let headers = body::read_headers(request.headers());
+                let caller = self.sessions.authenticate()?;
+                let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
+                let notices = self.sessions.open_stream(
+                    &headers,
+                    last_event,
+                    &caller,
+                    &self.path,
+                    now_secs(),
+                )?;
+                self.notices(notices, body::read_accept(request.headers())?)
+            }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
                 let caller = self.sessions.authenticate()?;
                 self.sessions.end(&headers, &caller, &self.path, now_secs())?;
                 Ok(respond::plain(StatusCode::OK))
             }
-            _ => Err(TransportFault::MethodNotAllowed { allow: "POST, DELETE" }.into()),
+            _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
         }
     }
 
@@ -102,14 +120,14 @@ impl Endpoint {
         drop(bytes);
         match turn {
             Turn::Accepted => Ok(respond::accepted()),
-            Turn::Answer { id, result, session } => {
-                let message = respond::result_message(&id, &result);
+            Turn::Answer { message, session } => {
                 let response = match accepts {
-                    Accepts::StreamOnly => self.stream(Box::pin(async { Some(message) })),
+                    Accepts::StreamOnly => self.stream(async { Some(message) }),
                     Accepts::Both | Accepts::JsonOnly => respond::json(message),
                 };
                 Ok(respond::with_session(response, session.as_deref()))
             }
+            Turn::Listen(notices) => self.notices(notices, accepts),
             Turn::Pending(pending) => {
                 self.answer(perform(self.sessions.clone(), pending, permit), accepts).await
             }
@@ -132,8 +150,8 @@ impl Endpoint {
             Some(Answer::Message(message)) => Ok(respond::json(message)),
             Some(Answer::Refused(refusal)) => Err(refusal.into()),
             // A cancelled call ends as an empty stream (2025-11-25, cancellation).
-            Some(Answer::Cancelled) => Ok(self.stream(Box::pin(async { None }))),
-            None => Ok(self.stream(Box::pin(async move {
+            Some(Answer::Cancelled) => Ok(self.stream(async { None })),
+            None => Ok(self.stream(async move {
                 match answer.await {
                     Answer::Message(message) => Some(message),
                     Answer::Refused(Refusal { fault, id, dialect }) => {
@@ -141,14 +159,29 @@ impl Endpoint {
                     }
                     Answer::Cancelled => None,
                 }
-            }))),
+            })),
         }
     }
 
-    fn stream(&self, last: Last) -> Response<Body> {
-        respond::events(EventStream::new(last, self.limits.keep_alive))
+    fn stream(
+        &self,
+        message: impl Future<Output = Option<String>> + Send + 'static,
+    ) -> Response<Body> {
+        respond::events(EventStream::answer(message, self.limits.keep_alive))
+    }
+
+    /// A stream of notices; listening as JSON is impossible.
+    fn notices(&self, notices: Notices, accepts: Accepts) -> Result<Response<Body>, Refused> {
+        if accepts == Accepts::JsonOnly {
+            return Err(TransportFault::NotAcceptable.into());
+        }
+        let place = self.streams.clone().try_acquire_owned();
+        let place = place.map_err(|_| TransportFault::Overloaded)?;
+        Ok(respond::events(EventStream::notices(notices, place, self.limits.keep_alive)))
     }
 }
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What became of a call, ready to be sent.
 enum Answer {
@@ -160,7 +193,7 @@ enum Answer {
 async fn perform(sessions: Arc<Sessions>, pending: Pending, slot: OwnedSemaphorePermit) -> Answer {
     let (id, dialect) = (pending.id.clone(), pending.dialect);
     match sessions.perform(pending, slot, now_secs()).await {
-        Ending::Result(result) => Answer::Message(respond::result_message(&id, &result)),
+        Ending::Result(result) => Answer::Message(result_message(&id, &result)),
         Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
         Ending::Cancelled => Answer::Cancelled,
     }

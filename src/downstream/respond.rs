@@ -58,15 +58,6 @@ pub fn events(stream: EventStream) -> Response<Body> {
     response
 }
 
-/// The JSON-RPC message that carries a result.
-pub fn result_message(id: &Id, result: &str) -> String {
-    let mut out = String::with_capacity(result.len() + 64);
-    for part in ["{\"jsonrpc\":\"2.0\",\"id\":", id.text(), ",\"result\":", result, "}"] {
-        out.push_str(part);
-    }
-    out
-}
-
 /// The JSON-RPC message that carries an error.
 pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
     let mut out = String::from("{\"jsonrpc\":\"2.0\",");

@@ -1,4 +1,4 @@
-//! An answer that takes long, as a stream of server-sent events (WHATWG HTML, section 9.2).
+//! Answers as streams of server-sent events (WHATWG HTML, section 9.2).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,25 +7,45 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// The message that ends the stream; none if the client asked for no answer any more.
-pub type Last = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+use crate::session::notices::{Notice, Notices};
 
-/// Comments until the message is there, then the message, then the end. Dropping the stream drops
-/// the work behind it.
+/// The next event, and where the one after it comes from; nothing at the end.
+type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Option<Rest>)>> + Send>>;
+
+struct Rest(Box<dyn FnOnce() -> Next + Send>);
+
+/// Events as they come, with comments in between. Dropping the stream drops the work behind it.
+/// It holds one event at a time: whoever reads slowly slows down only itself.
 pub struct EventStream {
-    last: Option<Last>,
+    next: Option<Next>,
     keep_alive: Interval,
 }
 
 impl EventStream {
+    /// The one message of an answer that takes long; none if the client asked for no answer any
+    /// more.
+    pub fn answer(
+        message: impl Future<Output = Option<String>> + Send + 'static,
+        keep_alive: Duration,
+    ) -> Self {
+        let next = async { message.await.map(|message| (event(None, &message), None)) };
+        Self::new(Box::pin(next), keep_alive)
+    }
+
+    /// The notices of a stream, which keeps its place among all streams as long as it lives.
+    pub fn notices(notices: Notices, place: OwnedSemaphorePermit, keep_alive: Duration) -> Self {
+        Self::new(next_notice(notices, place), keep_alive)
+    }
+
     /// A comment goes out every `keep_alive`, since silence looks like a broken line. (A named
     /// `ping` event would end some clients.)
-    pub fn new(last: Last, keep_alive: Duration) -> Self {
+    fn new(next: Next, keep_alive: Duration) -> Self {
         let mut keep_alive = interval_at(Instant::now() + keep_alive, keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { last: Some(last), keep_alive }
+        Self { next: Some(next), keep_alive }
     }
 }
 
@@ -37,20 +57,20 @@ impl Body for EventStream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Some(last) = &mut self.last else {
+        let Some(next) = &mut self.next else {
             return Poll::Ready(None);
         };
-        if let Poll::Ready(message) = last.as_mut().poll(context) {
-            self.last = None;
-            return Poll::Ready(message.map(|message| Ok(Frame::data(event(&message)))));
+        if let Poll::Ready(event) = next.as_mut().poll(context) {
+            let (event, rest) = event.unzip();
+            self.next = rest.flatten().map(|Rest(start)| start());
+            return Poll::Ready(event.map(|event| Ok(Frame::data(event))));
         }
-        self.keep_alive
-            .poll_tick(context)
-            .map(|_| Some(Ok(Frame::data(Bytes::from_static(b": keep-alive\n\n")))))
+        let comment = Bytes::from_static(b": keep-alive\n\n");
+        self.keep_alive.poll_tick(context).map(|_| Some(Ok(Frame::data(comment))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.last.is_none()
+        self.next.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -58,14 +78,25 @@ impl Body for EventStream {
     }
 }
 
+fn next_notice(mut notices: Notices, place: OwnedSemaphorePermit) -> Next {
+    Box::pin(async move {
+        let Notice { id, message } = notices.next().await?;
+        let rest = Rest(Box::new(move || next_notice(notices, place)));
+        Some((event(id.as_deref(), &message), Some(rest)))
+    })
+}
+
 /// One event. JSON text may hold line feeds between its tokens, so each line gets its own field.
-fn event(message: &str) -> Bytes {
-    let mut out = String::with_capacity(message.len() + 32);
-    out.push_str("event: message\n");
+fn event(id: Option<&str>, message: &str) -> Bytes {
+    let mut out = String::with_capacity(message.len() + 64);
+    if let Some(id) = id {
+        out.extend(["id: ", id, "\n"]);
+    }
+    if !message.is_empty() {
+        out.push_str("event: message\n");
+    }
     for line in message.split(['\n', '\r']) {
-        out.push_str("data: ");
-        out.push_str(line);
-        out.push('\n');
+        out.extend(["data: ", line, "\n"]);
     }
     out.push('\n');
     Bytes::from(out)
@@ -84,7 +115,7 @@ mod tests {
             sleep(Duration::from_secs(25)).await;
             Some("{\"a\":\r\n1}".to_owned())
         };
-        let stream = EventStream::new(Box::pin(answer), Duration::from_secs(10));
+        let stream = EventStream::answer(answer, Duration::from_secs(10));
         let bytes = stream.collect().await.unwrap().to_bytes();
         let expected =
             ": keep-alive\n\n: keep-alive\n\nevent: message\ndata: {\"a\":\ndata: \ndata: 1}\n\n";
@@ -96,7 +127,9 @@ mod tests {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
         let mut decoder = crate::upstream::sse::Decoder::new(1024);
         let mut events = Vec::new();
-        decoder.feed(&event(message), &mut events).unwrap();
+        decoder.feed(&event(Some("1"), ""), &mut events).unwrap();
+        assert!(events.is_empty(), "an event that only carries an id");
+        decoder.feed(&event(None, message), &mut events).unwrap();
         assert_eq!(events[0].data, message.as_bytes());
     }
 }

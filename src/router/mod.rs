@@ -3,6 +3,7 @@
 pub mod catalog;
 pub mod refresh;
 pub mod reply;
+pub mod settle;
 pub mod view;
 
 use std::sync::Arc;
@@ -25,14 +26,19 @@ use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
 use crate::upstream::peer::Completion;
 use catalog::{Catalog, Incomplete, Owner};
-use refresh::Refresh;
+use refresh::{Announce, Refresh};
 use reply::{ListReply, Origin, Reply};
+use settle::Settle;
+
+/// SHA-256 of a visible list: equal digests are equal lists.
+pub type Digest = [u8; 32];
 
 /// Answers permitted calls.
 pub struct Router {
     catalog: Arc<ArcSwap<Catalog>>,
     /// Marked whenever a snapshot is published.
     published: watch::Receiver<()>,
+    changes: watch::Receiver<Digest>,
     upstreams: Vec<Upstream>,
     sealer: Arc<Sealer>,
     naming: Naming,
@@ -66,6 +72,9 @@ impl Router {
             ..Catalog::default()
         }));
         let (publish, published) = watch::channel(());
+        let (change, changes) = watch::channel(*catalog.load().content.everyone.digest());
+        let settle = Settle::new(config.listing.settle, config.listing.settle_max);
+        let announce = Announce { published: publish, changes: change, settle };
         let (report, reports) = mpsc::channel(REPORTS);
         let start = |(index, upstream): (usize, &crate::config::Upstream)| {
             Upstream::start(index, upstream.clone(), report.clone(), tasks, shutdown.clone())
@@ -74,10 +83,11 @@ impl Router {
         let refresh =
             Refresh::new(&config.upstreams, config.naming.clone(), config.listing.on_failure);
         let deadline = Instant::now() + config.listing.deadline;
-        let refreshing = refresh.run(reports, catalog.clone(), publish, deadline, shutdown.clone());
+        let refreshing =
+            refresh.run(reports, catalog.clone(), announce, deadline, shutdown.clone());
         tasks.spawn(refreshing);
         let (naming, listing) = (config.naming.clone(), config.listing.clone());
-        Self { catalog, published, upstreams, sealer, naming, listing }
+        Self { catalog, published, changes, upstreams, sealer, naming, listing }
     }
 
     /// Answers a call; `now_secs` is the time since the Unix epoch, for cursors.
@@ -101,6 +111,11 @@ impl Router {
                 self.complete(name, argument, value, context, deadline).await
             }
         }
+    }
+
+    /// Told whenever the visible list has become another one, and has settled.
+    pub fn changes(&self) -> watch::Receiver<Digest> {
+        self.changes.clone()
     }
 
     /// The newest snapshot.

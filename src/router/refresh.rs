@@ -10,7 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use unicode_normalization::UnicodeNormalization;
 
+use super::Digest;
 use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner};
+use super::settle::Settle;
 use super::view::View;
 use crate::config::{self, OnFailure};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
@@ -25,6 +27,15 @@ pub struct Refresh {
     naming: Naming,
     on_failure: OnFailure,
     content: Arc<Content>,
+}
+
+/// Where snapshots and changes are told.
+pub struct Announce {
+    /// Marked with every snapshot.
+    pub published: watch::Sender<()>,
+    /// The digest of the visible list, once it has settled.
+    pub changes: watch::Sender<Digest>,
+    pub settle: Settle,
 }
 
 /// Who an upstream is, its last good list, and its last word.
@@ -65,14 +76,27 @@ impl Refresh {
         mut self,
         mut reports: mpsc::Receiver<Report>,
         catalog: Arc<ArcSwap<Catalog>>,
-        published: watch::Sender<()>,
+        announce: Announce,
         deadline: Instant,
         shutdown: CancellationToken,
     ) {
+        let Announce { published, changes, mut settle } = announce;
         let mut waiting = true;
         loop {
+            let announcing = async {
+                match settle.due() {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = shutdown.cancelled() => return,
+                () = announcing => {
+                    settle.done();
+                    let digest = *self.content.everyone.digest();
+                    changes.send_if_modified(|told| std::mem::replace(told, digest) != digest);
+                    continue;
+                }
                 () = sleep_until(deadline), if waiting => {
                     waiting = false;
                     self.give_up_waiting();
@@ -81,6 +105,9 @@ impl Refresh {
                     Some(report) => self.take(report, Instant::now()),
                     None => return,
                 },
+            }
+            if catalog.load().content.everyone.digest() != self.content.everyone.digest() {
+                settle.note(Instant::now());
             }
             catalog.store(Arc::new(self.snapshot()));
             published.send_replace(());

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::Digest;
 use crate::domain::merge::Entry;
 use crate::domain::prompt::Prompt;
 use crate::seal;
@@ -13,7 +14,7 @@ pub struct View {
     /// All elements, separated by commas.
     text: String,
     items: Vec<Item>,
-    digest: [u8; 32],
+    digest: Digest,
 }
 
 #[derive(Debug)]
@@ -76,7 +77,7 @@ impl View {
     }
 
     /// Equal digests are equal lists.
-    pub fn digest(&self) -> &[u8; 32] {
+    pub fn digest(&self) -> &Digest {
         &self.digest
     }
 }

@@ -19,6 +19,7 @@ pub use keys::{KEY_LEN, KeyError, SealKeys};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     Cursor,
+    Event,
     Session,
 }
 
@@ -31,12 +32,13 @@ pub struct Sealer {
 const NONCE_LEN: usize = 24;
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::Cursor, Kind::Session];
+    const ALL: [Kind; 3] = [Kind::Cursor, Kind::Event, Kind::Session];
 
     /// The label in the key derivation. A change of a token's layout gets a new version here.
     fn label(self) -> &'static str {
         match self {
             Kind::Cursor => "promptgate cursor v1",
+            Kind::Event => "promptgate event v1",
             Kind::Session => "promptgate session v1",
         }
     }
@@ -45,7 +47,7 @@ impl Kind {
     pub fn max_len(self) -> usize {
         match self {
             Kind::Cursor => 1024,
-            Kind::Session => 512,
+            Kind::Event | Kind::Session => 512,
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::domain::json::{Kind, write_str};
+use crate::domain::jsonrpc::Id;
 use crate::domain::meta;
+use crate::domain::method::LIST_CHANGED;
 use crate::domain::revision::{Era, Revision};
 use crate::router::reply::{Completion, ListReply, Origin, Reply};
 
@@ -62,6 +64,39 @@ impl Dialect {
         self.revision.era() == Era::Modern
     }
 
+    /// Whether a stream starts with an event that only carries an id.
+    pub fn primes_streams(self) -> bool {
+        self.revision == Revision::V2025_11_25
+    }
+
+    /// The notice that the visible list is another one.
+    pub fn list_changed(self, subscription: Option<&Id>) -> String {
+        match subscription {
+            None => format!(r#"{{"jsonrpc":"2.0","method":"{LIST_CHANGED}"}}"#),
+            Some(id) => format!(
+                r#"{{"jsonrpc":"2.0","method":"{LIST_CHANGED}","params":{{"_meta":{{"{}":{id}}}}}}}"#,
+                meta::SUBSCRIPTION_ID
+            ),
+        }
+    }
+
+    /// The first message of a subscription: what of it is honoured.
+    pub fn acknowledged(self, subscription: &Id, wants: bool) -> String {
+        let honoured = if wants { "\"promptsListChanged\":true" } else { "" };
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{subscription}}},"notifications":{{{honoured}}}}}}}"#,
+            meta::SUBSCRIPTION_ID
+        )
+    }
+
+    /// The result that ends a subscription.
+    pub fn listen_result(self, subscription: &Id, identity: &Identity) -> String {
+        let tag = format!("\"{}\":{subscription},", meta::SUBSCRIPTION_ID);
+        let mut out = String::from("{");
+        self.lead(identity, &tag, &mut out);
+        close(out)
+    }
+
     /// The result of `initialize`.
     pub fn initialize(self, identity: &Identity) -> String {
         let Identity { server_info, instructions } = identity;
@@ -71,7 +106,7 @@ impl Dialect {
             _ => ",\"completions\":{}",
         };
         format!(
-            r#"{{"protocolVersion":"{}",{instructions}"capabilities":{{"prompts":{{}}{completions}}},"serverInfo":{server_info}}}"#,
+            r#"{{"protocolVersion":"{}",{instructions}"capabilities":{{"prompts":{{"listChanged":true}}{completions}}},"serverInfo":{server_info}}}"#,
             self.revision
         )
     }
@@ -84,7 +119,7 @@ impl Dialect {
         self.lead(identity, "", &mut out);
         let _ = write!(
             out,
-            r#""supportedVersions":[{versions}],{instructions}"capabilities":{{"prompts":{{}},"completions":{{}}}},"ttlMs":{ttl_ms},"cacheScope":"public"}}"#
+            r#""supportedVersions":[{versions}],{instructions}"capabilities":{{"prompts":{{"listChanged":true}},"completions":{{}}}},"ttlMs":{ttl_ms},"cacheScope":"public"}}"#
         );
         out
     }
@@ -203,6 +238,15 @@ fn write_completion(completion: &Completion, out: &mut String) {
     out.push_str("},");
 }
 
+/// The JSON-RPC message that carries a result.
+pub fn result_message(id: &Id, result: &str) -> String {
+    let mut out = String::with_capacity(result.len() + 64);
+    for part in ["{\"jsonrpc\":\"2.0\",\"id\":", id.text(), ",\"result\":", result, "}"] {
+        out.push_str(part);
+    }
+    out
+}
+
 /// Ends an object whose members are each followed by a comma.
 fn close(mut out: String) -> String {
     if out.ends_with(',') {
@@ -247,9 +291,15 @@ mod tests {
             serde_json::from_str(&Dialect::new(revision).initialize(&identity)).unwrap()
         };
         let newest = result(Revision::V2025_11_25);
-        assert_eq!(newest["capabilities"], json!({"prompts": {}, "completions": {}}));
+        assert_eq!(
+            newest["capabilities"],
+            json!({"prompts": {"listChanged": true}, "completions": {}})
+        );
         assert_eq!(newest["instructions"], "Ask \"nicely\"");
         assert_eq!(newest["serverInfo"]["name"], "a \"gate\"");
-        assert_eq!(result(Revision::V2024_11_05)["capabilities"], json!({"prompts": {}}));
+        assert_eq!(
+            result(Revision::V2024_11_05)["capabilities"],
+            json!({"prompts": {"listChanged": true}})
+        );
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use dashmap::DashSet;
+use tokio::sync::Notify;
 
 use super::token::Nonce;
 
@@ -14,12 +15,14 @@ pub struct Ended {
     nonces: DashSet<Nonce>,
     order: Mutex<VecDeque<Nonce>>,
     most: usize,
+    /// Wakes those who wait for the end of one.
+    news: Notify,
 }
 
 impl Ended {
     /// Remembers at most `most` sessions.
     pub fn new(most: usize) -> Self {
-        Self { nonces: DashSet::new(), order: Mutex::default(), most }
+        Self { nonces: DashSet::new(), order: Mutex::default(), most, news: Notify::new() }
     }
 
     pub fn insert(&self, nonce: Nonce) {
@@ -32,6 +35,19 @@ impl Ended {
             && let Some(oldest) = order.pop_front()
         {
             self.nonces.remove(&oldest);
+        }
+        drop(order);
+        self.news.notify_waiters();
+    }
+
+    /// Waits until the session is ended.
+    pub async fn wait_for(&self, nonce: &Nonce) {
+        loop {
+            let news = self.news.notified();
+            if self.contains(nonce) {
+                return;
+            }
+            news.await;
         }
     }
 

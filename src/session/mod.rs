@@ -5,7 +5,9 @@ pub mod dialect;
 mod ended;
 pub mod headers;
 mod modern;
+pub mod notices;
 mod running;
+mod streams;
 mod token;
 
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
@@ -22,15 +25,17 @@ use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault, UpstreamFaultKind};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, Method, PING};
+use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, LISTEN, Method, PING};
 use crate::domain::revision::{Era, Revision};
 use crate::policy::Gate;
 use crate::router::Router;
 use crate::seal::Sealer;
-use dialect::{Dialect, Identity};
+use dialect::{Dialect, Identity, result_message};
 use ended::Ended;
 use headers::Headers;
+use notices::{Audience, EventIds, Notices};
 use running::{Running, RunningCall};
+use streams::Streams;
 use token::{Nonce, Token};
 
 /// Speaks with clients of all revisions.
@@ -41,25 +46,29 @@ pub struct Sessions {
     identity: Identity,
     limits: Limits,
     discover_ttl: Duration,
-    ended: Ended,
+    ended: Arc<Ended>,
     running: Running,
+    streams: Streams,
     /// Calls that go on without their client.
     tasks: TaskTracker,
+    /// Ends streams when the gateway is about to end.
+    drain: CancellationToken,
 }
 
 /// What a message asks of the transport.
 pub enum Turn {
     /// Nothing comes back but the acceptance.
     Accepted,
-    /// The result is there already.
+    /// The answer is there already.
     Answer {
-        id: Id,
-        result: String,
+        message: String,
         /// The id of the session that this answer opens.
         session: Option<String>,
     },
     /// A call that is to be performed.
     Pending(Pending),
+    /// A subscription that was opened.
+    Listen(Notices),
 }
 
 /// A call, and how its answer is written.
@@ -94,6 +103,7 @@ impl Sessions {
         router: Arc<Router>,
         sealer: Arc<Sealer>,
         tasks: TaskTracker,
+        drain: CancellationToken,
     ) -> Self {
         let server = &config.server;
         Self {
@@ -103,9 +113,11 @@ impl Sessions {
             identity: Identity::new(&server.name, server.instructions.as_deref()),
             limits: server.limits.clone(),
             discover_ttl: config.listing.ttl_max,
-            ended: Ended::new(server.limits.deleted_sessions),
+            ended: Arc::new(Ended::new(server.limits.deleted_sessions)),
             running: Running::default(),
+            streams: Streams::default(),
             tasks,
+            drain,
         }
     }
 
@@ -186,6 +198,36 @@ impl Sessions {
         Ok(())
     }
 
+    /// Opens the notification stream of a session (legacy GET). `last_event` is the id of the last
+    /// event that its client saw.
+    pub fn open_stream(
+        &self,
+        headers: &Headers<'_>,
+        last_event: Option<&str>,
+        caller: &Caller,
+        endpoint: &str,
+        now_secs: u64,
+    ) -> Result<Notices, Refusal> {
+        let opened = match is_modern_version(headers) {
+            true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
+            false => self.session(headers, caller, endpoint, now_secs),
+        };
+        let dialect = self.dialect_of(headers, endpoint);
+        let token = opened.map_err(|fault| Refusal { fault, id: None, dialect })?;
+        let audience = Audience::Session {
+            ids: EventIds::new(self.sealer.clone(), endpoint),
+            place: self.streams.open(token.nonce),
+            nonce: token.nonce,
+            ended: self.ended.clone(),
+        };
+        let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
+        let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
+        let ends_at = lifetime.map(|lifetime| Instant::now() + lifetime);
+        let (changes, drain) = (self.router.changes(), self.drain.clone());
+        let dialect = Dialect::new(token.revision);
+        Ok(Notices::new(changes, known, dialect, audience, drain, ends_at))
+    }
+
     /// How a client is written to that said no more than its headers.
     pub fn dialect_of(&self, headers: &Headers<'_>, endpoint: &str) -> Dialect {
         let session = headers.session.value();
@@ -204,9 +246,27 @@ impl Sessions {
         let dialect = Dialect::new(revision.map_err(|fault| (fault, dialect))?);
         if incoming.method == DISCOVER {
             let result = dialect.discover(&self.identity, self.discover_ttl.as_millis());
-            return Ok(Turn::Answer { id, result, session: None });
+            return Ok(Turn::Answer { message: result_message(&id, &result), session: None });
+        }
+        if incoming.method == LISTEN {
+            return Ok(Turn::Listen(self.listen(incoming, id, dialect)?));
         }
         self.pending(incoming, id, dialect, None)
+    }
+
+    /// A subscription to what we have of what was asked for (2026-07-28, subscriptions).
+    fn listen(&self, incoming: &Incoming<'_>, id: Id, dialect: Dialect) -> Result<Notices, Fallen> {
+        let filter = incoming.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
+        let Some(filter) = filter else {
+            let fault = Fault::invalid_params("`notifications` must be an object");
+            return Err((fault, dialect));
+        };
+        let wants = filter.get("promptsListChanged").and_then(Json::as_bool) == Some(true);
+        let result = dialect.listen_result(&id, &self.identity);
+        let result = result_message(&id, &result);
+        let audience = Audience::Subscription { id, wants, result };
+        let (changes, drain) = (self.router.changes(), self.drain.clone());
+        Ok(Notices::new(changes, None, dialect, audience, drain, None))
     }
 
     fn legacy(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
@@ -229,7 +289,7 @@ impl Sessions {
             return Ok(Turn::Accepted);
         };
         match incoming.method == PING {
-            true => Ok(Turn::Answer { id, result: "{}".to_owned(), session: None }),
+            true => Ok(Turn::Answer { message: result_message(&id, "{}"), session: None }),
             false => self.pending(incoming, id, dialect, Some(token.nonce)),
         }
     }
@@ -247,8 +307,7 @@ impl Sessions {
         let token = Token::new(revision, &incoming.caller, incoming.now_secs);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
         Ok(Turn::Answer {
-            id,
-            result: Dialect::new(revision).initialize(&self.identity),
+            message: result_message(&id, &Dialect::new(revision).initialize(&self.identity)),
             session: Some(token.seal(&self.sealer, incoming.endpoint)),
         })
     }

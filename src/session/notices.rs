@@ -1,0 +1,289 @@
+//! What goes down an open stream: that the visible list is another one, dressed for its client.
+//!
+//! A stream holds the digest of the list that its client was last told of, and nothing else:
+//! however many changes a slow client misses, it is told once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::dialect::Dialect;
+use super::ended::Ended;
+use super::streams::StreamPlace;
+use super::token::Nonce;
+use crate::domain::jsonrpc::Id;
+use crate::router::Digest;
+use crate::seal::{Kind, Sealer, random};
+
+/// One event of a stream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Notice {
+    /// The event id.
+    pub id: Option<String>,
+    /// The JSON-RPC message; empty in an event that only carries an id.
+    pub message: String,
+}
+
+/// The notices of one stream.
+pub struct Notices {
+    changes: watch::Receiver<Digest>,
+    told: Digest,
+    dialect: Dialect,
+    audience: Audience,
+    /// What is sent before anything happens.
+    opening: VecDeque<Notice>,
+    drain: CancellationToken,
+    ends_at: Option<Instant>,
+    is_over: bool,
+}
+
+/// Who listens, and how they asked to be told.
+pub(super) enum Audience {
+    /// A legacy GET stream.
+    Session { ids: EventIds, place: StreamPlace, nonce: Nonce, ended: Arc<Ended> },
+    /// `subscriptions/listen`; `wants` is false when nothing that we have was asked for.
+    Subscription { id: Id, wants: bool, result: String },
+}
+
+/// Makes event ids: unique by a nonce of the stream and a counter, carrying the digest of the list
+/// that the client knows once it has the event.
+pub(super) struct EventIds {
+    sealer: Arc<Sealer>,
+    endpoint: String,
+    nonce: [u8; 8],
+    count: u64,
+}
+
+impl Notices {
+    /// `known` is the digest of the list that the client says it knows.
+    pub(super) fn new(
+        changes: watch::Receiver<Digest>,
+        known: Option<Digest>,
+        dialect: Dialect,
+        audience: Audience,
+        drain: CancellationToken,
+        ends_at: Option<Instant>,
+    ) -> Self {
+        let told = known.unwrap_or(*changes.borrow());
+        let mut notices = Self {
+            told,
+            changes,
+            dialect,
+            audience,
+            opening: VecDeque::new(),
+            drain,
+            ends_at,
+            is_over: false,
+        };
+        notices.open();
+        notices
+    }
+
+    /// The next event; nothing once the stream is over.
+    pub async fn next(&mut self) -> Option<Notice> {
+        if let Some(notice) = self.opening.pop_front() {
+            return Some(notice);
+        }
+        if self.is_over {
+            return None;
+        }
+        loop {
+            let digest = *self.changes.borrow_and_update();
+            if let Some(notice) = self.tell(digest) {
+                return Some(notice);
+            }
+            let ends_at = self.ends_at;
+            let lifetime = async {
+                match ends_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let session_ended = async {
+                match &self.audience {
+                    Audience::Session { nonce, ended, .. } => ended.wait_for(nonce).await,
+                    Audience::Subscription { .. } => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.changes.changed() => changed.ok()?,
+                () = self.drain.cancelled() => return self.close(),
+                () = lifetime => return None,
+                () = session_ended => return None,
+            }
+        }
+    }
+
+    fn open(&mut self) {
+        match &mut self.audience {
+            // An event to come back to, before anything has happened.
+            Audience::Session { ids, .. } if self.dialect.primes_streams() => {
+                let id = Some(ids.next(&self.told));
+                self.opening.push_back(Notice { id, message: String::new() });
+            }
+            Audience::Session { .. } => {}
+            Audience::Subscription { id, wants, .. } => {
+                let message = self.dialect.acknowledged(id, *wants);
+                self.opening.push_back(Notice { id: None, message });
+            }
+        }
+    }
+
+    /// The notice that the list is this one now, if the client has to be told.
+    fn tell(&mut self, digest: Digest) -> Option<Notice> {
+        if digest == self.told {
+            return None;
+        }
+        match &mut self.audience {
+            Audience::Session { place, .. } if !place.is_told() => {
+                self.told = digest;
+                None
+            }
+            Audience::Session { ids, .. } => {
+                self.told = digest;
+                let message = self.dialect.list_changed(None);
+                Some(Notice { id: Some(ids.next(&digest)), message })
+            }
+            Audience::Subscription { id, wants, .. } => {
+                self.told = digest;
+                wants.then(|| Notice { id: None, message: self.dialect.list_changed(Some(id)) })
+            }
+        }
+    }
+
+    /// The end at drain: a subscription gets its result, a legacy stream just ends.
+    fn close(&mut self) -> Option<Notice> {
+        self.is_over = true;
+        match &self.audience {
+            Audience::Session { .. } => None,
+            Audience::Subscription { result, .. } => {
+                Some(Notice { id: None, message: result.clone() })
+            }
+        }
+    }
+}
+
+impl EventIds {
+    pub(super) fn new(sealer: Arc<Sealer>, endpoint: &str) -> Self {
+        Self { sealer, endpoint: endpoint.to_owned(), nonce: random(), count: 0 }
+    }
+
+    /// The digest in an event id of ours.
+    pub(super) fn digest(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Digest> {
+        let plain = sealer.open(Kind::Event, endpoint, id)?;
+        plain.get(16..)?.try_into().ok()
+    }
+
+    fn next(&mut self, digest: &Digest) -> String {
+        self.count += 1;
+        let plain = [&self.nonce[..], &self.count.to_be_bytes(), digest].concat();
+        self.sealer.seal(Kind::Event, &self.endpoint, &plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::streams::Streams;
+    use super::*;
+    use crate::domain::revision::Revision;
+    use crate::seal::SealKeys;
+
+    fn sealer() -> Arc<Sealer> {
+        Arc::new(Sealer::new(&SealKeys::ephemeral()))
+    }
+
+    fn session(sealer: &Arc<Sealer>, ended: &Arc<Ended>) -> Audience {
+        Audience::Session {
+            ids: EventIds::new(sealer.clone(), "/mcp"),
+            place: Streams::default().open([1; 16]),
+            nonce: [1; 16],
+            ended: ended.clone(),
+        }
+    }
+
+    fn notices(
+        changes: &watch::Sender<Digest>,
+        known: Option<Digest>,
+        revision: Revision,
+        audience: Audience,
+    ) -> Notices {
+        let (drain, dialect) = (CancellationToken::new(), Dialect::new(revision));
+        Notices::new(changes.subscribe(), known, dialect, audience, drain, None)
+    }
+
+    async fn silent(notices: &mut Notices) -> bool {
+        tokio::time::timeout(Duration::from_secs(3600), notices.next()).await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l2_only_another_list_is_told_and_many_changes_are_told_once() {
+        let (changes, _) = watch::channel([0; 32]);
+        let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
+        let audience = session(&sealer, &ended);
+        let mut notices = notices(&changes, None, Revision::V2025_06_18, audience);
+        assert!(silent(&mut notices).await);
+        changes.send_replace([0; 32]);
+        assert!(silent(&mut notices).await, "the same list");
+        for digest in [[1; 32], [2; 32]] {
+            changes.send_replace(digest);
+        }
+        let notice = notices.next().await.unwrap();
+        assert!(notice.message.contains("notifications/prompts/list_changed"));
+        let known = EventIds::digest(&sealer, "/mcp", notice.id.as_deref().unwrap());
+        assert_eq!(known, Some([2; 32]));
+        assert!(silent(&mut notices).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_comes_back_is_told_at_once_if_its_list_is_another_one() {
+        let (changes, _) = watch::channel([7; 32]);
+        let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
+        for (known, told) in [([7; 32], false), ([6; 32], true)] {
+            let audience = session(&sealer, &ended);
+            let mut notices = notices(&changes, Some(known), Revision::V2025_06_18, audience);
+            assert_ne!(silent(&mut notices).await, told);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_newest_legacy_revision_is_primed_with_an_id() {
+        let (changes, _) = watch::channel([7; 32]);
+        let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
+        let audience = session(&sealer, &ended);
+        let mut notices = notices(&changes, None, Revision::V2025_11_25, audience);
+        let notice = notices.next().await.unwrap();
+        assert!(notice.id.is_some() && notice.message.is_empty());
+        ended.insert([1; 16]);
+        assert_eq!(notices.next().await, None, "the session was ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_subscription_is_acknowledged_first_tagged_and_ends_with_a_result() {
+        let (changes, _) = watch::channel([0; 32]);
+        let subscription = |wants| Audience::Subscription {
+            id: Id::number(7),
+            wants,
+            result: "the result".to_owned(),
+        };
+        let revision = Revision::V2026_07_28;
+        let mut all = notices(&changes, None, revision, subscription(true));
+        let mut none = notices(&changes, None, revision, subscription(false));
+        for notices in [&mut all, &mut none] {
+            let first = notices.next().await.unwrap().message;
+            assert!(first.contains("subscriptions/acknowledged"));
+            assert!(first.contains("\"io.modelcontextprotocol/subscriptionId\":7"));
+        }
+        changes.send_replace([1; 32]);
+        let changed = all.next().await.unwrap().message;
+        assert!(changed.contains("list_changed") && changed.contains("subscriptionId\":7"));
+        assert!(silent(&mut none).await);
+        all.drain.cancel();
+        assert_eq!(all.next().await.unwrap().message, "the result");
+        assert_eq!(all.next().await, None);
+    }
+}

@@ -1,0 +1,63 @@
+//! Which of a legacy session's streams is told: each message goes to one stream only (2025-11-25,
+//! Streamable HTTP, multiple connections).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+
+use super::token::Nonce;
+
+/// The newest stream of each session that has one: as many entries as streams are open.
+#[derive(Clone, Debug, Default)]
+pub struct Streams {
+    newest: Arc<DashMap<Nonce, u64>>,
+    next: Arc<AtomicU64>,
+}
+
+/// One open stream.
+#[derive(Debug)]
+pub struct StreamPlace {
+    newest: Arc<DashMap<Nonce, u64>>,
+    session: Nonce,
+    number: u64,
+}
+
+impl Streams {
+    /// Notes a stream; from now on it is the one that is told.
+    pub fn open(&self, session: Nonce) -> StreamPlace {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.newest.insert(session, number);
+        StreamPlace { newest: self.newest.clone(), session, number }
+    }
+}
+
+impl StreamPlace {
+    /// Whether this stream is the one to tell. An older one steps in when the newest has closed.
+    pub fn is_told(&self) -> bool {
+        *self.newest.entry(self.session).or_insert(self.number) == self.number
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.newest.remove_if(&self.session, |_, newest| *newest == self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_stream_of_a_session_is_told() {
+        let streams = Streams::default();
+        let (one, two, other) =
+            (streams.open([1; 16]), streams.open([1; 16]), streams.open([2; 16]));
+        assert_eq!([one.is_told(), two.is_told(), other.is_told()], [false, true, true]);
+        drop(two);
+        assert!(one.is_told());
+        drop((one, other));
+        assert!(streams.newest.is_empty());
+    }
+}
