@@ -20,8 +20,9 @@ pub struct Shutdown {
     pub stop: CancellationToken,
 }
 
-/// How long background tasks may take to end once nobody needs them any more.
-const BACKGROUND_GRACE: Duration = Duration::from_secs(1);
+/// How long background tasks may take to end once nobody needs them any more: a child process has
+/// two seconds to end at the end of its input, and three more once it is asked to.
+const BACKGROUND_GRACE: Duration = Duration::from_secs(6);
 
 impl Shutdown {
     /// Ends everything: accepts for `pre_drain` more, lets what is in flight finish within
@@ -98,6 +99,6 @@ mod tests {
         shutdown.connections.spawn(std::future::pending::<()>());
         shutdown.background.spawn(std::future::pending::<()>());
         shutdown.run(&limits()).await;
-        assert_eq!(start.elapsed().as_secs(), 1 + 30 + 1);
+        assert_eq!(start.elapsed().as_secs(), 1 + 30 + 6);
     }
 }

@@ -16,6 +16,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::upstream::http::Endpoint;
 use crate::upstream::peer::Peer;
+use crate::upstream::wire::Wire;
 
 /// How long a person waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -68,7 +69,8 @@ fn ask<T>(
     let asking = async {
         let endpoint = Endpoint::new(&http, &Settings::default()).map_err(Failure::new)?;
         let answer = async {
-            let peer = Peer::http(Arc::new(endpoint), &http).await?;
+            let wire = Wire::Http(Arc::new(endpoint));
+            let peer = Peer::open(wire, None, PATIENCE).await?;
             question(peer).await
         };
         let answer = timeout(PATIENCE, answer).await.unwrap_or(Err(Kind::Timeout));

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub use error::{ConfigError, Mistake, Origin};
 pub use secret::Secret;
 pub use server::{Limits, Server};
-pub use upstream::{Http, Settings, Transport, Upstream};
+pub use upstream::{Http, Settings, Stdio, Transport, Upstream};
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
 use reader::{Context, Section};
@@ -302,7 +302,8 @@ mod tests {
         let found = mistakes("[audit]\npath = \"x\"\n[server]\ntls = { cert = \"a\" }\n");
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|line| line.contains("not available in this version")));
-        let found = mistakes("[upstreams.a]\ntransport = \"stdio\"\ncommand = [\"x\"]\n");
+        let found =
+            mistakes("[upstreams.a]\ntransport = \"sse\"\nurl = \"http://localhost/sse\"\n");
         assert_eq!(found.len(), 1, "{found:?}");
     }
 

@@ -211,6 +211,13 @@ impl<'a> Section<'a> {
         Some(self.context.base.join(text))
     }
 
+    /// A folder, relative to the folder of the file, which it is by default.
+    pub(super) fn folder(&mut self, key: &'static str) -> PathBuf {
+        let folder = self.file(key).unwrap_or_else(|| self.context.base.to_path_buf());
+        // An empty path names the folder that the gateway was started in, but not for everybody.
+        if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }
+    }
+
     /// A secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. The variable
     /// `default` may be named without being set.
     pub(super) fn secret(&mut self, key: &'static str, default: Option<&str>) -> Option<Secret> {

@@ -28,6 +28,19 @@ pub enum Transport {
     Http(Http),
     /// Prompts from Markdown files in this folder.
     Library(PathBuf),
+    Stdio(Stdio),
+}
+
+/// A child process that speaks over its standard streams.
+#[derive(Clone, Debug)]
+pub struct Stdio {
+    pub program: String,
+    pub arguments: Vec<String>,
+    /// Beside the few variables that every child inherits.
+    pub env: Vec<(String, Secret)>,
+    pub cwd: PathBuf,
+    /// Given: the search for the era is skipped.
+    pub revision: Option<Revision>,
 }
 
 /// Streamable HTTP.
@@ -47,6 +60,8 @@ pub struct Http {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Settings {
     pub connect: Duration,
+    /// Of a child's answer to the first question.
+    pub probe: Duration,
     /// Of one get or complete, whole exchange.
     pub timeout: Duration,
     pub page_timeout: Duration,
@@ -104,7 +119,7 @@ fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Up
     let prefix = section.parsed("prefix", prefix_rule, Prefix::parse);
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
     let settings = settings(section, base);
-    let kinds = "\"library\" or \"http\"; \"stdio\" and \"sse\" are not available in this version";
+    let kinds = "\"library\", \"http\" or \"stdio\"; \"sse\" is not available in this version";
     let transport = match section.required("transport", kinds, transport_reader) {
         Some(read) => read(section),
         None => {
@@ -122,6 +137,7 @@ fn transport_reader(name: &str) -> Option<ReadTransport> {
     match name {
         "library" => Some(library),
         "http" => Some(http),
+        "stdio" => Some(stdio),
         _ => None,
     }
 }
@@ -141,11 +157,7 @@ fn http(section: &mut Section<'_>) -> Option<Transport> {
     let rule =
         "a URL such as \"https://prompts.example.com/mcp\", without user, password or fragment";
     let url = section.required("url", rule, url);
-    let revision = section.parsed("revision", &revisions(), |text| match text {
-        "auto" => Some(None),
-        "2024-11-05" => None,
-        text => Revision::parse(text).map(Some),
-    });
+    let revision = revision(section);
     let mut headers = credential(section);
     for (name, value) in extra_headers(section) {
         match headers.iter().any(|(other, _)| *other == name) {
@@ -162,8 +174,33 @@ fn http(section: &mut Section<'_>) -> Option<Transport> {
         section.mistake("ca", format!("{} is not a file", path.display()));
     }
     section.not_yet(&["allow_private"]);
-    let revision = revision.flatten();
     Some(Transport::Http(Http { url: url?, revision, headers, ca }))
+}
+
+fn stdio(section: &mut Section<'_>) -> Option<Transport> {
+    let mut command = section.texts("command").into_iter();
+    let program = command.next().filter(|program| !program.is_empty());
+    if program.is_none() {
+        section
+            .mistake("command", "is required: [\"program\", \"argument\", …]; no shell reads it");
+    }
+    let cwd = section.folder("cwd");
+    if !cwd.is_dir() {
+        section.mistake("cwd", format!("{} is not a folder", cwd.display()));
+    }
+    let (env, revision) = (section.section("env").secrets(), revision(section));
+    let arguments = command.collect();
+    Some(Transport::Stdio(Stdio { program: program?, arguments, env, cwd, revision }))
+}
+
+/// The configured revision; absent: it is found out.
+fn revision(section: &mut Section<'_>) -> Option<Revision> {
+    let parse = |text: &str| match text {
+        "auto" => Some(None),
+        "2024-11-05" => None,
+        text => Revision::parse(text).map(Some),
+    };
+    section.parsed("revision", &revisions(), parse).flatten()
 }
 
 fn url(text: &str) -> Option<Uri> {
@@ -250,6 +287,7 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let millis = Duration::from_millis(1);
     let settings = Settings {
         connect: section.duration("connect", base.connect, millis),
+        probe: section.duration("probe", base.probe, millis),
         timeout: section.duration("timeout", base.timeout, millis),
         page_timeout: section.duration("page_timeout", base.page_timeout, millis),
         walk_timeout: section.duration("walk_timeout", base.walk_timeout, millis),
@@ -263,7 +301,6 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         validate_arguments: section.flag("validate_arguments", base.validate_arguments),
     };
     section.not_yet(&[
-        "probe",
         "queue",
         "queue_wait",
         "breaker",
@@ -280,6 +317,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(3),
+            probe: Duration::from_secs(10),
             timeout: Duration::from_secs(30),
             page_timeout: Duration::from_secs(10),
             walk_timeout: Duration::from_secs(30),

@@ -81,7 +81,7 @@ impl Refresh {
         shutdown: CancellationToken,
     ) {
         let Announce { published, changes, mut settle } = announce;
-        let mut waiting = true;
+        let (mut waiting, mut reporting) = (true, true);
         loop {
             let announcing = async {
                 match settle.due() {
@@ -101,9 +101,10 @@ impl Refresh {
                     waiting = false;
                     self.give_up_waiting();
                 }
-                report = reports.recv() => match report {
+                report = reports.recv(), if reporting => match report {
                     Some(report) => self.take(report, Instant::now()),
-                    None => return,
+                    // No driver is left; who listens for changes still listens to us.
+                    None => reporting = false,
                 },
             }
             if catalog.load().content.everyone.digest() != self.content.everyone.digest() {

@@ -22,7 +22,9 @@ pub fn init(telemetry: &Telemetry) {
     };
     let layer = fmt::layer().with_writer(io::stderr).with_target(false);
     let layer = match json {
-        true => layer.json().flatten_event(true).boxed(),
+        true => {
+            layer.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
+        }
         false => layer.with_ansi(terminal).boxed(),
     };
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();

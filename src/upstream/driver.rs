@@ -4,19 +4,20 @@
 //! that is lost.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::backoff::{Backoff, jittered};
-use super::http::Endpoint;
-use super::library::{Snapshot, Watch};
+use super::connect::{Connector, Wake};
 use super::peer::Peer;
 use super::walk::Listed;
-use crate::config::{Transport, Upstream};
+use crate::config::Upstream;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
 /// What a driver has to say to the catalog.
@@ -44,26 +45,29 @@ pub enum Link {
     Down(Kind),
 }
 
-/// What wakes a driver before its time.
-#[derive(Default)]
-pub struct Wake {
-    /// The list may be another one.
-    pub(super) changed: Arc<Notify>,
-    /// The connection is of no more use.
-    pub(super) lost: Notify,
-}
-
 pub(super) struct Driver {
     pub index: usize,
     pub upstream: Arc<Upstream>,
     pub link: watch::Sender<Link>,
-    pub wake: Arc<Wake>,
+    pub wake: Wake,
+    pub tasks: TaskTracker,
     pub reports: mpsc::Sender<Report>,
     pub shutdown: CancellationToken,
+    /// Whether the upstream says when its list changes, at present.
+    pub listening: AtomicBool,
+    /// Good walks over the present connection.
+    pub walks: AtomicUsize,
 }
 
 /// Edits often come several at once (an editor writes, renames, touches): one look at their end.
 const EDIT_SETTLE: Duration = Duration::from_millis(100);
+
+/// A connection that lasts this long is a good one.
+const STEADY: Duration = Duration::from_secs(10);
+
+/// Notices of an upstream lead to at most one walk in this time, so that a storm of them costs it
+/// and us no more than a change a second.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An upstream that says "stale at once" is believed at most this often.
 const LEAST_TTL: Duration = Duration::from_secs(1);
@@ -76,23 +80,35 @@ impl Driver {
     pub async fn run(self) {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(self.drive()).await;
-        let link = self.link.borrow().clone();
-        if let Link::Up(peer) = link {
+        let over = Kind::Unavailable("the gateway is shutting down".to_owned());
+        if let Link::Up(peer) = self.link.send_replace(Link::Down(over)) {
             let _ = timeout(FAREWELL, peer.close()).await;
         }
     }
 
     async fn drive(&self) {
-        let mut backoff = Backoff::default();
-        let connector = match Connector::new(&self.upstream, &self.wake) {
+        let (mut backoff, mut flaps) = (Backoff::default(), Backoff::default());
+        let (upstream, tasks) = (self.upstream.clone(), self.tasks.clone());
+        let connector = match Connector::new(upstream, self.wake.clone(), tasks) {
             Ok(connector) => connector,
             Err(reason) => return self.give_up(Kind::Unavailable(reason)).await,
         };
         loop {
-            match connector.connect(&self.upstream).await {
+            match connector.connect().await {
                 Ok(peer) => {
+                    let (connected, flaps_matter) = (Instant::now(), !peer.is_snapshot());
                     self.replace(Arc::new(peer)).await;
-                    self.stay(&mut backoff).await;
+                    tokio::select! {
+                        () = self.keep_list(&mut backoff) => {}
+                        () = self.keep_listening() => {}
+                    }
+                    // One that is lost again and again is not connected to again and again.
+                    if connected.elapsed() > STEADY {
+                        flaps.reset();
+                    }
+                    if flaps_matter {
+                        sleep(flaps.next(fastrand::f64())).await;
+                    }
                 }
                 Err(kind) => {
                     // A library that cannot be read any more still has what was read before.
@@ -120,24 +136,53 @@ impl Driver {
         }
     }
 
-    /// Walks and waits, as long as the connection is good.
-    async fn stay(&self, backoff: &mut Backoff) {
+    /// Listens for notices, as long as the connection is good; for ever where there are none.
+    async fn keep_listening(&self) {
         let Link::Up(peer) = self.link.borrow().clone() else {
             return;
         };
-        let mut walked = false;
+        let mut backoff = Backoff::default();
         loop {
+            let heard = peer.listen(|notice| {
+                self.listening.store(true, Ordering::Relaxed);
+                // What happened before the stream was open was not told: look, unless the first
+                // look is still under way.
+                if notice || self.walks.load(Ordering::Relaxed) > 0 {
+                    self.wake.changed.notify_one();
+                }
+            });
+            let ended = heard.await;
+            self.listening.store(false, Ordering::Relaxed);
+            match ended {
+                Err(Kind::Error { .. } | Kind::Status { status: 400..500 }) => {
+                    // It has no such stream: polling it is.
+                    std::future::pending::<()>().await;
+                }
+                Err(Kind::SessionLost) => return,
+                Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
+            }
+        }
+    }
+
+    /// Walks and waits, as long as the connection is good.
+    async fn keep_list(&self, backoff: &mut Backoff) {
+        let Link::Up(peer) = self.link.borrow().clone() else {
+            return;
+        };
+        self.walks.store(0, Ordering::Relaxed);
+        loop {
+            let started = Instant::now();
             let wait = match peer.walk(&self.upstream.settings).await {
                 Ok(listed) => {
                     backoff.reset();
-                    walked = true;
+                    self.walks.fetch_add(1, Ordering::Relaxed);
                     let wait = self.next_walk(listed.ttl);
                     let fresh_for = listed.ttl.or((!peer.is_snapshot()).then_some(wait));
                     self.report_list(Walked { listed, fresh_for }).await;
                     wait
                 }
                 // A session that has served its time is no failure: open another at once.
-                Err(Kind::SessionLost) if walked => return,
+                Err(Kind::SessionLost) if self.walks.load(Ordering::Relaxed) > 0 => return,
                 Err(kind) => {
                     let reconnect = questions_connection(&kind);
                     self.report_failure(kind, backoff).await;
@@ -150,7 +195,11 @@ impl Driver {
             };
             tokio::select! {
                 () = sleep(wait) => {}
-                () = self.wake.changed.notified() => sleep(EDIT_SETTLE).await,
+                () = self.wake.changed.notified() => {
+                    let storm = if peer.is_snapshot() { Duration::ZERO } else { NOTICE_INTERVAL };
+                    let settled = Instant::now() + EDIT_SETTLE;
+                    sleep_until(settled.max(started + storm)).await;
+                }
                 () = self.wake.lost.notified() => return,
             }
             if peer.is_snapshot() {
@@ -162,7 +211,8 @@ impl Driver {
     /// How long a good list is kept before it is walked again.
     fn next_walk(&self, ttl: Option<Duration>) -> Duration {
         let settings = &self.upstream.settings;
-        let poll = Some(settings.poll).filter(|p| !p.is_zero());
+        let listening = self.listening.load(Ordering::Relaxed);
+        let poll = Some(settings.poll).filter(|p| !p.is_zero() && !listening);
         let ttl = ttl.filter(|t| !t.is_zero()).map(|t| t.max(LEAST_TTL));
         let waits = [poll, ttl, Some(settings.max_age)];
         let least = waits.into_iter().flatten().min().unwrap_or(settings.max_age);
@@ -218,48 +268,3 @@ fn questions_connection(kind: &Kind) -> bool {
 
 /// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
 const MOST_PATIENT: Duration = Duration::from_secs(300);
-
-/// What is kept between two connections.
-enum Connector {
-    Http(Arc<Endpoint>),
-    /// The watch lives as long as the driver.
-    Library {
-        _watch: Option<Watch>,
-    },
-}
-
-impl Connector {
-    fn new(upstream: &Upstream, wake: &Wake) -> Result<Self, String> {
-        match &upstream.transport {
-            Transport::Http(http) => {
-                let endpoint = Endpoint::new(http, &upstream.settings)?;
-                Ok(Self::Http(Arc::new(endpoint)))
-            }
-            Transport::Library(folder) => {
-                let watch = Watch::new(folder, wake.changed.clone());
-                if let Err(error) = &watch {
-                    warn!(upstream = %upstream.id, %error, "edits are found by polling only");
-                }
-                Ok(Self::Library { _watch: watch.ok() })
-            }
-        }
-    }
-
-    async fn connect(&self, upstream: &Arc<Upstream>) -> Result<Peer, Kind> {
-        match (self, &upstream.transport) {
-            (Self::Http(endpoint), Transport::Http(http)) => {
-                let connecting = Peer::http(endpoint.clone(), http);
-                let bound = upstream.settings.walk_timeout;
-                timeout(bound, connecting).await.unwrap_or(Err(Kind::Timeout))
-            }
-            (_, Transport::Library(folder)) => {
-                let (folder, upstream) = (folder.clone(), upstream.clone());
-                let load =
-                    move || Snapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
-                let loaded = tokio::task::spawn_blocking(load).await;
-                loaded.unwrap_or(Err(Kind::Reset)).map(Peer::Library)
-            }
-            (Self::Library { .. }, Transport::Http(_)) => Err(Kind::Reset),
-        }
-    }
-}

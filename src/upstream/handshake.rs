@@ -3,14 +3,19 @@
 //! A modern `server/discover` is asked first; what comes back decides the era. Past this file
 //! nobody asks which era it is: a [`Conversation`] says what goes around each message.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderValue};
 
-use super::http::{Endpoint, MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID};
+use tokio::time::timeout;
+
+use super::http::{MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID};
+use super::wire::Wire;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
-use crate::domain::method::{DISCOVER, INITIALIZE, INITIALIZED};
+use crate::domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::{mcp_name, meta};
 
@@ -55,19 +60,63 @@ enum Verdict {
 }
 
 impl Conversation {
-    /// Opens a conversation in the configured revision, or in the one that is found.
-    pub async fn open(endpoint: &Endpoint, revision: Option<Revision>) -> Result<Self, Kind> {
+    /// Opens a conversation in the configured revision, or in the one that is found; `probe` is the
+    /// time that the first question may take.
+    pub async fn open(
+        wire: &Wire,
+        revision: Option<Revision>,
+        probe: Duration,
+    ) -> Result<Self, Kind> {
         match revision.map(|r| (r, r.era())) {
-            Some((revision, Era::Legacy)) => initialize(endpoint, revision).await,
+            Some((revision, Era::Legacy)) => initialize(wire, revision).await,
             Some((_, Era::Modern)) => {
-                let result = discover(endpoint).await?;
+                let result = discover(wire).await?;
                 Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
             }
-            None => match judge(discover(endpoint).await.as_ref().map_err(Clone::clone)) {
-                Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
-                Verdict::Legacy => initialize(endpoint, Revision::NEWEST_LEGACY).await,
-                Verdict::Undecided(kind) => Err(kind),
-            },
+            None => {
+                let discovered = timeout(probe, discover(wire)).await;
+                let discovered = discovered.unwrap_or(Err(Kind::Timeout));
+                match judge(discovered.as_ref().map_err(Clone::clone)) {
+                    Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
+                    Verdict::Legacy => initialize(wire, Revision::NEWEST_LEGACY).await,
+                    Verdict::Undecided(Kind::Timeout) if wire.silence_is_an_answer() => {
+                        initialize(wire, Revision::NEWEST_LEGACY).await
+                    }
+                    Verdict::Undecided(kind) => Err(kind),
+                }
+            }
+        }
+    }
+
+    /// Listens for notices that the list may be another one, until the stream of them ends. Calls
+    /// `heard` with false when it is open, and with true for each notice.
+    ///
+    /// # Errors
+    /// Why there is no such stream, [`Kind::Error`] with -32601 where none was promised.
+    pub async fn listen(
+        &self,
+        wire: &Wire,
+        id: &Id,
+        mut heard: impl FnMut(bool),
+    ) -> Result<(), Kind> {
+        if !self.capabilities.list_changed {
+            let message = "no listChanged".to_owned();
+            return Err(Kind::Error { code: -32601, message, data: None });
+        }
+        let on_message = |message: Option<Json<'_>>| match message {
+            None => heard(false),
+            Some(message) if message.get("method").is_some_and(|m| m.is(LIST_CHANGED)) => {
+                heard(true);
+            }
+            Some(_) => {}
+        };
+        match self.revision.era() {
+            Era::Legacy => wire.listen(self.headers.clone(), on_message).await,
+            Era::Modern => {
+                let params = "\"notifications\":{\"promptsListChanged\":true},";
+                let (headers, body) = self.dress(id, Ask { method: LISTEN, name: None, params });
+                wire.subscribe(id, headers, body, on_message).await
+            }
         }
     }
 
@@ -153,12 +202,12 @@ impl Capabilities {
     const ASSUMED: Self = Self { prompts: true, list_changed: false, completions: true };
 }
 
-async fn discover(endpoint: &Endpoint) -> Result<Document, Kind> {
+async fn discover(wire: &Wire) -> Result<Document, Kind> {
     let asking = Conversation::modern(Capabilities::default());
     let id = Id::number(0);
     let ask = Ask { method: DISCOVER, name: None, params: "" };
     let (headers, body) = asking.dress(&id, ask);
-    endpoint.request(&id, headers, body).await.map(|answer| answer.result)
+    wire.request(&id, headers, body).await.map(|(result, _)| result)
 }
 
 /// Decides the era from the answer to `server/discover`. Servers that don't know the method
@@ -224,24 +273,25 @@ fn offers(versions: Json<'_>) -> Offer {
     }
 }
 
-async fn initialize(endpoint: &Endpoint, offered: Revision) -> Result<Conversation, Kind> {
-    let id = Id::number(0);
+async fn initialize(wire: &Wire, offered: Revision) -> Result<Conversation, Kind> {
+    // Not the id of the first question, whose answer may still come.
+    let id = Id::number(1);
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"{INITIALIZE}","params":{{"protocolVersion":"{offered}","capabilities":{{}},"clientInfo":{}}}}}"#,
         client_info(),
     );
-    let answer = endpoint.request(&id, HeaderMap::new(), body).await?;
-    let result = answer.result.json();
+    let (result, headers) = wire.request(&id, HeaderMap::new(), body).await?;
+    let result = result.json();
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
     let revision = revision.ok_or_else(|| Kind::Protocol(UNSPOKEN.to_owned()))?;
     let mut capabilities = Capabilities::read(result.get("capabilities"));
     // 2024-11-05 has no capability for it: asking is the only way to know.
     capabilities.completions |= revision == Revision::V2024_11_05;
-    let session = answer.headers.get(SESSION_ID);
+    let session = headers.get(SESSION_ID);
     let conversation = Conversation::legacy(revision, capabilities, session);
     let ready = format!(r#"{{"jsonrpc":"2.0","method":"{INITIALIZED}"}}"#);
-    endpoint.notify(conversation.headers.clone(), ready).await?;
+    wire.notify(conversation.headers.clone(), ready).await?;
     Ok(conversation)
 }
 

@@ -1,5 +1,7 @@
 //! Streamable HTTP towards an upstream: one POST, one answer, as JSON or as the event of a stream.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -7,13 +9,12 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
 use super::egress::Egress;
-use super::sse;
+use super::{answer, sse};
 use crate::config;
 use crate::domain::document::Document;
-use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
-use crate::domain::json::{Json, Kind as JsonKind};
-use crate::domain::jsonrpc::{Frame, Id, Outcome};
-use crate::domain::name::is_hidden;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::json::Json;
+use crate::domain::jsonrpc::{Frame, Id};
 
 /// An endpoint that messages are posted to.
 pub struct Endpoint {
@@ -39,12 +40,9 @@ pub const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// Redirects followed, within the same origin only: enough for a server that adds a slash.
 const REDIRECTS: usize = 2;
 
-/// A stream may carry this many times the largest message: notices before the answer are fine,
-/// endless comments are not.
+/// A stream may carry this many times the largest message between two messages: comments that keep
+/// it alive are fine, endless ones are not.
 const STREAM_FACTOR: usize = 4;
-
-/// Depth of what upstreams send. Definitions and results are shallow; `_meta` is theirs to nest.
-const DEPTH: usize = 64;
 
 impl Endpoint {
     pub fn new(http: &config::Http, settings: &config::Settings) -> Result<Self, String> {
@@ -65,7 +63,7 @@ impl Endpoint {
     /// Posts a request and waits for the answer to `id`.
     pub async fn request(&self, id: &Id, headers: HeaderMap, body: String) -> Result<Answer, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
-        let response = self.send(Method::POST, headers, Bytes::from(body)).await?;
+        let response = self.send(Method::POST, headers.clone(), Bytes::from(body)).await?;
         let (head, body) = response.into_parts();
         if head.headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
             return Err(Kind::Protocol("the answer is compressed, which was not asked for".into()));
@@ -75,10 +73,10 @@ impl Endpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                self.read_stream(id, body).await
+                self.read_stream(id, &headers, body).await
             }
             (status, Some("application/json")) if status.is_success() => {
-                read_answer(id, self.read_body(body).await?)
+                answer::read(id, self.read_body(body).await?)
                     .ok_or_else(|| Kind::Protocol("the answer is to another request".into()))?
             }
             (status, _) if status.is_success() => {
@@ -93,13 +91,40 @@ impl Endpoint {
                         if status.is_client_error() && matches!(refusal, Kind::Status { .. }) =>
                     {
                         let body = self.read_body(body).await.ok();
-                        Err(body.and_then(|body| read_refusal(id, body)).unwrap_or(refusal))
+                        Err(body
+                            .and_then(|body| answer::read_refusal(id, &body))
+                            .unwrap_or(refusal))
                     }
                     _ => Err(refusal),
                 }
             }
         };
         Ok(Answer { result: result?, headers: head.headers })
+    }
+
+    /// Opens a stream of notices, by GET or by a request of its own, and calls `heard` for each
+    /// message, and once before the first. Ends when the stream does.
+    pub async fn listen(
+        &self,
+        method: Method,
+        headers: HeaderMap,
+        body: String,
+        mut heard: impl FnMut(Option<Json<'_>>),
+    ) -> Result<(), Kind> {
+        let has_session = headers.contains_key(SESSION_ID);
+        let response = self.send(method, headers, Bytes::from(body)).await?;
+        let (head, body) = response.into_parts();
+        match (head.status, media_type(&head.headers)) {
+            (status, Some("text/event-stream")) if status.is_success() => {}
+            (StatusCode::NOT_FOUND, _) if has_session => return Err(Kind::SessionLost),
+            (status, _) => return Err(refusal(status, &head.headers)),
+        }
+        heard(None);
+        let mut events = Events::new(body, self.max_message);
+        while let Some(message) = events.next().await? {
+            heard(Some(message.json()));
+        }
+        Ok(())
     }
 
     /// Posts a notification or a response; there is nothing to wait for but its acceptance.
@@ -146,74 +171,72 @@ impl Endpoint {
             }
             bytes.extend_from_slice(&piece);
         }
-        document(bytes)
+        answer::document(bytes)
     }
 
-    /// Reads events until one answers `id`; notices and answers to others pass by.
-    async fn read_stream(&self, id: &Id, mut body: Incoming) -> Result<Document, Kind> {
-        let mut decoder = sse::Decoder::new(self.max_message);
-        let mut events = Vec::new();
-        let mut budget = self.max_message.saturating_mul(STREAM_FACTOR);
-        while let Some(piece) = next_piece(&mut body).await? {
-            let too_large = Kind::TooLarge { limit: self.max_message };
-            budget = budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
-            decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
-            for event in events.drain(..).filter(|e| e.name == "message") {
-                let message = document(event.data)?;
-                // What is not for us may be as odd as it likes.
-                let odd = Frame::read(message.json()).is_err()
-                    && message.json().get("id").and_then(Id::read).as_ref() != Some(id);
-                if let Some(answer) = read_answer(id, message).filter(|_| !odd) {
-                    return answer;
+    /// Reads events until one answers `id`. Notices and answers to others pass by; requests of the
+    /// upstream are answered.
+    async fn read_stream(
+        &self,
+        id: &Id,
+        headers: &HeaderMap,
+        body: Incoming,
+    ) -> Result<Document, Kind> {
+        let mut events = Events::new(body, self.max_message);
+        while let Some(message) = events.next().await? {
+            match Frame::read(message.json()) {
+                Ok(Frame::Request { id, method, .. }) => {
+                    // Whether it is heard does not matter to the call.
+                    let _ = self.notify(headers.clone(), answer::to_request(&id, &method)).await;
+                    continue;
                 }
+                // What is not for us may be as odd as it likes.
+                Err(error) if error.id.as_ref() != Some(id) => continue,
+                _ => {}
+            }
+            if let Some(answer) = answer::read(id, message) {
+                return answer;
             }
         }
         Err(Kind::Reset)
     }
 }
 
-/// What a message says to the request `id`, if it speaks of it. A legacy upstream may send a
-/// batch, in which one element does.
-fn read_answer(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
-    if message.json().kind() == JsonKind::Array {
-        let is_ours = |m: &Json<'_>| {
-            m.get("method").is_none() && m.get("id").and_then(Id::read).as_ref() == Some(id)
-        };
-        message.narrow(|batch| batch.elements().find(is_ours))?;
+/// The messages of an event stream, within bounds.
+struct Events {
+    body: Incoming,
+    decoder: sse::Decoder,
+    decoded: VecDeque<sse::Event>,
+    budget: usize,
+    limit: usize,
+}
+
+impl Events {
+    fn new(body: Incoming, limit: usize) -> Self {
+        let decoder = sse::Decoder::new(limit);
+        let budget = limit.saturating_mul(STREAM_FACTOR);
+        Self { body, decoder, decoded: VecDeque::new(), budget, limit }
     }
-    match Frame::read(message.json()) {
-        Err(error) => Some(Err(Kind::Protocol(error.to_string()))),
-        Ok(Frame::Response { id: Some(answered), outcome }) if answered == *id => match outcome {
-            Outcome::Result(result) if result.is_object() => {
-                Some(message.narrow(|m| m.get("result")).ok_or(Kind::Reset).map(|()| message))
+
+    /// The next message; nothing at the end of the stream.
+    async fn next(&mut self) -> Result<Option<Document>, Kind> {
+        loop {
+            while let Some(event) = self.decoded.pop_front() {
+                if event.name == "message" {
+                    self.budget = self.limit.saturating_mul(STREAM_FACTOR);
+                    return answer::document(event.data).map(Some);
+                }
             }
-            Outcome::Result(_) => Some(Err(Kind::Protocol("the result is not an object".into()))),
-            Outcome::Error { code, message, data } => Some(Err(error(code, message, data))),
-        },
-        Ok(_) => None,
-    }
-}
-
-/// The JSON-RPC error in the body of an HTTP error. Its id may be missing or null where the
-/// upstream could not tell it.
-fn read_refusal(id: &Id, message: Document) -> Option<Kind> {
-    match Frame::read(message.json()) {
-        Ok(Frame::Response { id: answered, outcome: Outcome::Error { code, message, data } }) => {
-            answered.is_none_or(|a| a == *id).then(|| error(code, message, data))
+            let Some(piece) = next_piece(&mut self.body).await? else {
+                return Ok(None);
+            };
+            let too_large = Kind::TooLarge { limit: self.limit };
+            self.budget = self.budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
+            let mut events = Vec::new();
+            self.decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
+            self.decoded.extend(events);
         }
-        _ => None,
     }
-}
-
-fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
-    let message = message.and_then(Json::as_str).unwrap_or_default();
-    let data = data.map(|d| d.text().to_owned()).filter(|d| d.len() <= EXCERPT && is_plain(d));
-    Kind::Error { code, message: excerpt(&message), data }
-}
-
-/// Whether JSON text holds nothing that a reader would not see, escaped or not.
-fn is_plain(text: &str) -> bool {
-    !text.contains("\\u") && !text.chars().any(is_hidden)
 }
 
 fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
@@ -227,10 +250,6 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
         }
         _ => Kind::Status { status: status.as_u16() },
     }
-}
-
-fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
-    Document::parse(bytes, DEPTH).map_err(|e| Kind::Protocol(e.to_string()))
 }
 
 async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
@@ -265,55 +284,4 @@ fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri>
     let mut parts = url.clone().into_parts();
     parts.path_and_query = target.into_parts().path_and_query;
     Uri::from_parts(parts).ok().filter(|_| same)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn answer(text: &str) -> Option<Result<String, Kind>> {
-        let message = document(text.as_bytes().to_vec()).unwrap();
-        let answer = read_answer(&Id::number(1), message);
-        answer.map(|a| a.map(|d| d.json().text().to_owned()))
-    }
-
-    #[test]
-    fn u6_answers_that_break_json_rpc_are_told() {
-        let ok = r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#;
-        assert_eq!(answer(ok), Some(Ok(r#"{"a":1}"#.to_owned())));
-        for broken in [
-            "7",
-            r#"{"jsonrpc":"1.0","id":1,"result":{}}"#,
-            r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":""}}"#,
-            r#"{"jsonrpc":"2.0","id":1,"result":[]}"#,
-        ] {
-            assert!(matches!(answer(broken), Some(Err(Kind::Protocol(_)))), "{broken}");
-        }
-    }
-
-    #[test]
-    fn u7_messages_to_nobody_pass_by() {
-        for other in [
-            r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
-            r#"{"jsonrpc":"2.0","id":2,"result":{}}"#,
-            r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#,
-            r#"[{"jsonrpc":"2.0","id":2,"result":{}}]"#,
-        ] {
-            assert_eq!(answer(other), None, "{other}");
-        }
-        let batch = r#"[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
-        assert_eq!(answer(batch), Some(Ok("{}".to_owned())));
-    }
-
-    #[test]
-    fn an_error_is_cut_and_cleaned() {
-        let long = "x".repeat(1000);
-        let text = format!(
-            r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32602,"message":"a\u001b{long}","data":"{long}"}}}}"#
-        );
-        let Some(Err(Kind::Error { code: -32602, message, data: None })) = answer(&text) else {
-            panic!()
-        };
-        assert!(message.starts_with("a x") && message.len() <= EXCERPT);
-    }
 }

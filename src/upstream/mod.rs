@@ -1,7 +1,9 @@
 //! The upstream side: one driver per upstream keeps a connection and a list; calls go through a
 //! handle that shares the connection.
 
+pub mod answer;
 pub mod backoff;
+mod connect;
 pub mod driver;
 pub mod egress;
 pub mod handshake;
@@ -9,10 +11,13 @@ pub mod http;
 pub mod library;
 pub mod peer;
 pub mod sse;
+pub mod stdio;
 pub mod walk;
+pub mod wire;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout_at};
@@ -24,14 +29,15 @@ use crate::config;
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
-use driver::{Driver, Link, Report, Wake};
+use connect::Wake;
+use driver::{Driver, Link, Report};
 use peer::{Completion, Peer};
 
 /// The router's handle on one upstream.
 pub struct Upstream {
     config: Arc<config::Upstream>,
     link: watch::Receiver<Link>,
-    wake: Arc<Wake>,
+    wake: Wake,
     /// Calls at once.
     slots: Semaphore,
 }
@@ -47,14 +53,17 @@ impl Upstream {
     ) -> Self {
         let config = Arc::new(config);
         let (sender, link) = watch::channel(Link::Connecting);
-        let wake = Arc::new(Wake::default());
+        let wake = Wake::default();
         let driver = Driver {
             index,
             upstream: config.clone(),
             link: sender,
             wake: wake.clone(),
+            tasks: tasks.clone(),
             reports,
             shutdown,
+            listening: AtomicBool::new(false),
+            walks: AtomicUsize::new(0),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         tasks.spawn(driver.run().instrument(span));

@@ -1,15 +1,15 @@
 //! An upstream that is connected: what can be asked of it, whatever it is behind.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::time::timeout;
 
 use super::handshake::{Ask, Conversation};
-use super::http::Endpoint;
 use super::library::Snapshot;
 use super::walk::{Listed, Step, Walk};
-use crate::config::{self, Settings};
+use super::wire::Wire;
+use crate::config::Settings;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::{Json, write_str};
@@ -19,12 +19,13 @@ use crate::domain::revision::Revision;
 
 /// The far end of one connection, shared by all calls.
 pub enum Peer {
-    Http(HttpPeer),
     Library(Snapshot),
+    Remote(RemotePeer),
 }
 
-pub struct HttpPeer {
-    endpoint: Arc<Endpoint>,
+/// A prompt server that is spoken with.
+pub struct RemotePeer {
+    wire: Wire,
     conversation: Conversation,
     /// Ids of our own: what clients use never travels upstream.
     next_id: AtomicU64,
@@ -46,19 +47,35 @@ pub struct Completion<'a> {
 const NO_VALUES: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
 
 impl Peer {
-    /// Connects over HTTP and finds out how to speak.
-    pub async fn http(endpoint: Arc<Endpoint>, http: &config::Http) -> Result<Self, Kind> {
-        let conversation = Conversation::open(&endpoint, http.revision).await?;
-        // 0 belongs to the handshake.
-        Ok(Self::Http(HttpPeer { endpoint, conversation, next_id: AtomicU64::new(1) }))
+    /// Finds out how to speak over a wire. `probe` is the time that the first question may take.
+    pub async fn open(
+        wire: Wire,
+        revision: Option<Revision>,
+        probe: Duration,
+    ) -> Result<Self, Kind> {
+        let conversation = Conversation::open(&wire, revision, probe).await?;
+        // The handshake has used up two ids.
+        Ok(Self::Remote(RemotePeer { wire, conversation, next_id: AtomicU64::new(2) }))
+    }
+
+    /// Listens for notices until their stream ends; see [`Conversation::listen`]. A library's edits
+    /// are noticed by its watch.
+    pub async fn listen(&self, heard: impl FnMut(bool)) -> Result<(), Kind> {
+        match self {
+            Peer::Library(_) => std::future::pending().await,
+            Peer::Remote(peer) => {
+                let id = peer.next_id();
+                peer.conversation.listen(&peer.wire, &id, heard).await
+            }
+        }
     }
 
     /// The whole list. An upstream that knows no prompts has none.
     pub async fn walk(&self, settings: &Settings) -> Result<Listed, Kind> {
         match self {
             Peer::Library(snapshot) => Ok(snapshot.listed.clone()),
-            Peer::Http(peer) if !peer.conversation.capabilities.prompts => Ok(Listed::default()),
-            Peer::Http(peer) => match timeout(settings.walk_timeout, peer.walk(settings)).await {
+            Peer::Remote(peer) if !peer.conversation.capabilities.prompts => Ok(Listed::default()),
+            Peer::Remote(peer) => match timeout(settings.walk_timeout, peer.walk(settings)).await {
                 Err(_) => Err(Kind::Timeout),
                 Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => Ok(Listed::default()),
                 Ok(result) => result,
@@ -70,7 +87,7 @@ impl Peer {
     pub async fn get(&self, name: &str, arguments: Option<Json<'_>>) -> Result<Document, Kind> {
         match self {
             Peer::Library(snapshot) => snapshot.get(name, arguments),
-            Peer::Http(peer) => {
+            Peer::Remote(peer) => {
                 let mut params = String::from("\"name\":");
                 write_str(name, &mut params);
                 params.push(',');
@@ -85,8 +102,8 @@ impl Peer {
     pub async fn complete(&self, ask: Completion<'_>) -> Result<Document, Kind> {
         match self {
             Peer::Library(snapshot) => snapshot.complete(ask.prompt, ask.argument, ask.value),
-            Peer::Http(peer) if !peer.conversation.capabilities.completions => no_values(),
-            Peer::Http(peer) => {
+            Peer::Remote(peer) if !peer.conversation.capabilities.completions => no_values(),
+            Peer::Remote(peer) => {
                 let mut params = String::from("\"ref\":{\"type\":\"ref/prompt\",\"name\":");
                 write_str(ask.prompt, &mut params);
                 params.push_str("},\"argument\":{\"name\":");
@@ -108,7 +125,7 @@ impl Peer {
     pub fn describe(&self) -> (Option<Revision>, &'static str) {
         match self {
             Peer::Library(_) => (None, "library"),
-            Peer::Http(peer) => (Some(peer.conversation.revision), "http"),
+            Peer::Remote(peer) => (Some(peer.conversation.revision), peer.wire.name()),
         }
     }
 
@@ -117,18 +134,26 @@ impl Peer {
         matches!(self, Peer::Library(_))
     }
 
+    /// Whether it says when its list changes.
+    pub fn notifies(&self) -> bool {
+        match self {
+            Peer::Library(_) => true,
+            Peer::Remote(peer) => peer.conversation.capabilities.list_changed,
+        }
+    }
+
     /// Says goodbye where a session would be left behind.
     pub async fn close(&self) {
-        if let Peer::Http(peer) = self
+        if let Peer::Remote(peer) = self
             && let Some(headers) = peer.conversation.farewell()
         {
             // Whether it is heard changes nothing: the upstream's own timeout does the rest.
-            let _ = peer.endpoint.delete(headers).await;
+            let _ = peer.wire.delete(headers).await;
         }
     }
 }
 
-impl HttpPeer {
+impl RemotePeer {
     async fn walk(&self, settings: &Settings) -> Result<Listed, Kind> {
         let mut walk = Walk::new(settings);
         let mut params = String::new();
@@ -147,9 +172,13 @@ impl HttpPeer {
     }
 
     async fn request(&self, ask: Ask<'_>) -> Result<Document, Kind> {
-        let id = Id::number(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let id = self.next_id();
         let (headers, body) = self.conversation.dress(&id, ask);
-        Ok(self.endpoint.request(&id, headers, body).await?.result)
+        self.wire.request(&id, headers, body).await.map(|(result, _)| result)
+    }
+
+    fn next_id(&self) -> Id {
+        Id::number(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 }
 

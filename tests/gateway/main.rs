@@ -11,5 +11,7 @@ mod documents;
 mod eras;
 mod library;
 mod listing;
+mod notices;
+mod stdio;
 mod upstream_faults;
 mod wire;

@@ -119,6 +119,35 @@ impl Client {
         self.raw(&request).await.expect("an answer")
     }
 
+    /// Opens a stream of events. The request asks for it in the client's way.
+    pub async fn stream(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> Stream {
+        let mut head =
+            format!("{method} /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+        let own = self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        for (name, value) in headers.iter().copied().chain(own) {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        let mut socket = TcpStream::connect(self.addr).await.unwrap();
+        socket.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
+        let mut stream = Stream { socket, text: String::new() };
+        let head = stream.until("\r\n\r\n").await.expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/event-stream"), "{head}");
+        stream
+    }
+
+    /// Subscribes to changes of the list in the modern way; the acknowledgement was read.
+    pub async fn listen(&self) -> Stream {
+        let params = json!({"notifications": {"promptsListChanged": true}});
+        let (body, headers) = modern(9, "subscriptions/listen", params);
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        let mut stream = self.stream("POST", &headers, body.to_string().as_bytes()).await;
+        let ack = stream.event().await.expect("an acknowledgement").json();
+        assert_eq!(ack["method"], "notifications/subscriptions/acknowledged");
+        assert_eq!(ack["params"]["notifications"], json!({"promptsListChanged": true}));
+        stream
+    }
+
     /// Sends bytes as they are and reads until the other side closes.
     pub async fn raw(&self, request: &[u8]) -> Option<Reply> {
         let mut stream = TcpStream::connect(self.addr).await.unwrap();
@@ -131,6 +160,56 @@ impl Client {
         };
         let answer = timeout(PATIENCE, exchange).await.expect("an answer in time");
         Reply::parse(&answer)
+    }
+}
+
+/// A stream of events that stays open.
+pub struct Stream {
+    socket: TcpStream,
+    text: String,
+}
+
+/// One event, or a comment.
+#[derive(Debug)]
+pub struct Event {
+    pub id: Option<String>,
+    pub data: String,
+}
+
+impl Event {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+impl Stream {
+    /// The next event; nothing at the end of the stream.
+    pub async fn event(&mut self) -> Option<Event> {
+        loop {
+            let chunk = self.until("\n\n").await?;
+            // Chunk sizes of the transfer coding stand between the lines of interest.
+            let field = |name: &str| {
+                chunk.lines().find_map(|l| l.strip_prefix(name)).map(|v| v.trim().to_owned())
+            };
+            if let Some(data) = field("data:") {
+                return Some(Event { id: field("id:"), data });
+            }
+        }
+    }
+
+    async fn until(&mut self, end: &str) -> Option<String> {
+        loop {
+            if let Some(at) = self.text.find(end) {
+                let rest = self.text.split_off(at + end.len());
+                return Some(std::mem::replace(&mut self.text, rest));
+            }
+            let mut piece = [0; 4096];
+            let reading = timeout(PATIENCE, self.socket.read(&mut piece));
+            match reading.await.expect("something in time") {
+                Ok(length @ 1..) => self.text.push_str(&String::from_utf8_lossy(&piece[..length])),
+                _ => return None,
+            }
+        }
     }
 }
 

@@ -32,6 +32,11 @@ impl Gateway {
         Client::new(self.addr)
     }
 
+    /// Ends the gateway, as a signal would.
+    pub async fn drain(self) {
+        self.app.drain().await;
+    }
+
     /// What each upstream contributes: (id, prompts, reason of failure).
     pub async fn summary(&self) -> Vec<(String, usize, Option<&'static str>)> {
         let summary = self.app.summary().await;

@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
 /// What the upstream was asked.
 #[derive(Clone, Debug)]
 pub struct Asked {
+    /// GET, POST or DELETE.
+    pub http_method: String,
     /// As they came, names in lower case.
     pub headers: Vec<(String, String)>,
     /// The JSON-RPC message; null for requests without a body.
@@ -30,6 +33,8 @@ pub enum Play {
     Stream(Vec<u8>),
     /// This head, then these bytes over and over until nobody reads them.
     Endless(String, Vec<u8>),
+    /// An event stream of whatever is sent through the channel, until the upstream ends.
+    Events(broadcast::Sender<String>),
     /// These bytes, then the connection breaks.
     Break(Vec<u8>),
     /// These bytes, then nothing until the other side gives up.
@@ -213,6 +218,15 @@ async fn serve(
                 }
                 written
             }
+            Play::Events(sender) => {
+                let mut events = sender.subscribe();
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: open\n\n";
+                let mut written = stream.write_all(head.as_bytes()).await;
+                while let (Ok(()), Ok(event)) = (&written, events.recv().await) {
+                    written = stream.write_all(format!("data: {event}\n\n").as_bytes()).await;
+                }
+                return;
+            }
             Play::Break(bytes) => {
                 let _ = stream.write_all(&bytes).await;
                 return;
@@ -241,7 +255,7 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked
     };
     let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
     let mut lines = head.split("\r\n");
-    lines.next()?;
+    let http_method = lines.next()?.split(' ').next()?.to_owned();
     let headers: Vec<_> = lines
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
@@ -255,7 +269,7 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked
         }
     }
     let message = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Asked { headers, message, connection })
+    Some(Asked { http_method, headers, message, connection })
 }
 
 async fn write(

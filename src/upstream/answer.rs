@@ -1,0 +1,121 @@
+//! What an upstream's message says to a request of ours, and what we say to a request of its own.
+
+use crate::domain::document::Document;
+use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
+use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::jsonrpc::{Frame, Id, Outcome};
+use crate::domain::method::PING;
+use crate::domain::name::is_hidden;
+
+/// Depth of what upstreams send. Definitions and results are shallow; `_meta` is theirs to nest.
+const DEPTH: usize = 64;
+
+/// Accepts the bytes of a message.
+pub fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
+    Document::parse(bytes, DEPTH).map_err(|e| Kind::Protocol(e.to_string()))
+}
+
+/// What a message says to the request `id`, if it speaks of it. A legacy upstream may send a
+/// batch, in which one element does.
+pub fn read(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
+    if message.json().kind() == JsonKind::Array {
+        let is_ours = |m: &Json<'_>| {
+            m.get("method").is_none() && m.get("id").and_then(Id::read).as_ref() == Some(id)
+        };
+        message.narrow(|batch| batch.elements().find(is_ours))?;
+    }
+    match Frame::read(message.json()) {
+        Err(error) => Some(Err(Kind::Protocol(error.to_string()))),
+        Ok(Frame::Response { id: Some(answered), outcome }) if answered == *id => match outcome {
+            Outcome::Result(result) if result.is_object() => {
+                Some(message.narrow(|m| m.get("result")).ok_or(Kind::Reset).map(|()| message))
+            }
+            Outcome::Result(_) => Some(Err(Kind::Protocol("the result is not an object".into()))),
+            Outcome::Error { code, message, data } => Some(Err(error(code, message, data))),
+        },
+        Ok(_) => None,
+    }
+}
+
+/// The JSON-RPC error in the body of an HTTP error. Its id may be missing or null where the
+/// upstream could not tell it.
+pub fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
+    match Frame::read(message.json()) {
+        Ok(Frame::Response { id: answered, outcome: Outcome::Error { code, message, data } }) => {
+            answered.is_none_or(|a| a == *id).then(|| error(code, message, data))
+        }
+        _ => None,
+    }
+}
+
+/// Our answer to a request of an upstream: we are there, and do nothing else for it.
+pub fn to_request(id: &Id, method: &str) -> String {
+    match method {
+        PING => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#),
+        _ => format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not offered"}}}}"#
+        ),
+    }
+}
+
+fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
+    let message = message.and_then(Json::as_str).unwrap_or_default();
+    let data = data.map(|d| d.text().to_owned()).filter(|d| d.len() <= EXCERPT && is_plain(d));
+    Kind::Error { code, message: excerpt(&message), data }
+}
+
+/// Whether JSON text holds nothing that a reader would not see, escaped or not.
+fn is_plain(text: &str) -> bool {
+    !text.contains("\\u") && !text.chars().any(is_hidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(text: &str) -> Option<Result<String, Kind>> {
+        let message = document(text.as_bytes().to_vec()).unwrap();
+        let answer = read(&Id::number(1), message);
+        answer.map(|a| a.map(|d| d.json().text().to_owned()))
+    }
+
+    #[test]
+    fn u6_answers_that_break_json_rpc_are_told() {
+        let ok = r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#;
+        assert_eq!(answer(ok), Some(Ok(r#"{"a":1}"#.to_owned())));
+        for broken in [
+            "7",
+            r#"{"jsonrpc":"1.0","id":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":""}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":[]}"#,
+        ] {
+            assert!(matches!(answer(broken), Some(Err(Kind::Protocol(_)))), "{broken}");
+        }
+    }
+
+    #[test]
+    fn u7_messages_to_nobody_pass_by() {
+        for other in [
+            r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":2,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#,
+            r#"[{"jsonrpc":"2.0","id":2,"result":{}}]"#,
+        ] {
+            assert_eq!(answer(other), None, "{other}");
+        }
+        let batch = r#"[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
+        assert_eq!(answer(batch), Some(Ok("{}".to_owned())));
+    }
+
+    #[test]
+    fn an_error_is_cut_and_cleaned() {
+        let long = "x".repeat(1000);
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32602,"message":"a\u001b{long}","data":"{long}"}}}}"#
+        );
+        let Some(Err(Kind::Error { code: -32602, message, data: None })) = answer(&text) else {
+            panic!()
+        };
+        assert!(message.starts_with("a x") && message.len() <= EXCERPT);
+    }
+}

@@ -1,0 +1,287 @@
+//! An upstream as a child process: one JSON message per line on its standard input and output.
+//!
+//! Three streams are worked on at once, so that none can block another: the reader never waits for
+//! anybody, the writer has a deadline, standard error is drained.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{self, ChildStdin, Command};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info, warn};
+
+use super::answer;
+use crate::config::{self, Settings};
+use crate::domain::document::Document;
+use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use crate::domain::json::Kind as JsonKind;
+use crate::domain::jsonrpc::{Frame, Id};
+use crate::domain::method::LIST_CHANGED;
+
+/// A child that runs. Dropping it ends the child and all that it started.
+pub struct Child {
+    outgoing: mpsc::Sender<String>,
+    waiting: Arc<Waiting>,
+    /// Cancelled when the child is gone.
+    gone: CancellationToken,
+    _end: DropGuard,
+}
+
+/// Requests that wait for their answers: as many as calls are in flight.
+type Waiting = DashMap<Id, oneshot::Sender<Result<Document, Kind>>>;
+
+/// Messages that may wait for the child to read. A child that reads has none waiting; one that
+/// does not must not make us hoard.
+const OUTGOING: usize = 256;
+
+/// Variables that a child inherits: enough to find programs and a home, none of our secrets.
+const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
+
+/// How long a child may take to end once its input is closed, and once it was asked to.
+const AFTER_EOF: Duration = Duration::from_secs(2);
+const AFTER_TERM: Duration = Duration::from_secs(3);
+
+impl Child {
+    /// Starts the child. `changed` is told of `list_changed` notices, `lost` of its end.
+    ///
+    /// # Errors
+    /// When the command cannot be started.
+    pub fn spawn(
+        stdio: &config::Stdio,
+        settings: &Settings,
+        changed: Arc<Notify>,
+        lost: Arc<Notify>,
+        tasks: &TaskTracker,
+    ) -> Result<Self, Kind> {
+        // The error of the system names no path.
+        let failed = |error| Kind::Unavailable(format!("spawn_failed: {error}"));
+        let mut process = command(stdio).spawn().map_err(failed)?;
+        let (outgoing, queue) = mpsc::channel(OUTGOING);
+        let waiting: Arc<Waiting> = Arc::default();
+        let (gone, end) = (CancellationToken::new(), CancellationToken::new());
+        let lines = Lines {
+            waiting: waiting.clone(),
+            outgoing: outgoing.clone(),
+            changed,
+            max_message: settings.max_message,
+        };
+        let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
+        let cleared = waiting.clone();
+        tasks.spawn(async move {
+            let stdin = process.stdin.take();
+            let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
+            tokio::select! {
+                () = write(stdin, queue, write_deadline) => {}
+                () = lines.read(stdout) => {}
+                () = drain(stderr) => {}
+                () = until.cancelled() => {}
+            }
+            done.cancel();
+            // Whoever waits is told at once, not at its deadline.
+            cleared.clear();
+            if !until.is_cancelled() {
+                info!("the child has ended by itself");
+                lost.notify_one();
+            }
+            end_process(process).await;
+        });
+        Ok(Self { outgoing, waiting, gone, _end: end.drop_guard() })
+    }
+
+    /// Sends a request and waits for the answer to `id`.
+    pub async fn request(&self, id: &Id, body: String) -> Result<Document, Kind> {
+        let (sender, answer) = oneshot::channel();
+        self.waiting.insert(id.clone(), sender);
+        let _forget = Forget { waiting: &self.waiting, id };
+        self.notify(body).await?;
+        // The child may have gone between the insertion and now.
+        if self.gone.is_cancelled() {
+            return Err(Kind::Reset);
+        }
+        answer.await.unwrap_or(Err(Kind::Reset))
+    }
+
+    /// Sends a message that has no answer.
+    pub async fn notify(&self, body: String) -> Result<(), Kind> {
+        self.outgoing.send(body).await.map_err(|_| Kind::Reset)
+    }
+}
+
+/// Takes a request back when nobody waits for it any more.
+struct Forget<'a> {
+    waiting: &'a Waiting,
+    id: &'a Id,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.waiting.remove(self.id);
+    }
+}
+
+fn command(stdio: &config::Stdio) -> Command {
+    let mut command = Command::new(&stdio.program);
+    command.args(&stdio.arguments).current_dir(&stdio.cwd).env_clear();
+    for name in INHERITED {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    for (name, value) in &stdio.env {
+        command.env(name, value.expose());
+    }
+    // A group of its own, so that what it starts ends with it, and a terminal's signals pass it by.
+    #[cfg(unix)]
+    command.process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.kill_on_drop(true);
+    command
+}
+
+/// Writes what is queued; ends when the child does not read in time, or has closed its input.
+async fn write(stdin: Option<ChildStdin>, mut queue: mpsc::Receiver<String>, deadline: Duration) {
+    let Some(mut stdin) = stdin else {
+        return;
+    };
+    while let Some(mut message) = queue.recv().await {
+        // Between tokens JSON may hold line feeds; here a line feed ends the message.
+        message.retain(|c| c != '\n' && c != '\r');
+        message.push('\n');
+        let written = timeout(deadline, stdin.write_all(message.as_bytes())).await;
+        if !matches!(written, Ok(Ok(()))) {
+            info!("the child does not read its input");
+            return;
+        }
+    }
+}
+
+/// Reads standard error away, so that the child never blocks on it. What it says is for debugging.
+async fn drain(stderr: Option<impl AsyncRead + Unpin>) {
+    if let Some(mut stderr) = stderr {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
+            let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
+            debug!(text, "standard error");
+        }
+    }
+    // The end of standard error is not the end of the child.
+    std::future::pending::<()>().await;
+}
+
+/// What is done with the child's lines.
+struct Lines {
+    waiting: Arc<Waiting>,
+    outgoing: mpsc::Sender<String>,
+    changed: Arc<Notify>,
+    max_message: usize,
+}
+
+impl Lines {
+    /// Reads until the child closes its output, or writes a line beyond the limit.
+    async fn read(&self, stdout: Option<impl AsyncRead + Unpin>) {
+        let Some(stdout) = stdout else {
+            return;
+        };
+        let mut reader = BufReader::new(stdout);
+        let mut line = Vec::new();
+        let mut skipped = 0_u64;
+        loop {
+            line.clear();
+            let limit = u64::try_from(self.max_message).unwrap_or(u64::MAX).saturating_add(1);
+            match (&mut reader).take(limit).read_until(b'\n', &mut line).await {
+                Ok(1..) if line.ends_with(b"\n") => {}
+                Ok(1..) if line.len() > self.max_message => {
+                    warn!(limit = self.max_message, "the child writes a line beyond max_message");
+                    return;
+                }
+                _ => return,
+            }
+            let text = line.trim_ascii();
+            if text.is_empty() {
+                continue;
+            }
+            if self.take(text.to_vec()).is_err() {
+                skipped += 1;
+                debug!(skipped, "a line of the child is no message");
+            }
+        }
+    }
+
+    fn take(&self, line: Vec<u8>) -> Result<(), Kind> {
+        let message = answer::document(line)?;
+        match message.json().kind() {
+            JsonKind::Array => {
+                for element in message.json().elements() {
+                    self.dispatch(Document::copy_of(element));
+                }
+            }
+            _ => self.dispatch(message),
+        }
+        Ok(())
+    }
+
+    fn dispatch(&self, message: Document) {
+        match Frame::read(message.json()) {
+            Ok(Frame::Request { id, method, .. }) => {
+                // A full queue means that the child does not read: it then gets no answer.
+                let _ = self.outgoing.try_send(answer::to_request(&id, &method));
+            }
+            Ok(Frame::Notification { method, .. }) if method == LIST_CHANGED => {
+                self.changed.notify_one();
+            }
+            Ok(Frame::Notification { .. }) => {}
+            Ok(Frame::Response { .. }) | Err(_) => {
+                let id = message.json().get("id").and_then(Id::read);
+                if let Some((id, waiting)) = id.and_then(|id| self.waiting.remove(&id))
+                    && let Some(answer) = answer::read(&id, message)
+                {
+                    // Nobody may wait any more.
+                    let _ = waiting.send(answer);
+                }
+            }
+        }
+    }
+}
+
+/// Ends a child and its descendants: by the end of its input, then by request, then by force.
+async fn end_process(mut process: process::Child) {
+    drop(process.stdin.take());
+    let group = process.id();
+    if timeout(AFTER_EOF, process.wait()).await.is_err() {
+        signal(group, Signal::Terminate);
+        if timeout(AFTER_TERM, process.wait()).await.is_err() {
+            signal(group, Signal::Kill);
+            let _ = process.wait().await;
+        }
+    }
+    // Descendants that outlive the child are ended as well.
+    signal(group, Signal::Kill);
+}
+
+#[derive(Clone, Copy)]
+enum Signal {
+    Kill,
+    Terminate,
+}
+
+#[cfg(unix)]
+fn signal(group: Option<u32>, signal: Signal) {
+    let pid = group.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+    let signal = match signal {
+        Signal::Kill => rustix::process::Signal::KILL,
+        Signal::Terminate => rustix::process::Signal::TERM,
+    };
+    if let Some(pid) = pid {
+        // The group may be gone already, which is what we want.
+        let _ = rustix::process::kill_process_group(pid, signal);
+    }
+}
+
+#[cfg(not(unix))]
+fn signal(_group: Option<u32>, _signal: Signal) {}

@@ -1,0 +1,300 @@
+//! Changes of the list, from any upstream to every client (fault matrix, L).
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::json;
+use tokio::sync::broadcast;
+
+use crate::support::client::{Stream, modern};
+use crate::support::upstream::{good_legacy, good_modern};
+use crate::support::{Asked, Gateway, Play, Upstream, eventually};
+
+const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
+const STREAM: [(&str, &str); 1] = [("Accept", "text/event-stream")];
+
+async fn library(name: &str) -> (Gateway, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    add(&folder, name);
+    let path = folder.path().display();
+    let toml = format!("{QUICK}[upstreams.lib]\ntransport = \"library\"\npath = \"{path}\"\n");
+    let gateway = Gateway::start(&toml).await;
+    settled(&gateway, &format!("lib__{name}")).await;
+    (gateway, folder)
+}
+
+fn add(folder: &tempfile::TempDir, name: &str) {
+    fs::write(folder.path().join(format!("{name}.md")), format!("---\nname: {name}\n---\nx"))
+        .unwrap();
+}
+
+/// Waits until the first list was announced, so that what comes next is a change.
+async fn settled(gateway: &Gateway, name: &str) {
+    gateway.summary().await;
+    let mut stream = gateway.client().listen().await;
+    let listed = gateway.client().names().await.0;
+    assert!(listed.contains(&name.to_owned()), "{listed:?}");
+    // The announcement of the first list may still be under way.
+    let _ = tokio::time::timeout(std::time::Duration::from_millis(300), stream.event()).await;
+}
+
+/// Reads notices until the list holds `name`: many edits may be told at once, or one by one.
+async fn hears_of(stream: &mut Stream, gateway: &Gateway, name: &str) {
+    loop {
+        let event = stream.event().await.expect("a notice").json();
+        assert_eq!(event["method"], "notifications/prompts/list_changed");
+        if gateway.client().names().await.0.contains(&name.to_owned()) {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn clients_of_every_revision_hear_of_an_edit() {
+    let (gateway, folder) = library("a").await;
+    let mut streams = vec![gateway.client().listen().await];
+    for revision in ["2025-03-26", "2025-06-18", "2025-11-25"] {
+        let client = gateway.client().legacy(revision).await;
+        let mut stream = client.stream("GET", &STREAM, b"").await;
+        if revision == "2025-11-25" {
+            let priming = stream.event().await.unwrap();
+            assert!(priming.id.is_some() && priming.data.is_empty(), "{priming:?}");
+        }
+        streams.push(stream);
+    }
+    add(&folder, "b");
+    for stream in &mut streams {
+        hears_of(stream, &gateway, "lib__b").await;
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_is_tagged_and_ends_with_a_result_at_drain() {
+    let (gateway, folder) = library("a").await;
+    let client = gateway.client();
+    let mut stream = client.listen().await;
+    add(&folder, "b");
+    let event = stream.event().await.unwrap().json();
+    assert_eq!(event["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 9);
+    let (body, headers) =
+        modern(3, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+    let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+    let mut other = client.stream("POST", &headers, body.to_string().as_bytes()).await;
+    let ack = other.event().await.unwrap().json();
+    assert_eq!(ack["params"]["notifications"], json!({}), "an empty subset is acknowledged too");
+    let json_only = client.clone().with("Accept", "application/json");
+    let reply = json_only.modern("subscriptions/listen", json!({"notifications": {}})).await;
+    assert_eq!(reply.refusal(), (406, -32600, "not_acceptable".into()));
+
+    tokio::join!(gateway.drain(), async {
+        let mut last = other.event().await.unwrap().json();
+        assert_eq!(last["id"], 3);
+        let result = last["result"].take();
+        assert_eq!(result["resultType"], "complete");
+        assert_eq!(result["_meta"]["io.modelcontextprotocol/subscriptionId"], 3);
+        assert!(other.event().await.is_none());
+    });
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_is_told_at_once_when_its_list_is_another_one() {
+    let (gateway, folder) = library("a").await;
+    let client = gateway.client().legacy("2025-11-25").await;
+    let mut stream = client.stream("GET", &STREAM, b"").await;
+    let first = stream.event().await.unwrap().id.unwrap();
+    drop(stream);
+    add(&folder, "b");
+    // Whoever listens all the time knows when the change was announced.
+    let mut listener = gateway.client().listen().await;
+    if !gateway.client().names().await.0.contains(&"lib__b".to_owned()) {
+        hears_of(&mut listener, &gateway, "lib__b").await;
+    }
+    let back = client.clone().with("Last-Event-ID", &first);
+    let mut stream = back.stream("GET", &STREAM, b"").await;
+    let priming = stream.event().await.unwrap();
+    assert!(priming.data.is_empty());
+    hears_of(&mut stream, &gateway, "lib__b").await;
+}
+
+#[tokio::test]
+async fn legacy_streams_need_a_session_and_end_with_it() {
+    let (gateway, _folder) = library("a").await;
+    let refused = gateway.client().send("GET", "/mcp", &STREAM, b"").await;
+    assert_eq!(refused.refusal(), (400, -32600, "session_required".into()));
+    let client = gateway.client().legacy("2025-06-18").await;
+    let html = client.send("GET", "/mcp", &[("Accept", "text/html")], b"").await;
+    assert_eq!(html.status, 406);
+    let mut stream = client.stream("GET", &STREAM, b"").await;
+    assert_eq!(client.send("DELETE", "/mcp", &[], b"").await.status, 200);
+    assert!(stream.event().await.is_none(), "the stream has ended");
+    assert_eq!(client.send("GET", "/mcp", &STREAM, b"").await.status, 404);
+}
+
+#[tokio::test]
+async fn open_streams_are_bounded() {
+    let gateway = Gateway::start("[server.limits]\nstreams = 1\n").await;
+    let client = gateway.client().legacy("2025-06-18").await;
+    let stream = client.stream("GET", &STREAM, b"").await;
+    let refused = client.send("GET", "/mcp", &STREAM, b"").await;
+    assert_eq!(refused.refusal(), (503, -32603, "overloaded".into()));
+    drop(stream);
+    let another = async || {
+        let reply = client.send("GET", "/mcp", &STREAM, b"");
+        let refused = tokio::time::timeout(std::time::Duration::from_millis(100), reply).await;
+        refused.is_err().then_some(())
+    };
+    eventually(another).await;
+}
+
+#[tokio::test]
+async fn legacy_streams_have_a_lifetime() {
+    let gateway = Gateway::start("[server.limits]\nstream_lifetime = \"50ms\"\n").await;
+    let client = gateway.client().legacy("2025-06-18").await;
+    let mut stream = client.stream("GET", &STREAM, b"").await;
+    assert!(stream.event().await.is_none(), "its time is over");
+}
+
+/// An upstream of either era that tells of changes: the list gets a second prompt when told so.
+struct Telling {
+    upstream: Upstream,
+    changed: Arc<AtomicBool>,
+    events: broadcast::Sender<String>,
+    walks: Arc<AtomicUsize>,
+}
+
+impl Telling {
+    async fn start(answer: fn(&Asked) -> Play, stream: fn(&Asked) -> bool) -> Self {
+        let (changed, walks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (events, _) = broadcast::channel(20_000);
+        let (is_changed, walked, sender) = (changed.clone(), walks.clone(), events.clone());
+        let upstream = Upstream::start(move |asked| {
+            if stream(asked) {
+                return Play::Events(sender.clone());
+            }
+            match asked.method() {
+                "server/discover" | "initialize" => declaring(answer(asked)),
+                "prompts/list" => {
+                    walked.fetch_add(1, Ordering::SeqCst);
+                    match is_changed.load(Ordering::SeqCst) {
+                        false => asked.list(&json!([{"name": "p"}])),
+                        true => asked.list(&json!([{"name": "p"}, {"name": "q"}])),
+                    }
+                }
+                _ => answer(asked),
+            }
+        })
+        .await;
+        Self { upstream, changed, events, walks }
+    }
+
+    async fn modern() -> Self {
+        Self::start(good_modern, |asked| asked.method() == "subscriptions/listen").await
+    }
+
+    async fn legacy() -> Self {
+        let answer = |asked: &Asked| good_legacy(asked, "2025-06-18");
+        Self::start(answer, |asked| asked.http_method == "GET").await
+    }
+
+    /// Waits until the gateway listens.
+    async fn is_heard(&self) {
+        eventually(async || (self.events.receiver_count() > 0).then_some(())).await;
+    }
+
+    fn tell(&self) {
+        let notice = json!({"jsonrpc": "2.0", "method": "notifications/prompts/list_changed"});
+        self.events.send(notice.to_string()).unwrap();
+    }
+}
+
+/// The same answer, declaring `listChanged`.
+fn declaring(play: Play) -> Play {
+    let with = |text: String| text.replace("\"prompts\":{}", "\"prompts\":{\"listChanged\":true}");
+    match play {
+        Play::Json(json) => Play::Json(serde_json::from_str(&with(json.to_string())).unwrap()),
+        Play::Http(status, headers, body) => {
+            Play::Http(status, headers, with(String::from_utf8(body).unwrap()).into_bytes())
+        }
+        other => other,
+    }
+}
+
+#[tokio::test]
+async fn a_change_in_an_upstream_of_either_era_reaches_the_client() {
+    for telling in [Telling::modern().await, Telling::legacy().await] {
+        let toml = QUICK.to_owned() + &telling.upstream.patient_table("up");
+        let gateway = Gateway::start(&toml).await;
+        settled(&gateway, "up__p").await;
+        telling.is_heard().await;
+        let mut stream = gateway.client().listen().await;
+        telling.changed.store(true, Ordering::SeqCst);
+        telling.tell();
+        hears_of(&mut stream, &gateway, "up__q").await;
+    }
+}
+
+#[tokio::test]
+async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
+    let telling = Telling::modern().await;
+    let gateway = Gateway::start(&(QUICK.to_owned() + &telling.upstream.patient_table("up"))).await;
+    settled(&gateway, "up__p").await;
+    telling.is_heard().await;
+    let (before, started) = (telling.walks.load(Ordering::SeqCst), tokio::time::Instant::now());
+    let mut stream = gateway.client().listen().await;
+    for _ in 0..10_000 {
+        telling.tell();
+    }
+    telling.changed.store(true, Ordering::SeqCst);
+    telling.tell();
+    hears_of(&mut stream, &gateway, "up__q").await;
+    let walks = telling.walks.load(Ordering::SeqCst) - before;
+    let seconds = started.elapsed().as_secs() as usize;
+    assert!(walks <= 2 + seconds, "{walks} walks in {seconds} s");
+}
+
+#[tokio::test]
+async fn l2_a_notice_without_a_change_is_not_passed_on() {
+    let telling = Telling::modern().await;
+    let gateway = Gateway::start(&(QUICK.to_owned() + &telling.upstream.patient_table("up"))).await;
+    settled(&gateway, "up__p").await;
+    telling.is_heard().await;
+    let mut stream = gateway.client().listen().await;
+    let before = telling.walks.load(Ordering::SeqCst);
+    telling.tell();
+    eventually(async || (telling.walks.load(Ordering::SeqCst) > before).then_some(())).await;
+    telling.changed.store(true, Ordering::SeqCst);
+    telling.tell();
+    // The first notice that comes is already the one of the real change.
+    stream.event().await.unwrap();
+    assert_eq!(gateway.client().names().await.0, ["up__p", "up__q"]);
+}
+
+#[tokio::test]
+async fn l6_a_change_that_nobody_tells_of_is_found_by_polling() {
+    let telling = Telling::start(good_modern, |_| false).await;
+    let table = telling.upstream.patient_table("up") + "poll = \"50ms\"\n";
+    let gateway = Gateway::start(&(QUICK.to_owned() + &table)).await;
+    settled(&gateway, "up__p").await;
+    let mut stream = gateway.client().listen().await;
+    telling.changed.store(true, Ordering::SeqCst);
+    hears_of(&mut stream, &gateway, "up__q").await;
+}
+
+#[tokio::test]
+async fn u19_many_lists_at_once_are_one_walk() {
+    let telling = Telling::start(good_legacy_2025, |_| false).await;
+    let gateway = Gateway::start(&telling.upstream.patient_table("up")).await;
+    let lists = (0..50).map(|_| {
+        let client = gateway.client();
+        tokio::spawn(async move { client.names().await.0 })
+    });
+    for list in lists.collect::<Vec<_>>() {
+        assert_eq!(list.await.unwrap(), ["up__p"]);
+    }
+    assert!(telling.walks.load(Ordering::SeqCst) <= 2, "one walk, and one trailing at most");
+}
+
+fn good_legacy_2025(asked: &Asked) -> Play {
+    good_legacy(asked, "2025-11-25")
+}

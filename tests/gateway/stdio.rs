@@ -1,0 +1,174 @@
+//! Upstreams as child processes, well behaved and not (fault matrix, S).
+
+use serde_json::json;
+
+use crate::support::{Gateway, eventually};
+
+/// A prompt server in a few lines of shell. `$1` names what it does wrong.
+const CHILD: &str = r#"
+answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+refuse() { printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id"; }
+[ "$1" = stderr ] && head -c 2000000 /dev/zero | tr '\0' 'e' >&2
+list='{"prompts":[{"name":"p"}]}'
+while read -r line; do
+    id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+    case "$line" in
+    *'"server/discover"'*)
+        case "$1" in
+        modern) answer '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{}},"ttlMs":0,"cacheScope":"public"}' ;;
+        silent) ;;
+        dies) exit 1 ;;
+        garbage) echo 'not json'; printf '\000\377\n'; echo '{"a":1}{"b":2}'; echo; refuse ;;
+        *) refuse ;;
+        esac ;;
+    *'"initialize"'*)
+        answer '{"protocolVersion":"2025-06-18","capabilities":{"prompts":{"listChanged":true}},"serverInfo":{"name":"sh","version":"1"}}' ;;
+    *'"prompts/list"'*)
+        answer "$list" ;;
+    *'"prompts/get"'*)
+        case "$1" in
+        crash) exit 1 ;;
+        hang) ;;
+        long) head -c 100000 /dev/zero | tr '\0' 'x'; sleep 60 ;;
+        env) answer "{\"messages\":[{\"role\":\"user\",\"content\":{\"type\":\"text\",\"text\":\"$(env | cut -d= -f1 | sort | tr '\n' ' ')\"}}]}" ;;
+        change)
+            list='{"prompts":[{"name":"p"},{"name":"q"}]}'
+            echo '{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}'
+            answer '{"messages":[]}' ;;
+        ping)
+            echo '{"jsonrpc":"2.0","id":"mine","method":"ping"}'
+            read -r pong
+            answer "{\"messages\":[{\"role\":\"user\",\"content\":{\"type\":\"text\",\"text\":\"$(printf '%s' "$pong" | sed 's/"/\\"/g')\"}}]}" ;;
+        *) answer '{"messages":[{"role":"user","content":{"type":"text","text":"hello"}}]}' ;;
+        esac ;;
+    esac
+done
+"#;
+
+fn table(id: &str, fault: &str) -> String {
+    let script = serde_json::to_string(CHILD).unwrap().replace("\\u0000", "\\\\u0000");
+    format!(
+        "[upstreams.{id}]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}, \"child\", \"{fault}\"]\n"
+    )
+}
+
+async fn child(fault: &str) -> Gateway {
+    Gateway::start(&table("sh", fault)).await
+}
+
+async fn text(gateway: &Gateway) -> String {
+    let result = gateway.client().ask("prompts/get", json!({"name": "sh__p"})).await;
+    result["messages"][0]["content"]["text"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn s8_the_era_of_a_child_is_found_whatever_it_says_to_the_question() {
+    for fault in ["modern", "legacy", "dies", "garbage", "stderr"] {
+        let gateway = child(fault).await;
+        assert_eq!(gateway.client().names().await.0, ["sh__p"], "{fault}");
+        assert_eq!(text(&gateway).await, "hello", "{fault}");
+    }
+    let gateway = Gateway::start(&(table("sh", "silent") + "probe = \"100ms\"\n")).await;
+    assert_eq!(text(&gateway).await, "hello", "silence means legacy");
+}
+
+#[tokio::test]
+async fn s1_a_command_that_is_missing_fails_by_itself_and_no_shell_reads_it() {
+    let toml = table("sh", "legacy")
+        + "[upstreams.none]\ntransport = \"stdio\"\ncommand = [\"/no/such; touch /tmp/pwned\", \"$(id)\"]\n";
+    let gateway = Gateway::start(&toml).await;
+    let list = gateway.client().ask("prompts/list", json!({})).await;
+    assert_eq!(list["prompts"], json!([{"name": "sh__p"}]));
+    let incomplete = &list["_meta"]["promptgate/incomplete"][0];
+    assert_eq!(
+        (&incomplete["upstream"], &incomplete["reason"]),
+        (&json!("none"), &json!("upstream_unavailable"))
+    );
+}
+
+#[tokio::test]
+async fn s1_a_child_sees_few_variables_and_the_configured_ones() {
+    let toml = table("sh", "env") + "env = { GIVEN = \"x\", TOKEN = { value = \"t\" } }\n";
+    let gateway = Gateway::start(&toml).await;
+    let seen = text(&gateway).await;
+    for name in ["GIVEN", "TOKEN", "PATH"] {
+        assert!(seen.split(' ').any(|n| n == name), "{name}: {seen}");
+    }
+    // Cargo's variables are ours, and none of the child's business.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+    assert!(!seen.contains("CARGO"), "{seen}");
+}
+
+#[tokio::test]
+async fn s2_a_child_that_crashes_in_a_call_is_told_at_once_and_started_again() {
+    let gateway = child("crash").await;
+    for _ in 0..2 {
+        let error = eventually(async || {
+            let reply = gateway.client().modern("prompts/get", json!({"name": "sh__p"})).await;
+            let error = reply.json()["error"].clone();
+            (error["data"]["reason"] == "upstream_reset").then_some(error)
+        })
+        .await;
+        assert_eq!(error["code"], -32603);
+    }
+}
+
+#[tokio::test]
+async fn s3_a_child_that_hangs_ends_at_the_deadline_and_others_are_served() {
+    let toml = table("sh", "hang") + "timeout = \"100ms\"\n" + &table("ok", "legacy");
+    let gateway = Gateway::start(&toml).await;
+    let error = gateway.client().ask_error("prompts/get", json!({"name": "sh__p"})).await;
+    assert_eq!(error["data"]["reason"], "upstream_timeout");
+    gateway.client().ask("prompts/get", json!({"name": "ok__p"})).await;
+}
+
+#[tokio::test]
+async fn s5_a_line_without_end_is_cut_off_at_the_limit() {
+    let gateway = Gateway::start(&(table("sh", "long") + "max_message = \"64KiB\"\n")).await;
+    let error = gateway.client().ask_error("prompts/get", json!({"name": "sh__p"})).await;
+    assert_eq!(error["data"]["reason"], "upstream_reset");
+    assert_eq!(gateway.client().names().await.0, ["sh__p"]);
+}
+
+#[tokio::test]
+async fn a_child_says_that_its_list_has_changed() {
+    let gateway =
+        Gateway::start(&("[listing]\nsettle = \"10ms\"\n".to_owned() + &table("sh", "change")))
+            .await;
+    assert_eq!(gateway.client().names().await.0, ["sh__p"]);
+    gateway.client().ask("prompts/get", json!({"name": "sh__p"})).await;
+    eventually(async || (gateway.client().names().await.0 == ["sh__p", "sh__q"]).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn a_child_may_ask_whether_we_are_there() {
+    let gateway = child("ping").await;
+    assert_eq!(text(&gateway).await, r#"{"jsonrpc":"2.0","id":"mine","result":{}}"#);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn nothing_is_left_of_a_child_when_the_gateway_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    let script =
+        "echo $$ >> pids; sleep 300 & echo $! >> pids; while read -r line; do :; done; sleep 300";
+    let toml = format!(
+        "[server.limits]\npre_drain = \"0s\"\n[upstreams.sh]\ntransport = \"stdio\"\n\
+         command = [\"sh\", \"-c\", \"{script}\"]\ncwd = \"{}\"\n",
+        folder.path().display()
+    );
+    let gateway = Gateway::start(&toml).await;
+    let pids = eventually(async || {
+        let pids = std::fs::read_to_string(&pids).ok()?;
+        (pids.lines().count() == 2).then_some(pids)
+    })
+    .await;
+    gateway.drain().await;
+    for pid in pids.lines() {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let gone = stat.is_empty() || stat.contains(") Z ");
+        assert!(gone, "{pid} still runs: {stat}");
+    }
+}
