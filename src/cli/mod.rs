@@ -2,6 +2,7 @@
 
 mod check;
 mod client;
+mod dial;
 mod init;
 mod serve;
 mod text;
@@ -31,7 +32,17 @@ enum Command {
     /// Serve the prompts of all upstreams (the default)
     Serve(File),
     /// Tell every mistake in the configuration, with its line; exit code 64 if there is one
-    Check(File),
+    Check {
+        #[command(flatten)]
+        file: File,
+        /// Ask each upstream too: era, revision, prompts, what is left out and why; exit code 1 if
+        /// one does not answer
+        #[arg(long)]
+        dial: bool,
+        /// Print JSON, for scripts
+        #[arg(long, requires = "dial")]
+        json: bool,
+    },
     /// Write a commented gateway.toml and a first prompt into the current folder
     Init,
     /// List the prompts that a running gateway serves
@@ -87,7 +98,8 @@ pub fn main() -> ExitCode {
     };
     let done = match cli.command.unwrap_or(Command::Serve(cli.file)) {
         Command::Serve(file) => serve::run(&file.config),
-        Command::Check(file) => check::run(&file.config),
+        Command::Check { file, dial: false, .. } => check::run(&file.config),
+        Command::Check { file, dial: true, json } => dial::run(&file.config, json),
         Command::Init => init::run(),
         Command::List { remote } => client::list(&remote),
         Command::Get { name, arguments, remote } => client::get(&remote, &name, &arguments),

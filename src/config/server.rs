@@ -47,10 +47,14 @@ pub struct Limits {
     pub body_size: usize,
     /// Between two requests on one connection.
     pub idle: Duration,
+    /// Messages of one batch.
+    pub batch_items: usize,
     /// Arrays and objects in each other.
     pub json_depth: usize,
     /// Requests at once, over all callers.
     pub in_flight: usize,
+    /// Bytes of their bodies.
+    pub in_flight_bytes: usize,
     /// Open event streams.
     pub streams: usize,
     /// Of legacy GET streams; zero is no limit.
@@ -126,9 +130,11 @@ fn limits(mut section: Section<'_>) -> Limits {
         body: section.duration("body", Duration::from_secs(30), millis),
         body_size: section.size("body_size", 4 << 20, 1 << 10..=1 << 30),
         idle: section.duration("idle", Duration::from_secs(75), millis),
+        batch_items: section.count("batch_items", 100, 1..=100_000),
         // The scan is recursive: the stack of a worker thread bounds it.
         json_depth: section.count("json_depth", 64, 8..=256),
         in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
+        in_flight_bytes: section.size("in_flight_bytes", 256 << 20, 1 << 20..=1 << 40),
         streams: section.count("streams", 16_384, 1..=1_000_000),
         stream_lifetime: section.duration(
             "stream_lifetime",
@@ -149,8 +155,6 @@ fn limits(mut section: Section<'_>) -> Limits {
     };
     section.not_yet(&[
         "tls_handshake",
-        "batch_items",
-        "in_flight_bytes",
         "streams_per_caller",
         "question_timeout",
         "question_rounds",

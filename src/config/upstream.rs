@@ -31,6 +31,17 @@ pub enum Transport {
     Stdio(Stdio),
 }
 
+impl Transport {
+    /// As the file names it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Transport::Http(_) => "http",
+            Transport::Library(_) => "library",
+            Transport::Stdio(_) => "stdio",
+        }
+    }
+}
+
 /// A child process that speaks over its standard streams.
 #[derive(Clone, Debug)]
 pub struct Stdio {

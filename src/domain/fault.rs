@@ -58,7 +58,9 @@ pub enum RequestFault {
     UnsafeJson(JsonError),
     #[error("the message is not JSON-RPC 2.0: {0}")]
     NotJsonRpc(&'static str),
-    #[error("batches are not served in this revision")]
+    #[error(
+        "batches are served in 2025-03-26 only, without initialize, up to batch_items messages"
+    )]
     BatchUnsupported,
     #[error("initialize, or send MCP-Protocol-Version with the metadata of a modern request")]
     EraUnknown,

@@ -70,8 +70,8 @@ pub async fn read(
     limits: &Limits,
 ) -> Result<Vec<u8>, TransportFault> {
     let too_large = TransportFault::BodyTooLarge { limit: limits.body_size };
-    let announced = headers.get(CONTENT_LENGTH).and_then(|l| l.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: usize| length > limits.body_size) {
+    let announced = announced(headers);
+    if announced.is_some_and(|length| length > limits.body_size) {
         return Err(too_large);
     }
     let capacity = announced.unwrap_or(0);
@@ -90,6 +90,11 @@ pub async fn read(
         Ok(bytes)
     };
     timeout(limits.body, reading).await.unwrap_or(Err(TransportFault::BodyTimeout))
+}
+
+/// What `Content-Length` says.
+pub fn announced(headers: &HeaderMap) -> Option<usize> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// What is reserved on the word of `Content-Length`; more grows as it arrives.

@@ -1,9 +1,10 @@
 //! Streamable HTTP: one endpoint for all revisions.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::{HeaderName, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -16,7 +17,7 @@ use crate::config::{Limits, Server};
 use crate::domain::fault::TransportFault;
 use crate::session::dialect::result_message;
 use crate::session::notices::Notices;
-use crate::session::{Ending, Pending, Refusal, Sessions, Turn};
+use crate::session::{Ending, Pending, Refusal, Sessions, Slot, Turn};
 
 /// The HTTP side of the gateway.
 pub struct Endpoint {
@@ -26,6 +27,8 @@ pub struct Endpoint {
     limits: Limits,
     /// One permit for each request that is being worked on.
     in_flight: Arc<Semaphore>,
+    /// One permit for each KiB of their bodies.
+    in_flight_kibibytes: Arc<Semaphore>,
     /// One permit for each open stream of notices.
     streams: Arc<Semaphore>,
 }
@@ -38,6 +41,7 @@ impl Endpoint {
             path: server.path.clone(),
             limits: server.limits.clone(),
             in_flight: Arc::new(Semaphore::new(server.limits.in_flight)),
+            in_flight_kibibytes: Arc::new(Semaphore::new(server.limits.in_flight_bytes / 1024)),
             streams: Arc::new(Semaphore::new(server.limits.streams)),
         }
     }
@@ -111,9 +115,9 @@ impl Endpoint {
         body::check_media_type(request.headers())?;
         let accepts = body::read_accept(request.headers())?;
         let caller = self.sessions.authenticate()?;
-        let permit = self.in_flight.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| TransportFault::Overloaded)?;
+        let call = self.slot()?;
         let (head, incoming) = request.into_parts();
+        let room = self.room(&head.headers)?;
         let bytes = body::read(incoming, &head.headers, &self.limits).await?;
         let headers = body::read_headers(&head.headers);
         let turn = self.sessions.read(&headers, &bytes, caller, &self.path, now_secs())?;
@@ -128,10 +132,70 @@ impl Endpoint {
                 Ok(respond::with_session(response, session.as_deref()))
             }
             Turn::Listen(notices) => self.notices(notices, accepts),
+            Turn::Batch(items) => {
+                drop(call);
+                let answer = self.batch(items, &room);
+                match accepts {
+                    Accepts::StreamOnly => Ok(self.stream(answer)),
+                    Accepts::Both | Accepts::JsonOnly => {
+                        Ok(answer.await.map_or_else(respond::accepted, respond::json))
+                    }
+                }
+            }
             Turn::Pending(pending) => {
-                self.answer(perform(self.sessions.clone(), pending, permit), accepts).await
+                let slot = Slot { call, bytes: room };
+                self.answer(perform(self.sessions.clone(), pending, slot), accepts).await
             }
         }
+    }
+
+    /// The answers of a batch as one array; nothing if none of its messages has an answer. Each item
+    /// is refused by itself.
+    fn batch(
+        &self,
+        items: Vec<Result<Turn, Refusal>>,
+        room: &Arc<OwnedSemaphorePermit>,
+    ) -> impl Future<Output = Option<String>> + Send + 'static {
+        let start = |item| match item {
+            Ok(Turn::Answer { message, .. }) => Started::There(Some(message)),
+            Ok(Turn::Pending(pending)) => match self.slot() {
+                Ok(call) => {
+                    let slot = Slot { call, bytes: room.clone() };
+                    Started::Running(Box::pin(perform(self.sessions.clone(), pending, slot)))
+                }
+                Err(fault) => {
+                    let (id, dialect) = (Some(pending.id), pending.dialect);
+                    let refusal = Refusal { fault: fault.into(), id, dialect };
+                    Started::There(Some(refusal_message(&refusal)))
+                }
+            },
+            Ok(Turn::Accepted | Turn::Listen(_) | Turn::Batch(_)) => Started::There(None),
+            Err(refusal) => Started::There(Some(refusal_message(&refusal))),
+        };
+        let started: Vec<_> = items.into_iter().map(start).collect();
+        async move {
+            let mut messages = Vec::with_capacity(started.len());
+            for item in started {
+                messages.extend(match item {
+                    Started::There(message) => message,
+                    Started::Running(answer) => answer.await.into_message(),
+                });
+            }
+            (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
+        }
+    }
+
+    /// A place among the calls that run.
+    fn slot(&self) -> Result<OwnedSemaphorePermit, TransportFault> {
+        self.in_flight.clone().try_acquire_owned().map_err(|_| TransportFault::Overloaded)
+    }
+
+    /// Room for a body: as much as it announces, or else as much as it may have.
+    fn room(&self, headers: &HeaderMap) -> Result<Arc<OwnedSemaphorePermit>, TransportFault> {
+        let size = body::announced(headers).unwrap_or(usize::MAX).min(self.limits.body_size);
+        let kibibytes = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX);
+        let room = self.in_flight_kibibytes.clone().try_acquire_many_owned(kibibytes);
+        room.map(Arc::new).map_err(|_| TransportFault::Overloaded)
     }
 
     /// One JSON object, if the client takes it and it is there in time; else a stream.
@@ -151,15 +215,7 @@ impl Endpoint {
             Some(Answer::Refused(refusal)) => Err(refusal.into()),
             // A cancelled call ends as an empty stream (2025-11-25, cancellation).
             Some(Answer::Cancelled) => Ok(self.stream(async { None })),
-            None => Ok(self.stream(async move {
-                match answer.await {
-                    Answer::Message(message) => Some(message),
-                    Answer::Refused(Refusal { fault, id, dialect }) => {
-                        Some(respond::error_message(&fault, id.as_ref(), dialect))
-                    }
-                    Answer::Cancelled => None,
-                }
-            })),
+            None => Ok(self.stream(async move { answer.await.into_message() })),
         }
     }
 
@@ -190,13 +246,41 @@ enum Answer {
     Cancelled,
 }
 
-async fn perform(sessions: Arc<Sessions>, pending: Pending, slot: OwnedSemaphorePermit) -> Answer {
-    let (id, dialect) = (pending.id.clone(), pending.dialect);
-    match sessions.perform(pending, slot, now_secs()).await {
-        Ending::Result(result) => Answer::Message(result_message(&id, &result)),
-        Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
-        Ending::Cancelled => Answer::Cancelled,
+impl Answer {
+    fn into_message(self) -> Option<String> {
+        match self {
+            Answer::Message(message) => Some(message),
+            Answer::Refused(refusal) => Some(refusal_message(&refusal)),
+            Answer::Cancelled => None,
+        }
     }
+}
+
+/// One item of a batch.
+enum Started {
+    There(Option<String>),
+    Running(Pin<Box<dyn Future<Output = Answer> + Send>>),
+}
+
+/// Starts a call; what is returned waits for its end.
+fn perform(
+    sessions: Arc<Sessions>,
+    pending: Pending,
+    slot: Slot,
+) -> impl Future<Output = Answer> + Send + 'static {
+    let (id, dialect) = (pending.id.clone(), pending.dialect);
+    let ending = sessions.perform(pending, slot, now_secs());
+    async move {
+        match ending.await {
+            Ending::Result(result) => Answer::Message(result_message(&id, &result)),
+            Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
+            Ending::Cancelled => Answer::Cancelled,
+        }
+    }
+}
+
+fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {
+    respond::error_message(fault, id.as_ref(), *dialect)
 }
 
 /// Why a request is not answered with a result.

@@ -116,7 +116,7 @@ impl Refresh {
     }
 
     /// Takes in one report.
-    fn take(&mut self, report: Report, now: Instant) {
+    pub fn take(&mut self, report: Report, now: Instant) {
         let known = &mut self.upstreams[report.upstream];
         let changed = match report.outcome {
             Ok(walked) => {
@@ -146,7 +146,8 @@ impl Refresh {
         }
     }
 
-    fn snapshot(&self) -> Catalog {
+    /// What is known by now.
+    pub fn snapshot(&self) -> Catalog {
         let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
         for known in &self.upstreams {
             catalog.pending |= matches!(known.state, State::Unseen);

@@ -64,6 +64,11 @@ impl Dialect {
         self.revision.era() == Era::Modern
     }
 
+    /// Whether an array of messages is one request.
+    pub fn takes_batches(self) -> bool {
+        self.revision == Revision::V2025_03_26
+    }
+
     /// Whether a stream starts with an event that only carries an id.
     pub fn primes_streams(self) -> bool {
         self.revision == Revision::V2025_11_25

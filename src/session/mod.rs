@@ -69,6 +69,8 @@ pub enum Turn {
     Pending(Pending),
     /// A subscription that was opened.
     Listen(Notices),
+    /// Several messages that are answered together (2025-03-26 only).
+    Batch(Vec<Result<Turn, Refusal>>),
 }
 
 /// A call, and how its answer is written.
@@ -86,6 +88,12 @@ pub struct Refusal {
     /// The request, where it could be read.
     pub id: Option<Id>,
     pub dialect: Dialect,
+}
+
+/// What a call holds as long as it runs: its places among all that run.
+pub struct Slot {
+    pub call: OwnedSemaphorePermit,
+    pub bytes: Arc<OwnedSemaphorePermit>,
 }
 
 /// How a call ended.
@@ -139,15 +147,41 @@ impl Sessions {
         let refuse = |id, fault| Refusal { fault, id, dialect: guess };
         let message = Json::parse(body, self.limits.json_depth);
         let message = message.map_err(|e| refuse(None, e.into()))?;
-        if message.kind() == JsonKind::Array {
+        let (caller, endpoint) = (&caller, endpoint);
+        if message.kind() != JsonKind::Array {
+            return self.read_one(headers, message, caller, endpoint, now_secs);
+        }
+        let count = message.elements().take(self.limits.batch_items + 1).count();
+        if !guess.takes_batches() || count == 0 || count > self.limits.batch_items {
             return Err(refuse(None, RequestFault::BatchUnsupported.into()));
         }
+        let initializes = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(INITIALIZE));
+        if message.elements().any(initializes) {
+            return Err(refuse(None, RequestFault::BatchUnsupported.into()));
+        }
+        self.session(headers, caller, endpoint, now_secs).map_err(|fault| refuse(None, fault))?;
+        let read = |item| self.read_one(headers, item, caller, endpoint, now_secs);
+        Ok(Turn::Batch(message.elements().map(read).collect()))
+    }
+
+    /// Reads one message, alone or of a batch.
+    fn read_one(
+        &self,
+        headers: &Headers<'_>,
+        message: Json<'_>,
+        caller: &Caller,
+        endpoint: &str,
+        now_secs: u64,
+    ) -> Result<Turn, Refusal> {
+        let guess = self.dialect_of(headers, endpoint);
+        let refuse = |id, fault| Refusal { fault, id, dialect: guess };
         let frame = Frame::read_strict(message).map_err(|e| refuse(e.id.clone(), e.into()))?;
         let (id, method, params) = match frame {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
             Frame::Response { .. } => (None, "".into(), None),
         };
+        let caller = caller.clone();
         let incoming = Incoming { headers, caller, endpoint, now_secs, method: &method, params };
         let turn = match era(headers, &method, params) {
             Some(Era::Modern) => self.modern(&incoming, id.clone()),
@@ -159,23 +193,28 @@ impl Sessions {
 
     /// Performs a call. In the eras where going away is not cancelling, the call goes on by itself
     /// when this future is dropped. `slot` is held as long as the call runs.
-    pub async fn perform(
+    pub fn perform(
         self: Arc<Self>,
         pending: Pending,
-        slot: OwnedSemaphorePermit,
+        slot: Slot,
         now_secs: u64,
-    ) -> Ending {
+    ) -> impl Future<Output = Ending> + Send + 'static {
         let cancels = pending.dialect.cancels_on_disconnect();
         let tasks = self.tasks.clone();
         let running = async move {
             let _slot = slot;
             self.run(pending, now_secs).await
         };
-        match cancels {
-            true => running.await,
-            false => {
-                let call = tasks.spawn(running);
-                call.await.unwrap_or(Ending::Fault(Fault::Internal))
+        // Spawned here and not when it is first awaited, so that the calls of a batch run at once.
+        let (call, task) = match cancels {
+            true => (Some(running), None),
+            false => (None, Some(tasks.spawn(running))),
+        };
+        async move {
+            match (call, task) {
+                (Some(call), _) => call.await,
+                (None, Some(task)) => task.await.unwrap_or(Ending::Fault(Fault::Internal)),
+                (None, None) => Ending::Fault(Fault::Internal),
             }
         }
     }

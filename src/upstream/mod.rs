@@ -3,7 +3,7 @@
 
 pub mod answer;
 pub mod backoff;
-mod connect;
+pub mod connect;
 pub mod driver;
 pub mod egress;
 pub mod handshake;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::support::PATIENCE;
@@ -116,4 +116,33 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
     let gone = run(folder.path(), &["list", "--url", &url]);
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("promptgate serve"), "{gone:?}");
+}
+
+#[tokio::test]
+async fn dialling_says_what_each_upstream_is_and_what_is_left_out() {
+    let upstream = crate::support::Upstream::modern(|asked| {
+        let prompts = json!([{"name": "a"}, {"name": ""}, {"name": "b", "title": 7}]);
+        (asked.method() == "prompts/list").then(|| asked.list(&prompts))
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let dead = "[upstreams.dead]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    std::fs::write(folder.path().join("gateway.toml"), upstream.table("up") + dead).unwrap();
+    let dial = async |arguments: &'static [&'static str]| {
+        let folder = folder.path().to_owned();
+        tokio::task::spawn_blocking(move || run(&folder, arguments)).await.unwrap()
+    };
+    let output = dial(&["check", "--dial"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    let row = said.lines().find(|line| line.starts_with("up ")).unwrap();
+    let cells: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(cells, ["up", "http", "2026-07-28", "no", "1", "3", "1"], "{said}");
+    for part in ["dead: not reachable", "the name is empty", "`title` of prompt \"b\""] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    let output = dial(&["check", "--dial", "--json"]).await;
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["upstreams"][0]["error"]["reason"], "upstream_unavailable");
+    assert_eq!(report["leftOut"].as_array().unwrap().len(), 2);
 }

@@ -228,3 +228,46 @@ async fn all_revisions_get_the_same_prompt_dressed_for_them() {
         assert_eq!(list["result"], json!({"prompts": [{"name": "up__p"}]}));
     }
 }
+
+#[tokio::test]
+async fn u14_the_era_is_found_again_when_it_stops_holding() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static DOWNGRADED: AtomicBool = AtomicBool::new(false);
+    let upstream = Upstream::start(|asked| match DOWNGRADED.load(Ordering::SeqCst) {
+        false => good_modern(asked),
+        true if asked.method() == "initialize" || asked.header("mcp-session-id").is_some() => {
+            good_legacy(asked, "2025-06-18")
+        }
+        true => Play::Http(400, vec![], vec![]),
+    })
+    .await;
+    let gateway = Gateway::start(&(upstream.patient_table("up") + "poll = \"20ms\"\n")).await;
+    let client = gateway.client();
+    client.ask("prompts/get", json!({"name": "up__p"})).await;
+    DOWNGRADED.store(true, Ordering::SeqCst);
+    eventually(async || {
+        let reply = client.modern("prompts/get", json!({"name": "up__p"})).await.json();
+        let again = upstream.methods().contains(&"initialize".to_owned());
+        (again && reply.get("result").is_some()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w14_five_hundred_clients_with_one_id_get_their_own_answers() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    gateway.summary().await;
+    let calls = (0..500).map(|i| {
+        let client = gateway.client();
+        tokio::spawn(async move {
+            let params = json!({"name": "up__p", "arguments": {"who": format!("client-{i}")}});
+            let result = client.ask("prompts/get", params).await;
+            let text = result["messages"][0]["content"]["text"].as_str().unwrap().to_owned();
+            assert!(text.contains(&format!("client-{i}\"")), "{i}: {text}");
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+}

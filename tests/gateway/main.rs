@@ -4,6 +4,7 @@
 
 mod support;
 
+mod batches;
 mod calls;
 mod cli;
 mod cursors;

@@ -146,9 +146,7 @@ async fn w5_what_is_no_json_is_400_and_the_session_lives() {
             assert_eq!(reply.refusal(), (400, -32700, "not_json".into()), "{body:?}");
             assert!(reply.json().get("id").is_none_or(Value::is_null));
         }
-        for body in [&b"[]"[..], b"[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}]"] {
-            assert_eq!(client.post_bytes(body).await.refusal().1, -32600);
-        }
+        assert_eq!(client.post_bytes(b"[]").await.refusal().1, -32600);
         let alive = client.post(&request(7, "ping", json!({}))).await;
         assert!(matches!(alive.status, 200 | 400), "{alive:?}");
         assert_eq!(alive.json()["id"], 7);

@@ -1,0 +1,163 @@
+//! `promptgate check --dial`: asks each upstream, as the gateway would, and says what it found.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+
+use super::text::{print, printable};
+use super::{Failure, load, runtime};
+use crate::config::{Config, Upstream};
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::router::refresh::Refresh;
+use crate::upstream::connect::{Connector, Wake};
+use crate::upstream::driver::{Report, Walked};
+use crate::upstream::walk::Listed;
+
+pub(super) fn run(path: &Path, as_json: bool) -> Result<(), Failure> {
+    let config = load(path)?;
+    let runtime = runtime()?;
+    let found = runtime.block_on(dial_all(&config));
+    runtime.shutdown_background();
+    let failed = found.iter().filter(|found| found.outcome.is_err()).count();
+    let report = describe(&config, found);
+    match as_json {
+        true => print(&format!("{report:#}"))?,
+        false => print(&table(&report))?,
+    }
+    match failed {
+        0 => Ok(()),
+        1 => Err(Failure::new("1 upstream does not answer")),
+        n => Err(Failure::new(format!("{n} upstreams do not answer"))),
+    }
+}
+
+/// What asking one upstream brought.
+struct Found {
+    transport: &'static str,
+    revision: Option<String>,
+    notifies: bool,
+    outcome: Result<Listed, Kind>,
+}
+
+/// How long children may take to end once all is said.
+const FAREWELL: Duration = Duration::from_secs(6);
+
+async fn dial_all(config: &Config) -> Vec<Found> {
+    let tasks = TaskTracker::new();
+    let dial = |upstream: &Upstream| {
+        let (upstream, inner) = (Arc::new(upstream.clone()), tasks.clone());
+        tasks.spawn(async move { dial(upstream, inner).await })
+    };
+    let dialled: Vec<_> = config.upstreams.iter().map(dial).collect();
+    let mut found = Vec::with_capacity(dialled.len());
+    for one in dialled {
+        let failed = |_| Found::failed("?", Kind::Reset);
+        found.push(one.await.unwrap_or_else(failed));
+    }
+    tasks.close();
+    let _ = timeout(FAREWELL, tasks.wait()).await;
+    found
+}
+
+async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
+    let transport = upstream.transport.name();
+    let connector = match Connector::new(upstream.clone(), Wake::default(), tasks) {
+        Ok(connector) => connector,
+        Err(reason) => return Found::failed(transport, Kind::Unavailable(reason)),
+    };
+    let peer = match connector.connect().await {
+        Ok(peer) => peer,
+        Err(kind) => return Found::failed(transport, kind),
+    };
+    let (revision, transport) = peer.describe();
+    let outcome = peer.walk(&upstream.settings).await;
+    peer.close().await;
+    let revision = revision.map(|revision| revision.to_string());
+    Found { transport, revision, notifies: peer.notifies(), outcome }
+}
+
+impl Found {
+    fn failed(transport: &'static str, kind: Kind) -> Self {
+        Self { transport, revision: None, notifies: false, outcome: Err(kind) }
+    }
+}
+
+/// Everything that was found, in the form that `--json` prints.
+fn describe(config: &Config, found: Vec<Found>) -> Value {
+    let mut refresh =
+        Refresh::new(&config.upstreams, config.naming.clone(), config.listing.on_failure);
+    let mut rows = Vec::with_capacity(found.len());
+    for (index, (upstream, found)) in config.upstreams.iter().zip(found).enumerate() {
+        let mut row = json!({
+            "upstream": upstream.id.as_str(),
+            "transport": found.transport,
+            "revision": found.revision,
+            "listChanged": found.notifies,
+        });
+        match &found.outcome {
+            Ok(listed) => {
+                row["pages"] = listed.pages.into();
+                row["prompts"] = (listed.prompts.len() + listed.malformed.len()).into();
+            }
+            Err(kind) => {
+                row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()})
+            }
+        }
+        let outcome = found.outcome.map(|listed| Walked { listed, fresh_for: None });
+        refresh.take(Report { upstream: index, outcome }, Instant::now());
+        rows.push(row);
+    }
+    let catalog = refresh.snapshot();
+    for (index, row) in rows.iter_mut().enumerate() {
+        row["listed"] = catalog.content.count(index).into();
+    }
+    let left_out: Vec<_> = catalog
+        .content
+        .left_out
+        .iter()
+        .map(|l| json!({"upstream": l.upstream, "name": l.raw_name, "reason": l.reason}))
+        .collect();
+    json!({"upstreams": rows, "leftOut": left_out})
+}
+
+fn table(report: &Value) -> String {
+    let text = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => printable(text),
+        Value::Bool(flag) => if *flag { "yes" } else { "no" }.to_owned(),
+        other => other.to_string(),
+    };
+    let columns =
+        ["upstream", "transport", "revision", "listChanged", "pages", "prompts", "listed"];
+    let mut rows = vec![columns.map(str::to_owned).to_vec()];
+    let upstreams = report["upstreams"].as_array().into_iter().flatten();
+    let mut notes = String::new();
+    for row in upstreams {
+        rows.push(columns.iter().map(|column| text(&row[*column])).collect());
+        if let Some(message) = row["error"]["message"].as_str() {
+            let _ = writeln!(notes, "{}: {}", text(&row["upstream"]), printable(message));
+        }
+    }
+    for left_out in report["leftOut"].as_array().into_iter().flatten() {
+        let (upstream, name) = (text(&left_out["upstream"]), text(&left_out["name"]));
+        let _ = writeln!(notes, "{upstream}: {name:?} is left out: {}", text(&left_out["reason"]));
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let mut out = String::new();
+    for row in &rows {
+        let cells: Vec<_> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let _ = writeln!(out, "{}", cells.join("  ").trim_end());
+    }
+    if !notes.is_empty() {
+        out.push('\n');
+        out.push_str(&notes);
+    }
+    out.trim_end().to_owned()
+}
