@@ -1,97 +1,166 @@
-"""Real clients list, page, get and complete through the real binary, in front of real servers.
+"""Real clients list, page, get, complete and hear of changes through the real binary, in front of
+real servers.
 
-usage: python run.py BINARY RMCP_SERVER RMCP_CLIENT
+usage: python run.py BINARY RMCP_SERVER RMCP_CLIENT [SCHEMAS]
 
-Starts the official everything server (Node), an rmcp server and the gateway, all on free ports of
-loopback, and runs every client against the gateway. Fails if any client does, or if fewer clients
-ran than are listed here.
+Starts the official everything server (Node), an rmcp server, FastMCP over HTTP and as a child of the
+gateway, and the gateway itself, all on free ports of loopback, and runs every client against it. With
+SCHEMAS, the folder of the official JSON schemas, every message of the gateway is validated on its way.
+Fails if any client does.
 """
 
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE = 120  # seconds for one client
+FASTMCP = [sys.executable, str(HERE / "servers/fastmcp_server.py")]
 
 
-def start(command, pattern, **options):
-    """Starts a server and returns it with what `pattern` finds in its output."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
-    for line in process.stdout:
-        found = re.search(pattern, line)
-        if found:
-            return process, found.group(1)
-    sys.exit(f"{command[0]} ended before it listened")
+class Stage:
+    """The servers, the gateway before them, and what changes their lists."""
 
+    def __init__(self, folder, binary, rmcp_server, schemas):
+        self.folder = pathlib.Path(folder)
+        self.processes = []
+        shutil.copytree(HERE.parent.parent / "examples/library", self.folder / "library")
+        everything = HERE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+        node = ["node", "--import", str(HERE / "loopback.mjs"), str(everything), "streamableHttp"]
+        at = {
+            "everything": self.start(node, r"loopback: (\S+)", PORT="0"),
+            "rmcp": self.start([rmcp_server], r"listening: (\S+)"),
+            "fastmcp": self.start(
+                [*FASTMCP, "http", "0"], r"listening: (\S+)", TRIGGER_FILE=str(self.trigger("fastmcp"))
+            ),
+        }
+        config = self.folder / "gateway.toml"
+        config.write_text(self.gateway_toml(at))
+        self.url = self.start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
+        if schemas:
+            validate = [sys.executable, str(HERE / "validate.py"), self.url, schemas]
+            self.url = self.start(validate, r"listening: (\S+)") + "/mcp"
 
-def main(binary, rmcp_server, rmcp_client):
-    everything = HERE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
-    node_server = ["node", "--import", str(HERE / "loopback.mjs"), str(everything), "streamableHttp"]
-    servers = []
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            process, everything_at = start(node_server, r"loopback: (\S+)", env={**os.environ, "PORT": "0"})
-            servers.append(process)
-            process, rmcp_at = start([rmcp_server], r"listening: (\S+)")
-            servers.append(process)
-            config = pathlib.Path(folder) / "gateway.toml"
-            config.write_text(gateway_toml(everything_at, rmcp_at))
-            process, url = start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
-            servers.append(process)
-            clients = commands(url, rmcp_client)
-            failed = [label for label, command in clients if not run(label, command)]
-        finally:
-            for process in servers:
-                process.terminate()
-    print(f"{len(clients) - len(failed)} passed, {len(failed)} failed")
-    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+    def start(self, command, pattern, **environment):
+        """Starts a server and returns what `pattern` finds in its output."""
+        env = {**os.environ, **environment}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        self.processes.append(process)
+        for line in process.stdout:
+            found = re.search(pattern, line)
+            if found:
+                return found.group(1)
+        sys.exit(f"{command[0]} ended before it listened")
 
+    def stop(self):
+        """Ends all, the last first, and returns what the last one printed and its exit code."""
+        said, code = "", 0
+        for index, process in enumerate(reversed(self.processes)):
+            process.terminate()
+            rest, _ = process.communicate(timeout=PATIENCE)
+            if index == 0:
+                said, code = rest, process.returncode
+        return said, code
 
-def gateway_toml(everything_at, rmcp_at):
-    library = HERE.parent.parent / "examples/library"
-    return f"""
+    def trigger(self, upstream):
+        return self.folder / f"{upstream}.trigger"
+
+    def add(self, upstream, name):
+        """Adds a prompt to an upstream's list while it runs."""
+        if upstream == "library":
+            (self.folder / f"library/{name}.md").write_text(f"---\nname: {name}\ndescription: x\n---\nx\n")
+            return
+        with self.trigger(upstream).open("a") as file:
+            file.write(f"{name}\n")
+
+    def gateway_toml(self, at):
+        remote = "".join(
+            f'[upstreams.{name}]\ntransport = "http"\nurl = "http://{address}/mcp"\n' for name, address in at.items()
+        )
+        child = json.dumps([*FASTMCP, "stdio"])
+        return f"""
 [server]
 listen = "127.0.0.1:0"
+[server.limits]
+pre_drain = "0s"
 [listing]
 page_size = 4
-[upstreams.everything]
-transport = "http"
-url = "http://{everything_at}/mcp"
+{remote}
 [upstreams.library]
 transport = "library"
-path = {json.dumps(str(library))}
-[upstreams.rmcp]
-transport = "http"
-url = "http://{rmcp_at}/mcp"
+path = "library"
+[upstreams.child]
+transport = "stdio"
+command = {child}
+env = {{ TRIGGER_FILE = {json.dumps(str(self.trigger("child")))} }}
 """
 
 
-def commands(url, rmcp_client):
-    expect = str(HERE / "expect.json")
-    node = lambda name, *mode: ["node", str(HERE / "clients" / name), url, expect, *mode]
-    python = lambda name, mode: [sys.executable, str(HERE / "clients" / name), url, expect, mode]
-    return [
-        ("TypeScript SDK 1.x", node("ts1.mjs")),
-        ("TypeScript SDK 2.x, legacy", node("ts2.mjs", "legacy")),
-        ("TypeScript SDK 2.x, modern", node("ts2.mjs", "modern")),
-        ("Python mcp, legacy", python("py.py", "legacy")),
-        ("Python mcp, modern", python("py.py", "modern")),
-        ("rmcp, legacy", [rmcp_client, url, expect, "legacy"]),
-        ("rmcp, modern", [rmcp_client, url, expect, "modern"]),
-    ]
+# How each client is run, and in which modes.
+CLIENTS = [
+    ("ts1.mjs", []),
+    ("ts1.mjs", ["17"]),
+    ("ts1.mjs", ["11"]),
+    *((script, [mode]) for script in ("ts2.mjs", "py.py", "fm.py") for mode in ("legacy", "modern")),
+]
 
 
-def run(label, command):
+def program(script):
+    return ["node" if script.endswith(".mjs") else sys.executable, str(HERE / "clients" / script)]
+
+
+def main(binary, rmcp_server, rmcp_client, schemas=None):
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(folder, binary, rmcp_server, schemas)
+        try:
+            expect = str(HERE / "expect.json")
+            runs = [[*program(script), stage.url, expect, *mode] for script, mode in CLIENTS]
+            runs += [[rmcp_client, stage.url, expect, mode] for mode in ("legacy", "modern")]
+            failed = [command for command in runs if not run(command)]
+            # Afterwards, since these leave prompts behind that expect.json does not know.
+            upstreams = ["child", "fastmcp", "library"]
+            with ThreadPoolExecutor(max_workers=3) as pool:
+                heard = list(pool.map(lambda upstream: hear_all(stage, upstream), upstreams))
+            failed += [command for commands in heard for command in commands]
+        finally:
+            said, code = stage.stop()
+    count = len(runs) + len(upstreams) * len(CLIENTS)
+    if schemas:
+        print(said.strip())
+        count, failed = count + 1, failed + ([["schemas"]] if code else [])
+    print(f"{count - len(failed)} passed, {len(failed)} failed")
+    sys.exit("\n".join(["failed:", *(" ".join(command) for command in failed)]) if failed else 0)
+
+
+def run(command):
     try:
         return subprocess.run(command, timeout=PATIENCE).returncode == 0
     except subprocess.TimeoutExpired:
-        print(f"FAIL {label}: no answer within {PATIENCE} s")
+        print(f"no answer within {PATIENCE} s: {command}")
         return False
+
+
+def hear_all(stage, upstream):
+    """Every client hears of a change in this upstream; returns the commands of those that did not."""
+    failed = []
+    for number, (script, mode) in enumerate(CLIENTS):
+        name = f"added-{number}"
+        command = [*program(f"changed_{script}"), stage.url, f"{upstream}__{name}", *mode]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for line in process.stdout:  # the clients give up by themselves
+            if line == "ready\n":
+                stage.add(upstream, name)
+            else:
+                print(f"{upstream}: {line}", end="")
+        if process.wait() != 0:
+            failed.append(command)
+    return failed
 
 
 if __name__ == "__main__":
