@@ -1,0 +1,68 @@
+"""The official conformance suite against a fixture directly, and through the gateway: both must pass
+the same scenarios.
+
+usage: python gate.py BINARY
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+REVISIONS = ["2025-11-25", "2026-07-28"]
+# The gateway speaks to the fixture in the era that it finds, and in the older one.
+LEGS = {"found": "auto", "older": "2025-11-25"}
+
+
+def start(command, pattern):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        found = re.search(pattern, line)
+        if found:
+            return process, found.group(1)
+    sys.exit(f"{command[0]} ended before it listened")
+
+
+def gateway_toml(address, revision):
+    return f"""
+[server]
+listen = "127.0.0.1:0"
+[server.limits]
+pre_drain = "0s"
+[upstreams.fixture]
+transport = "http"
+url = "http://{address}/mcp"
+revision = "{revision}"
+prefix = ""
+"""
+
+
+def main(binary):
+    processes, failed = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            fixture, address = start([sys.executable, str(HERE / "fixture.py")], r"listening: (\S+)")
+            processes.append(fixture)
+            targets = {"the fixture": f"http://{address}/mcp"}
+            for leg, revision in LEGS.items():
+                config = pathlib.Path(folder) / f"{leg}.toml"
+                config.write_text(gateway_toml(address, revision))
+                gateway, url = start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
+                processes.append(gateway)
+                targets[f"the gateway ({leg} era upstream)"] = url
+            for target, url in targets.items():
+                for revision in REVISIONS:
+                    print(f"--- {target}, {revision}", flush=True)
+                    if subprocess.run([str(HERE / "run.sh"), url, revision]).returncode != 0:
+                        failed.append(f"{target}, {revision}")
+        finally:
+            for process in processes:
+                process.terminate()
+    print(f"{len(targets) * len(REVISIONS) - len(failed)} passed, {len(failed)} failed")
+    sys.exit(f"failed: {'; '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

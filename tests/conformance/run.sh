@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Runs the official MCP conformance suite against a server: all scenarios of a revision but those in left-out.txt.
+#
+# usage: run.sh URL REVISION      run.sh http://127.0.0.1:8080/mcp 2026-07-28
+#
+# Needs `npm ci` here first. Fails if a scenario fails or warns, does not run, checks nothing, or is missing; and if
+# left-out.txt names a scenario that the suite does not have, or a check that passes by now.
+set -euo pipefail
+url=${1:?usage: run.sh URL REVISION}
+revision=${2:?usage: run.sh URL REVISION}
+here=$(cd "$(dirname "$0")" && pwd)
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+
+# The number of scenarios of each revision in this exact version of the suite, and how many of them must run.
+case $revision in
+    2025-11-25) all=33 least=11 ;;
+    2026-07-28) all=40 least=10 ;;
+    *) echo "unknown revision: $revision" >&2; exit 64 ;;
+esac
+
+node() { "$here/node_modules/.bin/node" "$@"; }
+suite() { node "$here/node_modules/@modelcontextprotocol/conformance/dist/index.js" "$@"; }
+
+suite list --server --spec-version "$revision" | sed -n 's/^  - \([^ ]*\).*/\1/p' | sort > "$results/all"
+if (( $(wc -l < "$results/all") != all )); then
+    echo "the suite has $(wc -l < "$results/all") scenarios for $revision, not $all" >&2
+    exit 1
+fi
+
+sed 's/ *#.*//' "$here/left-out.txt" | awk -v r="$revision" 'NF && ($1 == r || $1 == "*") { print $2 }' > "$results/left-out"
+if unknown=$(sed 's/:.*//' "$results/left-out" | sort -u | comm -13 "$results/all" - | grep .); then
+    echo "left-out.txt names what the suite does not have:" $unknown >&2
+    exit 1
+fi
+# "server:" alone would be no list.
+{ echo "server: ["; sed -n 's/.*:.*/  "&",/p' "$results/left-out"; echo "]"; } > "$results/allowed.yaml"
+sed '/:/d' "$results/left-out" | sort -u | comm -23 "$results/all" - > "$results/wanted"
+
+failed=0 ran=0
+while read -r scenario; do
+    out=$results/$scenario
+    if ! suite server --url "$url" --spec-version "$revision" --scenario "$scenario" \
+            --expected-failures "$results/allowed.yaml" --output-dir "$out" > "$out.log" 2>&1 < /dev/null; then
+        echo "FAIL $scenario"; cat "$out.log"; failed=$((failed + 1)); continue
+    fi
+    # A skipped scenario exits with 0 too: at least one check of its own must have passed.
+    passed=$({ cat "$out"/*/checks.json 2> /dev/null || true; } | node -e '
+        const checks = JSON.parse(require("fs").readFileSync(0, "utf8") || "[]");
+        console.log(checks.filter(c => c.status === "SUCCESS" && c.id !== "wire-schema-valid").length)')
+    if (( passed == 0 )); then
+        echo "FAIL $scenario: nothing was checked"; cat "$out.log"; failed=$((failed + 1)); continue
+    fi
+    echo "ok   $scenario ($passed)"; ran=$((ran + 1))
+done < "$results/wanted"
+
+expected=$(wc -l < "$results/wanted")
+echo "$revision: $ran of $expected scenarios passed, $((all - expected)) left out"
+(( failed == 0 && ran == expected && ran >= least ))
