@@ -57,6 +57,6 @@ mod tests {
             .fold(String::new(), |text, line| text + line + "\n");
         let env = [("REMOTE_TOKEN".to_owned(), "t".to_owned())];
         let config = Config::parse("gateway.toml", &active, folder.path(), &env).unwrap();
-        assert_eq!(config.upstreams.len(), 2);
+        assert_eq!(config.upstreams.len(), 3);
     }
 }

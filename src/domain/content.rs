@@ -16,14 +16,24 @@ pub enum ContentError {
 
 /// Checks a whole get result. No half prompt is ever handed on: one bad message fails it.
 pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
-    check_members(result, &["messages", "description"]).map_err(ContentError::Result)?;
-    if result.get("description").is_some_and(|d| d.kind() != Kind::String) {
-        return Err(ContentError::Result("`description` must be a string"));
+    let mut messages = None;
+    for (key, value) in result.members().filter(|(_, value)| value.kind() != Kind::Null) {
+        let key = key.as_str().unwrap_or_default();
+        match &*key {
+            "messages" if value.kind() == Kind::Array => messages = Some(value),
+            "messages" => return Err(ContentError::NoMessages),
+            "description" if value.kind() != Kind::String => {
+                return Err(ContentError::Result("`description` must be a string"));
+            }
+            "_meta" if !value.is_object() => {
+                return Err(ContentError::Result("`_meta` must be an object"));
+            }
+            other if is_look_alike(other, &["messages", "description"]) => {
+                return Err(ContentError::Result(LOOK_ALIKE));
+            }
+            _ => {}
+        }
     }
-    if result.get("_meta").is_some_and(|m| !m.is_object()) {
-        return Err(ContentError::Result("`_meta` must be an object"));
-    }
-    let messages = result.get("messages").filter(|m| m.kind() == Kind::Array);
     let messages = messages.ok_or(ContentError::NoMessages)?;
     for (index, message) in messages.elements().enumerate() {
         check_message(message).map_err(|what| ContentError::Message { index, what })?;
@@ -32,56 +42,101 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
 }
 
 fn check_message(message: Json<'_>) -> Result<(), &'static str> {
-    check_members(message, &["role", "content"])?;
-    let role = message.get("role");
-    if !role.is_some_and(|r| r.is("user") || r.is("assistant")) {
-        return Err("`role` must be \"user\" or \"assistant\"");
+    let (mut has_role, mut content) = (false, None);
+    for (key, value) in message.members() {
+        let key = key.as_str().unwrap_or_default();
+        match &*key {
+            "role" => has_role = value.is("user") || value.is("assistant"),
+            "content" => content = Some(value),
+            other if is_look_alike(other, &["role", "content"]) => return Err(LOOK_ALIKE),
+            _ => {}
+        }
     }
-    match message.get("content").filter(|c| c.is_object()) {
-        Some(content) => check_content(content),
-        None => Err("`content` must be an object"),
+    match (has_role, content.filter(|c| c.is_object())) {
+        (false, _) => Err("`role` must be \"user\" or \"assistant\""),
+        (true, None) => Err("`content` must be an object"),
+        (true, Some(content)) => check_content(content),
     }
 }
 
 fn check_content(content: Json<'_>) -> Result<(), &'static str> {
-    check_members(content, &["type", "text", "data", "mimeType", "resource", "uri", "name"])?;
-    check_meta(content)?;
-    let kind = content.get("type").and_then(Json::as_str);
-    match kind.as_deref() {
-        Some("text") => text(content, "text").ok_or("text content needs `text`")?,
+    let fields = Fields::read(content)?;
+    match fields.kind.and_then(Json::as_str).as_deref() {
+        Some("text") => is_string(fields.text, "text content needs `text`")?,
         Some("image" | "audio") => {
-            base64(content, "data")?;
-            mime_type(content, Presence::Required)?;
+            base64(fields.data)?;
+            mime_type(fields.mime_type, Presence::Required)?;
         }
-        Some("resource") => check_resource(content)?,
+        Some("resource") => check_resource(fields.resource)?,
         Some("resource_link") => {
-            uri(content)?;
-            text(content, "name").ok_or("a resource link needs `name`")?;
-            mime_type(content, Presence::Optional)?;
+            uri(fields.uri)?;
+            is_string(fields.name, "a resource link needs `name`")?;
+            mime_type(fields.mime_type, Presence::Optional)?;
         }
         _ => return Err("unknown content type"),
     }
-    check_annotations(content)
+    fields.annotations.map_or(Ok(()), check_annotations)
 }
 
-fn check_resource(content: Json<'_>) -> Result<(), &'static str> {
-    let resource = content.get("resource").filter(|r| r.is_object());
-    let resource = resource.ok_or("resource content needs `resource`")?;
-    check_members(resource, &["uri", "mimeType", "text", "blob"])?;
-    check_meta(resource)?;
-    uri(resource)?;
-    mime_type(resource, Presence::Optional)?;
-    match (resource.get("text"), resource.get("blob")) {
+fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
+    let resource = resource.filter(|r| r.is_object());
+    let fields = Fields::read(resource.ok_or("resource content needs `resource`")?)?;
+    uri(fields.uri)?;
+    mime_type(fields.mime_type, Presence::Optional)?;
+    match (fields.text, fields.blob) {
         (Some(text), None) if text.kind() == Kind::String => Ok(()),
-        (None, Some(_)) => base64(resource, "blob"),
+        (None, Some(blob)) => base64(Some(blob)),
         _ => Err("a resource needs either `text` or `blob`, a string"),
     }
 }
 
-fn check_annotations(content: Json<'_>) -> Result<(), &'static str> {
-    let Some(annotations) = content.get("annotations") else {
-        return Ok(());
-    };
+/// The members of content and resources, gathered in one pass: each look at a member by its name
+/// would walk over the megabytes of its neighbours again.
+#[derive(Default)]
+struct Fields<'a> {
+    kind: Option<Json<'a>>,
+    text: Option<Json<'a>>,
+    data: Option<Json<'a>>,
+    blob: Option<Json<'a>>,
+    mime_type: Option<Json<'a>>,
+    uri: Option<Json<'a>>,
+    name: Option<Json<'a>>,
+    resource: Option<Json<'a>>,
+    annotations: Option<Json<'a>>,
+}
+
+impl<'a> Fields<'a> {
+    fn read(object: Json<'a>) -> Result<Self, &'static str> {
+        let mut fields = Self::default();
+        for (key, value) in object.members().filter(|(_, value)| value.kind() != Kind::Null) {
+            let key = key.as_str().unwrap_or_default();
+            let field = match &*key {
+                "type" => &mut fields.kind,
+                "text" => &mut fields.text,
+                "data" => &mut fields.data,
+                "blob" => &mut fields.blob,
+                "mimeType" => &mut fields.mime_type,
+                "uri" => &mut fields.uri,
+                "name" => &mut fields.name,
+                "resource" => &mut fields.resource,
+                "annotations" => &mut fields.annotations,
+                "_meta" => {
+                    check_meta(value)?;
+                    continue;
+                }
+                other if is_look_alike(other, &CONTENT_MEMBERS) => return Err(LOOK_ALIKE),
+                _ => continue,
+            };
+            *field = Some(value);
+        }
+        Ok(fields)
+    }
+}
+
+const CONTENT_MEMBERS: [&str; 9] =
+    ["type", "text", "data", "blob", "mimeType", "uri", "name", "resource", "annotations"];
+
+fn check_annotations(annotations: Json<'_>) -> Result<(), &'static str> {
     let audience = annotations.get("audience").is_none_or(|a| {
         a.kind() == Kind::Array && a.elements().all(|r| r.is("user") || r.is("assistant"))
     });
@@ -95,19 +150,15 @@ fn check_annotations(content: Json<'_>) -> Result<(), &'static str> {
     }
 }
 
-/// Members that differ from a known one in case only would be read as that by readers that fold
-/// case, unchecked.
-fn check_members(object: Json<'_>, known: &[&str]) -> Result<(), &'static str> {
-    let alike = |key: &str| known.iter().any(|k| *k != key && k.eq_ignore_ascii_case(key));
-    let clean = object.members().all(|(key, _)| !key.as_str().is_some_and(|key| alike(&key)));
-    clean.then_some(()).ok_or("a member differs from a known one in case only")
+const LOOK_ALIKE: &str = "a member differs from a known one in case only";
+
+/// Whether a member would be read as a known one, unchecked, by readers that fold case.
+fn is_look_alike(key: &str, known: &[&str]) -> bool {
+    known.iter().any(|known| *known != key && known.eq_ignore_ascii_case(key))
 }
 
 /// What we say of an answer's origin nobody else may say, wherever it stands.
-fn check_meta(object: Json<'_>) -> Result<(), &'static str> {
-    let Some(meta) = object.get("_meta") else {
-        return Ok(());
-    };
+fn check_meta(meta: Json<'_>) -> Result<(), &'static str> {
     let ours = |key: Json<'_>| key.as_str().is_some_and(|key| key.starts_with(meta::OURS));
     match meta.is_object() && !meta.members().any(|(key, _)| ours(key)) {
         true => Ok(()),
@@ -120,12 +171,12 @@ enum Presence {
     Required,
 }
 
-fn text(value: Json<'_>, member: &str) -> Option<()> {
-    value.get(member).filter(|m| m.kind() == Kind::String).map(drop)
+fn is_string(value: Option<Json<'_>>, otherwise: &'static str) -> Result<(), &'static str> {
+    value.filter(|v| v.kind() == Kind::String).map(drop).ok_or(otherwise)
 }
 
-fn uri(value: Json<'_>) -> Result<(), &'static str> {
-    let uri = value.get("uri").and_then(Json::as_str);
+fn uri(value: Option<Json<'_>>) -> Result<(), &'static str> {
+    let uri = value.and_then(Json::as_str);
     match uri.is_some_and(|u| is_uri(&u)) {
         true => Ok(()),
         false => Err("`uri` must be a URI with a scheme"),
@@ -144,8 +195,8 @@ fn is_uri(text: &str) -> bool {
         && !rest.contains(|c: char| c.is_control() || c == ' ')
 }
 
-fn mime_type(value: Json<'_>, presence: Presence) -> Result<(), &'static str> {
-    match (value.get("mimeType").map(Json::as_str), presence) {
+fn mime_type(value: Option<Json<'_>>, presence: Presence) -> Result<(), &'static str> {
+    match (value.map(Json::as_str), presence) {
         (None, Presence::Optional) => Ok(()),
         (Some(Some(text)), _) if is_mime_type(&text) => Ok(()),
         _ => Err("`mimeType` must have the form type/subtype"),
@@ -162,9 +213,8 @@ pub fn is_mime_type(text: &str) -> bool {
     essence.split_once('/').is_some_and(|(kind, subtype)| token(kind) && token(subtype))
 }
 
-fn base64(value: Json<'_>, member: &'static str) -> Result<(), &'static str> {
-    let raw = value.get(member).and_then(Json::raw_str);
-    match raw.is_some_and(is_base64) {
+fn base64(value: Option<Json<'_>>) -> Result<(), &'static str> {
+    match value.and_then(Json::raw_str).is_some_and(is_base64) {
         true => Ok(()),
         false => Err("`data` or `blob` must be base64 with padding (RFC 4648, section 4)"),
     }

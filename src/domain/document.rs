@@ -15,16 +15,13 @@ impl Document {
     /// Scans `bytes` (see [`Json::parse`]) and keeps them; only a text that holds a `null` is
     /// written anew, without it.
     pub fn parse(bytes: Vec<u8>, max_depth: usize) -> Result<Self, JsonError> {
-        let (json, has_null) = Json::parse_noting_nulls(&bytes, max_depth)?;
-        if has_null {
-            let mut text = String::with_capacity(bytes.len());
-            json.write_without_nulls(&mut text);
-            return Ok(Self::whole(text));
-        }
-        match String::from_utf8(bytes) {
-            Ok(text) => Ok(Self::whole(text)),
-            Err(error) => Err(JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() }),
-        }
+        let text = String::from_utf8(bytes)
+            .map_err(|error| JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() })?;
+        let (json, has_null) = Json::parse_text(&text, max_depth)?;
+        Ok(match has_null {
+            true => Self::copy_of(json),
+            false => Self::whole(text),
+        })
     }
 
     /// A copy of a value that is part of something larger, without its nulls.

@@ -43,16 +43,14 @@ pub enum JsonError {
 impl<'a> Json<'a> {
     /// Scans `bytes` as one JSON value with at most `max_depth` nested arrays and objects.
     pub fn parse(bytes: &'a [u8], max_depth: usize) -> Result<Self, JsonError> {
-        Ok(Self::parse_noting_nulls(bytes, max_depth)?.0)
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| JsonError::NotUtf8 { at: error.valid_up_to() })?;
+        Ok(Self::parse_text(text, max_depth)?.0)
     }
 
-    /// As [`Json::parse`]; also tells whether a `null` literal occurs anywhere.
-    pub fn parse_noting_nulls(
-        bytes: &'a [u8],
-        max_depth: usize,
-    ) -> Result<(Self, bool), JsonError> {
-        let text =
-            std::str::from_utf8(bytes).map_err(|e| JsonError::NotUtf8 { at: e.valid_up_to() })?;
+    /// Scans text as [`Json::parse`] does bytes; also tells whether a `null` occurs anywhere.
+    pub fn parse_text(text: &'a str, max_depth: usize) -> Result<(Self, bool), JsonError> {
+        let bytes = text.as_bytes();
         let mut scan = Scan { text, bytes, at: 0, max_depth, keys: Vec::new(), has_null: false };
         scan.space();
         let start = scan.at;
@@ -254,18 +252,10 @@ fn string_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// The first quote or backslash. Whole chunks at a time, since base64 runs to megabytes.
+/// The first quote or backslash: vectorised, since base64 runs to megabytes.
 fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
-    let mut at = 0;
-    for chunk in bytes.chunks_exact(32) {
-        let hit = chunk.iter().fold(false, |hit, &b| hit | (b == b'"') | (b == b'\\'));
-        if hit {
-            break;
-        }
-        at += 32;
-    }
-    let offset = bytes[at..].iter().position(|b| matches!(b, b'"' | b'\\'))?;
-    Some((at + offset, bytes[at + offset]))
+    let at = memchr::memchr2(b'"', b'\\', bytes)?;
+    Some((at, bytes[at]))
 }
 
 fn separate(out: &mut String, index: usize) {
@@ -576,8 +566,7 @@ mod tests {
     #[test]
     fn nulls_are_left_out_at_every_level() {
         let (json, has_null) =
-            Json::parse_noting_nulls(br#"{"a":null,"b":[null,1,{"c":null}],"d":"null"}"#, 64)
-                .unwrap();
+            Json::parse_text(r#"{"a":null,"b":[null,1,{"c":null}],"d":"null"}"#, 64).unwrap();
         assert!(has_null);
         let mut out = String::new();
         json.write_without_nulls(&mut out);

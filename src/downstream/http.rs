@@ -144,7 +144,9 @@ impl Endpoint {
             }
             Turn::Pending(pending) => {
                 let slot = Slot { call, bytes: room };
-                self.answer(perform(self.sessions.clone(), pending, slot), accepts).await
+                // On the heap: the future of a call is large, and moves more than once.
+                let answer = Box::pin(perform(self.sessions.clone(), pending, slot));
+                self.answer(answer, accepts).await
             }
         }
     }
@@ -201,10 +203,9 @@ impl Endpoint {
     /// One JSON object, if the client takes it and it is there in time; else a stream.
     async fn answer(
         &self,
-        answer: impl Future<Output = Answer> + Send + 'static,
+        mut answer: Pin<Box<impl Future<Output = Answer> + Send + 'static>>,
         accepts: Accepts,
     ) -> Result<Response<Body>, Refused> {
-        let mut answer = Box::pin(answer);
         let early = match accepts {
             Accepts::JsonOnly => Some(answer.as_mut().await),
             Accepts::Both => timeout(self.limits.keep_alive, answer.as_mut()).await.ok(),

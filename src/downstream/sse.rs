@@ -37,7 +37,7 @@ impl EventStream {
 
     /// The notices of a stream, which keeps its place among all streams as long as it lives.
     pub fn notices(notices: Notices, place: OwnedSemaphorePermit, keep_alive: Duration) -> Self {
-        Self::new(next_notice(notices, place), keep_alive)
+        Self::new(next_notice(Feed { notices, _place: place }), keep_alive)
     }
 
     /// A comment goes out every `keep_alive`, since silence looks like a broken line. (A named
@@ -78,10 +78,16 @@ impl Body for EventStream {
     }
 }
 
-fn next_notice(mut notices: Notices, place: OwnedSemaphorePermit) -> Next {
+/// Notices, and the place among all streams that they hold.
+struct Feed {
+    notices: Notices,
+    _place: OwnedSemaphorePermit,
+}
+
+fn next_notice(mut feed: Feed) -> Next {
     Box::pin(async move {
-        let Notice { id, message } = notices.next().await?;
-        let rest = Rest(Box::new(move || next_notice(notices, place)));
+        let Notice { id, message } = feed.notices.next().await?;
+        let rest = Rest(Box::new(move || next_notice(feed)));
         Some((event(id.as_deref(), &message), Some(rest)))
     })
 }

@@ -9,6 +9,7 @@ pub mod egress;
 pub mod handshake;
 pub mod http;
 pub mod library;
+pub mod lines;
 pub mod peer;
 pub mod sse;
 pub mod stdio;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{self, ChildStdin, Command};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::answer;
+use super::lines::Decoder;
 use crate::config::{self, Settings};
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
@@ -174,6 +175,9 @@ async fn drain(stderr: Option<impl AsyncRead + Unpin>) {
     std::future::pending::<()>().await;
 }
 
+/// What is read of a child at once: as much as a pipe holds.
+const READ_BUFFER: usize = 64 << 10;
+
 /// What is done with the child's lines.
 struct Lines {
     waiting: Arc<Waiting>,
@@ -185,30 +189,21 @@ struct Lines {
 impl Lines {
     /// Reads until the child closes its output, or writes a line beyond the limit.
     async fn read(&self, stdout: Option<impl AsyncRead + Unpin>) {
-        let Some(stdout) = stdout else {
+        let Some(mut stdout) = stdout else {
             return;
         };
-        let mut reader = BufReader::new(stdout);
-        let mut line = Vec::new();
-        let mut skipped = 0_u64;
-        loop {
-            line.clear();
-            let limit = u64::try_from(self.max_message).unwrap_or(u64::MAX).saturating_add(1);
-            match (&mut reader).take(limit).read_until(b'\n', &mut line).await {
-                Ok(1..) if line.ends_with(b"\n") => {}
-                Ok(1..) if line.len() > self.max_message => {
-                    warn!(limit = self.max_message, "the child writes a line beyond max_message");
-                    return;
+        let mut decoder = Decoder::new(self.max_message);
+        let (mut piece, mut lines, mut skipped) = (vec![0; READ_BUFFER], Vec::new(), 0_u64);
+        while let Ok(length @ 1..) = stdout.read(&mut piece).await {
+            if let Err(error) = decoder.feed(&piece[..length], &mut lines) {
+                warn!(%error, "the child is ended");
+                return;
+            }
+            for line in lines.drain(..) {
+                if self.take(line).is_err() {
+                    skipped += 1;
+                    debug!(skipped, "a line of the child is no message");
                 }
-                _ => return,
-            }
-            let text = line.trim_ascii();
-            if text.is_empty() {
-                continue;
-            }
-            if self.take(text.to_vec()).is_err() {
-                skipped += 1;
-                debug!(skipped, "a line of the child is no message");
             }
         }
     }

@@ -161,6 +161,8 @@ struct Telling {
     changed: Arc<AtomicBool>,
     events: broadcast::Sender<String>,
     walks: Arc<AtomicUsize>,
+    /// The list changes while the next walk is under way, right after it was read.
+    during_walk: Arc<AtomicBool>,
 }
 
 impl Telling {
@@ -168,6 +170,8 @@ impl Telling {
         let (changed, walks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (events, _) = broadcast::channel(20_000);
         let (is_changed, walked, sender) = (changed.clone(), walks.clone(), events.clone());
+        let during_walk = Arc::new(AtomicBool::new(false));
+        let during = during_walk.clone();
         let upstream = Upstream::start(move |asked| {
             if stream(asked) {
                 return Play::Events(sender.clone());
@@ -176,6 +180,12 @@ impl Telling {
                 "server/discover" | "initialize" => declaring(answer(asked)),
                 "prompts/list" => {
                     walked.fetch_add(1, Ordering::SeqCst);
+                    if during.swap(false, Ordering::SeqCst) {
+                        let before = asked.list(&json!([{"name": "p"}]));
+                        is_changed.store(true, Ordering::SeqCst);
+                        sender.send(notice()).unwrap();
+                        return before;
+                    }
                     match is_changed.load(Ordering::SeqCst) {
                         false => asked.list(&json!([{"name": "p"}])),
                         true => asked.list(&json!([{"name": "p"}, {"name": "q"}])),
@@ -185,7 +195,7 @@ impl Telling {
             }
         })
         .await;
-        Self { upstream, changed, events, walks }
+        Self { upstream, changed, events, walks, during_walk }
     }
 
     async fn modern() -> Self {
@@ -203,9 +213,12 @@ impl Telling {
     }
 
     fn tell(&self) {
-        let notice = json!({"jsonrpc": "2.0", "method": "notifications/prompts/list_changed"});
-        self.events.send(notice.to_string()).unwrap();
+        self.events.send(notice()).unwrap();
     }
+}
+
+fn notice() -> String {
+    json!({"jsonrpc": "2.0", "method": "notifications/prompts/list_changed"}).to_string()
 }
 
 /// The same answer, declaring `listChanged`.
@@ -251,6 +264,20 @@ async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
     let walks = telling.walks.load(Ordering::SeqCst) - before;
     let seconds = started.elapsed().as_secs() as usize;
     assert!(walks <= 2 + seconds, "{walks} walks in {seconds} s");
+}
+
+#[tokio::test]
+async fn l4_a_change_during_a_walk_leads_to_one_more_walk() {
+    let telling = Telling::modern().await;
+    let gateway = Gateway::start(&(QUICK.to_owned() + &telling.upstream.patient_table("up"))).await;
+    settled(&gateway, "up__p").await;
+    telling.is_heard().await;
+    let mut stream = gateway.client().listen().await;
+    let before = telling.walks.load(Ordering::SeqCst);
+    telling.during_walk.store(true, Ordering::SeqCst);
+    telling.tell();
+    hears_of(&mut stream, &gateway, "up__q").await;
+    assert_eq!(telling.walks.load(Ordering::SeqCst) - before, 2, "the walk, and one behind it");
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ async fn text(gateway: &Gateway) -> String {
 
 #[tokio::test]
 async fn s8_the_era_of_a_child_is_found_whatever_it_says_to_the_question() {
-    for fault in ["modern", "legacy", "dies", "garbage", "stderr"] {
+    for fault in ["modern", "legacy", "dies", "garbage"] {
         let gateway = child(fault).await;
         assert_eq!(gateway.client().names().await.0, ["sh__p"], "{fault}");
         assert_eq!(text(&gateway).await, "hello", "{fault}");
@@ -120,6 +120,11 @@ async fn s3_a_child_that_hangs_ends_at_the_deadline_and_others_are_served() {
     let error = gateway.client().ask_error("prompts/get", json!({"name": "sh__p"})).await;
     assert_eq!(error["data"]["reason"], "upstream_timeout");
     gateway.client().ask("prompts/get", json!({"name": "ok__p"})).await;
+}
+
+#[tokio::test]
+async fn s4_two_megabytes_on_standard_error_block_nobody() {
+    assert_eq!(text(&child("stderr").await).await, "hello");
 }
 
 #[tokio::test]

@@ -1,0 +1,118 @@
+//! What happens on every request, and on every change of a list: `cargo bench`.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use promptgate::domain::content;
+use promptgate::domain::cursor::{CacheScope, Place};
+use promptgate::domain::document::Document;
+use promptgate::domain::json::Json;
+use promptgate::domain::merge::{Source, merge};
+use promptgate::domain::name::{Naming, Prefix};
+use promptgate::domain::prompt::Prompt;
+use promptgate::domain::revision::Revision;
+use promptgate::router::catalog::{Catalog, Content};
+use promptgate::router::reply::{ListReply, Origin, Reply};
+use promptgate::router::view::View;
+use promptgate::seal::{Kind, SealKeys, Sealer};
+use promptgate::session::dialect::{Dialect, Identity};
+use tokio::time::Instant;
+
+fn prompts(count: usize) -> Vec<Prompt> {
+    let prompt = |i: usize| {
+        let text = format!(
+            r#"{{"name":"prompt-{i:05}","title":"Prompt {i}","description":"Does one of the many things that prompts do.","arguments":[{{"name":"text","description":"What it is about","required":true}},{{"name":"tone"}}]}}"#
+        );
+        Prompt::read(Json::parse(text.as_bytes(), 64).expect("JSON")).expect("a prompt")
+    };
+    (0..count).map(prompt).collect()
+}
+
+fn view(upstreams: usize, each: usize) -> View {
+    let prompts = prompts(each);
+    let prefixes: Vec<_> = (0..upstreams)
+        .map(|i| Prefix::parse(&format!("upstream-{i}")).expect("a prefix"))
+        .collect();
+    let sources: Vec<_> =
+        prefixes.iter().map(|prefix| Source { prefix, prompts: &prompts }).collect();
+    let merged = merge(&sources, &Naming::new("__", 128), str::to_owned);
+    View::new(merged.entries.iter().map(|e| (e, &prompts[e.prompt])))
+}
+
+/// A list of a thousand prompts out of ten thousand, from a warm catalog.
+fn lists(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("list");
+    group.sample_size(20);
+    group.bench_function("merge 10 x 1000", |b| b.iter(|| black_box(view(10, 1000))));
+    let content = Content::new(Vec::new(), view(10, 1000), Vec::new());
+    let catalog = Arc::new(Catalog { content: Arc::new(content), ..Catalog::default() });
+    let reply = Reply::List(ListReply {
+        catalog,
+        after: Some("upstream-4__prompt-00499".to_owned()),
+        page_size: 1000,
+        next_cursor: Some("x".repeat(200)),
+        ttl: Duration::from_secs(60),
+        now: Instant::now(),
+    });
+    let identity = Identity::new("promptgate", None);
+    let dialect = Dialect::new(Revision::V2026_07_28);
+    group.bench_function("page of 1000", |b| {
+        b.iter(|| black_box(dialect.reply(black_box(&reply), &identity)));
+    });
+    group.finish();
+}
+
+/// The way of a result: scan, check, dress; beside it what a tree of values would cost.
+fn gets(criterion: &mut Criterion) {
+    let identity = Identity::new("promptgate", None);
+    let dialect = Dialect::new(Revision::V2026_07_28);
+    for (name, data) in [("1 KiB", "QUJD".repeat(256)), ("6 MiB", "QUJD".repeat((6 << 20) / 4))] {
+        let result = format!(
+            r#"{{"description":"d","messages":[{{"role":"user","content":{{"type":"image","data":"{data}","mimeType":"image/png"}}}}]}}"#
+        );
+        let mut group = criterion.benchmark_group(format!("get {name}"));
+        group.sample_size(20).throughput(Throughput::Bytes(result.len() as u64));
+        group.bench_function("scan, check, dress", |b| {
+            b.iter(|| {
+                let result = Document::parse(result.clone().into_bytes(), 64).expect("JSON");
+                content::check_result(result.json()).expect("a good result");
+                let origin = Origin { upstream: "a".into(), digest: "sha256:0".into() };
+                black_box(dialect.reply(&Reply::Prompt { result, origin }, &identity))
+            });
+        });
+        group.bench_function("serde_json tree and back", |b| {
+            b.iter(|| {
+                let tree: serde_json::Value =
+                    serde_json::from_slice(&result.clone().into_bytes()).expect("JSON");
+                black_box(tree.to_string())
+            });
+        });
+        group.finish();
+    }
+}
+
+/// What each page and each legacy request costs beside its work.
+fn seals(criterion: &mut Criterion) {
+    let sealer = Sealer::new(&SealKeys::ephemeral());
+    let place = Place {
+        caller: "anonymous".into(),
+        scope: CacheScope::Public,
+        issued_at: 1_700_000_000,
+        last: "upstream-4__prompt-00499".into(),
+        owner: "upstream-4".into(),
+    };
+    let token = sealer.seal(Kind::Cursor, "/mcp", &place.encode());
+    let mut group = criterion.benchmark_group("cursor");
+    group.bench_function("seal", |b| {
+        b.iter(|| black_box(sealer.seal(Kind::Cursor, "/mcp", &place.encode())));
+    });
+    group.bench_function("open", |b| {
+        b.iter(|| Place::decode(&sealer.open(Kind::Cursor, "/mcp", &token).expect("ours")));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, lists, gets, seals);
+criterion_main!(benches);

@@ -1,0 +1,105 @@
+//! What must hold for any bytes. The fuzz targets call these, and `cargo test` replays the corpus
+//! through them (`tests/corpus.rs`).
+
+use promptgate::domain::cursor::Place;
+use promptgate::domain::document::Document;
+use promptgate::domain::json::{Json, JsonError};
+use promptgate::domain::jsonrpc::Frame;
+use promptgate::domain::mcp_name;
+use promptgate::domain::name::{Naming, Prefix};
+use promptgate::seal::{Kind, SealKeys, Sealer};
+use promptgate::upstream::{lines, sse};
+
+const DEPTH: usize = 64;
+
+/// What the strict scan accepts, serde_json reads, and reads alike after we wrote it without nulls.
+pub fn json(data: &[u8]) {
+    let theirs = serde_json::from_slice::<serde_json::Value>(data);
+    match Json::parse(data, DEPTH) {
+        Err(JsonError::DuplicateMember { .. } | JsonError::TooDeep { .. }) => {}
+        Err(error) => assert!(theirs.is_err(), "{error}, but serde_json reads it"),
+        Ok(json) => {
+            theirs.expect("serde_json reads what we accept");
+            let written = Document::copy_of(json);
+            let text = written.json().text();
+            let again = Json::parse(text.as_bytes(), DEPTH).expect("what we write is acceptable");
+            assert_eq!(Document::copy_of(again).json().text(), text);
+            assert!(!has_null(again), "{text}");
+            let _ = (Frame::read(json), Frame::read_strict(json));
+        }
+    }
+}
+
+fn has_null(json: Json<'_>) -> bool {
+    json.members().any(|(_, value)| value.text() == "null" || has_null(value))
+        || json.elements().any(|value| value.text() == "null" || has_null(value))
+}
+
+/// The events of a stream do not depend on how it is cut, and hold no more than the limit.
+pub fn sse(data: &[u8]) {
+    const LIMIT: usize = 256;
+    let decode = |size: usize| {
+        let (mut decoder, mut events) = (sse::Decoder::new(LIMIT), Vec::new());
+        let mut result = Ok(());
+        for piece in data.chunks(size) {
+            result = result.and_then(|()| decoder.feed(piece, &mut events));
+        }
+        result.map(|()| events)
+    };
+    let whole = decode(data.len().max(1));
+    for size in [1, 2, 3, 7] {
+        assert_eq!(decode(size), whole, "cut in pieces of {size}");
+    }
+    if let Ok(events) = whole {
+        assert!(events.iter().all(|event| event.data.len() <= LIMIT));
+    }
+}
+
+/// The lines of a stream do not depend on how it is cut, and none is empty or too long.
+pub fn stdio(data: &[u8]) {
+    const LIMIT: usize = 64;
+    let decode = |size: usize| {
+        let (mut decoder, mut lines) = (lines::Decoder::new(LIMIT), Vec::new());
+        let mut result = Ok(());
+        for piece in data.chunks(size) {
+            result = result.and_then(|()| decoder.feed(piece, &mut lines));
+        }
+        result.map(|()| lines)
+    };
+    let whole = decode(data.len().max(1));
+    for size in [1, 2, 5] {
+        assert_eq!(decode(size), whole, "cut in pieces of {size}");
+    }
+    if let Ok(lines) = whole {
+        assert!(lines.iter().all(|line| !line.is_empty() && line.len() <= LIMIT));
+    }
+}
+
+/// Every name comes back from its header; two names never share a public name.
+pub fn names(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let header = mcp_name::encode(&text);
+    assert_eq!(mcp_name::decode(&header).as_deref(), Some(&*text));
+    let _ = mcp_name::decode(&text);
+    let (one, other) = text.split_once('\n').unwrap_or((&text, ""));
+    let naming = Naming::new("__", 128);
+    for (left, right) in [("a", "a"), ("a", "b"), ("a-1", "a")] {
+        let public = |prefix: &str, raw: &str| naming.public(&Prefix::parse(prefix)?, raw).ok();
+        if let (Some(first), Some(second)) = (public(left, one), public(right, other)) {
+            assert_eq!(first == second, (left, one) == (right, other), "{first} {second}");
+        }
+    }
+}
+
+/// No bytes are a token of ours; a place that can be read is written as it was.
+pub fn cursor(data: &[u8]) {
+    if let Some(place) = Place::decode(data) {
+        assert_eq!(place.encode(), data);
+    }
+    let keys = SealKeys::new(vec![[7; 32]]).expect("one key");
+    let sealer = Sealer::new(&keys);
+    let token = String::from_utf8_lossy(data);
+    for kind in [Kind::Cursor, Kind::Event, Kind::Session] {
+        assert_eq!(sealer.open(kind, "/mcp", &token), None);
+    }
+}
