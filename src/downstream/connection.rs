@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -54,21 +55,14 @@ where
             Ok::<_, Infallible>(response.map(|body| Sending { body, _busy: busy }))
         }
     });
-    let served = match version {
+    match version {
         Version::Http1 => {
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new());
             builder.max_buf_size(limits.head_size).max_headers(limits.headers);
             // The deadline of the head is kept by `Watched`, apart from that of an idle line.
             builder.header_read_timeout(None);
-            let mut connection = pin!(builder.serve_connection(watched, service));
-            tokio::select! {
-                served = connection.as_mut() => served,
-                () = drain.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
+            drive(builder.serve_connection(watched, service), drain).await?;
         }
         Version::Http2 => {
             let mut builder = http2::Builder::new(Tracked(tasks));
@@ -76,17 +70,25 @@ where
             builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
             builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
             builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
-            let mut connection = pin!(builder.serve_connection(watched, service));
-            tokio::select! {
-                served = connection.as_mut() => served,
-                () = drain.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
+            drive(builder.serve_connection(watched, service), drain).await?;
         }
-    };
-    Ok(served?)
+    }
+    Ok(())
+}
+
+/// Runs a connection to its end; from `drain` on it takes no further request.
+async fn drive<C: GracefulConnection>(
+    connection: C,
+    drain: CancellationToken,
+) -> Result<(), C::Error> {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        served = connection.as_mut() => served,
+        () = drain.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

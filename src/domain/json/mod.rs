@@ -5,8 +5,12 @@
 //! number beyond a double. Past it, [`Json`] hands out slices of the same bytes and allocates
 //! nothing but decoded strings that hold escapes, so a large image is never copied into a tree.
 
+mod scan;
+
 use std::borrow::Cow;
-use std::collections::HashSet;
+
+pub use scan::JsonError;
+use scan::{decode, string_stop};
 
 /// One JSON value: a slice of text that the strict scan accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,23 +27,6 @@ pub enum Kind {
     String,
 }
 
-/// Why a text is not accepted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum JsonError {
-    #[error("not valid UTF-8 at byte {at}")]
-    NotUtf8 { at: usize },
-    #[error("not valid JSON at byte {at}")]
-    Syntax { at: usize },
-    #[error("nested deeper than {limit} levels at byte {at}")]
-    TooDeep { at: usize, limit: usize },
-    #[error("the same member twice in one object at byte {at}")]
-    DuplicateMember { at: usize },
-    #[error("half a surrogate pair at byte {at}")]
-    LoneSurrogate { at: usize },
-    #[error("a number beyond the range of a double at byte {at}")]
-    NumberRange { at: usize },
-}
-
 impl<'a> Json<'a> {
     /// Scans `bytes` as one JSON value with at most `max_depth` nested arrays and objects.
     pub fn parse(bytes: &'a [u8], max_depth: usize) -> Result<Self, JsonError> {
@@ -50,17 +37,8 @@ impl<'a> Json<'a> {
 
     /// Scans text as [`Json::parse`] does bytes; also tells whether a `null` occurs anywhere.
     pub fn parse_text(text: &'a str, max_depth: usize) -> Result<(Self, bool), JsonError> {
-        let bytes = text.as_bytes();
-        let mut scan = Scan { text, bytes, at: 0, max_depth, keys: Vec::new(), has_null: false };
-        scan.space();
-        let start = scan.at;
-        scan.value(0)?;
-        let end = scan.at;
-        scan.space();
-        if scan.at != bytes.len() {
-            return Err(scan.syntax());
-        }
-        Ok((Self(&text[start..end]), scan.has_null))
+        let scanned = scan::value(text, max_depth)?;
+        Ok((Self(&text[scanned.range]), scanned.has_null))
     }
 
     /// A value of a text that was scanned before.
@@ -252,239 +230,9 @@ fn string_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// The first quote or backslash: vectorised, since base64 runs to megabytes.
-fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
-    let at = memchr::memchr2(b'"', b'\\', bytes)?;
-    Some((at, bytes[at]))
-}
-
 fn separate(out: &mut String, index: usize) {
     if index > 0 {
         out.push(',');
-    }
-}
-
-/// Decodes the inside of an accepted string literal.
-fn decode(inside: &str) -> Cow<'_, str> {
-    if !inside.contains('\\') {
-        return Cow::Borrowed(inside);
-    }
-    // The scan has checked every escape, so the decoder of serde_json cannot fail on it.
-    serde_json::from_str::<String>(&format!("\"{inside}\""))
-        .map_or(Cow::Borrowed(inside), Cow::Owned)
-}
-
-struct Scan<'a> {
-    text: &'a str,
-    bytes: &'a [u8],
-    at: usize,
-    max_depth: usize,
-    /// Keys of all objects that are open, innermost last.
-    keys: Vec<Cow<'a, str>>,
-    has_null: bool,
-}
-
-/// Up to this many keys a linear search beats hashing.
-const FEW_KEYS: usize = 16;
-
-impl<'a> Scan<'a> {
-    fn value(&mut self, depth: usize) -> Result<(), JsonError> {
-        match self.peek() {
-            Some(b'{') => self.object(depth + 1),
-            Some(b'[') => self.array(depth + 1),
-            Some(b'"') => self.string().map(drop),
-            Some(b't') => self.literal("true"),
-            Some(b'f') => self.literal("false"),
-            Some(b'n') => {
-                self.has_null = true;
-                self.literal("null")
-            }
-            _ => self.number(),
-        }
-    }
-
-    fn object(&mut self, depth: usize) -> Result<(), JsonError> {
-        self.enter(depth)?;
-        if self.eat(b'}') {
-            return Ok(());
-        }
-        let first = self.keys.len();
-        let mut many: Option<HashSet<Cow<'a, str>>> = None;
-        loop {
-            self.space();
-            let at = self.at;
-            let key = decode(self.string()?);
-            if let Some(seen) = &mut many {
-                if !seen.insert(key) {
-                    return Err(JsonError::DuplicateMember { at });
-                }
-            } else {
-                if self.keys[first..].contains(&key) {
-                    return Err(JsonError::DuplicateMember { at });
-                }
-                self.keys.push(key);
-                if self.keys.len() - first > FEW_KEYS {
-                    many = Some(self.keys.drain(first..).collect());
-                }
-            }
-            self.space();
-            self.expect(b':')?;
-            self.space();
-            self.value(depth)?;
-            self.space();
-            if self.eat(b',') {
-                continue;
-            }
-            self.expect(b'}')?;
-            self.keys.truncate(first);
-            return Ok(());
-        }
-    }
-
-    fn array(&mut self, depth: usize) -> Result<(), JsonError> {
-        self.enter(depth)?;
-        if self.eat(b']') {
-            return Ok(());
-        }
-        loop {
-            self.space();
-            self.value(depth)?;
-            self.space();
-            if !self.eat(b',') {
-                return self.expect(b']');
-            }
-        }
-    }
-
-    fn enter(&mut self, depth: usize) -> Result<(), JsonError> {
-        if depth > self.max_depth {
-            let (at, limit) = (self.at, self.max_depth);
-            return Err(JsonError::TooDeep { at, limit });
-        }
-        self.at += 1;
-        self.space();
-        Ok(())
-    }
-
-    /// Scans a string literal and returns its inside, undecoded.
-    fn string(&mut self) -> Result<&'a str, JsonError> {
-        self.expect(b'"')?;
-        let start = self.at;
-        loop {
-            let Some((offset, stop)) = string_stop(&self.bytes[self.at..]) else {
-                return Err(self.syntax());
-            };
-            let run = &self.bytes[self.at..self.at + offset];
-            if run.iter().fold(false, |bad, &b| bad | (b < 0x20)) {
-                return Err(self.syntax());
-            }
-            self.at += offset + 1;
-            match stop {
-                b'"' => return Ok(&self.text[start..self.at - 1]),
-                _ => self.escape()?,
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Result<(), JsonError> {
-        match self.peek() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
-            Some(b'u') => {
-                self.at += 1;
-                match self.hex4()? {
-                    0xD800..=0xDBFF => {
-                        let at = self.at;
-                        let low = self.eat(b'\\') && self.eat(b'u');
-                        if !low || !(0xDC00..=0xDFFF).contains(&self.hex4()?) {
-                            return Err(JsonError::LoneSurrogate { at });
-                        }
-                    }
-                    0xDC00..=0xDFFF => return Err(JsonError::LoneSurrogate { at: self.at }),
-                    _ => {}
-                }
-            }
-            _ => return Err(self.syntax()),
-        }
-        Ok(())
-    }
-
-    fn hex4(&mut self) -> Result<u32, JsonError> {
-        let digits = self.bytes.get(self.at..self.at + 4);
-        let digits = digits.filter(|d| d.iter().all(u8::is_ascii_hexdigit));
-        let unit =
-            digits.and_then(|_| u32::from_str_radix(&self.text[self.at..self.at + 4], 16).ok());
-        let unit = unit.ok_or_else(|| self.syntax())?;
-        self.at += 4;
-        Ok(unit)
-    }
-
-    fn number(&mut self) -> Result<(), JsonError> {
-        let start = self.at;
-        self.eat(b'-');
-        if !self.eat(b'0') {
-            self.digits()?;
-        }
-        if self.eat(b'.') {
-            self.digits()?;
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if !self.eat(b'+') {
-                self.eat(b'-');
-            }
-            self.digits()?;
-        }
-        let finite = |text: &str| text.parse::<f64>().is_ok_and(f64::is_finite);
-        match finite(&self.text[start..self.at]) {
-            true => Ok(()),
-            false => Err(JsonError::NumberRange { at: start }),
-        }
-    }
-
-    fn digits(&mut self) -> Result<(), JsonError> {
-        let start = self.at;
-        while self.peek().is_some_and(|b| b.is_ascii_digit()) {
-            self.at += 1;
-        }
-        if self.at == start {
-            return Err(self.syntax());
-        }
-        Ok(())
-    }
-
-    fn literal(&mut self, word: &str) -> Result<(), JsonError> {
-        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
-            return Err(self.syntax());
-        }
-        self.at += word.len();
-        Ok(())
-    }
-
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
-        }
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
-    }
-
-    fn eat(&mut self, byte: u8) -> bool {
-        let hit = self.peek() == Some(byte);
-        self.at += usize::from(hit);
-        hit
-    }
-
-    fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
-        match self.eat(byte) {
-            true => Ok(()),
-            false => Err(self.syntax()),
-        }
-    }
-
-    fn syntax(&self) -> JsonError {
-        JsonError::Syntax { at: self.at }
     }
 }
 
