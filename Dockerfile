@@ -5,6 +5,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY src src
 # The manifest names targets of the tests; their sources are not needed to build the binary.
 COPY tests/interop/rmcp tests/interop/rmcp
+COPY benches benches
 RUN cargo build --release --locked --bin promptgate
 
 FROM debian:bookworm-slim
@@ -20,6 +21,7 @@ USER promptgate
 EXPOSE 8080
 # In a container loopback is nobody's: publish the port where something authenticates in front.
 ENV PROMPTGATE__SERVER__LISTEN=0.0.0.0:8080 PROMPTGATE__SERVER__INSECURE=true
+# Whether it accepts connections: an upstream that is down does not make the gateway unhealthy.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
-    CMD ["promptgate", "list", "--json", "--url", "http://127.0.0.1:8080/mcp"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8080"]
 ENTRYPOINT ["promptgate"]

@@ -44,6 +44,9 @@ struct Found {
     outcome: Result<Listed, Kind>,
 }
 
+/// How long an upstream may take to hear a farewell.
+const GOODBYE: Duration = Duration::from_millis(500);
+
 /// How long children may take to end once all is said.
 const FAREWELL: Duration = Duration::from_secs(6);
 
@@ -76,7 +79,7 @@ async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
     };
     let (revision, transport) = peer.describe();
     let outcome = peer.walk(&upstream.settings).await;
-    peer.close().await;
+    let _ = timeout(GOODBYE, peer.close()).await;
     let revision = revision.map(|revision| revision.to_string());
     Found { transport, revision, notifies: peer.notifies(), outcome }
 }

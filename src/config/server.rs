@@ -153,6 +153,9 @@ fn limits(mut section: Section<'_>) -> Limits {
         pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
         grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
     };
+    if limits.in_flight_bytes < limits.body_size {
+        section.mistake("in_flight_bytes", "must have room for one body of body_size");
+    }
     section.not_yet(&[
         "tls_handshake",
         "streams_per_caller",

@@ -139,7 +139,11 @@ fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Up
             None
         }
     };
-    Some(Upstream { id, prefix, transport: transport?, settings })
+    let transport = transport?;
+    if matches!(transport, Transport::Stdio(_)) && settings.probe >= settings.walk_timeout {
+        section.mistake("probe", "must be shorter than walk_timeout, in which it is spent");
+    }
+    Some(Upstream { id, prefix, transport, settings })
 }
 
 type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;

@@ -119,6 +119,7 @@ impl Endpoint {
         let (head, incoming) = request.into_parts();
         let room = self.room(&head.headers)?;
         let bytes = body::read(incoming, &head.headers, &self.limits).await?;
+        let room = Arc::new(shrunk(room, bytes.len()));
         let headers = body::read_headers(&head.headers);
         let turn = self.sessions.read(&headers, &bytes, caller, &self.path, now_secs())?;
         drop(bytes);
@@ -134,13 +135,17 @@ impl Endpoint {
             Turn::Listen(notices) => self.notices(notices, accepts),
             Turn::Batch(items) => {
                 drop(call);
-                let answer = self.batch(items, &room);
-                match accepts {
-                    Accepts::StreamOnly => Ok(self.stream(answer)),
-                    Accepts::Both | Accepts::JsonOnly => {
-                        Ok(answer.await.map_or_else(respond::accepted, respond::json))
-                    }
-                }
+                let mut answer = Box::pin(self.batch(items, &room));
+                let early = match accepts {
+                    Accepts::JsonOnly => Ok(answer.as_mut().await),
+                    _ => timeout(self.limits.keep_alive, answer.as_mut()).await,
+                };
+                Ok(match early {
+                    Ok(None) => respond::accepted(),
+                    Ok(message) if accepts == Accepts::StreamOnly => self.stream(async { message }),
+                    Ok(Some(message)) => respond::json(message),
+                    Err(_) => self.stream(answer),
+                })
             }
             Turn::Pending(pending) => {
                 let slot = Slot { call, bytes: room };
@@ -193,11 +198,11 @@ impl Endpoint {
     }
 
     /// Room for a body: as much as it announces, or else as much as it may have.
-    fn room(&self, headers: &HeaderMap) -> Result<Arc<OwnedSemaphorePermit>, TransportFault> {
+    fn room(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, TransportFault> {
         let size = body::announced(headers).unwrap_or(usize::MAX).min(self.limits.body_size);
         let kibibytes = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX);
         let room = self.in_flight_kibibytes.clone().try_acquire_many_owned(kibibytes);
-        room.map(Arc::new).map_err(|_| TransportFault::Overloaded)
+        room.map_err(|_| TransportFault::Overloaded)
     }
 
     /// One JSON object, if the client takes it and it is there in time; else a stream.
@@ -278,6 +283,11 @@ fn perform(
             Ending::Cancelled => Answer::Cancelled,
         }
     }
+}
+
+/// The part of `room` that a body of this size really takes.
+fn shrunk(mut room: OwnedSemaphorePermit, size: usize) -> OwnedSemaphorePermit {
+    room.split(size.div_ceil(1024)).unwrap_or(room)
 }
 
 fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {

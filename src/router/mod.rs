@@ -38,7 +38,7 @@ pub struct Router {
     catalog: Arc<ArcSwap<Catalog>>,
     /// Marked whenever a snapshot is published.
     published: watch::Receiver<()>,
-    changes: watch::Receiver<Digest>,
+    changes: watch::Receiver<Option<Digest>>,
     upstreams: Vec<Upstream>,
     sealer: Arc<Sealer>,
     naming: Naming,
@@ -72,7 +72,7 @@ impl Router {
             ..Catalog::default()
         }));
         let (publish, published) = watch::channel(());
-        let (change, changes) = watch::channel(*catalog.load().content.everyone.digest());
+        let (change, changes) = watch::channel(None);
         let settle = Settle::new(config.listing.settle, config.listing.settle_max);
         let announce = Announce { published: publish, changes: change, settle };
         let (report, reports) = mpsc::channel(REPORTS);
@@ -113,8 +113,9 @@ impl Router {
         }
     }
 
-    /// Told whenever the visible list has become another one, and has settled.
-    pub fn changes(&self) -> watch::Receiver<Digest> {
+    /// Told whenever the visible list has become another one, and has settled; nothing as long as
+    /// upstreams have not been heard of.
+    pub fn changes(&self) -> watch::Receiver<Option<Digest>> {
         self.changes.clone()
     }
 

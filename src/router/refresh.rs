@@ -33,8 +33,8 @@ pub struct Refresh {
 pub struct Announce {
     /// Marked with every snapshot.
     pub published: watch::Sender<()>,
-    /// The digest of the visible list, once it has settled.
-    pub changes: watch::Sender<Digest>,
+    /// The digest of the visible list, once it has settled; nothing before the first whole one.
+    pub changes: watch::Sender<Option<Digest>>,
     pub settle: Settle,
 }
 
@@ -82,6 +82,9 @@ impl Refresh {
     ) {
         let Announce { published, changes, mut settle } = announce;
         let (mut waiting, mut reporting) = (true, true);
+        if !self.snapshot().pending {
+            changes.send_replace(Some(*self.content.everyone.digest()));
+        }
         loop {
             let announcing = async {
                 match settle.due() {
@@ -94,7 +97,7 @@ impl Refresh {
                 () = announcing => {
                     settle.done();
                     let digest = *self.content.everyone.digest();
-                    changes.send_if_modified(|told| std::mem::replace(told, digest) != digest);
+                    changes.send_if_modified(|told| told.replace(digest) != Some(digest));
                     continue;
                 }
                 () = sleep_until(deadline), if waiting => {
@@ -107,10 +110,16 @@ impl Refresh {
                     None => reporting = false,
                 },
             }
-            if catalog.load().content.everyone.digest() != self.content.everyone.digest() {
+            let snapshot = self.snapshot();
+            let digest = *self.content.everyone.digest();
+            if snapshot.pending {
+                // Half a list is no news.
+            } else if changes.borrow().is_none() {
+                changes.send_replace(Some(digest));
+            } else if *changes.borrow() != Some(digest) {
                 settle.note(Instant::now());
             }
-            catalog.store(Arc::new(self.snapshot()));
+            catalog.store(Arc::new(snapshot));
             published.send_replace(());
         }
     }

@@ -29,8 +29,9 @@ pub struct Notice {
 
 /// The notices of one stream.
 pub struct Notices {
-    changes: watch::Receiver<Digest>,
-    told: Digest,
+    changes: watch::Receiver<Option<Digest>>,
+    /// Nothing until the first whole list is there.
+    told: Option<Digest>,
     dialect: Dialect,
     audience: Audience,
     /// What is sent before anything happens.
@@ -60,14 +61,14 @@ pub(super) struct EventIds {
 impl Notices {
     /// `known` is the digest of the list that the client says it knows.
     pub(super) fn new(
-        changes: watch::Receiver<Digest>,
+        changes: watch::Receiver<Option<Digest>>,
         known: Option<Digest>,
         dialect: Dialect,
         audience: Audience,
         drain: CancellationToken,
         ends_at: Option<Instant>,
     ) -> Self {
-        let told = known.unwrap_or(*changes.borrow());
+        let told = known.or(*changes.borrow());
         let mut notices = Self {
             told,
             changes,
@@ -92,7 +93,7 @@ impl Notices {
         }
         loop {
             let digest = *self.changes.borrow_and_update();
-            if let Some(notice) = self.tell(digest) {
+            if let Some(notice) = digest.and_then(|digest| self.tell(digest)) {
                 return Some(notice);
             }
             let ends_at = self.ends_at;
@@ -121,7 +122,7 @@ impl Notices {
         match &mut self.audience {
             // An event to come back to, before anything has happened.
             Audience::Session { ids, .. } if self.dialect.primes_streams() => {
-                let id = Some(ids.next(&self.told));
+                let id = Some(ids.next(&self.told.unwrap_or_default()));
                 self.opening.push_back(Notice { id, message: String::new() });
             }
             Audience::Session { .. } => {}
@@ -134,21 +135,17 @@ impl Notices {
 
     /// The notice that the list is this one now, if the client has to be told.
     fn tell(&mut self, digest: Digest) -> Option<Notice> {
-        if digest == self.told {
+        // The first whole list is what its client got, not a change.
+        if self.told.replace(digest).is_none_or(|told| told == digest) {
             return None;
         }
         match &mut self.audience {
-            Audience::Session { place, .. } if !place.is_told() => {
-                self.told = digest;
-                None
-            }
+            Audience::Session { place, .. } if !place.is_told() => None,
             Audience::Session { ids, .. } => {
-                self.told = digest;
                 let message = self.dialect.list_changed(None);
                 Some(Notice { id: Some(ids.next(&digest)), message })
             }
             Audience::Subscription { id, wants, .. } => {
-                self.told = digest;
                 wants.then(|| Notice { id: None, message: self.dialect.list_changed(Some(id)) })
             }
         }
@@ -207,7 +204,7 @@ mod tests {
     }
 
     fn notices(
-        changes: &watch::Sender<Digest>,
+        changes: &watch::Sender<Option<Digest>>,
         known: Option<Digest>,
         revision: Revision,
         audience: Audience,
@@ -222,15 +219,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn l2_only_another_list_is_told_and_many_changes_are_told_once() {
-        let (changes, _) = watch::channel([0; 32]);
+        let (changes, _) = watch::channel(Some([0; 32]));
         let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
         let audience = session(&sealer, &ended);
         let mut notices = notices(&changes, None, Revision::V2025_06_18, audience);
         assert!(silent(&mut notices).await);
-        changes.send_replace([0; 32]);
+        changes.send_replace(Some([0; 32]));
         assert!(silent(&mut notices).await, "the same list");
         for digest in [[1; 32], [2; 32]] {
-            changes.send_replace(digest);
+            changes.send_replace(Some(digest));
         }
         let notice = notices.next().await.unwrap();
         assert!(notice.message.contains("notifications/prompts/list_changed"));
@@ -241,7 +238,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_comes_back_is_told_at_once_if_its_list_is_another_one() {
-        let (changes, _) = watch::channel([7; 32]);
+        let (changes, _) = watch::channel(Some([7; 32]));
         let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
         for (known, told) in [([7; 32], false), ([6; 32], true)] {
             let audience = session(&sealer, &ended);
@@ -252,7 +249,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_newest_legacy_revision_is_primed_with_an_id() {
-        let (changes, _) = watch::channel([7; 32]);
+        let (changes, _) = watch::channel(Some([7; 32]));
         let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
         let audience = session(&sealer, &ended);
         let mut notices = notices(&changes, None, Revision::V2025_11_25, audience);
@@ -264,7 +261,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_subscription_is_acknowledged_first_tagged_and_ends_with_a_result() {
-        let (changes, _) = watch::channel([0; 32]);
+        let (changes, _) = watch::channel(Some([0; 32]));
         let subscription = |wants| Audience::Subscription {
             id: Id::number(7),
             wants,
@@ -278,7 +275,7 @@ mod tests {
             assert!(first.contains("subscriptions/acknowledged"));
             assert!(first.contains("\"io.modelcontextprotocol/subscriptionId\":7"));
         }
-        changes.send_replace([1; 32]);
+        changes.send_replace(Some([1; 32]));
         let changed = all.next().await.unwrap().message;
         assert!(changed.contains("list_changed") && changed.contains("subscriptionId\":7"));
         assert!(silent(&mut none).await);

@@ -4,7 +4,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id, Outcome};
-use crate::domain::method::PING;
+use crate::domain::method::{CANCELLED, PING};
 use crate::domain::name::is_hidden;
 
 /// Depth of what upstreams send. Definitions and results are shallow; `_meta` is theirs to nest.
@@ -13,6 +13,15 @@ const DEPTH: usize = 64;
 /// Accepts the bytes of a message.
 pub fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
     Document::parse(bytes, DEPTH).map_err(|e| Kind::Protocol(e.to_string()))
+}
+
+/// The messages in these bytes: one, or the elements of a batch.
+pub fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
+    let message = document(bytes)?;
+    Ok(match message.json().kind() {
+        JsonKind::Array => message.json().elements().map(Document::copy_of).collect(),
+        _ => vec![message],
+    })
 }
 
 /// What a message says to the request `id`, if it speaks of it. A legacy upstream may send a
@@ -56,6 +65,11 @@ pub fn to_request(id: &Id, method: &str) -> String {
             r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not offered"}}}}"#
         ),
     }
+}
+
+/// Tells an upstream that nobody waits for the answer to a request any more.
+pub fn cancellation(id: &Id) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{id}}}}}"#)
 }
 
 fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {

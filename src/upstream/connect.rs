@@ -21,7 +21,7 @@ use crate::domain::revision::Revision;
 pub struct Wake {
     /// The list may be another one.
     pub changed: Arc<Notify>,
-    /// The connection is of no more use.
+    /// A call has found its session lost.
     pub lost: Arc<Notify>,
 }
 
@@ -88,8 +88,8 @@ impl Connector {
     async fn connect_child(&self, stdio: &Stdio) -> Result<Peer, Kind> {
         let settings = &self.upstream.settings;
         let spawn = || {
-            let Wake { changed, lost } = self.wake.clone();
-            Child::spawn(stdio, settings, changed, lost, &self.tasks).map(Wire::Stdio)
+            let changed = self.wake.changed.clone();
+            Child::spawn(stdio, settings, changed, &self.tasks).map(Wire::Stdio)
         };
         match Peer::open(spawn()?, stdio.revision, settings.probe).await {
             Err(Kind::Reset) if stdio.revision.is_none() => {

@@ -17,7 +17,7 @@ use super::backoff::{Backoff, jittered};
 use super::connect::{Connector, Wake};
 use super::peer::Peer;
 use super::walk::Listed;
-use crate::config::Upstream;
+use crate::config::{Transport, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
 /// What a driver has to say to the catalog.
@@ -143,16 +143,21 @@ impl Driver {
         };
         let mut backoff = Backoff::default();
         loop {
-            let heard = peer.listen(|notice| {
+            let started = Instant::now();
+            // What happened before the stream was open was not told: its opening is a reason to
+            // look as much as a notice is.
+            let heard = peer.listen(|_notice| {
                 self.listening.store(true, Ordering::Relaxed);
-                // What happened before the stream was open was not told: look, unless the first
-                // look is still under way.
-                if notice || self.walks.load(Ordering::Relaxed) > 0 {
-                    self.wake.changed.notify_one();
-                }
+                self.wake.changed.notify_one();
             });
             let ended = heard.await;
-            self.listening.store(false, Ordering::Relaxed);
+            if self.listening.swap(false, Ordering::Relaxed) {
+                // Until it is open again polling takes over.
+                self.wake.changed.notify_one();
+            }
+            if started.elapsed() > STEADY {
+                backoff.reset();
+            }
             match ended {
                 Err(Kind::Error { .. } | Kind::Status { status: 400..500 }) => {
                     // It has no such stream: polling it is.
@@ -184,7 +189,8 @@ impl Driver {
                 // A session that has served its time is no failure: open another at once.
                 Err(Kind::SessionLost) if self.walks.load(Ordering::Relaxed) > 0 => return,
                 Err(kind) => {
-                    let reconnect = questions_connection(&kind);
+                    let hangs = kind == Kind::Timeout && peer.hangs_for_good();
+                    let reconnect = hangs || questions_connection(&kind);
                     self.report_failure(kind, backoff).await;
                     match reconnect {
                         // The era is found again, and a session opened again, on the way.
@@ -201,6 +207,7 @@ impl Driver {
                     sleep_until(settled.max(started + storm)).await;
                 }
                 () = self.wake.lost.notified() => return,
+                () = peer.gone() => return,
             }
             if peer.is_snapshot() {
                 return;
@@ -233,10 +240,13 @@ impl Driver {
         let wait = backoff.next(fastrand::f64()).max(asked.unwrap_or_default().min(MOST_PATIENT));
         info!(upstream = %self.upstream.id, error = %kind, retry_in = ?wait, "no list");
         self.report(Err(kind)).await;
-        tokio::select! {
-            () = sleep(wait) => {}
-            () = self.wake.changed.notified() => {}
-            () = self.wake.lost.notified() => {}
+        match self.upstream.transport {
+            // An edit may be what mends it.
+            Transport::Library(_) => {
+                let _ = timeout(wait, self.wake.changed.notified()).await;
+            }
+            // What a failing upstream says must not shorten the wait.
+            Transport::Http(_) | Transport::Stdio(_) => sleep(wait).await,
         }
     }
 

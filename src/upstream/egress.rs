@@ -32,7 +32,7 @@ const IDLE_CONNECTIONS: usize = 32;
 /// close first.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// HTTP/2 connections are asked for a sign of life, lest calls go into a dead one.
+/// Silent connections are asked for a sign of life, lest calls go into a dead one.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -52,6 +52,10 @@ impl Egress {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(connect));
+        // A stream of notices may be silent for hours: only this tells it from a dead line.
+        tcp.set_keepalive(Some(PING_INTERVAL));
+        tcp.set_keepalive_interval(Some(PING_TIMEOUT));
+        tcp.set_keepalive_retries(Some(3));
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()

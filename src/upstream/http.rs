@@ -206,7 +206,7 @@ impl Endpoint {
 struct Events {
     body: Incoming,
     decoder: sse::Decoder,
-    decoded: VecDeque<sse::Event>,
+    decoded: VecDeque<Document>,
     budget: usize,
     limit: usize,
 }
@@ -221,11 +221,9 @@ impl Events {
     /// The next message; nothing at the end of the stream.
     async fn next(&mut self) -> Result<Option<Document>, Kind> {
         loop {
-            while let Some(event) = self.decoded.pop_front() {
-                if event.name == "message" {
-                    self.budget = self.limit.saturating_mul(STREAM_FACTOR);
-                    return answer::document(event.data).map(Some);
-                }
+            if let Some(message) = self.decoded.pop_front() {
+                self.budget = self.limit.saturating_mul(STREAM_FACTOR);
+                return Ok(Some(message));
             }
             let Some(piece) = next_piece(&mut self.body).await? else {
                 return Ok(None);
@@ -234,7 +232,9 @@ impl Events {
             self.budget = self.budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
             let mut events = Vec::new();
             self.decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
-            self.decoded.extend(events);
+            for event in events.into_iter().filter(|event| event.name == "message") {
+                self.decoded.extend(answer::messages(event.data)?);
+            }
         }
     }
 }

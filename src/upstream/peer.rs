@@ -134,6 +134,20 @@ impl Peer {
         matches!(self, Peer::Library(_))
     }
 
+    /// Waits until the connection has ended by itself.
+    pub async fn gone(&self) {
+        match self {
+            Peer::Library(_) => std::future::pending().await,
+            Peer::Remote(peer) => peer.wire.gone().await,
+        }
+    }
+
+    /// Whether a question that is not answered in time speaks against the connection: a child that
+    /// hangs will hang for ever, a network may recover.
+    pub fn hangs_for_good(&self) -> bool {
+        matches!(self, Peer::Remote(peer) if peer.wire.silence_is_an_answer())
+    }
+
     /// Whether it says when its list changes.
     pub fn notifies(&self) -> bool {
         match self {

@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{self, ChildStdin, Command};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -21,7 +21,6 @@ use super::lines::Decoder;
 use crate::config::{self, Settings};
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
-use crate::domain::json::Kind as JsonKind;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::method::LIST_CHANGED;
 
@@ -44,12 +43,15 @@ const OUTGOING: usize = 256;
 /// Variables that a child inherits: enough to find programs and a home, none of our secrets.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 
+/// How long the output of a child is read after its end.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// How long a child may take to end once its input is closed, and once it was asked to.
 const AFTER_EOF: Duration = Duration::from_secs(2);
 const AFTER_TERM: Duration = Duration::from_secs(3);
 
 impl Child {
-    /// Starts the child. `changed` is told of `list_changed` notices, `lost` of its end.
+    /// Starts the child. `changed` is told of `list_changed` notices.
     ///
     /// # Errors
     /// When the command cannot be started.
@@ -57,7 +59,6 @@ impl Child {
         stdio: &config::Stdio,
         settings: &Settings,
         changed: Arc<Notify>,
-        lost: Arc<Notify>,
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         // The error of the system names no path.
@@ -81,15 +82,15 @@ impl Child {
                 () = write(stdin, queue, write_deadline) => {}
                 () = lines.read(stdout) => {}
                 () = drain(stderr) => {}
+                () = exit(&mut process) => {}
                 () = until.cancelled() => {}
+            }
+            if !until.is_cancelled() {
+                info!("the child has ended by itself");
             }
             done.cancel();
             // Whoever waits is told at once, not at its deadline.
             cleared.clear();
-            if !until.is_cancelled() {
-                info!("the child has ended by itself");
-                lost.notify_one();
-            }
             end_process(process).await;
         });
         Ok(Self { outgoing, waiting, gone, _end: end.drop_guard() })
@@ -99,13 +100,18 @@ impl Child {
     pub async fn request(&self, id: &Id, body: String) -> Result<Document, Kind> {
         let (sender, answer) = oneshot::channel();
         self.waiting.insert(id.clone(), sender);
-        let _forget = Forget { waiting: &self.waiting, id };
+        let _forget = Forget { child: self, id };
         self.notify(body).await?;
         // The child may have gone between the insertion and now.
         if self.gone.is_cancelled() {
             return Err(Kind::Reset);
         }
         answer.await.unwrap_or(Err(Kind::Reset))
+    }
+
+    /// Waits until the child is gone.
+    pub async fn gone(&self) {
+        self.gone.cancelled().await;
     }
 
     /// Sends a message that has no answer.
@@ -116,13 +122,16 @@ impl Child {
 
 /// Takes a request back when nobody waits for it any more.
 struct Forget<'a> {
-    waiting: &'a Waiting,
+    child: &'a Child,
     id: &'a Id,
 }
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.waiting.remove(self.id);
+        if self.child.waiting.remove(self.id).is_some() {
+            // A full queue means that the child does not read: it would not read this either.
+            let _ = self.child.outgoing.try_send(answer::cancellation(self.id));
+        }
     }
 }
 
@@ -160,6 +169,13 @@ async fn write(stdin: Option<ChildStdin>, mut queue: mpsc::Receiver<String>, dea
             return;
         }
     }
+}
+
+/// Waits for the end of the process itself: its output may be held open by what it started. What it
+/// said last is still read for a moment.
+async fn exit(process: &mut process::Child) {
+    let _ = process.wait().await;
+    sleep(LAST_WORDS).await;
 }
 
 /// Reads standard error away, so that the child never blocks on it. What it says is for debugging.
@@ -209,14 +225,8 @@ impl Lines {
     }
 
     fn take(&self, line: Vec<u8>) -> Result<(), Kind> {
-        let message = answer::document(line)?;
-        match message.json().kind() {
-            JsonKind::Array => {
-                for element in message.json().elements() {
-                    self.dispatch(Document::copy_of(element));
-                }
-            }
-            _ => self.dispatch(message),
+        for message in answer::messages(line)? {
+            self.dispatch(message);
         }
         Ok(())
     }

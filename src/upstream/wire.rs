@@ -87,6 +87,15 @@ impl Wire {
         matches!(self, Wire::Stdio(_))
     }
 
+    /// Waits until nothing can be sent on it any more; an endpoint can always be asked again.
+    pub async fn gone(&self) {
+        match self {
+            Wire::Http(_) => std::future::pending().await,
+            Wire::Stdio(child) => child.gone().await,
+        }
+    }
+
+    /// As the configuration names it.
     pub fn name(&self) -> &'static str {
         match self {
             Wire::Http(_) => "http",

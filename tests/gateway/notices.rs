@@ -29,14 +29,10 @@ fn add(folder: &tempfile::TempDir, name: &str) {
         .unwrap();
 }
 
-/// Waits until the first list was announced, so that what comes next is a change.
+/// Waits until the first whole list is there: what comes next is a change.
 async fn settled(gateway: &Gateway, name: &str) {
-    gateway.summary().await;
-    let mut stream = gateway.client().listen().await;
     let listed = gateway.client().names().await.0;
     assert!(listed.contains(&name.to_owned()), "{listed:?}");
-    // The announcement of the first list may still be under way.
-    let _ = tokio::time::timeout(std::time::Duration::from_millis(300), stream.event()).await;
 }
 
 /// Reads notices until the list holds `name`: many edits may be told at once, or one by one.
@@ -67,6 +63,24 @@ async fn clients_of_every_revision_hear_of_an_edit() {
     for stream in &mut streams {
         hears_of(stream, &gateway, "lib__b").await;
     }
+}
+
+#[tokio::test]
+async fn l2_the_first_list_after_the_start_is_no_change() {
+    let slow = Telling::modern().await;
+    let gateway = Gateway::start(&(QUICK.to_owned() + &slow.upstream.patient_table("up"))).await;
+    // Before anything is known, and listed right afterwards.
+    let mut stream = gateway.client().listen().await;
+    settled(&gateway, "up__p").await;
+    slow.is_heard().await;
+    slow.changed.store(true, Ordering::SeqCst);
+    slow.tell();
+    stream.event().await.unwrap();
+    assert_eq!(
+        gateway.client().names().await.0,
+        ["up__p", "up__q"],
+        "the first notice is this one"
+    );
 }
 
 #[tokio::test]

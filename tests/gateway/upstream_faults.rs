@@ -151,6 +151,21 @@ async fn u7_messages_for_nobody_pass_by_and_the_answer_still_comes() {
 }
 
 #[tokio::test]
+async fn a_legacy_batch_in_a_stream_is_read_item_by_item() {
+    let upstream = Upstream::modern(|asked| {
+        let Play::Json(answer) = asked.content(json!({"type": "text", "text": "mine"})) else {
+            unreachable!()
+        };
+        let notice = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
+        let stream = format!("data: {}\n\n", json!([notice, answer]));
+        (asked.method() == "prompts/get").then(|| Play::Stream(stream.into_bytes()))
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+}
+
+#[tokio::test]
 async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
     let big = |size: usize| {
         move |asked: &Asked| {

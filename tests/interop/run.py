@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -30,6 +31,13 @@ class Stage:
     def __init__(self, folder, binary, rmcp_server, schemas):
         self.folder = pathlib.Path(folder)
         self.processes = []
+        try:
+            self.set(binary, rmcp_server, schemas)
+        except BaseException:
+            self.stop()
+            raise
+
+    def set(self, binary, rmcp_server, schemas):
         shutil.copytree(HERE.parent.parent / "examples/library", self.folder / "library")
         everything = HERE / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
         node = ["node", "--import", str(HERE / "loopback.mjs"), str(everything), "streamableHttp"]
@@ -51,22 +59,23 @@ class Stage:
         """Starts a server and returns what `pattern` finds in its output."""
         env = {**os.environ, **environment}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
-        self.processes.append(process)
+        said = []
+        self.processes.append((process, said))
         for line in process.stdout:
             found = re.search(pattern, line)
             if found:
+                # Nobody may block on a pipe that is not read.
+                threading.Thread(target=lambda: said.extend(process.stdout), daemon=True).start()
                 return found.group(1)
         sys.exit(f"{command[0]} ended before it listened")
 
     def stop(self):
         """Ends all, the last first, and returns what the last one printed and its exit code."""
-        said, code = "", 0
-        for index, process in enumerate(reversed(self.processes)):
+        for process, _ in reversed(self.processes):
             process.terminate()
-            rest, _ = process.communicate(timeout=PATIENCE)
-            if index == 0:
-                said, code = rest, process.returncode
-        return said, code
+            process.wait(timeout=PATIENCE)
+        process, said = self.processes[-1]
+        return "".join(said), process.returncode
 
     def trigger(self, upstream):
         return self.folder / f"{upstream}.trigger"
