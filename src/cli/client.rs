@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Uri;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use super::text::{print, printable};
 use super::{Failure, Remote, load, runtime};
@@ -67,7 +68,8 @@ fn ask<T>(
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let http = Http { url: uri, revision: None, headers: Vec::new(), ca: None };
     let asking = async {
-        let endpoint = Endpoint::new(&http, &Settings::default()).map_err(Failure::new)?;
+        let endpoint =
+            Endpoint::new(&http, &Settings::default(), TaskTracker::new()).map_err(Failure::new)?;
         let answer = async {
             let wire = Wire::Http(Arc::new(endpoint));
             let peer = Peer::open(wire, None, PATIENCE).await?;

@@ -47,7 +47,9 @@ impl Connector {
     /// When the upstream can never be reached as it is configured.
     pub fn new(upstream: Arc<Upstream>, wake: Wake, tasks: TaskTracker) -> Result<Self, String> {
         let kept = match &upstream.transport {
-            Transport::Http(http) => Kept::Http(Arc::new(Endpoint::new(http, &upstream.settings)?)),
+            Transport::Http(http) => {
+                Kept::Http(Arc::new(Endpoint::new(http, &upstream.settings, tasks.clone())?))
+            }
             Transport::Library(folder) => {
                 let watch = Watch::new(folder, wake.changed.clone());
                 if let Err(error) = &watch {

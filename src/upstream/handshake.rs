@@ -148,6 +148,11 @@ impl Conversation {
         (headers, body)
     }
 
+    /// Headers of a message that cancels a request; nothing where closing its connection does.
+    pub fn cancelling(&self) -> Option<HeaderMap> {
+        (self.revision.era() == Era::Legacy).then(|| self.headers.clone())
+    }
+
     /// Headers that end the session; nothing where there is none.
     pub fn farewell(&self) -> Option<HeaderMap> {
         self.headers.contains_key(SESSION_ID).then(|| self.headers.clone())

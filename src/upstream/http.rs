@@ -1,12 +1,17 @@
 //! Streamable HTTP towards an upstream: one POST, one answer, as JSON or as the event of a stream.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use super::egress::Egress;
 use super::{answer, sse};
@@ -24,7 +29,12 @@ pub struct Endpoint {
     headers: HeaderMap,
     /// Bytes of one message.
     max_message: usize,
+    /// Farewells to requests that nobody waits for any more.
+    tasks: TaskTracker,
 }
+
+/// How long an upstream may take to hear that nobody waits any more.
+const CANCELLATION: Duration = Duration::from_secs(1);
 
 /// What an answer brought beside its result.
 pub struct Answer {
@@ -45,7 +55,13 @@ const REDIRECTS: usize = 2;
 const STREAM_FACTOR: usize = 4;
 
 impl Endpoint {
-    pub fn new(http: &config::Http, settings: &config::Settings) -> Result<Self, String> {
+    /// # Errors
+    /// When a header or the certificates cannot be used.
+    pub fn new(
+        http: &config::Http,
+        settings: &config::Settings,
+        tasks: TaskTracker,
+    ) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         for (name, secret) in &http.headers {
             let mut value = HeaderValue::from_str(secret.expose()).map_err(|e| e.to_string())?;
@@ -57,6 +73,7 @@ impl Endpoint {
             url: http.url.clone(),
             headers,
             max_message: settings.max_message,
+            tasks,
         })
     }
 
@@ -130,6 +147,17 @@ impl Endpoint {
     /// Posts a notification or a response; there is nothing to wait for but its acceptance.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         self.send(Method::POST, headers, Bytes::from(body)).await.map(drop)
+    }
+
+    /// Posts a message of whose fate nobody hears.
+    pub fn post_and_forget(self: &Arc<Self>, headers: HeaderMap, body: String) {
+        let endpoint = self.clone();
+        // Without a runtime the process is about to end, and its connections with it.
+        if Handle::try_current().is_ok() {
+            self.tasks.spawn(async move {
+                let _ = timeout(CANCELLATION, endpoint.notify(headers, body)).await;
+            });
+        }
     }
 
     /// Ends a session.

@@ -188,11 +188,32 @@ impl RemotePeer {
     async fn request(&self, ask: Ask<'_>) -> Result<Document, Kind> {
         let id = self.next_id();
         let (headers, body) = self.conversation.dress(&id, ask);
-        self.wire.request(&id, headers, body).await.map(|(result, _)| result)
+        let mut unanswered = Unanswered { peer: self, id: &id, waiting: true };
+        let answer = self.wire.request(&id, headers, body).await;
+        unanswered.waiting = false;
+        answer.map(|(result, _)| result)
     }
 
     fn next_id(&self) -> Id {
         Id::number(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A request that is under way. Dropped before its answer, at a deadline or because its caller has
+/// cancelled, it is cancelled upstream (2025-11-25, cancellation).
+struct Unanswered<'a> {
+    peer: &'a RemotePeer,
+    id: &'a Id,
+    waiting: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.waiting
+            && let Some(headers) = self.peer.conversation.cancelling()
+        {
+            self.peer.wire.cancel(self.id, headers);
+        }
     }
 }
 

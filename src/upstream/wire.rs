@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 
+use super::answer;
 use super::http::Endpoint;
 use super::stdio::Child;
 use crate::domain::document::Document;
@@ -39,6 +40,14 @@ impl Wire {
         match self {
             Wire::Http(endpoint) => endpoint.notify(headers, body).await,
             Wire::Stdio(child) => child.notify(body).await,
+        }
+    }
+
+    /// Tells the upstream that nobody waits for the answer to a request any more. A child's wire does
+    /// so by itself.
+    pub fn cancel(&self, id: &Id, headers: HeaderMap) {
+        if let Wire::Http(endpoint) = self {
+            endpoint.post_and_forget(headers, answer::cancellation(id));
         }
     }
 

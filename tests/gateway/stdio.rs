@@ -213,8 +213,11 @@ async fn nothing_is_left_of_a_child_when_the_gateway_ends() {
     .await;
     gateway.drain().await;
     for pid in pids.lines() {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let gone = stat.is_empty() || stat.contains(") Z ");
-        assert!(gone, "{pid} still runs: {stat}");
+        // A killed process takes a moment to go; one that was forgotten never does.
+        eventually(async || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            (stat.is_empty() || stat.contains(") Z ")).then_some(())
+        })
+        .await;
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::upstream::HANG;
+use crate::support::upstream::{HANG, good_legacy};
 use crate::support::{Asked, Gateway, Play, Upstream};
 
 /// What a get brings whose upstream does this.
@@ -123,6 +123,25 @@ async fn u4_silence_and_heartbeats_end_at_the_deadline() {
         let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
         assert_eq!(error["data"]["reason"], "upstream_timeout");
     }
+}
+
+#[tokio::test]
+async fn u4_a_call_that_is_given_up_is_cancelled_upstream() {
+    let upstream = Upstream::start(|asked| match asked.method() {
+        "prompts/get" => HANG,
+        "notifications/cancelled" => Play::Http(202, vec![], vec![]),
+        _ => good_legacy(asked, "2025-06-18"),
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(error["data"]["reason"], "upstream_timeout");
+    upstream.was_asked("notifications/cancelled").await;
+    let asked = upstream.asked();
+    let of = |method: &str| asked.iter().find(|a| a.method() == method).unwrap().clone();
+    let (get, cancelled) = (of("prompts/get"), of("notifications/cancelled"));
+    assert_eq!(cancelled.message["params"]["requestId"], get.message["id"]);
+    assert_eq!(cancelled.header("mcp-session-id"), Some("legacy-session"));
 }
 
 #[tokio::test]
