@@ -13,6 +13,7 @@ use super::text::{print, printable};
 use super::{Failure, load, runtime};
 use crate::config::{Config, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::revision::Revision;
 use crate::router::refresh::Refresh;
 use crate::upstream::connect::{Connector, Wake};
 use crate::upstream::driver::{Report, Walked};
@@ -39,7 +40,7 @@ pub(super) fn run(path: &Path, as_json: bool) -> Result<(), Failure> {
 /// What asking one upstream brought.
 struct Found {
     transport: &'static str,
-    revision: Option<String>,
+    revision: Option<Revision>,
     notifies: bool,
     outcome: Result<Listed, Kind>,
 }
@@ -80,7 +81,6 @@ async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
     let (revision, transport) = peer.describe();
     let outcome = peer.walk(&upstream.settings).await;
     let _ = timeout(GOODBYE, peer.close()).await;
-    let revision = revision.map(|revision| revision.to_string());
     Found { transport, revision, notifies: peer.notifies(), outcome }
 }
 
@@ -99,7 +99,8 @@ fn describe(config: &Config, found: Vec<Found>) -> Value {
         let mut row = json!({
             "upstream": upstream.id.as_str(),
             "transport": found.transport,
-            "revision": found.revision,
+            "era": found.revision.map(Revision::era_name),
+            "revision": found.revision.map(Revision::as_str),
             "listChanged": found.notifies,
         });
         match &found.outcome {
@@ -136,7 +137,7 @@ fn table(report: &Value) -> String {
         other => other.to_string(),
     };
     let columns =
-        ["upstream", "transport", "revision", "listChanged", "pages", "prompts", "listed"];
+        ["upstream", "transport", "era", "revision", "listChanged", "pages", "prompts", "listed"];
     let mut rows = vec![columns.map(str::to_owned).to_vec()];
     let upstreams = report["upstreams"].as_array().into_iter().flatten();
     let mut notes = String::new();

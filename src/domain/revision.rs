@@ -56,6 +56,14 @@ impl Revision {
         }
     }
 
+    /// "legacy" or "modern".
+    pub fn era_name(self) -> &'static str {
+        match self.era() {
+            Era::Legacy => "legacy",
+            Era::Modern => "modern",
+        }
+    }
+
     /// The version to answer to an `initialize` that asks for `requested`: the same one if it is
     /// a legacy revision we serve, else our newest legacy one (2025-11-25, lifecycle).
     pub fn negotiate_legacy(requested: &str) -> Self {

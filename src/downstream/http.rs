@@ -15,7 +15,8 @@ use super::respond::{self, Body};
 use super::sse::EventStream;
 use crate::config::{Limits, Server};
 use crate::domain::fault::TransportFault;
-use crate::session::dialect::result_message;
+use crate::domain::jsonrpc::Id;
+use crate::session::dialect::{Dialect, result_message};
 use crate::session::notices::Notices;
 use crate::session::{Ending, Pending, Refusal, Sessions, Slot, Turn};
 
@@ -168,7 +169,9 @@ impl Endpoint {
             Ok(Turn::Pending(pending)) => match self.slot() {
                 Ok(call) => {
                     let slot = Slot { call, bytes: room.clone() };
-                    Started::Running(Box::pin(perform(self.sessions.clone(), pending, slot)))
+                    let (id, dialect) = (pending.id.clone(), pending.dialect);
+                    let answer = Box::pin(perform(self.sessions.clone(), pending, slot));
+                    Started::Running(id, dialect, answer)
                 }
                 Err(fault) => {
                     let (id, dialect) = (Some(pending.id), pending.dialect);
@@ -182,10 +185,25 @@ impl Endpoint {
         let started: Vec<_> = items.into_iter().map(start).collect();
         async move {
             let mut messages = Vec::with_capacity(started.len());
+            let mut room = BATCH_ANSWER;
             for item in started {
                 messages.extend(match item {
                     Started::There(message) => message,
-                    Started::Running(answer) => answer.await.into_message(),
+                    Started::Running(id, dialect, answer) => {
+                        let message = answer.await.into_message();
+                        let size = message.as_ref().map_or(0, String::len);
+                        match room.checked_sub(size) {
+                            Some(rest) => {
+                                room = rest;
+                                message
+                            }
+                            None => {
+                                let fault = TransportFault::Overloaded.into();
+                                let refusal = Refusal { fault, id: Some(id), dialect };
+                                Some(refusal_message(&refusal))
+                            }
+                        }
+                    }
                 });
             }
             (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
@@ -265,8 +283,11 @@ impl Answer {
 /// One item of a batch.
 enum Started {
     There(Option<String>),
-    Running(Pin<Box<dyn Future<Output = Answer> + Send>>),
+    Running(Id, Dialect, Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
+
+/// Bytes of all answers of one batch: a small request must not make the gateway hold gigabytes.
+const BATCH_ANSWER: usize = 64 << 20;
 
 /// Starts a call; what is returned waits for its end.
 fn perform(

@@ -158,6 +158,11 @@ impl Conversation {
         self.headers.contains_key(SESSION_ID).then(|| self.headers.clone())
     }
 
+    /// Whether the upstream may send requests of its own.
+    pub fn is_asked(&self) -> bool {
+        self.revision.era() == Era::Legacy
+    }
+
     fn modern(capabilities: Capabilities) -> Self {
         let revision = Revision::NEWEST_MODERN;
         let version = HeaderValue::from_static(revision.as_str());

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +32,8 @@ pub struct Endpoint {
     max_message: usize,
     /// Farewells to requests that nobody waits for any more.
     tasks: TaskTracker,
+    /// Whether the upstream may ask us something.
+    answers: AtomicBool,
 }
 
 /// How long an upstream may take to hear that nobody waits any more.
@@ -74,6 +77,7 @@ impl Endpoint {
             headers,
             max_message: settings.max_message,
             tasks,
+            answers: AtomicBool::new(false),
         })
     }
 
@@ -149,6 +153,11 @@ impl Endpoint {
         self.send(Method::POST, headers, Bytes::from(body)).await.map(drop)
     }
 
+    /// Says whether requests of the upstream are answered; the others are dropped.
+    pub fn set_answers(&self, answers: bool) {
+        self.answers.store(answers, Ordering::Relaxed);
+    }
+
     /// Posts a message of whose fate nobody hears.
     pub fn post_and_forget(self: &Arc<Self>, headers: HeaderMap, body: String) {
         let endpoint = self.clone();
@@ -213,6 +222,7 @@ impl Endpoint {
         let mut events = Events::new(body, self.max_message);
         while let Some(message) = events.next().await? {
             match Frame::read(message.json()) {
+                Ok(Frame::Request { .. }) if !self.answers.load(Ordering::Relaxed) => continue,
                 Ok(Frame::Request { id, method, .. }) => {
                     // Whether it is heard does not matter to the call.
                     let _ = self.notify(headers.clone(), answer::to_request(&id, &method)).await;

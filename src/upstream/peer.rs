@@ -54,6 +54,7 @@ impl Peer {
         probe: Duration,
     ) -> Result<Self, Kind> {
         let conversation = Conversation::open(&wire, revision, probe).await?;
+        wire.set_answers(conversation.is_asked());
         // The handshake has used up two ids.
         Ok(Self::Remote(RemotePeer { wire, conversation, next_id: AtomicU64::new(2) }))
     }

@@ -5,6 +5,7 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -28,6 +29,8 @@ use crate::domain::method::LIST_CHANGED;
 pub struct Child {
     outgoing: mpsc::Sender<String>,
     waiting: Arc<Waiting>,
+    /// Whether the child may ask us something.
+    answers: Arc<AtomicBool>,
     /// Cancelled when the child is gone.
     gone: CancellationToken,
     _end: DropGuard,
@@ -66,10 +69,12 @@ impl Child {
         let mut process = command(stdio).spawn().map_err(failed)?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
         let waiting: Arc<Waiting> = Arc::default();
+        let answers = Arc::new(AtomicBool::new(false));
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let lines = Lines {
             waiting: waiting.clone(),
             outgoing: outgoing.clone(),
+            answers: answers.clone(),
             changed,
             max_message: settings.max_message,
         };
@@ -93,7 +98,7 @@ impl Child {
             cleared.clear();
             end_process(process).await;
         });
-        Ok(Self { outgoing, waiting, gone, _end: end.drop_guard() })
+        Ok(Self { outgoing, waiting, answers, gone, _end: end.drop_guard() })
     }
 
     /// Sends a request and waits for the answer to `id`.
@@ -107,6 +112,11 @@ impl Child {
             return Err(Kind::Reset);
         }
         answer.await.unwrap_or(Err(Kind::Reset))
+    }
+
+    /// Says whether requests of the child are answered; the others are dropped.
+    pub fn set_answers(&self, answers: bool) {
+        self.answers.store(answers, Ordering::Relaxed);
     }
 
     /// Waits until the child is gone.
@@ -198,6 +208,7 @@ const READ_BUFFER: usize = 64 << 10;
 struct Lines {
     waiting: Arc<Waiting>,
     outgoing: mpsc::Sender<String>,
+    answers: Arc<AtomicBool>,
     changed: Arc<Notify>,
     max_message: usize,
 }
@@ -233,6 +244,7 @@ impl Lines {
 
     fn dispatch(&self, message: Document) {
         match Frame::read(message.json()) {
+            Ok(Frame::Request { .. }) if !self.answers.load(Ordering::Relaxed) => {}
             Ok(Frame::Request { id, method, .. }) => {
                 // A full queue means that the child does not read: it then gets no answer.
                 let _ = self.outgoing.try_send(answer::to_request(&id, &method));

@@ -96,6 +96,14 @@ impl Wire {
         matches!(self, Wire::Stdio(_))
     }
 
+    /// Says whether requests of the upstream are answered: legacy ones may ask, modern ones may not.
+    pub fn set_answers(&self, answers: bool) {
+        match self {
+            Wire::Http(endpoint) => endpoint.set_answers(answers),
+            Wire::Stdio(child) => child.set_answers(answers),
+        }
+    }
+
     /// Waits until nothing can be sent on it any more; an endpoint can always be asked again.
     pub async fn gone(&self) {
         match self {

@@ -137,7 +137,7 @@ async fn dialling_says_what_each_upstream_is_and_what_is_left_out() {
     let said = text(&output.stdout);
     let row = said.lines().find(|line| line.starts_with("up ")).unwrap();
     let cells: Vec<_> = row.split_whitespace().collect();
-    assert_eq!(cells, ["up", "http", "2026-07-28", "no", "1", "3", "1"], "{said}");
+    assert_eq!(cells, ["up", "http", "modern", "2026-07-28", "no", "1", "3", "1"], "{said}");
     for part in ["dead: not reachable", "the name is empty", "`title` of prompt \"b\""] {
         assert!(said.contains(part), "{part}\n{said}");
     }

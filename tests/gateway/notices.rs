@@ -66,6 +66,16 @@ async fn clients_of_every_revision_hear_of_an_edit() {
 }
 
 #[tokio::test]
+async fn an_edit_of_the_text_alone_is_told() {
+    let (gateway, folder) = library("a").await;
+    let mut stream = gateway.client().listen().await;
+    fs::write(folder.path().join("a.md"), "---\nname: a\n---\nanother text").unwrap();
+    stream.event().await.unwrap();
+    let result = gateway.client().ask("prompts/get", json!({"name": "lib__a"})).await;
+    assert_eq!(result["messages"][0]["content"]["text"], "another text");
+}
+
+#[tokio::test]
 async fn l2_the_first_list_after_the_start_is_no_change() {
     let slow = Telling::modern().await;
     let gateway = Gateway::start(&(QUICK.to_owned() + &slow.upstream.patient_table("up"))).await;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::source::{ArgumentSpec, FrontMatter, Piece, Role, Source, Version};
 use crate::domain::json::write_str;
+use crate::seal;
 
 /// A prompt ready to be served.
 #[derive(Debug)]
@@ -71,10 +72,17 @@ impl Compiled {
         }
         let declared: HashSet<&str> = front.arguments.iter().map(|a| a.name.as_str()).collect();
         let mut contents = Vec::with_capacity(messages.len());
+        let mut sources = Vec::with_capacity(messages.len() * 2);
         for (index, (role, piece)) in messages.into_iter().enumerate() {
+            sources.push(role.as_str().to_owned());
             let content = match piece {
-                Piece::Embed(name) => Content::Embedded(embed(&name)?),
+                Piece::Embed(name) => {
+                    let content = embed(&name)?;
+                    sources.push(content.clone());
+                    Content::Embedded(content)
+                }
                 Piece::Template(text) => {
+                    sources.push(text.clone());
                     let name = index.to_string();
                     environment
                         .add_template_owned(name.clone(), text)
@@ -86,7 +94,7 @@ impl Compiled {
             contents.push((role, content));
         }
         Ok(Self {
-            definition: definition(&front),
+            definition: definition(&front, &seal::digest(sources.iter().map(String::as_str))),
             name: front.name,
             description: front.description,
             arguments: front.arguments,
@@ -186,7 +194,9 @@ fn check_variables(
     }
 }
 
-fn definition(front: &FrontMatter) -> String {
+/// The definition as it is listed. It carries the digest of the text, so that an edit of the text is
+/// a change of the list that clients hear of.
+fn definition(front: &FrontMatter, text: &[u8; 32]) -> String {
     let mut prompt = json!({"name": front.name});
     let mut set = |key: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -196,13 +206,13 @@ fn definition(front: &FrontMatter) -> String {
     set("title", front.title.clone().map(Value::from));
     set("description", front.description.clone().map(Value::from));
     set("icons", front.icons.clone());
-    set(
-        "_meta",
-        front.version.as_ref().map(|version| match version {
-            Version::Number(number) => json!({"version": number.to_string()}),
-            Version::Text(text) => json!({"version": text}),
-        }),
-    );
+    let mut meta = json!({"digest": seal::digest_text(text)});
+    match &front.version {
+        None => {}
+        Some(Version::Number(number)) => meta["version"] = number.to_string().into(),
+        Some(Version::Text(text)) => meta["version"] = text.as_str().into(),
+    }
+    set("_meta", Some(meta));
     let arguments: Vec<Value> = front.arguments.iter().map(argument).collect();
     set("arguments", (!arguments.is_empty()).then(|| arguments.into()));
     prompt.to_string()
