@@ -237,6 +237,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn l3_a_change_of_one_view_is_told_to_those_who_see_it() {
+        let (mine, _) = watch::channel(Some([0; 32]));
+        let (theirs, _) = watch::channel(Some([0; 32]));
+        let (sealer, ended, revision) = (sealer(), Arc::new(Ended::new(9)), Revision::V2025_06_18);
+        let mut me = notices(&mine, None, revision, session(&sealer, &ended));
+        let mut they = notices(&theirs, None, revision, session(&sealer, &ended));
+        mine.send_replace(Some([1; 32]));
+        assert!(me.next().await.is_some());
+        assert!(silent(&mut they).await);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_comes_back_is_told_at_once_if_its_list_is_another_one() {
         let (changes, _) = watch::channel(Some([7; 32]));
         let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));

@@ -3,6 +3,7 @@
 //! A modern `server/discover` is asked first; what comes back decides the era. Past this file
 //! nobody asks which era it is: a [`Conversation`] says what goes around each message.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
@@ -73,16 +74,37 @@ impl Conversation {
                 let result = discover(wire).await?;
                 Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
             }
-            None => {
-                let discovered = timeout(probe, discover(wire)).await;
-                let discovered = discovered.unwrap_or(Err(Kind::Timeout));
-                match judge(discovered.as_ref().map_err(Clone::clone)) {
-                    Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
-                    Verdict::Legacy => initialize(wire, Revision::NEWEST_LEGACY).await,
-                    Verdict::Undecided(Kind::Timeout) if wire.silence_is_an_answer() => {
-                        initialize(wire, Revision::NEWEST_LEGACY).await
-                    }
-                    Verdict::Undecided(kind) => Err(kind),
+            // On the heap: the search is rare, and its future large.
+            None => Box::pin(Self::find(wire, probe)).await,
+        }
+    }
+
+    /// Finds the era by asking.
+    async fn find(wire: &Wire, probe: Duration) -> Result<Self, Kind> {
+        let mut discovering = pin!(discover(wire));
+        match timeout(probe, discovering.as_mut()).await {
+            Ok(answer) => match judge(answer.as_ref().map_err(Clone::clone)) {
+                Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
+                Verdict::Legacy => initialize(wire, Revision::NEWEST_LEGACY).await,
+                Verdict::Undecided(kind) => Err(kind),
+            },
+            Err(_) if !wire.silence_is_an_answer() => Err(Kind::Timeout),
+            // A child that says nothing may be an old one, or one that is slow to start: an answer
+            // that comes late still makes it modern.
+            Err(_) => {
+                let mut initializing = pin!(initialize(wire, Revision::NEWEST_LEGACY));
+                tokio::select! {
+                    late = discovering.as_mut() => match modern_after_all(late) {
+                        Some(conversation) => Ok(conversation),
+                        None => initializing.await,
+                    },
+                    opened = initializing.as_mut() => match opened {
+                        Ok(conversation) => Ok(conversation),
+                        Err(kind) => {
+                            let late = timeout(probe, discovering).await;
+                            late.ok().and_then(modern_after_all).ok_or(kind)
+                        }
+                    },
                 }
             }
         }
@@ -256,6 +278,14 @@ fn judge(answer: Result<&Document, Kind>) -> Verdict {
             | Kind::Status { status: 500.. }),
         ) => Verdict::Undecided(kind),
         Err(_) => Verdict::Legacy,
+    }
+}
+
+/// The conversation with a child whose answer came late, if that makes it modern.
+fn modern_after_all(late: Result<Document, Kind>) -> Option<Conversation> {
+    match judge(late.as_ref().map_err(Clone::clone)) {
+        Verdict::Modern(capabilities) => Some(Conversation::modern(capabilities)),
+        Verdict::Legacy | Verdict::Undecided(_) => None,
     }
 }
 

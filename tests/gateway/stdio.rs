@@ -19,11 +19,18 @@ while read -r line; do
         case "$1" in
         modern) answer '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{}},"ttlMs":0,"cacheScope":"public"}' ;;
         silent) ;;
+        late) asked=$id ;;
         dies) exit 1 ;;
         garbage) echo 'not json'; printf '\000\377\n'; echo '{"a":1}{"b":2}'; echo; refuse ;;
         *) refuse ;;
         esac ;;
     *'"initialize"'*)
+        if [ "$1" = late ]; then
+            mine=$id; id=$asked
+            answer '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{}},"ttlMs":0,"cacheScope":"public"}'
+            id=$mine; refuse
+            continue
+        fi
         answer '{"protocolVersion":"2025-06-18","capabilities":{"prompts":{"listChanged":true}},"serverInfo":{"name":"sh","version":"1"}}' ;;
     *'"prompts/list"'*)
         answer "$list" ;;
@@ -74,6 +81,8 @@ async fn s8_the_era_of_a_child_is_found_whatever_it_says_to_the_question() {
     }
     let gateway = Gateway::start(&(table("sh", "silent") + "probe = \"100ms\"\n")).await;
     assert_eq!(text(&gateway).await, "hello", "silence means legacy");
+    let gateway = Gateway::start(&(table("sh", "late") + "probe = \"100ms\"\n")).await;
+    assert_eq!(text(&gateway).await, "hello", "a late answer still makes it modern");
 }
 
 #[tokio::test]

@@ -312,3 +312,24 @@ async fn uris_and_paths_outside_their_bounds_are_refused() {
     assert_eq!((get.status, get.header("allow")), (400, None));
     assert_eq!(client.send("PUT", "/mcp", &[], b"").await.status, 405);
 }
+
+#[tokio::test]
+async fn w12_clients_that_dawdle_are_let_go_and_others_are_served() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let toml =
+        "[server.limits]\nfirst_byte = \"50ms\"\nhead = \"100ms\"\nidle = \"50ms\"\n".to_owned();
+    let gateway = Gateway::start(&(toml + &upstream.table("up"))).await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    let whole = b"GET /other HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let said: [&[u8]; 5] = [b"", b"P", b"PRI * HT", b"POST /mcp HTTP/1.1\r\nHost: lo", preface];
+    for said in said.into_iter().chain([&whole[..]]) {
+        let mut stream = tokio::net::TcpStream::connect(gateway.addr).await.unwrap();
+        stream.write_all(said).await.unwrap();
+        let mut answer = Vec::new();
+        let closed = stream.read_to_end(&mut answer);
+        let closed = tokio::time::timeout(crate::support::PATIENCE, closed).await;
+        assert!(closed.is_ok(), "still open after {said:?}");
+    }
+    gateway.client().ask("prompts/list", json!({})).await;
+}
