@@ -91,7 +91,7 @@ impl Upstream {
     /// Its table in the configuration. Waits are short, so that tests see their end.
     pub fn table(&self, id: &str) -> String {
         self.patient_table(id)
-            + "page_timeout = \"300ms\"\nwalk_timeout = \"600ms\"\ntimeout = \"300ms\"\n"
+            + "page_timeout = \"1s\"\nwalk_timeout = \"2s\"\ntimeout = \"500ms\"\n"
     }
 
     /// Its table with the default waits, for tests in which something is meant to last.
