@@ -67,7 +67,7 @@ impl Endpoint {
             }
             return response;
         }
-        let answered = self.dispatch(request).await;
+        let answered = self.dispatch(request, dialect).await;
         let mut response = answered.unwrap_or_else(|refused| match refused {
             Refused::Transport(fault) => refuse(fault),
             Refused::Message(refusal) => respond::refusal(&refusal),
@@ -78,7 +78,12 @@ impl Endpoint {
         response
     }
 
-    async fn dispatch(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+    /// `guess` is how the client is written to as long as no more is known than its headers.
+    async fn dispatch(
+        &self,
+        request: Request<Incoming>,
+        guess: Dialect,
+    ) -> Result<Response<Body>, Refused> {
         if request.uri().path().len() > self.limits.uri_length
             || request.uri().query().is_some_and(|q| q.len() > self.limits.uri_length)
         {
@@ -88,7 +93,7 @@ impl Endpoint {
             return Err(TransportFault::NotFound.into());
         }
         match *request.method() {
-            Method::POST => self.post(request).await,
+            Method::POST => self.post(request, guess).await,
             Method::GET => {
                 let headers = body::read_headers(request.headers());
                 let caller = self.sessions.authenticate()?;
@@ -112,7 +117,11 @@ impl Endpoint {
         }
     }
 
-    async fn post(&self, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+    async fn post(
+        &self,
+        request: Request<Incoming>,
+        guess: Dialect,
+    ) -> Result<Response<Body>, Refused> {
         body::check_media_type(request.headers())?;
         let accepts = body::read_accept(request.headers())?;
         let caller = self.sessions.authenticate()?;
@@ -122,7 +131,7 @@ impl Endpoint {
         let bytes = body::read(incoming, &head.headers, &self.limits).await?;
         let room = Arc::new(shrunk(room, bytes.len()));
         let headers = body::read_headers(&head.headers);
-        let turn = self.sessions.read(&headers, &bytes, caller, &self.path, now_secs())?;
+        let turn = self.sessions.read(&headers, &bytes, &caller, &self.path, now_secs(), guess)?;
         drop(bytes);
         match turn {
             Turn::Accepted => Ok(respond::accepted()),

@@ -70,9 +70,8 @@ impl Sessions {
             return self.initialize(incoming, id);
         }
         let Incoming { headers, caller, endpoint, now_secs, .. } = incoming;
-        let guess = self.dialect_of(headers, endpoint);
         let token = self.session(headers, caller, endpoint, *now_secs);
-        let token = token.map_err(|fault| (fault, guess))?;
+        let token = token.map_err(|fault| (fault, incoming.guess))?;
         let dialect = Dialect::new(token.revision);
         let version = headers.version;
         if !version.is_absent() && version.value().and_then(Revision::parse).is_none() {

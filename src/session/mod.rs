@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -134,22 +135,22 @@ impl Sessions {
         self.gate.authenticate()
     }
 
-    /// Reads one message. `now_secs` is the time since the Unix epoch.
+    /// Reads a body. `now_secs` is the time since the Unix epoch, `guess` what [`Sessions::dialect_of`]
+    /// makes of the headers.
     pub fn read(
         &self,
         headers: &Headers<'_>,
         body: &[u8],
-        caller: Caller,
+        caller: &Caller,
         endpoint: &str,
         now_secs: u64,
+        guess: Dialect,
     ) -> Result<Turn, Refusal> {
-        let guess = self.dialect_of(headers, endpoint);
         let refuse = |id, fault| Refusal { fault, id, dialect: guess };
         let message = Json::parse(body, self.limits.json_depth);
         let message = message.map_err(|e| refuse(None, e.into()))?;
-        let (caller, endpoint) = (&caller, endpoint);
         if message.kind() != JsonKind::Array {
-            return self.read_one(headers, message, caller, endpoint, now_secs);
+            return self.read_one(headers, message, caller, endpoint, now_secs, guess);
         }
         let count = message.elements().take(self.limits.batch_items + 1).count();
         if !guess.takes_batches() || count == 0 || count > self.limits.batch_items {
@@ -160,7 +161,7 @@ impl Sessions {
             return Err(refuse(None, RequestFault::BatchUnsupported.into()));
         }
         self.session(headers, caller, endpoint, now_secs).map_err(|fault| refuse(None, fault))?;
-        let read = |item| self.read_one(headers, item, caller, endpoint, now_secs);
+        let read = |item| self.read_one(headers, item, caller, endpoint, now_secs, guess);
         Ok(Turn::Batch(message.elements().map(read).collect()))
     }
 
@@ -172,8 +173,8 @@ impl Sessions {
         caller: &Caller,
         endpoint: &str,
         now_secs: u64,
+        guess: Dialect,
     ) -> Result<Turn, Refusal> {
-        let guess = self.dialect_of(headers, endpoint);
         let refuse = |id, fault| Refusal { fault, id, dialect: guess };
         let frame = Frame::read_strict(message).map_err(|e| refuse(e.id.clone(), e.into()))?;
         let (id, method, params) = match frame {
@@ -182,8 +183,9 @@ impl Sessions {
             Frame::Response { .. } => (None, "".into(), None),
         };
         let caller = caller.clone();
-        let incoming = Incoming { headers, caller, endpoint, now_secs, method: &method, params };
-        let turn = match era(headers, &method, params) {
+        let method = &*method;
+        let incoming = Incoming { headers, caller, endpoint, now_secs, guess, method, params };
+        let turn = match era(headers, method, params) {
             Some(Era::Modern) => self.modern(&incoming, id.clone()),
             Some(Era::Legacy) => self.legacy(&incoming, id.clone()),
             None => Err((RequestFault::EraUnknown.into(), guess)),
@@ -206,15 +208,14 @@ impl Sessions {
             self.run(pending, now_secs).await
         };
         // Spawned here and not when it is first awaited, so that the calls of a batch run at once.
-        let (call, task) = match cancels {
-            true => (Some(running), None),
-            false => (None, Some(tasks.spawn(running))),
+        let call = match cancels {
+            true => Place::Here(running),
+            false => Place::Apart(tasks.spawn(running)),
         };
         async move {
-            match (call, task) {
-                (Some(call), _) => call.await,
-                (None, Some(task)) => task.await.unwrap_or(Ending::Fault(Fault::Internal)),
-                (None, None) => Ending::Fault(Fault::Internal),
+            match call {
+                Place::Here(call) => call.await,
+                Place::Apart(task) => task.await.unwrap_or(Ending::Fault(Fault::Internal)),
             }
         }
     }
@@ -308,6 +309,12 @@ impl Sessions {
     }
 }
 
+/// Where a call runs: in the future of its client, or in a task of its own.
+enum Place<F> {
+    Here(F),
+    Apart(JoinHandle<Ending>),
+}
+
 /// A fault, and how it is written.
 type Fallen = (Fault, Dialect);
 
@@ -317,6 +324,8 @@ struct Incoming<'a> {
     caller: Caller,
     endpoint: &'a str,
     now_secs: u64,
+    /// How the client is written to as long as no more is known than its headers.
+    guess: Dialect,
     method: &'a str,
     params: Option<Json<'a>>,
 }
