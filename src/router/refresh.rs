@@ -38,6 +38,33 @@ pub struct Announce {
     pub settle: Settle,
 }
 
+impl Announce {
+    /// Takes note of what a snapshot makes visible: the first whole list is there at once, later
+    /// ones once they have settled. Half a list is no news.
+    fn observe(&mut self, snapshot: &Catalog, now: Instant) {
+        let (digest, told) = (*snapshot.content.everyone.digest(), *self.changes.borrow());
+        match told {
+            _ if snapshot.pending => {}
+            None => self.tell(digest),
+            Some(told) if told != digest => self.settle.note(now),
+            Some(_) => {}
+        }
+    }
+
+    /// Waits until there is something to tell.
+    async fn due(&self) {
+        match self.settle.due() {
+            Some(due) => sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn tell(&mut self, digest: Digest) {
+        self.settle.done();
+        self.changes.send_if_modified(|told| told.replace(digest) != Some(digest));
+    }
+}
+
 /// Who an upstream is, its last good list, and its last word.
 struct Known {
     id: UpstreamId,
@@ -76,28 +103,17 @@ impl Refresh {
         mut self,
         mut reports: mpsc::Receiver<Report>,
         catalog: Arc<ArcSwap<Catalog>>,
-        announce: Announce,
+        mut announce: Announce,
         deadline: Instant,
         shutdown: CancellationToken,
     ) {
-        let Announce { published, changes, mut settle } = announce;
         let (mut waiting, mut reporting) = (true, true);
-        if !self.snapshot().pending {
-            changes.send_replace(Some(*self.content.everyone.digest()));
-        }
+        announce.observe(&self.snapshot(), Instant::now());
         loop {
-            let announcing = async {
-                match settle.due() {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = announcing => {
-                    settle.done();
-                    let digest = *self.content.everyone.digest();
-                    changes.send_if_modified(|told| told.replace(digest) != Some(digest));
+                () = announce.due() => {
+                    announce.tell(*self.content.everyone.digest());
                     continue;
                 }
                 () = sleep_until(deadline), if waiting => {
@@ -111,16 +127,9 @@ impl Refresh {
                 },
             }
             let snapshot = self.snapshot();
-            let digest = *self.content.everyone.digest();
-            if snapshot.pending {
-                // Half a list is no news.
-            } else if changes.borrow().is_none() {
-                changes.send_replace(Some(digest));
-            } else if *changes.borrow() != Some(digest) {
-                settle.note(Instant::now());
-            }
+            announce.observe(&snapshot, Instant::now());
             catalog.store(Arc::new(snapshot));
-            published.send_replace(());
+            announce.published.send_replace(());
         }
     }
 
@@ -172,9 +181,9 @@ impl Refresh {
                 State::Failed(kind) => Some(kind.clone()),
             };
             if let Some(kind) = failure {
-                let fault = Fault::upstream(&known.id, kind.clone());
                 if self.on_failure == OnFailure::Fail {
-                    catalog.list_fault.get_or_insert(fault);
+                    let fault = || Fault::upstream(&known.id, kind.clone());
+                    catalog.list_fault.get_or_insert_with(fault);
                 }
                 catalog.incomplete.push(Incomplete {
                     upstream: known.id.to_string(),
