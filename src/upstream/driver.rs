@@ -4,7 +4,7 @@
 //! that is lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -55,8 +55,6 @@ pub(super) struct Driver {
     pub shutdown: CancellationToken,
     /// Whether the upstream says when its list changes, at present.
     pub listening: AtomicBool,
-    /// Good walks over the present connection.
-    pub walks: AtomicUsize,
 }
 
 /// Edits often come several at once (an editor writes, renames, touches): one look at their end.
@@ -146,7 +144,7 @@ impl Driver {
             let started = Instant::now();
             // What happened before the stream was open was not told: its opening is a reason to
             // look as much as a notice is.
-            let heard = peer.listen(|_notice| {
+            let heard = peer.listen(|| {
                 self.listening.store(true, Ordering::Relaxed);
                 self.wake.changed.notify_one();
             });
@@ -174,20 +172,20 @@ impl Driver {
         let Link::Up(peer) = self.link.borrow().clone() else {
             return;
         };
-        self.walks.store(0, Ordering::Relaxed);
+        let mut walked = false;
         loop {
             let started = Instant::now();
             let wait = match peer.walk(&self.upstream.settings).await {
                 Ok(listed) => {
                     backoff.reset();
-                    self.walks.fetch_add(1, Ordering::Relaxed);
+                    walked = true;
                     let wait = self.next_walk(listed.ttl);
                     let fresh_for = listed.ttl.or((!peer.is_snapshot()).then_some(wait));
                     self.report_list(Walked { listed, fresh_for }).await;
                     wait
                 }
                 // A session that has served its time is no failure: open another at once.
-                Err(Kind::SessionLost) if self.walks.load(Ordering::Relaxed) > 0 => return,
+                Err(Kind::SessionLost) if walked => return,
                 Err(kind) => {
                     let hangs = kind == Kind::Timeout && peer.hangs_for_good();
                     let reconnect = hangs || questions_connection(&kind);

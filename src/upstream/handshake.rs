@@ -111,26 +111,20 @@ impl Conversation {
     }
 
     /// Listens for notices that the list may be another one, until the stream of them ends. Calls
-    /// `heard` with false when it is open, and with true for each notice.
+    /// `heard` when it is open, and for each notice.
     ///
     /// # Errors
     /// Why there is no such stream, [`Kind::Error`] with -32601 where none was promised.
-    pub async fn listen(
-        &self,
-        wire: &Wire,
-        id: &Id,
-        mut heard: impl FnMut(bool),
-    ) -> Result<(), Kind> {
+    pub async fn listen(&self, wire: &Wire, id: &Id, mut heard: impl FnMut()) -> Result<(), Kind> {
         if !self.capabilities.list_changed {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
-        let on_message = |message: Option<Json<'_>>| match message {
-            None => heard(false),
-            Some(message) if message.get("method").is_some_and(|m| m.is(LIST_CHANGED)) => {
-                heard(true);
+        let on_message = |message: Option<Json<'_>>| {
+            let tells = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(LIST_CHANGED));
+            if message.is_none_or(tells) {
+                heard();
             }
-            Some(_) => {}
         };
         match self.revision.era() {
             Era::Legacy => wire.listen(self.headers.clone(), on_message).await,

@@ -18,7 +18,7 @@ pub mod wire;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout_at};
@@ -64,7 +64,6 @@ impl Upstream {
             reports,
             shutdown,
             listening: AtomicBool::new(false),
-            walks: AtomicUsize::new(0),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         tasks.spawn(driver.run().instrument(span));

@@ -61,7 +61,7 @@ impl Peer {
 
     /// Listens for notices until their stream ends; see [`Conversation::listen`]. A library's edits
     /// are noticed by its watch.
-    pub async fn listen(&self, heard: impl FnMut(bool)) -> Result<(), Kind> {
+    pub async fn listen(&self, heard: impl FnMut()) -> Result<(), Kind> {
         match self {
             Peer::Library(_) => std::future::pending().await,
             Peer::Remote(peer) => {

@@ -236,6 +236,15 @@ impl Telling {
         eventually(async || (self.events.receiver_count() > 0).then_some(())).await;
     }
 
+    /// A gateway that has its list, and listens to it.
+    async fn gateway(&self) -> Gateway {
+        let toml = QUICK.to_owned() + &self.upstream.patient_table("up");
+        let gateway = Gateway::start(&toml).await;
+        settled(&gateway, "up__p").await;
+        self.is_heard().await;
+        gateway
+    }
+
     fn tell(&self) {
         self.events.send(notice()).unwrap();
     }
@@ -260,10 +269,7 @@ fn declaring(play: Play) -> Play {
 #[tokio::test]
 async fn a_change_in_an_upstream_of_either_era_reaches_the_client() {
     for telling in [Telling::modern().await, Telling::legacy().await] {
-        let toml = QUICK.to_owned() + &telling.upstream.patient_table("up");
-        let gateway = Gateway::start(&toml).await;
-        settled(&gateway, "up__p").await;
-        telling.is_heard().await;
+        let gateway = telling.gateway().await;
         let mut stream = gateway.client().listen().await;
         telling.changed.store(true, Ordering::SeqCst);
         telling.tell();
@@ -274,9 +280,7 @@ async fn a_change_in_an_upstream_of_either_era_reaches_the_client() {
 #[tokio::test]
 async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
     let telling = Telling::modern().await;
-    let gateway = Gateway::start(&(QUICK.to_owned() + &telling.upstream.patient_table("up"))).await;
-    settled(&gateway, "up__p").await;
-    telling.is_heard().await;
+    let gateway = telling.gateway().await;
     let (before, started) = (telling.walks.load(Ordering::SeqCst), tokio::time::Instant::now());
     let mut stream = gateway.client().listen().await;
     for _ in 0..10_000 {
@@ -293,9 +297,7 @@ async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
 #[tokio::test]
 async fn l4_a_change_during_a_walk_leads_to_one_more_walk() {
     let telling = Telling::modern().await;
-    let gateway = Gateway::start(&(QUICK.to_owned() + &telling.upstream.patient_table("up"))).await;
-    settled(&gateway, "up__p").await;
-    telling.is_heard().await;
+    let gateway = telling.gateway().await;
     let mut stream = gateway.client().listen().await;
     let before = telling.walks.load(Ordering::SeqCst);
     telling.during_walk.store(true, Ordering::SeqCst);
@@ -307,9 +309,7 @@ async fn l4_a_change_during_a_walk_leads_to_one_more_walk() {
 #[tokio::test]
 async fn l2_a_notice_without_a_change_is_not_passed_on() {
     let telling = Telling::modern().await;
-    let gateway = Gateway::start(&(QUICK.to_owned() + &telling.upstream.patient_table("up"))).await;
-    settled(&gateway, "up__p").await;
-    telling.is_heard().await;
+    let gateway = telling.gateway().await;
     let mut stream = gateway.client().listen().await;
     let before = telling.walks.load(Ordering::SeqCst);
     telling.tell();
