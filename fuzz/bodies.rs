@@ -7,8 +7,8 @@ use promptgate::domain::json::{Json, JsonError};
 use promptgate::domain::jsonrpc::Frame;
 use promptgate::domain::mcp_name;
 use promptgate::domain::name::{Naming, Prefix};
+use promptgate::domain::{events, lines};
 use promptgate::seal::{Kind, SealKeys, Sealer};
-use promptgate::upstream::{lines, sse};
 
 const DEPTH: usize = 64;
 
@@ -39,7 +39,7 @@ fn has_null(json: Json<'_>) -> bool {
 pub fn sse(data: &[u8]) {
     const LIMIT: usize = 256;
     let decode = |size: usize| {
-        let (mut decoder, mut events) = (sse::Decoder::new(LIMIT), Vec::new());
+        let (mut decoder, mut events) = (events::Decoder::new(LIMIT), Vec::new());
         let mut result = Ok(());
         for piece in data.chunks(size) {
             result = result.and_then(|()| decoder.feed(piece, &mut events));

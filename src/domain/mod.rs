@@ -2,6 +2,8 @@
 
 pub mod json;
 pub mod document;
+pub mod events;
+pub mod lines;
 pub mod jsonrpc;
 pub mod revision;
 pub mod method;

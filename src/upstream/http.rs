@@ -14,10 +14,11 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::answer;
 use super::egress::Egress;
-use super::{answer, sse};
 use crate::config;
 use crate::domain::document::Document;
+use crate::domain::events;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
@@ -243,7 +244,7 @@ impl Endpoint {
 /// The messages of an event stream, within bounds.
 struct Events {
     body: Incoming,
-    decoder: sse::Decoder,
+    decoder: events::Decoder,
     decoded: VecDeque<Document>,
     budget: usize,
     limit: usize,
@@ -251,7 +252,7 @@ struct Events {
 
 impl Events {
     fn new(body: Incoming, limit: usize) -> Self {
-        let decoder = sse::Decoder::new(limit);
+        let decoder = events::Decoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
         Self { body, decoder, decoded: VecDeque::new(), budget, limit }
     }

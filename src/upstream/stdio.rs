@@ -18,11 +18,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::answer;
-use super::lines::Decoder;
 use crate::config::{self, Settings};
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use crate::domain::jsonrpc::{Frame, Id};
+use crate::domain::lines::Decoder;
 use crate::domain::method::LIST_CHANGED;
 
 /// A child that runs. Dropping it ends the child and all that it started.
