@@ -1,53 +1,61 @@
-//! Messages as lines: how a child process frames them (2025-11-25, stdio), decoded in pieces of any
-//! size and bounded in memory.
+//! Messages as lines (2025-11-25, stdio), decoded in pieces of any size and bounded in memory.
 
 /// Decodes a stream into lines.
 #[derive(Debug)]
 pub struct Decoder {
     /// The line that is not whole yet.
     line: Vec<u8>,
+    /// The rest of a line that was too long is passed over.
+    skipping: bool,
     /// Bytes that a line may have.
     limit: usize,
 }
 
-/// A line does not end within the limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("a line is longer than {limit} bytes")]
-pub struct TooLong {
-    pub limit: usize,
+/// What a stream holds.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Line {
+    /// Without its end and white space around it; never empty.
+    Whole(Vec<u8>),
+    /// A line beyond the limit, told of as soon as it crosses it. The next one is read as ever.
+    TooLong,
 }
 
 impl Decoder {
     /// Accepts lines of at most `limit` bytes, their end aside.
     pub fn new(limit: usize) -> Self {
-        Self { line: Vec::new(), limit }
+        Self { line: Vec::new(), skipping: false, limit }
     }
 
-    /// Takes the next piece and appends the lines that it completes to `lines`: without their end
-    /// and white space around them, and without empty ones. A line that the stream ends in is no
-    /// message.
-    pub fn feed(&mut self, piece: &[u8], lines: &mut Vec<Vec<u8>>) -> Result<(), TooLong> {
+    /// Takes the next piece and appends the lines that it completes to `lines`. A line that the
+    /// stream ends in is no message.
+    pub fn feed(&mut self, piece: &[u8], lines: &mut Vec<Line>) {
         let mut parts = piece.split(|&byte| byte == b'\n');
         let last = parts.next_back().unwrap_or_default();
         for part in parts {
-            self.extend(part)?;
+            self.extend(part, lines);
             let line = std::mem::take(&mut self.line);
             let text = line.trim_ascii();
             match text.len() {
                 0 => {}
-                length if length == line.len() => lines.push(line),
-                _ => lines.push(text.to_vec()),
+                length if length == line.len() => lines.push(Line::Whole(line)),
+                _ => lines.push(Line::Whole(text.to_vec())),
             }
+            self.skipping = false;
         }
-        self.extend(last)
+        self.extend(last, lines);
     }
 
-    fn extend(&mut self, part: &[u8]) -> Result<(), TooLong> {
+    fn extend(&mut self, part: &[u8], lines: &mut Vec<Line>) {
+        if self.skipping {
+            return;
+        }
         if self.line.len() + part.len() > self.limit {
-            return Err(TooLong { limit: self.limit });
+            self.line = Vec::new();
+            self.skipping = true;
+            lines.push(Line::TooLong);
+            return;
         }
         self.line.extend_from_slice(part);
-        Ok(())
     }
 }
 
@@ -57,26 +65,30 @@ mod tests {
 
     use super::*;
 
-    fn decode(pieces: &[&[u8]]) -> Result<Vec<String>, TooLong> {
+    fn decode(pieces: &[&[u8]]) -> Vec<String> {
         let mut decoder = Decoder::new(8);
         let mut lines = Vec::new();
         for piece in pieces {
-            decoder.feed(piece, &mut lines)?;
+            decoder.feed(piece, &mut lines);
         }
-        Ok(lines.into_iter().map(|line| String::from_utf8_lossy(&line).into_owned()).collect())
+        let text = |line| match line {
+            Line::Whole(line) => String::from_utf8_lossy(&line).into_owned(),
+            Line::TooLong => "too long".to_owned(),
+        };
+        lines.into_iter().map(text).collect()
     }
 
     #[test]
     fn s5_blank_lines_and_crlf_are_no_matter_and_half_a_line_is_no_message() {
-        let lines = decode(&[b"{}\r\n\n  \n [1]", b" \r\n\0\n{", b"}\nhalf"]).unwrap();
+        let lines = decode(&[b"{}\r\n\n  \n [1]", b" \r\n\0\n{", b"}\nhalf"]);
         assert_eq!(lines, ["{}", "[1]", "\0", "{}"]);
     }
 
     #[test]
-    fn s5_a_line_over_the_limit_is_refused_at_the_border() {
-        assert_eq!(decode(&[b"12345678\n"]).unwrap(), ["12345678"]);
-        assert_eq!(decode(&[b"123456789\n"]), Err(TooLong { limit: 8 }));
-        assert_eq!(decode(&[b"1234", b"56789"]), Err(TooLong { limit: 8 }));
+    fn w19_a_line_over_the_limit_is_told_once_and_the_next_one_is_read() {
+        assert_eq!(decode(&[b"12345678\n"]), ["12345678"]);
+        assert_eq!(decode(&[b"123456789\n{}\n"]), ["too long", "{}"]);
+        assert_eq!(decode(&[b"1234", b"56789", b"0000000000000", b"0\n{}\n"]), ["too long", "{}"]);
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use crate::config::{self, Settings};
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::lines::Decoder;
+use crate::domain::lines::{Decoder, Line};
 use crate::domain::method::LIST_CHANGED;
 
 /// A child that runs. Dropping it ends the child and all that it started.
@@ -222,11 +222,12 @@ impl Lines {
         let mut decoder = Decoder::new(self.max_message);
         let (mut piece, mut lines, mut skipped) = (vec![0; READ_BUFFER], Vec::new(), 0_u64);
         while let Ok(length @ 1..) = stdout.read(&mut piece).await {
-            if let Err(error) = decoder.feed(&piece[..length], &mut lines) {
-                warn!(%error, "the child is ended");
-                return;
-            }
+            decoder.feed(&piece[..length], &mut lines);
             for line in lines.drain(..) {
+                let Line::Whole(line) = line else {
+                    warn!(limit = self.max_message, "a line of the child is too long: it is ended");
+                    return;
+                };
                 if self.take(line).is_err() {
                     skipped += 1;
                     debug!(skipped, "a line of the child is no message");
