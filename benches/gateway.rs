@@ -78,7 +78,8 @@ fn gets(criterion: &mut Criterion) {
             b.iter(|| {
                 let result = Document::parse(result.clone().into_bytes(), 64).expect("JSON");
                 content::check_result(result.json()).expect("a good result");
-                let origin = Origin { upstream: "a".into(), digest: "sha256:0".into() };
+                let (upstream, digest) = ("a".to_owned(), "sha256:0".to_owned());
+                let origin = Origin { upstream, digest, name: "a__p".to_owned() };
                 black_box(dialect.reply(&Reply::Prompt { result, origin }, &identity))
             });
         });

@@ -4,64 +4,82 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::config::Config;
-use crate::downstream::{Endpoint, Listener};
+use crate::domain::fault::Fault;
+use crate::domain::question::Asks;
+use crate::downstream::{Endpoint, Listener, Streams};
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamSummary};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
-/// A gateway whose sockets are bound and whose upstreams are being asked.
+/// A gateway whose upstreams are being asked.
 pub struct App {
     config: Config,
-    local_addr: SocketAddr,
     router: Arc<Router>,
+    sessions: Arc<Sessions>,
     shutdown: Shutdown,
+    /// Absent while it does not listen.
+    local_addr: Option<SocketAddr>,
 }
 
 impl App {
-    /// Binds the sockets, starts the drivers and accepts.
+    /// Starts the drivers; nobody is served yet.
+    pub fn new(config: Config) -> Self {
+        let shutdown = Shutdown::default();
+        let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
+        let tasks = &shutdown.background;
+        let router = Arc::new(Router::start(&config, sealer.clone(), tasks, &shutdown.stop));
+        let (tasks, drain) = (tasks.clone(), shutdown.drain.clone());
+        let sessions = Sessions::new(&config, Gate, router.clone(), sealer, tasks, drain);
+        warn_of_shared_credentials(&config);
+        Self { config, router, sessions: Arc::new(sessions), shutdown, local_addr: None }
+    }
+
+    /// Starts a gateway that serves over HTTP.
     ///
     /// # Errors
     /// When an address cannot be bound.
     pub async fn start(config: Config) -> io::Result<Self> {
         let socket = TcpListener::bind(config.server.listen).await?;
-        let local_addr = socket.local_addr()?;
-        let shutdown = Shutdown::default();
-        let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
-        let tasks = &shutdown.background;
-        let router = Arc::new(Router::start(&config, sealer.clone(), tasks, &shutdown.stop));
-        let sessions = Sessions::new(
-            &config,
-            Gate,
-            router.clone(),
-            sealer,
-            tasks.clone(),
-            shutdown.drain.clone(),
-        );
-        let listener = Listener {
-            socket,
-            endpoint: Arc::new(Endpoint::new(&config.server, Arc::new(sessions))),
-            limits: config.server.limits.clone(),
-        };
-        let connections = shutdown.connections.clone();
-        connections.spawn(listener.run(connections.clone(), shutdown.drain.clone()));
-        Ok(Self { config, local_addr, router, shutdown })
+        let mut app = Self::new(config);
+        app.local_addr = Some(socket.local_addr()?);
+        let (server, drain) = (&app.config.server, &app.shutdown.drain);
+        let endpoint = Endpoint::new(server, app.sessions.clone(), drain.clone());
+        let (endpoint, limits) = (Arc::new(endpoint), server.limits.clone());
+        let listener = Listener { socket, endpoint, limits };
+        let connections = app.shutdown.connections.clone();
+        connections.spawn(listener.run(connections.clone(), drain.clone()));
+        Ok(app)
     }
 
-    /// Where the gateway listens.
-    pub fn local_addr(&self) -> SocketAddr {
+    /// Serves one client over these streams until its input ends, or until the gateway drains.
+    ///
+    /// # Errors
+    /// Why the client is not served.
+    pub async fn serve<R, W>(&self, streams: Streams<R, W>) -> Result<(), Fault>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let (server, drain) = (&self.config.server, &self.shutdown.drain);
+        Ok(streams.serve(server, self.sessions.clone(), drain).await?)
+    }
+
+    /// Where the gateway listens; nowhere if it does not.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }
 
-    /// The URL of the endpoint.
-    pub fn url(&self) -> String {
-        self.config.server.url_at(self.local_addr)
+    /// The URL of the endpoint, if there is one.
+    pub fn url(&self) -> Option<String> {
+        self.local_addr.map(|addr| self.config.server.url_at(addr))
     }
 
     /// What the upstreams serve, once every one was heard of or had its time.
@@ -70,9 +88,27 @@ impl App {
         self.router.summary()
     }
 
+    /// Ends at once, as far as there is nobody left to serve.
+    pub async fn stop(&self) {
+        self.shutdown.clone().stop().await;
+    }
+
     /// Lets what is in flight finish, and ends.
-    pub async fn drain(self) {
-        self.shutdown.run(&self.config.server.limits).await;
+    pub async fn drain(&self) {
+        self.shutdown.clone().run(&self.config.server.limits).await;
+    }
+}
+
+/// A page that one caller visits may authorise what all the others then use.
+fn warn_of_shared_credentials(config: &Config) {
+    for upstream in &config.upstreams {
+        if upstream.settings.questions.contains(Asks::URL) {
+            warn!(
+                upstream = %upstream.id,
+                "may send users to pages (questions: elicitation-url), but is asked with one \
+                 credential for all callers: what one user authorises there, others may use"
+            );
+        }
     }
 }
 

@@ -38,6 +38,11 @@ impl Shutdown {
                 "still busy at the end of the grace period"
             );
         }
+        self.stop().await;
+    }
+
+    /// Ends what works in the background.
+    pub async fn stop(self) {
         self.stop.cancel();
         self.background.close();
         if timeout(BACKGROUND_GRACE, self.background.wait()).await.is_err() {

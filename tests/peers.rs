@@ -47,7 +47,7 @@ async fn rmcp_lists_pages_gets_and_completes_through_the_gateway() {
         ],
     });
     for (mode, version) in [("legacy", "2025-11-25"), ("modern", "2026-07-28")] {
-        let client = checks::connect(&app.url(), mode).await;
+        let client = checks::connect(&app.url().unwrap(), mode).await;
         let done = checks::check(&client, &expect).await;
         assert!(done.starts_with(version), "{done}");
         client.cancel().await.unwrap();

@@ -13,10 +13,12 @@ use tokio_util::task::TaskTracker;
 use super::text::{print, printable};
 use super::{Failure, Remote, load, runtime};
 use crate::config::{Http, Settings};
+use crate::domain::call::Along;
+use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::Json;
+use crate::domain::question::Asks;
 use crate::upstream::http::Endpoint;
-use crate::upstream::peer::Peer;
+use crate::upstream::peer::{Outgoing, Peer, Wanted};
 use crate::upstream::wire::Wire;
 
 /// How long a person waits for an answer.
@@ -47,11 +49,18 @@ pub(super) fn get(
 ) -> Result<(), Failure> {
     let arguments: Map<String, Value> =
         arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
-    let arguments = Value::from(arguments).to_string();
-    let result = ask(remote, async |peer| {
-        let arguments = Json::parse(arguments.as_bytes(), 2).ok();
-        peer.get(name, arguments).await
-    })?;
+    let arguments = Value::from(arguments).to_string().into_bytes();
+    let outgoing = Outgoing {
+        wanted: Wanted::Get {
+            name: name.to_owned(),
+            arguments: Document::parse(arguments, 2).ok(),
+            answers: None,
+        },
+        along: Along::default(),
+        asks: Asks::NONE,
+        progress: false,
+    };
+    let result = ask(remote, async |peer| peer.perform(&outgoing, None).await)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     match remote.json {
         true => print(&format!("{result:#}")),
@@ -71,8 +80,8 @@ fn ask<T>(
         let endpoint =
             Endpoint::new(&http, &Settings::default(), TaskTracker::new()).map_err(Failure::new)?;
         let answer = async {
-            let wire = Wire::Http(Arc::new(endpoint));
-            let peer = Peer::open(wire, None, PATIENCE).await?;
+            let wire = Wire::Http { endpoint: Arc::new(endpoint), mailbox: Arc::default() };
+            let peer = Peer::open(wire, None, PATIENCE, Asks::NONE).await?;
             question(peer).await
         };
         let answer = timeout(PATIENCE, answer).await.unwrap_or(Err(Kind::Timeout));

@@ -30,7 +30,14 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the prompts of all upstreams (the default)
-    Serve(File),
+    Serve {
+        #[command(flatten)]
+        file: File,
+        /// Serve one client over standard input and output instead of HTTP: for clients that start
+        /// their servers themselves
+        #[arg(long)]
+        stdio: bool,
+    },
     /// Tell every mistake in the configuration, with its line; exit code 64 if there is one
     Check {
         #[command(flatten)]
@@ -96,8 +103,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { EX_USAGE } else { 0 });
         }
     };
-    let done = match cli.command.unwrap_or(Command::Serve(cli.file)) {
-        Command::Serve(file) => serve::run(&file.config),
+    let done = match cli.command.unwrap_or(Command::Serve { file: cli.file, stdio: false }) {
+        Command::Serve { file, stdio: false } => serve::http(&file.config),
+        Command::Serve { file, stdio: true } => serve::stdio(&file.config),
         Command::Check { file, dial: false, .. } => check::run(&file.config),
         Command::Check { file, dial: true, json } => dial::run(&file.config, json),
         Command::Init => init::run(),

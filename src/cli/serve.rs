@@ -5,21 +5,21 @@ use std::path::Path;
 use super::text::{print, printable};
 use super::{Failure, load, runtime};
 use crate::app::App;
+use crate::downstream::Streams;
 use crate::router::UpstreamSummary;
 use crate::{shutdown, telemetry};
 
-pub(super) fn run(path: &Path) -> Result<(), Failure> {
+pub(super) fn http(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
     telemetry::init(&config.telemetry);
     let listen = config.server.listen;
-    let runtime = runtime()?;
-    let served = runtime.block_on(async {
+    run(async {
         let app = App::start(config).await.map_err(|error| {
             Failure::new(format!("cannot listen on {listen}: {error}; set server.listen"))
         })?;
         // A reader that has gone away is no reason to stop serving.
-        let _ =
-            print(&format!("promptgate {} listens on {}", env!("CARGO_PKG_VERSION"), app.url()));
+        let url = app.url().unwrap_or_default();
+        let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
         let greeting = async {
             for upstream in app.summary().await {
                 let _ = print(&line(&upstream));
@@ -30,13 +30,49 @@ pub(super) fn run(path: &Path) -> Result<(), Failure> {
             () = shutdown::signal() => {}
             () = greeting => {}
         }
-        // Whoever asks twice does not want to wait.
-        tokio::select! {
-            () = app.drain() => {}
-            () = shutdown::signal() => {}
-        }
+        drain(&app).await;
         Ok(())
-    });
+    })
+}
+
+/// Nothing but messages goes to standard output; the log goes to standard error.
+pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
+    let config = load(path)?;
+    telemetry::init(&config.telemetry);
+    run(async {
+        let app = App::new(config);
+        let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
+        let served = async {
+            let served = app.serve(streams).await;
+            served.map_err(|fault| Failure::new(fault.to_string()))
+        };
+        let draining = async {
+            shutdown::signal().await;
+            drain(&app).await;
+        };
+        let mut served = std::pin::pin!(served);
+        tokio::select! {
+            served = served.as_mut() => {
+                // The client has gone: nobody needs to be waited for.
+                app.stop().await;
+                served
+            }
+            () = draining => Ok(()),
+        }
+    })
+}
+
+/// Drains, unless asked to end a second time: whoever asks twice does not want to wait.
+async fn drain(app: &App) {
+    tokio::select! {
+        () = app.drain() => {}
+        () = shutdown::signal() => {}
+    }
+}
+
+fn run(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let served = runtime.block_on(serving);
     // What is still running was given its time; nobody waits for it any longer.
     runtime.shutdown_background();
     served

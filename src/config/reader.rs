@@ -47,6 +47,11 @@ impl<'a> Section<'a> {
         (self.context.env)(name)
     }
 
+    /// Whether the key is there.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
     pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
         self.optional_text(key).unwrap_or_else(|| default.to_owned())
     }

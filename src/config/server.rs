@@ -14,6 +14,8 @@ pub struct Server {
     pub listen: SocketAddr,
     /// Path of the endpoint, `/…` without a slash at the end.
     pub path: String,
+    /// Path of the older transport's stream (HTTP+SSE, 2024-11-05), if it is served.
+    pub sse_path: Option<String>,
     /// Canonical URI of the endpoint; its host is an allowed one.
     pub public_url: Option<Uri>,
     /// Beside loopback names, lower case, without port.
@@ -65,8 +67,16 @@ pub struct Limits {
     pub session_lifetime: Duration,
     /// How many ended sessions are remembered.
     pub deleted_sessions: usize,
-    /// Hard deadline of a call.
+    /// Hard deadline of a call, questions to the user aside.
     pub request: Duration,
+    /// How long a user may think.
+    pub question_timeout: Duration,
+    /// Questions, one after another, in one get.
+    pub question_rounds: usize,
+    /// Calls that wait while their users visit a page …
+    pub parked_calls: usize,
+    /// … and of one caller.
+    pub parked_per_caller: usize,
     /// After the signal to end: still accepting.
     pub pre_drain: Duration,
     /// Then: how long what is in flight may take.
@@ -102,6 +112,9 @@ pub(super) fn read(mut section: Section<'_>) -> Server {
         path: section
             .parsed("path", "a path such as \"/mcp\", without a slash at the end", path)
             .unwrap_or_else(|| "/mcp".to_owned()),
+        sse_path: section
+            .parsed("sse_path", "\"\" or a path such as \"/sse\"", optional_path)
+            .unwrap_or_else(|| Some("/sse".to_owned())),
         public_url: section
             .parsed("public_url", "\"\" or a URL such as \"https://prompts.example.com/mcp\"", url)
             .flatten(),
@@ -112,7 +125,10 @@ pub(super) fn read(mut section: Section<'_>) -> Server {
         name: section.text("name", "promptgate"),
         limits: limits(section.section("limits")),
     };
-    section.not_yet(&["sse_path", "trusted_proxies", "tls"]);
+    if server.sse_path.as_ref() == Some(&server.path) {
+        section.mistake("sse_path", "must be another path than server.path");
+    }
+    section.not_yet(&["trusted_proxies", "tls"]);
     section.finish();
     server
 }
@@ -150,20 +166,17 @@ fn limits(mut section: Section<'_>) -> Limits {
         ),
         deleted_sessions: section.count("deleted_sessions", 100_000, 1..=100_000_000),
         request: section.duration("request", Duration::from_secs(60), millis),
+        question_timeout: section.duration("question_timeout", Duration::from_secs(300), millis),
+        question_rounds: section.count("question_rounds", 8, 1..=100),
+        parked_calls: section.count("parked_calls", 256, 0..=100_000),
+        parked_per_caller: section.count("parked_per_caller", 4, 0..=100_000),
         pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
         grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
     };
     if limits.in_flight_bytes < limits.body_size {
         section.mistake("in_flight_bytes", "must have room for one body of body_size");
     }
-    section.not_yet(&[
-        "tls_handshake",
-        "streams_per_caller",
-        "question_timeout",
-        "question_rounds",
-        "parked_calls",
-        "parked_per_caller",
-    ]);
+    section.not_yet(&["tls_handshake", "streams_per_caller"]);
     section.finish();
     limits
 }
@@ -175,6 +188,14 @@ fn path(text: &str) -> Option<String> {
         && !inner.ends_with('/')
         && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~/".contains(&b));
     valid.then(|| text.to_owned())
+}
+
+/// Some(None) is the empty text: no such path.
+fn optional_path(text: &str) -> Option<Option<String>> {
+    match text.is_empty() {
+        true => Some(None),
+        false => path(text).map(Some),
+    }
 }
 
 /// Some(None) is the empty text: no public URL.

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use super::reader::Section;
 use super::secret::Secret;
 use crate::domain::name::{Prefix, UpstreamId};
+use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 
 /// One upstream.
@@ -25,7 +26,10 @@ pub struct Upstream {
 /// How an upstream is reached.
 #[derive(Clone, Debug)]
 pub enum Transport {
+    /// Streamable HTTP; one that turns out to speak HTTP+SSE is spoken to in that way.
     Http(Http),
+    /// HTTP+SSE of 2024-11-05 only.
+    Sse(Http),
     /// Prompts from Markdown files in this folder.
     Library(PathBuf),
     Stdio(Stdio),
@@ -36,6 +40,7 @@ impl Transport {
     pub fn name(&self) -> &'static str {
         match self {
             Transport::Http(_) => "http",
+            Transport::Sse(_) => "sse",
             Transport::Library(_) => "library",
             Transport::Stdio(_) => "stdio",
         }
@@ -54,7 +59,7 @@ pub struct Stdio {
     pub revision: Option<Revision>,
 }
 
-/// Streamable HTTP.
+/// An upstream that is reached over HTTP.
 #[derive(Clone, Debug)]
 pub struct Http {
     /// `http` or `https`, with a host.
@@ -90,11 +95,18 @@ pub struct Settings {
     /// Calls at once.
     pub in_flight: usize,
     pub validate_arguments: bool,
+    /// What it may ask the caller during a get.
+    pub questions: Asks,
+    /// Whether all callers share one session on which a legacy upstream may ask.
+    pub share_asking: bool,
+    /// Whether the message of an elicitation is led by the upstream's id.
+    pub label_questions: bool,
 }
 
 pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
     let mut defaults = root.section("defaults");
     let base = settings(&mut defaults, &Settings::default());
+    let base_questions = questions(&mut defaults);
     defaults.finish();
     let sections = root.sections("upstreams");
     let mut upstreams = Vec::with_capacity(sections.len());
@@ -105,7 +117,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
             continue;
         };
         let enabled = section.flag("enabled", true);
-        let upstream = read(id, &mut section, &base);
+        let upstream = read(id, &mut section, &base, base_questions);
         section.finish();
         let Some(upstream) = upstream.filter(|_| enabled) else {
             continue;
@@ -125,12 +137,18 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
 const ID_RULE: &str = "an upstream id has 1 to 64 characters of a-z, 0-9 and -, and starts with \
                        a letter or digit";
 
-fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Upstream> {
+fn read(
+    id: UpstreamId,
+    section: &mut Section<'_>,
+    base: &Settings,
+    base_questions: Option<Asks>,
+) -> Option<Upstream> {
     let prefix_rule = "\"\" or characters of a-z, 0-9 and -, starting with a letter or digit";
     let prefix = section.parsed("prefix", prefix_rule, Prefix::parse);
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
-    let settings = settings(section, base);
-    let kinds = "\"library\", \"http\" or \"stdio\"; \"sse\" is not available in this version";
+    let mut settings = settings(section, base);
+    let questions = questions(section).or(base_questions);
+    let kinds = "\"library\", \"http\", \"sse\" or \"stdio\"";
     let transport = match section.required("transport", kinds, transport_reader) {
         Some(read) => read(section),
         None => {
@@ -140,6 +158,11 @@ fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Up
         }
     };
     let transport = transport?;
+    settings.questions = questions.unwrap_or(match transport {
+        Transport::Http(_) => Asks::FORM,
+        // Where nothing tells which call a question belongs to, calls would have to wait.
+        Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => Asks::NONE,
+    });
     if matches!(transport, Transport::Stdio(_)) && settings.probe >= settings.walk_timeout {
         section.mistake("probe", "must be shorter than walk_timeout, in which it is spent");
     }
@@ -152,6 +175,7 @@ fn transport_reader(name: &str) -> Option<ReadTransport> {
     match name {
         "library" => Some(library),
         "http" => Some(http),
+        "sse" => Some(sse),
         "stdio" => Some(stdio),
         _ => None,
     }
@@ -169,10 +193,19 @@ fn library(section: &mut Section<'_>) -> Option<Transport> {
 }
 
 fn http(section: &mut Section<'_>) -> Option<Transport> {
+    let revision = revision(section);
+    reached_over_http(section, revision).map(Transport::Http)
+}
+
+/// There is nothing to find out: the older transport has an older handshake.
+fn sse(section: &mut Section<'_>) -> Option<Transport> {
+    reached_over_http(section, Some(Revision::NEWEST_LEGACY)).map(Transport::Sse)
+}
+
+fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> Option<Http> {
     let rule =
         "a URL such as \"https://prompts.example.com/mcp\", without user, password or fragment";
     let url = section.required("url", rule, url);
-    let revision = revision(section);
     let mut headers = credential(section);
     for (name, value) in extra_headers(section) {
         match headers.iter().any(|(other, _)| *other == name) {
@@ -189,7 +222,7 @@ fn http(section: &mut Section<'_>) -> Option<Transport> {
         section.mistake("ca", format!("{} is not a file", path.display()));
     }
     section.not_yet(&["allow_private"]);
-    Some(Transport::Http(Http { url: url?, revision, headers, ca }))
+    Some(Http { url: url?, revision, headers, ca })
 }
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {
@@ -212,7 +245,6 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
 fn revision(section: &mut Section<'_>) -> Option<Revision> {
     let parse = |text: &str| match text {
         "auto" => Some(None),
-        "2024-11-05" => None,
         text => Revision::parse(text).map(Some),
     };
     section.parsed("revision", &revisions(), parse).flatten()
@@ -239,8 +271,7 @@ fn is_link_local(url: &Uri) -> bool {
 }
 
 fn revisions() -> String {
-    let served = Revision::ALL.into_iter().filter(|r| *r != Revision::V2024_11_05);
-    let names: Vec<_> = served.map(|r| format!("\"{r}\"")).collect();
+    let names: Vec<_> = Revision::ALL.into_iter().map(|r| format!("\"{r}\"")).collect();
     format!("\"auto\" or one of {}", names.join(", "))
 }
 
@@ -314,18 +345,37 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         max_age: section.duration("max_age", base.max_age, millis),
         in_flight: section.count("in_flight", base.in_flight, 1..=100_000),
         validate_arguments: section.flag("validate_arguments", base.validate_arguments),
+        questions: base.questions,
+        share_asking: section.flag("share_asking", base.share_asking),
+        label_questions: section.flag("label_questions", base.label_questions),
     };
-    section.not_yet(&[
-        "queue",
-        "queue_wait",
-        "breaker",
-        "questions",
-        "share_asking",
-        "label_questions",
-        "content",
-        "on_changed_definition",
-    ]);
+    section.not_yet(&["queue", "queue_wait", "breaker", "content", "on_changed_definition"]);
     settings
+}
+
+/// `questions = ["elicitation", …]`; absent where the key is.
+fn questions(section: &mut Section<'_>) -> Option<Asks> {
+    if !section.has("questions") {
+        return None;
+    }
+    let sampling = Asks::SAMPLING.or(Asks::TOOLS).or(Asks::CONTEXT);
+    let known = [
+        ("elicitation", Asks::FORM),
+        ("elicitation-url", Asks::URL),
+        ("sampling", sampling),
+        ("roots", Asks::ROOTS),
+    ];
+    let mut asks = Asks::NONE;
+    for name in section.texts("questions") {
+        match known.iter().find(|(known, _)| *known == name) {
+            Some((_, these)) => asks = asks.or(*these),
+            None => {
+                let allowed = known.map(|(name, _)| format!("\"{name}\"")).join(", ");
+                section.mistake("questions", format!("{name:?} is not one of {allowed}"));
+            }
+        }
+    }
+    Some(asks)
 }
 
 impl Default for Settings {
@@ -344,6 +394,9 @@ impl Default for Settings {
             max_age: Duration::from_secs(300),
             in_flight: 64,
             validate_arguments: true,
+            questions: Asks::NONE,
+            share_asking: false,
+            label_questions: true,
         }
     }
 }

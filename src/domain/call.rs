@@ -4,7 +4,10 @@ use super::caller::Caller;
 use super::document::Document;
 use super::fault::{Fault, RequestFault};
 use super::json::{Json, Kind};
+use super::meta;
 use super::method::Method;
+use super::question::Asks;
+use super::trace::Trace;
 
 /// A request for prompts, and who makes it where.
 #[derive(Clone, Debug)]
@@ -12,7 +15,58 @@ pub struct Call {
     pub caller: Caller,
     /// Path of the endpoint that was asked.
     pub endpoint: String,
+    pub client: Client,
+    pub along: Along,
     pub request: Request,
+}
+
+/// What the client behind a call can take before its answer.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Client {
+    /// What it can be asked.
+    pub asks: Asks,
+    pub asked: Asking,
+    /// Whether it wants to hear of progress.
+    pub progress: bool,
+}
+
+/// How a client is asked.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Asking {
+    /// By requests, while it waits for its answer.
+    #[default]
+    InBetween,
+    /// By an answer that asks; it calls again with what the user said. Nothing is remembered here.
+    ByAnswer,
+}
+
+/// What travels along with a call, to be carried on.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Along {
+    /// Members of the client's `_meta` that are its own to set, each followed by a comma.
+    pub meta: String,
+    pub trace: Trace,
+}
+
+impl Along {
+    /// `header` looks up the headers of the request, where there are any.
+    pub fn read<'a>(params: Option<Json<'_>>, header: impl Fn(&str) -> Option<&'a str>) -> Self {
+        let theirs = params.and_then(|p| p.get("_meta")).filter(|m| m.is_object());
+        let mut kept = String::new();
+        if let Some(theirs) = theirs {
+            meta::write_foreign(theirs, &mut kept);
+        }
+        Self { meta: kept, trace: Trace::read(theirs, header) }
+    }
+}
+
+/// What a client brings when it calls again with answers.
+#[derive(Clone, Debug)]
+pub struct Return {
+    /// `requestState` as we gave it out.
+    pub state: String,
+    /// `inputResponses`: an object.
+    pub responses: Option<Document>,
 }
 
 /// One of the three things that can be asked, with checked parameters.
@@ -26,6 +80,8 @@ pub enum Request {
         name: String,
         /// An object of strings.
         arguments: Option<Document>,
+        /// Present when it calls again with what the user said.
+        back: Option<Return>,
     },
     Complete {
         /// Public name.
@@ -55,6 +111,7 @@ impl Request {
             Method::Get => Self::Get {
                 name: required(member("name"), "name")?,
                 arguments: strings(member("arguments"), "arguments")?,
+                back: back(member("requestState"), member("inputResponses"))?,
             },
             Method::Complete => {
                 let reference = member("ref").filter(|r| r.is_object());
@@ -90,6 +147,23 @@ impl Request {
             Self::List { .. } => None,
             Self::Get { name, .. } | Self::Complete { name, .. } => Some(name),
         }
+    }
+}
+
+/// Answers without a state belong to no question of ours: they are asked for anew.
+fn back(
+    state: Option<Json<'_>>,
+    responses: Option<Json<'_>>,
+) -> Result<Option<Return>, RequestFault> {
+    let Some(state) = state else {
+        return Ok(None);
+    };
+    let state = text(state).ok_or(RequestFault::InvalidState)?;
+    let what = "`inputResponses` must be an object of objects".to_owned();
+    let objects = |r: &Json<'_>| r.is_object() && r.members().all(|(_, answer)| answer.is_object());
+    match responses {
+        Some(responses) if !objects(&responses) => Err(RequestFault::InvalidParams { what }),
+        responses => Ok(Some(Return { state, responses: responses.map(Document::copy_of) })),
     }
 }
 

@@ -41,7 +41,7 @@ pub enum TransportFault {
     BodyBroken,
     #[error("the URI is longer than {limit} bytes (server.limits.uri_length)")]
     UriTooLong { limit: usize },
-    #[error("send the Mcp-Session-Id that initialize answered")]
+    #[error("no session is named: send the Mcp-Session-Id that initialize answered")]
     SessionRequired,
     #[error("the session is unknown or has ended; send initialize again")]
     SessionUnknown,
@@ -81,6 +81,14 @@ pub enum RequestFault {
     UnknownPrompt,
     #[error("the cursor is not valid; list again without one")]
     InvalidCursor,
+    #[error("the requestState is not valid; get the prompt again without it")]
+    InvalidState,
+    /// An upstream needs something of the client that it has not declared.
+    #[error("the prompt needs a capability that the client has not declared")]
+    CapabilityMissing {
+        /// `requiredCapabilities` as JSON text.
+        required: String,
+    },
     #[error("header `{header}` is missing or differs from the body")]
     HeaderMismatch { header: &'static str },
     #[error("MCP-Protocol-Version names a revision that is not served")]
@@ -130,6 +138,19 @@ pub enum UpstreamFaultKind {
         /// JSON text of `error.data`, kept only when it is short.
         data: Option<String>,
     },
+    /// The user has to visit pages first, which `data` names (2025-11-25, -32042).
+    #[error("error -32042: {message}")]
+    PagesFirst {
+        message: String,
+        /// JSON text of `error.data`.
+        data: String,
+    },
+    /// It wants to ask the user what the configuration does not let it ask.
+    #[error("wants to ask what its `questions` do not allow")]
+    QuestionNotAllowed,
+    /// A client was asked and the answer did not come, or not in a usable form.
+    #[error("its question was not answered: {0}")]
+    Unanswered(&'static str),
     /// The session is gone (HTTP 404): open another one and ask again.
     #[error("the session has ended")]
     SessionLost,
@@ -149,6 +170,9 @@ impl UpstreamFaultKind {
             Self::Protocol(_) => "upstream_protocol_error",
             Self::PaginationLimit(_) => "pagination_limit",
             Self::Error { .. } => "upstream_error",
+            Self::PagesFirst { .. } => "url_elicitation_required",
+            Self::QuestionNotAllowed => "question_not_allowed",
+            Self::Unanswered(_) => "question_unanswered",
         }
     }
 }

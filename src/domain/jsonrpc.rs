@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::json::{Json, Kind};
+use super::json::{Json, Kind, write_str};
 
 /// A request id exactly as it was written, so that it can be echoed byte for byte: a string
 /// literal with its quotes, or an integer within 64 bits.
@@ -69,6 +69,13 @@ impl Id {
     /// An id of our own making.
     pub fn number(n: u64) -> Self {
         Self(n.to_string().into())
+    }
+
+    /// A string id of our own making.
+    pub fn of_text(text: &str) -> Self {
+        let mut literal = String::with_capacity(text.len() + 2);
+        write_str(text, &mut literal);
+        Self(literal.into())
     }
 
     /// The JSON text of the id.

@@ -1,6 +1,8 @@
 //! `_meta` objects: which keys belong to whom.
 
+use super::document::Document;
 use super::json::{Json, write_str};
+use super::trace;
 
 /// Prefix of the keys that only the gateway may set; whatever a peer sends under it is dropped.
 pub const OURS: &str = "promptgate/";
@@ -14,21 +16,53 @@ pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
+/// Names the progress of a request; each hop has its own.
+pub const PROGRESS_TOKEN: &str = "progressToken";
+
 /// Appends the members of a peer's `_meta` that may pass, each followed by a comma.
 pub fn write_foreign(meta: Json<'_>, out: &mut String) {
     for (key, value) in meta.members() {
         let name = key.as_str().unwrap_or_default();
-        if !name.starts_with(OURS) && !name.starts_with(PROTOCOL) {
+        let owned = name.starts_with(OURS) || name.starts_with(PROTOCOL) || name == PROGRESS_TOKEN;
+        // The trace is read by itself, and goes on with a place of its own.
+        if !owned && ![trace::PARENT, trace::STATE, trace::BAGGAGE].contains(&&*name) {
             write_member(key.text(), value.text(), out);
         }
     }
+}
+
+/// A copy of an object whose `_meta` holds only what its sender may set.
+pub fn without_reserved(object: Json<'_>) -> Document {
+    let mut out = String::with_capacity(object.text().len());
+    out.push('{');
+    for (key, value) in object.members() {
+        match key.is("_meta") {
+            false => write_member(key.text(), value.text(), &mut out),
+            true => {
+                let mut kept = String::new();
+                write_foreign(value, &mut kept);
+                let kept = format!("{{{}}}", kept.trim_end_matches(','));
+                write_member(key.text(), &kept, &mut out);
+            }
+        }
+    }
+    let text = format!("{}}}", out.trim_end_matches(','));
+    Document::copy_of(Json::accepted(&text))
 }
 
 /// Appends `"key":"text",`.
 pub fn write_text(key: &str, text: &str, out: &mut String) {
     let mut value = String::with_capacity(text.len() + 2);
     write_str(text, &mut value);
-    write_member(&format!("\"{key}\""), &value, out);
+    write_json(key, &value, out);
+}
+
+/// Appends `"key":value,` for a value that is JSON text.
+pub fn write_json(key: &str, value: &str, out: &mut String) {
+    write_str(key, out);
+    for part in [":", value, ","] {
+        out.push_str(part);
+    }
 }
 
 fn write_member(key: &str, value: &str, out: &mut String) {

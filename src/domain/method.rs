@@ -39,4 +39,6 @@ pub const PING: &str = "ping";
 pub const DISCOVER: &str = "server/discover";
 pub const LISTEN: &str = "subscriptions/listen";
 pub const CANCELLED: &str = "notifications/cancelled";
+pub const PROGRESS: &str = "notifications/progress";
+pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
 pub const LIST_CHANGED: &str = "notifications/prompts/list_changed";

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use crate::config::Limits;
 use crate::domain::fault::TransportFault;
+use crate::domain::trace;
 use crate::session::headers::{Field, Headers};
 
 /// In which form a client takes its answer.
@@ -60,6 +61,8 @@ pub fn read_headers(headers: &HeaderMap) -> Headers<'_> {
         version: field(headers, &HeaderName::from_static("mcp-protocol-version")),
         method: field(headers, &HeaderName::from_static("mcp-method")),
         name: field(headers, &HeaderName::from_static("mcp-name")),
+        trace: [trace::PARENT, trace::STATE, trace::BAGGAGE]
+            .map(|name| field(headers, &HeaderName::from_static(name))),
     }
 }
 

@@ -1,24 +1,26 @@
 //! Streamable HTTP: one endpoint for all revisions.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
+use super::answering::{Answer, Answering, Part, batch, now_secs};
 use super::body::{self, Accepts};
+use super::event_lines::EventLines;
 use super::guard::Guard;
+use super::load::{Load, shrunk};
 use super::respond::{self, Body};
 use super::sse::EventStream;
 use crate::config::{Limits, Server};
 use crate::domain::fault::TransportFault;
-use crate::domain::jsonrpc::Id;
-use crate::session::dialect::{Dialect, result_message};
+use crate::session::dialect::Dialect;
 use crate::session::notices::Notices;
-use crate::session::{Ending, Pending, Refusal, Sessions, Slot, Turn};
+use crate::session::{Envelope, Refusal, Sessions, Slot, Turn, Via};
 
 /// The HTTP side of the gateway.
 pub struct Endpoint {
@@ -26,25 +28,20 @@ pub struct Endpoint {
     guard: Guard,
     path: String,
     limits: Limits,
-    /// One permit for each request that is being worked on.
-    in_flight: Arc<Semaphore>,
-    /// One permit for each KiB of their bodies.
-    in_flight_kibibytes: Arc<Semaphore>,
-    /// One permit for each open stream of notices.
-    streams: Arc<Semaphore>,
+    load: Arc<Load>,
+    /// The older transport, if it is served.
+    event_lines: Option<EventLines>,
 }
 
 impl Endpoint {
-    pub fn new(server: &Server, sessions: Arc<Sessions>) -> Self {
-        Self {
-            sessions,
-            guard: Guard::new(server),
-            path: server.path.clone(),
-            limits: server.limits.clone(),
-            in_flight: Arc::new(Semaphore::new(server.limits.in_flight)),
-            in_flight_kibibytes: Arc::new(Semaphore::new(server.limits.in_flight_bytes / 1024)),
-            streams: Arc::new(Semaphore::new(server.limits.streams)),
-        }
+    /// `drain` ends the streams of the older transport.
+    pub fn new(server: &Server, sessions: Arc<Sessions>, drain: CancellationToken) -> Self {
+        let (path, limits) = (server.path.clone(), server.limits.clone());
+        let load = Arc::new(Load::new(&limits));
+        let event_lines = server.sse_path.as_ref().map(|sse_path| {
+            EventLines::new(sse_path, &path, &limits, sessions.clone(), load.clone(), drain)
+        });
+        Self { sessions, guard: Guard::new(server), path, limits, load, event_lines }
     }
 
     /// Answers one request, whatever it is.
@@ -89,6 +86,10 @@ impl Endpoint {
         {
             return Err(TransportFault::UriTooLong { limit: self.limits.uri_length }.into());
         }
+        if let Some(lines) = self.event_lines.as_ref().filter(|l| l.path() == request.uri().path())
+        {
+            return self.event_line(request, lines).await;
+        }
         if request.uri().path() != self.path {
             return Err(TransportFault::NotFound.into());
         }
@@ -125,13 +126,19 @@ impl Endpoint {
         body::check_media_type(request.headers())?;
         let accepts = body::read_accept(request.headers())?;
         let caller = self.sessions.authenticate()?;
-        let call = self.slot()?;
+        let call = self.load.call()?;
         let (head, incoming) = request.into_parts();
-        let room = self.room(&head.headers)?;
-        let bytes = body::read(incoming, &head.headers, &self.limits).await?;
-        let room = Arc::new(shrunk(room, bytes.len()));
+        let (bytes, room) = self.read(&head, incoming).await?;
         let headers = body::read_headers(&head.headers);
-        let turn = self.sessions.read(&headers, &bytes, &caller, &self.path, now_secs(), guess)?;
+        let envelope = Envelope {
+            via: Via::Http(&headers),
+            caller: &caller,
+            endpoint: &self.path,
+            now_secs: now_secs(),
+            guess,
+            streams: accepts != Accepts::JsonOnly,
+        };
+        let turn = self.sessions.read(&bytes, &envelope)?;
         drop(bytes);
         match turn {
             Turn::Accepted => Ok(respond::accepted()),
@@ -142,10 +149,11 @@ impl Endpoint {
                 };
                 Ok(respond::with_session(response, session.as_deref()))
             }
+            Turn::Opened { message, .. } => Ok(respond::json(message)),
             Turn::Listen(notices) => self.notices(notices, accepts),
             Turn::Batch(items) => {
                 drop(call);
-                let mut answer = Box::pin(self.batch(items, &room));
+                let mut answer = Box::pin(batch(&self.sessions, &self.load, items, &room));
                 let early = match accepts {
                     Accepts::JsonOnly => Ok(answer.as_mut().await),
                     _ => timeout(self.limits.keep_alive, answer.as_mut()).await,
@@ -159,97 +167,74 @@ impl Endpoint {
             }
             Turn::Pending(pending) => {
                 let slot = Slot { call, bytes: room };
-                // On the heap: the future of a call is large, and moves more than once.
-                let answer = Box::pin(perform(self.sessions.clone(), pending, slot));
-                self.answer(answer, accepts).await
+                self.answer(Answering::start(self.sessions.clone(), pending, slot), accepts).await
             }
         }
     }
 
-    /// The answers of a batch as one array; nothing if none of its messages has an answer. Each item
-    /// is refused by itself.
-    fn batch(
+    /// The two endpoints of HTTP+SSE, which share a path.
+    async fn event_line(
         &self,
-        items: Vec<Result<Turn, Refusal>>,
-        room: &Arc<OwnedSemaphorePermit>,
-    ) -> impl Future<Output = Option<String>> + Send + 'static {
-        let start = |item| match item {
-            Ok(Turn::Answer { message, .. }) => Started::There(Some(message)),
-            Ok(Turn::Pending(pending)) => match self.slot() {
-                Ok(call) => {
-                    let slot = Slot { call, bytes: room.clone() };
-                    let (id, dialect) = (pending.id.clone(), pending.dialect);
-                    let answer = Box::pin(perform(self.sessions.clone(), pending, slot));
-                    Started::Running(id, dialect, answer)
-                }
-                Err(fault) => {
-                    let (id, dialect) = (Some(pending.id), pending.dialect);
-                    let refusal = Refusal { fault: fault.into(), id, dialect };
-                    Started::There(Some(refusal_message(&refusal)))
-                }
+        request: Request<Incoming>,
+        lines: &EventLines,
+    ) -> Result<Response<Body>, Refused> {
+        match *request.method() {
+            Method::GET => match body::read_accept(request.headers())? {
+                Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
+                _ => Ok(lines.open(self.sessions.authenticate()?)?),
             },
-            Ok(Turn::Accepted | Turn::Listen(_) | Turn::Batch(_)) => Started::There(None),
-            Err(refusal) => Started::There(Some(refusal_message(&refusal))),
-        };
-        let started: Vec<_> = items.into_iter().map(start).collect();
-        async move {
-            let mut messages = Vec::with_capacity(started.len());
-            let mut room = BATCH_ANSWER;
-            for item in started {
-                messages.extend(match item {
-                    Started::There(message) => message,
-                    Started::Running(id, dialect, answer) => {
-                        let message = answer.await.into_message();
-                        let size = message.as_ref().map_or(0, String::len);
-                        match room.checked_sub(size) {
-                            Some(rest) => {
-                                room = rest;
-                                message
-                            }
-                            None => {
-                                let fault = TransportFault::Overloaded.into();
-                                let refusal = Refusal { fault, id: Some(id), dialect };
-                                Some(refusal_message(&refusal))
-                            }
-                        }
-                    }
-                });
+            Method::POST => {
+                body::check_media_type(request.headers())?;
+                let caller = self.sessions.authenticate()?;
+                let line = lines.session(request.uri(), &caller)?;
+                let (head, incoming) = request.into_parts();
+                let (bytes, room) = self.read(&head, incoming).await?;
+                // The line takes room for what it starts.
+                drop(room);
+                line.take(&bytes).await;
+                Ok(respond::accepted())
             }
-            (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
+            _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST" }.into()),
         }
     }
 
-    /// A place among the calls that run.
-    fn slot(&self) -> Result<OwnedSemaphorePermit, TransportFault> {
-        self.in_flight.clone().try_acquire_owned().map_err(|_| TransportFault::Overloaded)
+    /// A whole body, and the room that it takes: what it announces is reserved before it is read.
+    async fn read(
+        &self,
+        head: &Parts,
+        incoming: Incoming,
+    ) -> Result<(Vec<u8>, Arc<OwnedSemaphorePermit>), Refused> {
+        let announced = body::announced(&head.headers).unwrap_or(usize::MAX);
+        let room = self.load.room(announced.min(self.limits.body_size))?;
+        let bytes = body::read(incoming, &head.headers, &self.limits).await?;
+        let room = Arc::new(shrunk(room, bytes.len()));
+        Ok((bytes, room))
     }
 
-    /// Room for a body: as much as it announces, or else as much as it may have.
-    fn room(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, TransportFault> {
-        let size = body::announced(headers).unwrap_or(usize::MAX).min(self.limits.body_size);
-        let kibibytes = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX);
-        let room = self.in_flight_kibibytes.clone().try_acquire_many_owned(kibibytes);
-        room.map_err(|_| TransportFault::Overloaded)
-    }
-
-    /// One JSON object, if the client takes it and it is there in time; else a stream.
+    /// One JSON object, if the client takes it and it is there before anything else and in time; else
+    /// a stream.
     async fn answer(
         &self,
-        mut answer: Pin<Box<impl Future<Output = Answer> + Send + 'static>>,
+        mut answering: Answering,
         accepts: Accepts,
     ) -> Result<Response<Body>, Refused> {
         let early = match accepts {
-            Accepts::JsonOnly => Some(answer.as_mut().await),
-            Accepts::Both => timeout(self.limits.keep_alive, answer.as_mut()).await.ok(),
+            Accepts::JsonOnly => Some(Part::Answer(answering.answer().await)),
+            Accepts::Both => timeout(self.limits.keep_alive, answering.next()).await.ok(),
             Accepts::StreamOnly => None,
         };
         match early {
-            Some(Answer::Message(message)) => Ok(respond::json(message)),
-            Some(Answer::Refused(refusal)) => Err(refusal.into()),
+            Some(Part::Answer(Answer::Message(message))) => Ok(respond::json(message)),
+            Some(Part::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
             // A cancelled call ends as an empty stream (2025-11-25, cancellation).
-            Some(Answer::Cancelled) => Ok(self.stream(async { None })),
-            None => Ok(self.stream(async move { answer.await.into_message() })),
+            Some(Part::Answer(Answer::Cancelled)) => Ok(self.stream(async { None })),
+            Some(Part::Said(message)) => Ok(self.answering(Some(message), answering)),
+            None => Ok(self.answering(None, answering)),
         }
+    }
+
+    fn answering(&self, early: Option<String>, answering: Answering) -> Response<Body> {
+        respond::events(EventStream::answering(early, answering, self.limits.keep_alive))
     }
 
     fn stream(
@@ -264,65 +249,12 @@ impl Endpoint {
         if accepts == Accepts::JsonOnly {
             return Err(TransportFault::NotAcceptable.into());
         }
-        let place = self.streams.clone().try_acquire_owned();
-        let place = place.map_err(|_| TransportFault::Overloaded)?;
+        let place = self.load.stream()?;
         Ok(respond::events(EventStream::notices(notices, place, self.limits.keep_alive)))
     }
 }
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-
-/// What became of a call, ready to be sent.
-enum Answer {
-    Message(String),
-    Refused(Refusal),
-    Cancelled,
-}
-
-impl Answer {
-    fn into_message(self) -> Option<String> {
-        match self {
-            Answer::Message(message) => Some(message),
-            Answer::Refused(refusal) => Some(refusal_message(&refusal)),
-            Answer::Cancelled => None,
-        }
-    }
-}
-
-/// One item of a batch.
-enum Started {
-    There(Option<String>),
-    Running(Id, Dialect, Pin<Box<dyn Future<Output = Answer> + Send>>),
-}
-
-/// Bytes of all answers of one batch: a small request must not make the gateway hold gigabytes.
-const BATCH_ANSWER: usize = 64 << 20;
-
-/// Starts a call; what is returned waits for its end.
-fn perform(
-    sessions: Arc<Sessions>,
-    pending: Pending,
-    slot: Slot,
-) -> impl Future<Output = Answer> + Send + 'static {
-    let (id, dialect) = (pending.id.clone(), pending.dialect);
-    let ending = sessions.perform(pending, slot, now_secs());
-    async move {
-        match ending.await {
-            Ending::Result(result) => Answer::Message(result_message(&id, &result)),
-            Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
-            Ending::Cancelled => Answer::Cancelled,
-        }
-    }
-}
-
-/// The part of `room` that a body of this size really takes.
-fn shrunk(mut room: OwnedSemaphorePermit, size: usize) -> OwnedSemaphorePermit {
-    room.split(size.div_ceil(1024)).unwrap_or(room)
-}
-
-fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {
-    respond::error_message(fault, id.as_ref(), *dialect)
-}
 
 /// Why a request is not answered with a result.
 enum Refused {
@@ -341,9 +273,4 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         Self::Message(refusal)
     }
-}
-
-/// Seconds since the Unix epoch; a clock before it counts as there.
-fn now_secs() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -76,6 +76,11 @@ pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String
     out
 }
 
+/// The JSON-RPC message that refuses another one.
+pub fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {
+    error_message(fault, id.as_ref(), *dialect)
+}
+
 /// The answer to a message that is refused, or whose call failed.
 pub fn refusal(refusal: &Refusal) -> Response<Body> {
     let Refusal { fault, id, dialect } = refusal;
@@ -121,12 +126,14 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         },
         Fault::Request(request) => match request {
-            R::MethodNotFound if dialect.unknown_method_is_not_found() => StatusCode::NOT_FOUND,
+            R::MethodNotFound if dialect.takes_status_of_errors() => StatusCode::NOT_FOUND,
             R::MethodNotFound
             | R::InvalidParams { .. }
             | R::MissingArgument { .. }
             | R::UnknownPrompt
-            | R::InvalidCursor => StatusCode::OK,
+            | R::InvalidCursor
+            | R::InvalidState => StatusCode::OK,
+            R::CapabilityMissing { .. } if !dialect.takes_status_of_errors() => StatusCode::OK,
             R::NotJson(_)
             | R::UnsafeJson(_)
             | R::NotJsonRpc(_)
@@ -137,6 +144,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             | R::LogLevelUnknown
             | R::HeaderMismatch { .. }
             | R::LegacyVersionUnknown
+            | R::CapabilityMissing { .. }
             | R::UnsupportedVersion { .. } => StatusCode::BAD_REQUEST,
         },
         Fault::Upstream(_) => StatusCode::OK,
@@ -163,12 +171,17 @@ fn code(fault: &Fault) -> i64 {
             | R::LogLevelUnknown
             | R::MissingArgument { .. }
             | R::UnknownPrompt
-            | R::InvalidCursor => INVALID_PARAMS,
+            | R::InvalidCursor
+            | R::InvalidState => INVALID_PARAMS,
+            R::CapabilityMissing { .. } => MISSING_CAPABILITY,
             R::HeaderMismatch { .. } => HEADER_MISMATCH,
             R::UnsupportedVersion { .. } => UNSUPPORTED_VERSION,
         },
         Fault::Upstream(UpstreamFault { kind: Kind::Error { code, .. }, .. }) if passes(*code) => {
             *code
+        }
+        Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { .. }, .. }) => {
+            URL_ELICITATION_REQUIRED
         }
         Fault::Upstream(_) => INTERNAL_ERROR,
     }
@@ -179,6 +192,9 @@ fn message(fault: &Fault) -> String {
         Fault::Upstream(UpstreamFault { kind: Kind::Error { code, message, .. }, .. })
             if passes(*code) =>
         {
+            message.clone()
+        }
+        Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { message, .. }, .. }) => {
             message.clone()
         }
         Fault::Upstream(UpstreamFault { upstream, kind }) if upstream.is_empty() => {
@@ -194,6 +210,7 @@ fn data(fault: &Fault) -> Option<String> {
     match fault {
         Fault::Upstream(UpstreamFault { upstream, kind }) => match kind {
             Kind::Error { code, data: Some(data), .. } if passes(*code) => Some(data.clone()),
+            Kind::PagesFirst { data, .. } => Some(data.clone()),
             Kind::Error { code, .. } if passes(*code) => {
                 Some(format!(r#"{{"reason":"{reason}","upstream":"{upstream}"}}"#))
             }
@@ -210,6 +227,9 @@ fn data(fault: &Fault) -> Option<String> {
                 format!(r#"{{"reason":"{reason}","supported":[{supported}],"requested":"#);
             write_str(requested, &mut data);
             Some(data + "}")
+        }
+        Fault::Request(RequestFault::CapabilityMissing { required }) => {
+            Some(format!(r#"{{"reason":"{reason}","requiredCapabilities":{required}}}"#))
         }
         _ => Some(format!(r#"{{"reason":"{reason}"}}"#)),
     }
@@ -251,6 +271,8 @@ fn reason(fault: &Fault) -> &'static str {
             R::MissingArgument { .. } => "missing_argument",
             R::UnknownPrompt => "unknown_prompt",
             R::InvalidCursor => "invalid_cursor",
+            R::InvalidState => "invalid_request_state",
+            R::CapabilityMissing { .. } => "capability_missing",
             R::HeaderMismatch { .. } => "header_mismatch",
             R::LegacyVersionUnknown | R::UnsupportedVersion { .. } => "unsupported_version",
         },
@@ -271,6 +293,8 @@ const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 const INTERNAL_ERROR: i64 = -32603;
 const HEADER_MISMATCH: i64 = -32020;
+const URL_ELICITATION_REQUIRED: i64 = -32042;
+const MISSING_CAPABILITY: i64 = -32021;
 const UNSUPPORTED_VERSION: i64 = -32022;
 
 #[cfg(test)]

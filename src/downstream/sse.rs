@@ -10,6 +10,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::answering::{Answering, Part};
+use super::event_lines::EventLine;
 use crate::session::notices::{Notice, Notices};
 
 /// The next event, and where the one after it comes from; nothing at the end.
@@ -25,14 +27,32 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// The one message of an answer that takes long; none if the client asked for no answer any
-    /// more.
+    /// What a call says, and its answer; `early` is what it has said already.
+    pub fn answering(early: Option<String>, answering: Answering, keep_alive: Duration) -> Self {
+        let next: Next = match early {
+            None => next_part(answering),
+            Some(message) => {
+                let rest = Rest(Box::new(move || next_part(answering)));
+                Box::pin(async move { Some((event(None, &message), Some(rest))) })
+            }
+        };
+        Self::new(next, keep_alive)
+    }
+
+    /// The one message of an answer; none if the client asked for no answer any more.
     pub fn answer(
         message: impl Future<Output = Option<String>> + Send + 'static,
         keep_alive: Duration,
     ) -> Self {
         let next = async { message.await.map(|message| (event(None, &message), None)) };
         Self::new(Box::pin(next), keep_alive)
+    }
+
+    /// The stream of HTTP+SSE, whose first event names the endpoint for messages.
+    pub fn line(endpoint: &str, line: EventLine, keep_alive: Duration) -> Self {
+        let first = Bytes::from(format!("event: endpoint\ndata: {endpoint}\n\n"));
+        let rest = Rest(Box::new(move || next_message(line)));
+        Self::new(Box::pin(async move { Some((first, Some(rest))) }), keep_alive)
     }
 
     /// The notices of a stream, which keeps its place among all streams as long as it lives.
@@ -82,6 +102,26 @@ impl Body for EventStream {
 struct Feed {
     notices: Notices,
     _place: OwnedSemaphorePermit,
+}
+
+fn next_part(mut answering: Answering) -> Next {
+    Box::pin(async move {
+        match answering.next().await {
+            Part::Said(message) => {
+                let rest = Rest(Box::new(move || next_part(answering)));
+                Some((event(None, &message), Some(rest)))
+            }
+            Part::Answer(answer) => Some((event(None, &answer.into_message()?), None)),
+        }
+    })
+}
+
+fn next_message(mut line: EventLine) -> Next {
+    Box::pin(async move {
+        let message = line.next().await?;
+        let rest = Rest(Box::new(move || next_message(line)));
+        Some((event(None, &message), Some(rest)))
+    })
 }
 
 fn next_notice(mut feed: Feed) -> Next {

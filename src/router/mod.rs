@@ -1,6 +1,9 @@
 //! The router: answers lists from the catalog and takes gets and completions to their owner.
 
+mod bridge;
 pub mod catalog;
+pub mod line;
+mod parked;
 pub mod refresh;
 pub mod reply;
 pub mod settle;
@@ -14,18 +17,23 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, Listing};
+use crate::config::{Config, Limits, Listing};
 use crate::domain::call::{Call, Request};
 use crate::domain::cursor::Place;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFaultKind};
-use crate::domain::json::Json;
 use crate::domain::name::Naming;
+use crate::domain::question::Asks;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
-use crate::upstream::peer::Completion;
+use crate::upstream::asides::Aside;
+use crate::upstream::exchange::Step;
+use crate::upstream::peer::{Outgoing, Wanted};
+use bridge::Bridge;
 use catalog::{Catalog, Incomplete, Owner};
+use line::{Line, News};
+use parked::Parked;
 use refresh::{Announce, Refresh};
 use reply::{ListReply, Origin, Reply};
 use settle::Settle;
@@ -39,10 +47,12 @@ pub struct Router {
     /// Marked whenever a snapshot is published.
     published: watch::Receiver<()>,
     changes: watch::Receiver<Option<Digest>>,
-    upstreams: Vec<Upstream>,
+    upstreams: Vec<Arc<Upstream>>,
     sealer: Arc<Sealer>,
     naming: Naming,
     listing: Listing,
+    limits: Limits,
+    parked: Parked,
 }
 
 /// One upstream, for a person to read.
@@ -77,7 +87,8 @@ impl Router {
         let announce = Announce { published: publish, changes: change, settle };
         let (report, reports) = mpsc::channel(REPORTS);
         let start = |(index, upstream): (usize, &crate::config::Upstream)| {
-            Upstream::start(index, upstream.clone(), report.clone(), tasks, shutdown.clone())
+            let (upstream, report) = (upstream.clone(), report.clone());
+            Arc::new(Upstream::start(index, upstream, report, tasks, shutdown.clone()))
         };
         let upstreams = config.upstreams.iter().enumerate().map(start).collect();
         let refresh =
@@ -87,13 +98,22 @@ impl Router {
             refresh.run(reports, catalog.clone(), announce, deadline, shutdown.clone());
         tasks.spawn(refreshing);
         let (naming, listing) = (config.naming.clone(), config.listing.clone());
-        Self { catalog, published, changes, upstreams, sealer, naming, listing }
+        let limits = config.server.limits.clone();
+        let parking = parked::Limits {
+            all: limits.parked_calls,
+            per_caller: limits.parked_per_caller,
+            patience: limits.question_timeout,
+        };
+        let parked = Parked::new(parking, tasks.clone(), shutdown.clone());
+        Self { catalog, published, changes, upstreams, sealer, naming, listing, limits, parked }
     }
 
-    /// Answers a call; `now_secs` is the time since the Unix epoch, for cursors.
+    /// Answers a call before `deadline`, which stands still while a user thinks; what is said before
+    /// the answer goes to `line`. `now_secs` is the time since the Unix epoch, for cursors and states.
     pub async fn route(
         &self,
         call: Permitted<Call>,
+        line: &Line,
         deadline: Instant,
         now_secs: u64,
     ) -> Result<Reply, Fault> {
@@ -102,13 +122,36 @@ impl Router {
             Request::List { cursor } => {
                 self.list(&call, cursor.as_deref(), deadline, now_secs).await
             }
-            Request::Get { name, arguments } => {
-                let arguments = arguments.as_ref().map(Document::json);
-                self.get(name, arguments, deadline).await
+            Request::Get { name, arguments, back } => {
+                let catalog = self.catalog_with(name, deadline).await;
+                let owner = self.owner(&catalog, name)?;
+                let upstream = &self.upstreams[owner.upstream];
+                if upstream.config().settings.validate_arguments {
+                    check_arguments(owner, arguments.as_ref())?;
+                }
+                let bridge = Bridge {
+                    router: self,
+                    call: &call,
+                    line,
+                    owner,
+                    upstream,
+                    arguments: arguments.as_ref(),
+                    deadline,
+                    now_secs,
+                    rounds: 0,
+                };
+                bridge.run(back.as_ref()).await
             }
             Request::Complete { name, argument, value, context } => {
-                let context = context.as_ref().map(Document::json);
-                self.complete(name, argument, value, context, deadline).await
+                let catalog = self.catalog_with(name, deadline).await;
+                let owner = self.owner(&catalog, name)?;
+                let wanted = Wanted::Complete {
+                    prompt: owner.raw_name.clone(),
+                    argument: argument.clone(),
+                    value: value.clone(),
+                    context: context.clone(),
+                };
+                self.complete(&call, owner, wanted, line, deadline).await
             }
         }
     }
@@ -140,7 +183,7 @@ impl Router {
     /// What each upstream contributes to the newest snapshot.
     pub fn summary(&self) -> Vec<UpstreamSummary> {
         let catalog = self.catalog();
-        let summary = |(index, upstream): (usize, &Upstream)| {
+        let summary = |(index, upstream): (usize, &Arc<Upstream>)| {
             let id = upstream.config().id.to_string();
             let failure = catalog.incomplete.iter().find(|part| part.upstream == id);
             UpstreamSummary {
@@ -195,37 +238,33 @@ impl Router {
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
 
-    async fn get(
-        &self,
-        name: &str,
-        arguments: Option<Json<'_>>,
-        deadline: Instant,
-    ) -> Result<Reply, Fault> {
-        let catalog = self.catalog_with(name, deadline).await;
-        let owner = self.owner(&catalog, name)?;
-        let upstream = &self.upstreams[owner.upstream];
-        if upstream.config().settings.validate_arguments {
-            check_arguments(owner, arguments)?;
-        }
-        let result = upstream.get(&owner.raw_name, arguments, deadline).await?;
-        let origin = Origin { upstream: self.upstream_id(owner), digest: owner.digest.clone() };
-        reply::prompt(result, origin)
-    }
-
     async fn complete(
         &self,
-        name: &str,
-        argument: &str,
-        value: &str,
-        context: Option<Json<'_>>,
+        call: &Call,
+        owner: &Owner,
+        wanted: Wanted,
+        line: &Line,
         deadline: Instant,
     ) -> Result<Reply, Fault> {
-        let catalog = self.catalog_with(name, deadline).await;
-        let owner = self.owner(&catalog, name)?;
-        let completion = Completion { prompt: &owner.raw_name, argument, value, context };
-        let result = self.upstreams[owner.upstream].complete(completion, deadline).await?;
-        let origin = Origin { upstream: self.upstream_id(owner), digest: owner.digest.clone() };
-        reply::completion(result, origin)
+        let (along, progress) = (call.along.clone(), call.client.progress);
+        let outgoing = Outgoing { wanted, along, asks: Asks::NONE, progress };
+        let upstream = &self.upstreams[owner.upstream];
+        let mut exchange = upstream.exchange(&call.caller, outgoing, deadline);
+        loop {
+            match exchange.next().await? {
+                Step::Said(Aside::Progress(params)) => line.tell(News::Progress(params)),
+                Step::Said(_) => {}
+                Step::Answered(result) => return reply::completion(result, self.origin(owner)),
+            }
+        }
+    }
+
+    fn origin(&self, owner: &Owner) -> Origin {
+        Origin {
+            upstream: self.upstream_id(owner),
+            digest: owner.digest.clone(),
+            name: owner.public_name.clone(),
+        }
     }
 
     /// A snapshot that knows the name, or one that is settled without it.
@@ -244,7 +283,7 @@ impl Router {
             return Ok(owner);
         }
         let prefix = self.naming.claimed_prefix(name);
-        let claimed = self.upstreams.iter().map(Upstream::config).find(|upstream| {
+        let claimed = self.upstreams.iter().map(|upstream| upstream.config()).find(|upstream| {
             !upstream.prefix.is_bare() && prefix == Some(upstream.prefix.as_str())
         });
         let unheard = claimed.and_then(|upstream| {
@@ -263,8 +302,8 @@ impl Router {
     }
 }
 
-fn check_arguments(owner: &Owner, arguments: Option<Json<'_>>) -> Result<(), Fault> {
-    let is_given = |name: &str| arguments.is_some_and(|a| a.get(name).is_some());
+fn check_arguments(owner: &Owner, arguments: Option<&Document>) -> Result<(), Fault> {
+    let is_given = |name: &str| arguments.is_some_and(|a| a.json().get(name).is_some());
     let missing = owner.arguments.iter().find(|a| a.required && !is_given(&a.name));
     match missing {
         Some(argument) => {

@@ -6,11 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::catalog::Catalog;
+use super::line::Asker;
 use super::view::Page;
 use crate::domain::content;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::question::Question;
 
 /// The answer to a permitted call.
 #[derive(Debug)]
@@ -25,6 +27,17 @@ pub enum Reply {
         completion: Completion,
         origin: Origin,
     },
+    Ask(Ask),
+}
+
+/// An answer that asks: the client is to call again with what the user said.
+#[derive(Debug)]
+pub struct Ask {
+    /// By the keys under which the answers are expected.
+    pub questions: Vec<(String, Question)>,
+    /// Sealed; to be brought back.
+    pub state: String,
+    pub asker: Asker,
 }
 
 /// A page of the list, still inside its snapshot.
@@ -47,6 +60,8 @@ pub struct Origin {
     pub upstream: String,
     /// `sha256:…` of the prompt's definition as listed.
     pub digest: String,
+    /// Public name of the prompt.
+    pub name: String,
 }
 
 /// Values that fit what was typed.
@@ -117,7 +132,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Completion, Fault> {
-        let origin = Origin { upstream: "a".into(), digest: String::new() };
+        let origin = Origin { upstream: "a".into(), digest: String::new(), name: String::new() };
         let result = Document::parse(text.as_bytes().to_vec(), 8).unwrap();
         completion(result, origin).map(|reply| match reply {
             Reply::Completion { completion, .. } => completion,

@@ -21,6 +21,7 @@ pub enum Kind {
     Cursor,
     Event,
     Session,
+    State,
 }
 
 /// Seals and opens tokens. Made once from the configured keys.
@@ -32,14 +33,15 @@ pub struct Sealer {
 const NONCE_LEN: usize = 24;
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::Cursor, Kind::Event, Kind::Session];
+    const ALL: [Kind; 4] = [Kind::Cursor, Kind::Event, Kind::Session, Kind::State];
 
     /// The label in the key derivation. A change of a token's layout gets a new version here.
     fn label(self) -> &'static str {
         match self {
             Kind::Cursor => "promptgate cursor v1",
             Kind::Event => "promptgate event v1",
-            Kind::Session => "promptgate session v1",
+            Kind::Session => "promptgate session v2",
+            Kind::State => "promptgate state v1",
         }
     }
 
@@ -48,6 +50,7 @@ impl Kind {
         match self {
             Kind::Cursor => 1024,
             Kind::Event | Kind::Session => 512,
+            Kind::State => 256 << 10,
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::domain::json::{Kind, write_str};
+use crate::domain::json::{Json, Kind, write_str};
 use crate::domain::jsonrpc::Id;
-use crate::domain::meta;
-use crate::domain::method::LIST_CHANGED;
+use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
+use crate::domain::question::{Asked, Question};
 use crate::domain::revision::{Era, Revision};
-use crate::router::reply::{Completion, ListReply, Origin, Reply};
+use crate::domain::{meta, translate};
+use crate::router::line::Asker;
+use crate::router::reply::{Ask, Completion, ListReply, Origin, Reply};
 
 /// How one client is written to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -54,8 +56,9 @@ impl Dialect {
         self.revision < Revision::V2025_11_25
     }
 
-    /// A method that is not served is 404 in the modern era; before, HTTP told nothing about it.
-    pub fn unknown_method_is_not_found(self) -> bool {
+    /// A method that is not served, or a capability that is missing, has an HTTP status of its own
+    /// in the modern era; before, HTTP told nothing about it.
+    pub fn takes_status_of_errors(self) -> bool {
         self.revision.era() == Era::Modern
     }
 
@@ -83,6 +86,48 @@ impl Dialect {
                 meta::SUBSCRIPTION_ID
             ),
         }
+    }
+
+    /// How far a call is, under the client's own token.
+    pub fn progress(self, token: &Id, params: Json<'_>) -> String {
+        let mut members = String::new();
+        for (key, value) in params.members() {
+            let key = key.as_str().unwrap_or_default();
+            let known = ["progress", "total"].contains(&&*key)
+                || (key == "message" && self.revision >= Revision::V2025_03_26);
+            if known {
+                meta::write_json(&key, value.text(), &mut members);
+            }
+        }
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"{PROGRESS}","params":{{{members}"progressToken":{token}}}}}"#
+        )
+    }
+
+    /// The notice that a page was visited (2025-11-25 only).
+    pub fn page_done(self, params: Json<'_>) -> Option<String> {
+        let id = params.get("elicitationId").filter(|id| id.kind() == Kind::String)?;
+        (self.revision == Revision::V2025_11_25).then(|| {
+            let (method, id) = (ELICITATION_COMPLETE, id.text());
+            format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"elicitationId":{id}}}}}"#)
+        })
+    }
+
+    /// A question, as a request of ours.
+    pub fn question(self, id: &Id, question: &Question, asker: &Asker) -> String {
+        let mut params = String::new();
+        question.write_params(self.asked(asker, id.text().trim_matches('"')), &mut params);
+        let method = question.method();
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+    }
+
+    fn asked<'a>(self, asker: &'a Asker, id: &'a str) -> Asked<'a> {
+        Asked { upstream: &asker.upstream, label: asker.label, revision: self.revision, id }
+    }
+
+    /// Tells that a request is over (stdio, where no stream of its own can be closed).
+    pub fn cancelled(self, id: &Id) -> String {
+        format!(r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{id}}}}}"#)
     }
 
     /// The first message of a subscription: what of it is honoured.
@@ -145,7 +190,11 @@ impl Dialect {
                 self.lead(identity, &meta, &mut out);
                 for (key, value) in result.members() {
                     let owned = ["_meta", "resultType"].iter().any(|name| key.is(name));
-                    if !owned && value.kind() != Kind::Null {
+                    if key.is("messages") && translate::is_needed(self.revision) {
+                        out.push_str("\"messages\":");
+                        translate::write_messages(value, &origin.name, self.revision, &mut out);
+                        out.push(',');
+                    } else if !owned && value.kind() != Kind::Null {
                         out.push_str(key.text());
                         out.push(':');
                         out.push_str(value.text());
@@ -154,6 +203,7 @@ impl Dialect {
                 }
                 close(out)
             }
+            Reply::Ask(ask) => self.ask(ask, identity),
             Reply::Completion { completion, origin } => {
                 let mut meta = String::new();
                 write_origin(origin, &mut meta);
@@ -163,6 +213,25 @@ impl Dialect {
                 close(out)
             }
         }
+    }
+
+    /// A result that asks (`InputRequiredResult`).
+    fn ask(self, ask: &Ask, identity: &Identity) -> String {
+        let mut meta = String::new();
+        meta::write_json(meta::SERVER_INFO, &identity.server_info, &mut meta);
+        meta::write_text("promptgate/upstream", &ask.asker.upstream, &mut meta);
+        let mut requests = String::new();
+        for (key, question) in &ask.questions {
+            let mut request = format!("{{\"method\":\"{}\",\"params\":", question.method());
+            question.write_params(self.asked(&ask.asker, key), &mut request);
+            request.push('}');
+            meta::write_json(key, &request, &mut requests);
+        }
+        let (meta, requests) = (meta.trim_end_matches(','), requests.trim_end_matches(','));
+        let state = &ask.state;
+        format!(
+            r#"{{"resultType":"input_required","_meta":{{{meta}}},"inputRequests":{{{requests}}},"requestState":"{state}"}}"#
+        )
     }
 
     fn list(self, list: &ListReply, identity: &Identity) -> String {
@@ -270,7 +339,8 @@ mod tests {
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();
-        let origin = Origin { upstream: "up".into(), digest: "sha256:00".into() };
+        let (upstream, digest) = ("up".to_owned(), "sha256:00".to_owned());
+        let origin = Origin { upstream, digest, name: "up__p".to_owned() };
         let identity = Identity::new("gate", None);
         let text = Dialect::new(revision).reply(&Reply::Prompt { result, origin }, &identity);
         serde_json::from_str(&text).unwrap()

@@ -1,5 +1,7 @@
 //! The headers of MCP as the transport received them.
 
+use crate::domain::trace;
+
 /// A header that may come once.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Field<'a> {
@@ -22,6 +24,17 @@ pub struct Headers<'a> {
     pub method: Field<'a>,
     /// `Mcp-Name`
     pub name: Field<'a>,
+    /// `traceparent`, `tracestate`, `baggage`
+    pub trace: [Field<'a>; 3],
+}
+
+impl<'a> Headers<'a> {
+    /// A header of the trace context, by its name.
+    pub fn trace(&self, name: &str) -> Option<&'a str> {
+        let names = [trace::PARENT, trace::STATE, trace::BAGGAGE];
+        let at = names.iter().position(|known| *known == name)?;
+        self.trace[at].value()
+    }
 }
 
 impl<'a> Field<'a> {

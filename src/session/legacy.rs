@@ -8,12 +8,14 @@ use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
 use super::notices::{Audience, EventIds, Notices};
 use super::token::{Nonce, Token};
-use super::{Fallen, Incoming, Refusal, Sessions, Turn, is_modern_version};
+use super::{Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, is_modern_version};
+use crate::domain::call::Asking;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::Json;
-use crate::domain::jsonrpc::Id;
+use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::method::{CANCELLED, INITIALIZE, PING};
+use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 
 impl Sessions {
@@ -69,14 +71,8 @@ impl Sessions {
         if incoming.method == INITIALIZE {
             return self.initialize(incoming, id);
         }
-        let Incoming { headers, caller, endpoint, now_secs, .. } = incoming;
-        let token = self.session(headers, caller, endpoint, *now_secs);
-        let token = token.map_err(|fault| (fault, incoming.guess))?;
+        let token = self.token(incoming).map_err(|fault| (fault, incoming.envelope.guess))?;
         let dialect = Dialect::new(token.revision);
-        let version = headers.version;
-        if !version.is_absent() && version.value().and_then(Revision::parse).is_none() {
-            return Err((RequestFault::LegacyVersionUnknown.into(), dialect));
-        }
         let Some(id) = id else {
             if incoming.method == CANCELLED {
                 self.cancel(token.nonce, incoming.params);
@@ -85,7 +81,54 @@ impl Sessions {
         };
         match incoming.method == PING {
             true => Ok(Turn::Answer { message: result_message(&id, "{}"), session: None }),
-            false => self.pending(incoming, id, dialect, Some(token.nonce)),
+            false => {
+                let streams = incoming.envelope.streams;
+                let asks = if streams { token.asks } else { Asks::NONE };
+                let from = From { dialect, asks, asked: Asking::InBetween };
+                self.pending(incoming, id, from, Some(token.nonce))
+            }
+        }
+    }
+
+    /// Takes in what a client says to a question of ours.
+    pub(super) fn answered(
+        &self,
+        envelope: &Envelope<'_>,
+        id: Option<Id>,
+        outcome: Outcome<'_>,
+    ) -> Result<Turn, Fault> {
+        let nonce = match envelope.via {
+            Via::Http(headers) => {
+                let Envelope { caller, endpoint, now_secs, .. } = *envelope;
+                // The modern era has no requests of servers: nothing can be an answer to one.
+                if headers.session.is_absent() && is_modern_version(headers) {
+                    return Ok(Turn::Accepted);
+                }
+                self.session(headers, caller, endpoint, now_secs)?.nonce
+            }
+            Via::Connection(connection) => connection.nonce,
+        };
+        if let Some(id) = id {
+            self.questions.answered(nonce, id, outcome);
+        }
+        Ok(Turn::Accepted)
+    }
+
+    /// What was agreed with the client of a message.
+    fn token(&self, incoming: &Incoming<'_>) -> Result<Token, Fault> {
+        let Envelope { via, caller, endpoint, now_secs, .. } = *incoming.envelope;
+        match via {
+            Via::Connection(connection) => {
+                connection.token().ok_or_else(|| RequestFault::EraUnknown.into())
+            }
+            Via::Http(headers) => {
+                let token = self.session(headers, caller, endpoint, now_secs)?;
+                let version = headers.version;
+                match version.is_absent() || version.value().and_then(Revision::parse).is_some() {
+                    true => Ok(token),
+                    false => Err(RequestFault::LegacyVersionUnknown.into()),
+                }
+            }
         }
     }
 
@@ -99,11 +142,23 @@ impl Sessions {
             return Err((fault, Dialect::new(Revision::NEWEST_LEGACY)));
         };
         let revision = Revision::negotiate_legacy(&requested);
-        let token = Token::new(revision, &incoming.caller, incoming.now_secs);
+        let asks = Asks::declared(member("capabilities"), revision);
+        let Envelope { via, caller, endpoint, now_secs, .. } = *incoming.envelope;
+        let token = Token::new(revision, asks, caller, now_secs);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
-        Ok(Turn::Answer {
-            message: result_message(&id, &Dialect::new(revision).initialize(&self.identity)),
-            session: Some(token.seal(&self.sealer, incoming.endpoint)),
+        let dialect = Dialect::new(revision);
+        let message = result_message(&id, &dialect.initialize(&self.identity));
+        Ok(match via {
+            Via::Http(_) => {
+                Turn::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
+            }
+            Via::Connection(connection) => {
+                let notices = connection.open(token).then(|| {
+                    let (changes, drain) = (self.router.changes(), self.drain.clone());
+                    Notices::new(changes, None, dialect, Audience::Connection, drain, None)
+                });
+                Turn::Opened { message, notices }
+            }
         })
     }
 
@@ -128,7 +183,7 @@ impl Sessions {
         token.ok_or_else(|| TransportFault::SessionUnknown.into())
     }
 
-    fn cancel(&self, session: Nonce, params: Option<Json<'_>>) {
+    pub(super) fn cancel(&self, session: Nonce, params: Option<Json<'_>>) {
         if let Some(id) = params.and_then(|p| p.get("requestId")).and_then(Id::read) {
             self.running.cancel(session, id);
         }

@@ -1,12 +1,14 @@
 //! The session layer: turns frames into calls and results into frames, so that past it nobody
 //! asks which era a client speaks.
 
+pub mod connection;
 pub mod dialect;
 mod ended;
 pub mod headers;
 mod legacy;
 mod modern;
 pub mod notices;
+mod questions;
 mod running;
 mod streams;
 mod token;
@@ -14,27 +16,32 @@ mod token;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Limits};
-use crate::domain::call::{Call, Request};
+use crate::domain::call::{Along, Asking, Call, Client, Request};
 use crate::domain::caller::Caller;
-use crate::domain::fault::{Fault, RequestFault, TransportFault, UpstreamFaultKind};
+use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id};
-use crate::domain::method::{DISCOVER, INITIALIZE, LISTEN, Method};
+use crate::domain::meta;
+use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, LISTEN, Method};
+use crate::domain::question::Asks;
 use crate::domain::revision::{Era, Revision};
 use crate::policy::Gate;
 use crate::router::Router;
+use crate::router::line::{Line, News};
 use crate::seal::Sealer;
+use connection::{Connection, ConnectionKind};
 use dialect::{Dialect, Identity, result_message};
 use ended::Ended;
 use headers::Headers;
 use notices::{Audience, Notices};
+use questions::{AskedQuestion, Questions};
 use running::{Running, RunningCall};
 use streams::Streams;
 use token::{Nonce, Token};
@@ -49,6 +56,7 @@ pub struct Sessions {
     discover_ttl: Duration,
     ended: Arc<Ended>,
     running: Running,
+    questions: Questions,
     streams: Streams,
     /// Calls that go on without their client.
     tasks: TaskTracker,
@@ -66,6 +74,9 @@ pub enum Turn {
         /// The id of the session that this answer opens.
         session: Option<String>,
     },
+    /// The answer to the handshake of a connection; the notices that follow on it, if this was the
+    /// first one.
+    Opened { message: String, notices: Option<Notices> },
     /// A call that is to be performed.
     Pending(Pending),
     /// A subscription that was opened.
@@ -79,7 +90,31 @@ pub struct Pending {
     pub id: Id,
     pub dialect: Dialect,
     call: Call,
+    /// The session or connection that it belongs to, where there is one.
+    nonce: Option<Nonce>,
     running: Option<RunningCall>,
+    /// What the client calls its progress.
+    progress_token: Option<Id>,
+}
+
+/// Where a message comes from.
+pub struct Envelope<'a> {
+    pub via: Via<'a>,
+    pub caller: &'a Caller,
+    pub endpoint: &'a str,
+    /// Time since the Unix epoch.
+    pub now_secs: u64,
+    /// How the client is written to as long as no more is known than the head of its request.
+    pub guess: Dialect,
+    /// Whether the client takes a stream of messages before its answer.
+    pub streams: bool,
+}
+
+/// How a message came.
+#[derive(Clone, Copy)]
+pub enum Via<'a> {
+    Http(&'a Headers<'a>),
+    Connection(&'a Connection),
 }
 
 /// A message that is refused.
@@ -124,6 +159,7 @@ impl Sessions {
             discover_ttl: config.listing.ttl_max,
             ended: Arc::new(Ended::new(server.limits.deleted_sessions)),
             running: Running::default(),
+            questions: Questions::default(),
             streams: Streams::default(),
             tasks,
             drain,
@@ -135,77 +171,74 @@ impl Sessions {
         self.gate.authenticate()
     }
 
-    /// Reads a body. `now_secs` is the time since the Unix epoch, `guess` what [`Sessions::dialect_of`]
-    /// makes of the headers.
-    pub fn read(
-        &self,
-        headers: &Headers<'_>,
-        body: &[u8],
-        caller: &Caller,
-        endpoint: &str,
-        now_secs: u64,
-        guess: Dialect,
-    ) -> Result<Turn, Refusal> {
-        let refuse = |id, fault| Refusal { fault, id, dialect: guess };
-        let message = Json::parse(body, self.limits.json_depth);
-        let message = message.map_err(|e| refuse(None, e.into()))?;
+    /// Reads a body: a message, or an array of them.
+    pub fn read(&self, body: &[u8], envelope: &Envelope<'_>) -> Result<Turn, Refusal> {
+        let guess = envelope.guess;
+        let refuse = |fault: Fault| Refusal { fault, id: None, dialect: guess };
+        let message = Json::parse(body, self.limits.json_depth).map_err(|e| refuse(e.into()))?;
         if message.kind() != JsonKind::Array {
-            return self.read_one(headers, message, caller, endpoint, now_secs, guess);
+            return self.read_one(message, envelope);
         }
         let count = message.elements().take(self.limits.batch_items + 1).count();
-        if !guess.takes_batches() || count == 0 || count > self.limits.batch_items {
-            return Err(refuse(None, RequestFault::BatchUnsupported.into()));
-        }
         let initializes = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(INITIALIZE));
-        if message.elements().any(initializes) {
-            return Err(refuse(None, RequestFault::BatchUnsupported.into()));
+        if !guess.takes_batches()
+            || count == 0
+            || count > self.limits.batch_items
+            || message.elements().any(initializes)
+        {
+            return Err(refuse(RequestFault::BatchUnsupported.into()));
         }
-        self.session(headers, caller, endpoint, now_secs).map_err(|fault| refuse(None, fault))?;
-        let read = |item| self.read_one(headers, item, caller, endpoint, now_secs, guess);
+        if let Via::Http(headers) = envelope.via {
+            let Envelope { caller, endpoint, now_secs, .. } = *envelope;
+            self.session(headers, caller, endpoint, now_secs).map_err(refuse)?;
+        }
+        // The answers are one message, before which nothing can be said.
+        let envelope = Envelope { streams: false, ..*envelope };
+        let read = |item| self.read_one(item, &envelope);
         Ok(Turn::Batch(message.elements().map(read).collect()))
     }
 
     /// Reads one message, alone or of a batch.
-    fn read_one(
-        &self,
-        headers: &Headers<'_>,
-        message: Json<'_>,
-        caller: &Caller,
-        endpoint: &str,
-        now_secs: u64,
-        guess: Dialect,
-    ) -> Result<Turn, Refusal> {
+    fn read_one(&self, message: Json<'_>, envelope: &Envelope<'_>) -> Result<Turn, Refusal> {
+        let guess = envelope.guess;
         let refuse = |id, fault| Refusal { fault, id, dialect: guess };
         let frame = Frame::read_strict(message).map_err(|e| refuse(e.id.clone(), e.into()))?;
         let (id, method, params) = match frame {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
-            Frame::Response { .. } => (None, "".into(), None),
+            Frame::Response { id, outcome } => {
+                return self.answered(envelope, id, outcome).map_err(|fault| refuse(None, fault));
+            }
         };
-        let caller = caller.clone();
         let method = &*method;
-        let incoming = Incoming { headers, caller, endpoint, now_secs, guess, method, params };
-        let turn = match era(headers, method, params) {
+        let incoming = Incoming { envelope, method, params };
+        let turn = match era(envelope.via, method, params) {
             Some(Era::Modern) => self.modern(&incoming, id.clone()),
             Some(Era::Legacy) => self.legacy(&incoming, id.clone()),
+            // Notifications of a connection need no era.
+            None if id.is_none() && matches!(envelope.via, Via::Connection(_)) => {
+                self.modern(&incoming, None)
+            }
             None => Err((RequestFault::EraUnknown.into(), guess)),
         };
         turn.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
     }
 
     /// Performs a call. In the eras where going away is not cancelling, the call goes on by itself
-    /// when this future is dropped. `slot` is held as long as the call runs.
+    /// when this future is dropped. `slot` is held as long as the call runs; messages that come
+    /// before the answer go to `told`.
     pub fn perform(
         self: Arc<Self>,
         pending: Pending,
         slot: Slot,
+        told: mpsc::Sender<String>,
         now_secs: u64,
     ) -> impl Future<Output = Ending> + Send + 'static {
         let cancels = pending.dialect.cancels_on_disconnect();
         let tasks = self.tasks.clone();
         let running = async move {
             let _slot = slot;
-            self.run(pending, now_secs).await
+            self.run(pending, told, now_secs).await
         };
         // Spawned here and not when it is first awaited, so that the calls of a batch run at once.
         let call = match cancels {
@@ -231,23 +264,40 @@ impl Sessions {
 
     fn modern(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
         let dialect = Dialect::new(Revision::NEWEST_MODERN);
+        let (headers, connection) = match incoming.envelope.via {
+            Via::Http(headers) => (Some(headers), None),
+            Via::Connection(connection) => (None, Some(connection)),
+        };
         let Some(id) = id else {
+            // Over HTTP closing the stream cancels, here a message does.
+            if let Some(connection) = connection.filter(|_| incoming.method == CANCELLED) {
+                self.cancel(connection.nonce, incoming.params);
+            }
             return Ok(Turn::Accepted);
         };
-        let revision = modern::check(incoming.headers, incoming.method, incoming.params);
-        let dialect = Dialect::new(revision.map_err(|fault| (fault, dialect))?);
+        let client = modern::check(headers, incoming.method, incoming.params);
+        let client = client.map_err(|fault| (fault, dialect))?;
+        let dialect = Dialect::new(client.revision);
+        let nonce = connection.map(|connection| connection.nonce);
         if incoming.method == DISCOVER {
             let result = dialect.discover(&self.identity, self.discover_ttl.as_millis());
             return Ok(Turn::Answer { message: result_message(&id, &result), session: None });
         }
         if incoming.method == LISTEN {
-            return Ok(Turn::Listen(self.listen(incoming, id, dialect)?));
+            return Ok(Turn::Listen(self.listen(incoming, id, dialect, nonce)?));
         }
-        self.pending(incoming, id, dialect, None)
+        let from = From { dialect, asks: client.asks, asked: Asking::ByAnswer };
+        self.pending(incoming, id, from, nonce)
     }
 
     /// A subscription to what we have of what was asked for (2026-07-28, subscriptions).
-    fn listen(&self, incoming: &Incoming<'_>, id: Id, dialect: Dialect) -> Result<Notices, Fallen> {
+    fn listen(
+        &self,
+        incoming: &Incoming<'_>,
+        id: Id,
+        dialect: Dialect,
+        nonce: Option<Nonce>,
+    ) -> Result<Notices, Fallen> {
         let filter = incoming.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
         let Some(filter) = filter else {
             let fault = Fault::invalid_params("`notifications` must be an object");
@@ -256,43 +306,55 @@ impl Sessions {
         let wants = filter.get("promptsListChanged").and_then(Json::as_bool) == Some(true);
         let result = dialect.listen_result(&id, &self.identity);
         let result = result_message(&id, &result);
-        let audience = Audience::Subscription { id, wants, result };
+        let running = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
+        let audience = Audience::Subscription { id, wants, result, running };
         let (changes, drain) = (self.router.changes(), self.drain.clone());
         Ok(Notices::new(changes, None, dialect, audience, drain, None))
     }
 
-    /// A call that is known and well formed.
+    /// A call that is known and well formed, of the session or connection `nonce`.
     fn pending(
         &self,
         incoming: &Incoming<'_>,
         id: Id,
-        dialect: Dialect,
-        session: Option<Nonce>,
+        from: From,
+        nonce: Option<Nonce>,
     ) -> Result<Turn, Fallen> {
-        let request = Method::parse(incoming.method)
+        let Incoming { envelope, method, params } = *incoming;
+        let From { dialect, asks, asked } = from;
+        let request = Method::parse(method)
             .ok_or_else(|| RequestFault::MethodNotFound.into())
-            .and_then(|method| Request::read(method, incoming.params));
+            .and_then(|method| Request::read(method, params));
         let request = request.map_err(|fault| (fault, dialect))?;
-        let running = match session {
-            None => None,
-            Some(nonce) => {
-                let running = self.running.start(nonce, id.clone());
-                Some(running.ok_or((RequestFault::IdInUse.into(), dialect))?)
-            }
+        let running = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
+        let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
+        let progress_token = token.filter(|_| envelope.streams).and_then(Id::read);
+        let call = Call {
+            caller: envelope.caller.clone(),
+            endpoint: envelope.endpoint.to_owned(),
+            client: Client { asks, asked, progress: progress_token.is_some() },
+            along: Along::read(params, |name| match envelope.via {
+                Via::Http(headers) => headers.trace(name),
+                Via::Connection(_) => None,
+            }),
+            request,
         };
-        let caller = incoming.caller.clone();
-        let call = Call { caller, endpoint: incoming.endpoint.to_owned(), request };
-        Ok(Turn::Pending(Pending { id, dialect, call, running }))
+        Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, progress_token }))
     }
 
-    async fn run(&self, pending: Pending, now_secs: u64) -> Ending {
-        let Pending { dialect, call, running, .. } = pending;
+    /// Notes a call that can be cancelled by its id, which may run once only.
+    fn start(&self, nonce: Option<Nonce>, id: &Id) -> Result<Option<RunningCall>, Fault> {
+        let start = |nonce| self.running.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
+        Ok(nonce.map(start).transpose()?)
+    }
+
+    async fn run(&self, pending: Pending, told: mpsc::Sender<String>, now_secs: u64) -> Ending {
+        let Pending { dialect, call, nonce, running, progress_token, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
-        let answer = async {
+        let (line, mut news) = Line::new();
+        let answer = async move {
             let permitted = self.gate.admit(call)?;
-            let routed = timeout_at(deadline, self.router.route(permitted, deadline, now_secs));
-            let late = |_| Fault::upstream("", UpstreamFaultKind::Timeout);
-            let reply = routed.await.map_err(late)??;
+            let reply = self.router.route(permitted, &line, deadline, now_secs).await?;
             Ok(dialect.reply(&reply, &self.identity))
         };
         let cancelled = async {
@@ -301,12 +363,85 @@ impl Sessions {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let mut teller = Teller {
+            dialect,
+            told,
+            nonce: nonce.unwrap_or_default(),
+            progress_token,
+            progress: f64::NEG_INFINITY,
+            questions: &self.questions,
+            asked: Vec::new(),
+        };
+        let ending = tokio::select! {
             biased;
+            () = teller.tell_all(&mut news) => Ending::Fault(Fault::Internal),
             answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
-            () = cancelled => Ending::Cancelled,
+            () = cancelled => return Ending::Cancelled,
+        };
+        // What was said right before the answer goes out before it.
+        while let Ok(last) = news.try_recv() {
+            teller.tell(last).await;
+        }
+        ending
+    }
+}
+
+/// Writes what is said before an answer.
+struct Teller<'a> {
+    dialect: Dialect,
+    told: mpsc::Sender<String>,
+    nonce: Nonce,
+    progress_token: Option<Id>,
+    /// The last that was told: it must increase with each notification (2025-11-25, progress).
+    progress: f64,
+    questions: &'a Questions,
+    asked: Vec<AskedQuestion>,
+}
+
+impl Teller<'_> {
+    /// Tells until there can be no more; the line is open as long as the call runs.
+    async fn tell_all(&mut self, news: &mut mpsc::Receiver<News>) {
+        while let Some(news) = news.recv().await {
+            self.tell(news).await;
+        }
+        std::future::pending().await
+    }
+
+    async fn tell(&mut self, news: News) {
+        let dialect = self.dialect;
+        let message = match news {
+            News::Progress(params) => self.progress(params.json()),
+            News::PageDone(params) => dialect.page_done(params.json()),
+            News::Question { question, asker, answer } => {
+                let text = question.clone();
+                let asked = self.questions.ask(self.nonce, question, answer);
+                let message = dialect.question(asked.id(), &text, &asker);
+                self.asked.push(asked);
+                Some(message)
+            }
+        };
+        if let Some(message) = message
+            && self.told.send(message).await.is_err()
+        {
+            // Nobody reads: whoever waits for an answer is told at once.
+            self.asked.clear();
         }
     }
+
+    fn progress(&mut self, params: Json<'_>) -> Option<String> {
+        let progress: f64 = params.get("progress")?.text().parse().ok()?;
+        let token = self.progress_token.as_ref()?;
+        let is_more = progress > self.progress;
+        self.progress = self.progress.max(progress);
+        is_more.then(|| self.dialect.progress(token, params))
+    }
+}
+
+/// Who makes a call, as far as it concerns the way back.
+struct From {
+    dialect: Dialect,
+    asks: Asks,
+    asked: Asking,
 }
 
 /// Where a call runs: in the future of its client, or in a task of its own.
@@ -320,26 +455,22 @@ type Fallen = (Fault, Dialect);
 
 /// One message with all that came with it.
 struct Incoming<'a> {
-    headers: &'a Headers<'a>,
-    caller: Caller,
-    endpoint: &'a str,
-    now_secs: u64,
-    /// How the client is written to as long as no more is known than its headers.
-    guess: Dialect,
+    envelope: &'a Envelope<'a>,
     method: &'a str,
     params: Option<Json<'a>>,
 }
 
 /// Which era a message belongs to; the first sign counts.
-fn era(headers: &Headers<'_>, method: &str, params: Option<Json<'_>>) -> Option<Era> {
-    if modern::is_modern(params) {
-        Some(Era::Modern)
-    } else if method == INITIALIZE || !headers.session.is_absent() {
-        Some(Era::Legacy)
-    } else if is_modern_version(headers) {
-        Some(Era::Modern)
-    } else {
-        None
+fn era(via: Via<'_>, method: &str, params: Option<Json<'_>>) -> Option<Era> {
+    let is_modern = modern::is_modern(params);
+    match via {
+        Via::Http(_) if is_modern => Some(Era::Modern),
+        Via::Connection(c) if is_modern && c.kind == ConnectionKind::Stdio => Some(Era::Modern),
+        _ if method == INITIALIZE => Some(Era::Legacy),
+        Via::Http(headers) if !headers.session.is_absent() => Some(Era::Legacy),
+        Via::Http(headers) if is_modern_version(headers) => Some(Era::Modern),
+        Via::Connection(connection) => connection.token().map(|_| Era::Legacy),
+        Via::Http(_) => None,
     }
 }
 

@@ -4,39 +4,52 @@ use super::headers::{Field, Headers};
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::Json;
 use crate::domain::method::Method;
+use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 use crate::domain::{mcp_name, meta};
 
+/// What a request says about its client.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Client {
+    pub revision: Revision,
+    pub asks: Asks,
+}
+
 /// Checks head against body in the order that the specification gives (Streamable HTTP, standard
 /// headers): the required headers are there, the metadata is there, both say the same, and the
-/// version is one that is served.
+/// version is one that is served. Where there are no headers, only the metadata is checked.
 pub fn check(
-    headers: &Headers<'_>,
+    headers: Option<&Headers<'_>>,
     method: &str,
     params: Option<Json<'_>>,
-) -> Result<Revision, Fault> {
+) -> Result<Client, Fault> {
     let is_get = Method::parse(method) == Some(Method::Get);
-    present(headers.version, VERSION)?;
-    present(headers.method, METHOD)?;
-    if is_get {
-        present(headers.name, NAME)?;
+    if let Some(headers) = headers {
+        present(headers.version, VERSION)?;
+        present(headers.method, METHOD)?;
+        if is_get {
+            present(headers.name, NAME)?;
+        }
     }
 
     let request_meta = params.and_then(|p| p.get("_meta")).filter(|m| m.is_object());
     let member = |key| request_meta.and_then(|m| m.get(key));
     let version = member(meta::PROTOCOL_VERSION).and_then(Json::as_str);
     let version = version.ok_or(RequestFault::MetaMissing { key: meta::PROTOCOL_VERSION })?;
-    if !member(meta::CLIENT_CAPABILITIES).is_some_and(Json::is_object) {
+    let capabilities = member(meta::CLIENT_CAPABILITIES).filter(|c| c.is_object());
+    if capabilities.is_none() {
         return Err(RequestFault::MetaMissing { key: meta::CLIENT_CAPABILITIES }.into());
     }
 
-    equal(headers.version, &version, VERSION)?;
-    equal(headers.method, method, METHOD)?;
-    if is_get {
-        let name = params.and_then(|p| p.get("name")).and_then(Json::as_str).unwrap_or_default();
-        let decoded = headers.name.value().and_then(mcp_name::decode);
-        if decoded.as_deref() != Some(&*name) {
-            return Err(RequestFault::HeaderMismatch { header: NAME }.into());
+    if let Some(headers) = headers {
+        equal(headers.version, &version, VERSION)?;
+        equal(headers.method, method, METHOD)?;
+        if is_get {
+            let name = params.and_then(|p| p.get("name")).and_then(Json::as_str);
+            let decoded = headers.name.value().and_then(mcp_name::decode);
+            if decoded.as_deref() != Some(&*name.unwrap_or_default()) {
+                return Err(RequestFault::HeaderMismatch { header: NAME }.into());
+            }
         }
     }
 
@@ -44,7 +57,7 @@ pub fn check(
     let requested = version.into_owned();
     let revision = served.ok_or(RequestFault::UnsupportedVersion { requested })?;
     check_log_level(member(meta::LOG_LEVEL))?;
-    Ok(revision)
+    Ok(Client { revision, asks: Asks::declared(capabilities, revision) })
 }
 
 /// Whether a body speaks the modern way, whatever its headers say.
@@ -101,7 +114,8 @@ mod tests {
     }
 
     fn run(headers: Headers<'_>, params: &str) -> Result<Revision, Fault> {
-        check(&headers, "prompts/get", Some(Json::parse(params.as_bytes(), 64).unwrap()))
+        let params = Json::parse(params.as_bytes(), 64).unwrap();
+        check(Some(&headers), "prompts/get", Some(params)).map(|client| client.revision)
     }
 
     fn mismatch(header: &'static str) -> Result<Revision, Fault> {

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dialect::Dialect;
 use super::ended::Ended;
+use super::running::RunningCall;
 use super::streams::StreamPlace;
 use super::token::Nonce;
 use crate::domain::jsonrpc::Id;
@@ -45,8 +46,17 @@ pub struct Notices {
 pub(super) enum Audience {
     /// A legacy GET stream.
     Session { ids: EventIds, place: StreamPlace, nonce: Nonce, ended: Arc<Ended> },
+    /// A connection that lasts (stdio, HTTP+SSE): everything goes down the same way.
+    Connection,
     /// `subscriptions/listen`; `wants` is false when nothing that we have was asked for.
-    Subscription { id: Id, wants: bool, result: String },
+    Subscription {
+        id: Id,
+        wants: bool,
+        result: String,
+        /// Present where no stream of its own can be closed: the end is told by a message of its
+        /// own, and the client cancels by one.
+        running: Option<RunningCall>,
+    },
 }
 
 /// Makes event ids: unique by a nonce of the stream and a counter, carrying the digest of the list
@@ -106,7 +116,12 @@ impl Notices {
             let session_ended = async {
                 match &self.audience {
                     Audience::Session { nonce, ended, .. } => ended.wait_for(nonce).await,
-                    Audience::Subscription { .. } => std::future::pending().await,
+                    Audience::Subscription { running: Some(running), .. } => {
+                        running.cancelled().await;
+                    }
+                    Audience::Connection | Audience::Subscription { running: None, .. } => {
+                        std::future::pending::<()>().await;
+                    }
                 }
             };
             tokio::select! {
@@ -125,7 +140,7 @@ impl Notices {
                 let id = Some(ids.next(&self.told.unwrap_or_default()));
                 self.opening.push_back(Notice { id, message: String::new() });
             }
-            Audience::Session { .. } => {}
+            Audience::Session { .. } | Audience::Connection => {}
             Audience::Subscription { id, wants, .. } => {
                 let message = self.dialect.acknowledged(id, *wants);
                 self.opening.push_back(Notice { id: None, message });
@@ -145,6 +160,9 @@ impl Notices {
                 let message = self.dialect.list_changed(None);
                 Some(Notice { id: Some(ids.next(&digest)), message })
             }
+            Audience::Connection => {
+                Some(Notice { id: None, message: self.dialect.list_changed(None) })
+            }
             Audience::Subscription { id, wants, .. } => {
                 wants.then(|| Notice { id: None, message: self.dialect.list_changed(Some(id)) })
             }
@@ -154,10 +172,16 @@ impl Notices {
     /// The end at drain: a subscription gets its result, a legacy stream just ends.
     fn close(&mut self) -> Option<Notice> {
         self.is_over = true;
-        match &self.audience {
-            Audience::Session { .. } => None,
-            Audience::Subscription { result, .. } => {
-                Some(Notice { id: None, message: result.clone() })
+        let Audience::Subscription { id, result, running, .. } = &self.audience else {
+            return None;
+        };
+        let notice = |message| Notice { id: None, message };
+        let result = notice(result.clone());
+        match running {
+            None => Some(result),
+            Some(_) => {
+                self.opening.push_back(result);
+                Some(notice(self.dialect.cancelled(id)))
             }
         }
     }
@@ -185,6 +209,7 @@ impl EventIds {
 mod tests {
     use std::time::Duration;
 
+    use super::super::running::Running;
     use super::super::streams::Streams;
     use super::*;
     use crate::domain::revision::Revision;
@@ -192,6 +217,31 @@ mod tests {
 
     fn sealer() -> Arc<Sealer> {
         Arc::new(Sealer::new(&SealKeys::ephemeral()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l7_where_no_stream_can_be_closed_the_end_is_told_before_the_result() {
+        let (changes, _) = watch::channel(Some([0; 32]));
+        let running = Running::default();
+        let subscription = |id: u64| Audience::Subscription {
+            id: Id::number(id),
+            wants: true,
+            result: "the result".to_owned(),
+            running: running.start([1; 16], Id::number(id)),
+        };
+        let revision = Revision::V2026_07_28;
+        let mut drained = notices(&changes, None, revision, subscription(7));
+        let mut cancelled = notices(&changes, None, revision, subscription(8));
+        for notices in [&mut drained, &mut cancelled] {
+            assert!(notices.next().await.unwrap().message.contains("acknowledged"));
+        }
+        running.cancel([1; 16], Id::number(8));
+        assert_eq!(cancelled.next().await, None, "nothing more for one that is not wanted");
+        drained.drain.cancel();
+        let told = drained.next().await.unwrap().message;
+        assert!(told.contains("notifications/cancelled") && told.contains("\"requestId\":7"));
+        assert_eq!(drained.next().await.unwrap().message, "the result");
+        assert_eq!(drained.next().await, None);
     }
 
     fn session(sealer: &Arc<Sealer>, ended: &Arc<Ended>) -> Audience {
@@ -278,6 +328,7 @@ mod tests {
             id: Id::number(7),
             wants,
             result: "the result".to_owned(),
+            running: None,
         };
         let revision = Revision::V2026_07_28;
         let mut all = notices(&changes, None, revision, subscription(true));

@@ -2,6 +2,7 @@
 //! with the same key can read it.
 
 use crate::domain::caller::Caller;
+use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 use crate::seal::{Kind, Sealer, random};
 
@@ -9,6 +10,8 @@ use crate::seal::{Kind, Sealer, random};
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Token {
     pub revision: Revision,
+    /// What its client said that it can be asked.
+    pub asks: Asks,
     /// Seconds since the Unix epoch.
     pub issued_at: u64,
     /// Tells sessions apart.
@@ -20,14 +23,14 @@ pub struct Token {
 pub type Nonce = [u8; 16];
 
 impl Token {
-    pub fn new(revision: Revision, caller: &Caller, now_secs: u64) -> Self {
+    pub fn new(revision: Revision, asks: Asks, caller: &Caller, now_secs: u64) -> Self {
         let caller = caller.id().to_owned();
-        Self { revision, issued_at: now_secs, nonce: random(), caller }
+        Self { revision, asks, issued_at: now_secs, nonce: random(), caller }
     }
 
     /// The session id: visible ASCII of at most 512 bytes.
     pub fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
-        let mut plain = vec![self.revision as u8];
+        let mut plain = vec![self.revision as u8, self.asks.bits()];
         plain.extend_from_slice(&self.issued_at.to_be_bytes());
         plain.extend_from_slice(&self.nonce);
         plain.extend_from_slice(self.caller.as_bytes());
@@ -37,11 +40,12 @@ impl Token {
     /// Reads a session id; nothing if it is not one of ours for this endpoint.
     pub fn open(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Self> {
         let plain = sealer.open(Kind::Session, endpoint, id)?;
-        let (&revision, rest) = plain.split_first()?;
+        let (&[revision, asks], rest) = plain.split_first_chunk()?;
         let (issued_at, rest) = rest.split_first_chunk::<8>()?;
         let (nonce, caller) = rest.split_first_chunk::<16>()?;
         Some(Self {
             revision: Revision::ALL.into_iter().find(|r| *r as u8 == revision)?,
+            asks: Asks::from_bits(asks),
             issued_at: u64::from_be_bytes(*issued_at),
             nonce: *nonce,
             caller: String::from_utf8(caller.to_vec()).ok()?,
@@ -58,13 +62,13 @@ mod tests {
     fn a_session_id_reads_back_on_every_replica_and_nowhere_else() {
         let keys = || SealKeys::new(vec![[1; 32]]).unwrap();
         let (here, there) = (Sealer::new(&keys()), Sealer::new(&keys()));
-        let token = Token::new(Revision::V2025_06_18, &Caller::new("a"), 7);
+        let token = Token::new(Revision::V2025_06_18, Asks::FORM, &Caller::new("a"), 7);
         let id = token.seal(&here, "/mcp");
         assert!(id.len() <= 512 && id.bytes().all(|b| b.is_ascii_graphic()));
         assert_eq!(Token::open(&there, "/mcp", &id), Some(token.clone()));
         assert_eq!(Token::open(&there, "/mcp/x", &id), None);
         assert_eq!(Token::open(&Sealer::new(&SealKeys::ephemeral()), "/mcp", &id), None);
-        let another = Token::new(Revision::V2025_06_18, &Caller::new("a"), 7);
+        let another = Token::new(Revision::V2025_06_18, Asks::FORM, &Caller::new("a"), 7);
         assert_ne!(token.nonce, another.nonce);
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::domain::document::Document;
 use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
-use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::json::{Json, Kind as JsonKind, write_str};
 use crate::domain::jsonrpc::{Frame, Id, Outcome};
 use crate::domain::method::{CANCELLED, PING};
 use crate::domain::name::is_hidden;
+use crate::domain::question::Answer;
 
 /// Depth of what upstreams send. Definitions and results are shallow; `_meta` is theirs to nest.
 const DEPTH: usize = 64;
@@ -57,15 +58,51 @@ pub fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
     }
 }
 
-/// Our answer to a request of an upstream: we are there, and do nothing else for it.
+/// Our answer to a request of an upstream that is no question: we are there, and do nothing else
+/// for it.
 pub fn to_request(id: &Id, method: &str) -> String {
     match method {
-        PING => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#),
-        _ => format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32601,"message":"not offered"}}}}"#
-        ),
+        PING => to_question(id, r#""result":{}"#),
+        _ => not_offered(id),
     }
 }
+
+/// The answer to a question that the upstream was not offered to ask.
+pub fn not_offered(id: &Id) -> String {
+    refusal(id, METHOD_NOT_FOUND, "not offered")
+}
+
+/// The answer to a question that is none.
+pub fn malformed(id: &Id, what: &str) -> String {
+    refusal(id, INVALID_PARAMS, what)
+}
+
+/// The answer to a question that nobody answers.
+pub fn unanswered(id: &Id) -> String {
+    refusal(id, INTERNAL_ERROR, "nobody answers")
+}
+
+/// What the client said, for the upstream that asked.
+pub fn from_client(id: &Id, answer: &Answer) -> String {
+    match answer {
+        Answer::Result(result) => to_question(id, &format!("\"result\":{}", result.json().text())),
+        Answer::Error { code, message } => refusal(id, *code, message),
+    }
+}
+
+fn refusal(id: &Id, code: i64, message: &str) -> String {
+    let mut text = String::new();
+    write_str(message, &mut text);
+    to_question(id, &format!(r#""error":{{"code":{code},"message":{text}}}"#))
+}
+
+fn to_question(id: &Id, outcome: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},{outcome}}}"#)
+}
+
+const METHOD_NOT_FOUND: i64 = -32601;
+const INVALID_PARAMS: i64 = -32602;
+const INTERNAL_ERROR: i64 = -32603;
 
 /// Tells an upstream that nobody waits for the answer to a request any more.
 pub fn cancellation(id: &Id) -> String {
@@ -74,9 +111,15 @@ pub fn cancellation(id: &Id) -> String {
 
 fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
     let message = message.and_then(Json::as_str).unwrap_or_default();
-    let data = data.map(|d| d.text().to_owned()).filter(|d| d.len() <= EXCERPT && is_plain(d));
+    // Pages to visit are the point of this one.
+    let most = if code == URL_ELICITATION_REQUIRED { MAX_ELICITATIONS } else { EXCERPT };
+    let data = data.map(|d| d.text().to_owned()).filter(|d| d.len() <= most && is_plain(d));
     Kind::Error { code, message: excerpt(&message), data }
 }
+
+/// 2025-11-25: the user has to visit pages first, which the error names.
+pub const URL_ELICITATION_REQUIRED: i64 = -32042;
+const MAX_ELICITATIONS: usize = 16 << 10;
 
 /// Whether JSON text holds nothing that a reader would not see, escaped or not.
 fn is_plain(text: &str) -> bool {

@@ -7,13 +7,16 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
+use super::asides::Mailbox;
 use super::http::Endpoint;
 use super::library::{Snapshot, Watch};
 use super::peer::Peer;
+use super::sse::EventLine;
 use super::stdio::Child;
 use super::wire::Wire;
 use crate::config::{Stdio, Transport, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 
 /// What wakes a driver before its time.
@@ -47,7 +50,7 @@ impl Connector {
     /// When the upstream can never be reached as it is configured.
     pub fn new(upstream: Arc<Upstream>, wake: Wake, tasks: TaskTracker) -> Result<Self, String> {
         let kept = match &upstream.transport {
-            Transport::Http(http) => {
+            Transport::Http(http) | Transport::Sse(http) => {
                 Kept::Http(Arc::new(Endpoint::new(http, &upstream.settings, tasks.clone())?))
             }
             Transport::Library(folder) => {
@@ -68,8 +71,10 @@ impl Connector {
         let connecting = async {
             match (&self.upstream.transport, &self.kept) {
                 (Transport::Http(http), Kept::Http(endpoint)) => {
-                    let wire = Wire::Http(endpoint.clone());
-                    Peer::open(wire, http.revision, settings.walk_timeout).await
+                    self.connect_http(endpoint, http.revision).await
+                }
+                (Transport::Sse(_), Kept::Http(endpoint)) => {
+                    self.connect_sse(endpoint, Asks::NONE).await
                 }
                 (Transport::Stdio(stdio), _) => self.connect_child(stdio).await,
                 (Transport::Library(folder), _) => {
@@ -79,10 +84,54 @@ impl Connector {
                     let loaded = tokio::task::spawn_blocking(load).await;
                     loaded.unwrap_or(Err(Kind::Reset)).map(Peer::Library)
                 }
-                (Transport::Http(_), _) => Err(Kind::Reset),
+                (Transport::Http(_) | Transport::Sse(_), _) => Err(Kind::Reset),
             }
         };
         timeout(settings.walk_timeout, connecting).await.unwrap_or(Err(Kind::Timeout))
+    }
+
+    /// Opens a connection like another one, within `walk_timeout`, on which `asks` may be asked.
+    pub async fn connect_asking(&self, like: &Peer, asks: Asks) -> Result<Peer, Kind> {
+        let (settings, (revision, _)) = (&self.upstream.settings, like.describe());
+        let connecting = async {
+            match (like.wire(), &self.kept, &self.upstream.transport) {
+                (Some(Wire::Http { .. }), Kept::Http(endpoint), _) => {
+                    Peer::open(http(endpoint), revision, settings.walk_timeout, asks).await
+                }
+                (Some(Wire::Sse(_)), Kept::Http(endpoint), _) => {
+                    self.connect_sse(endpoint, asks).await
+                }
+                (Some(Wire::Stdio(_)), _, Transport::Stdio(stdio)) => {
+                    // Its notices only repeat those of the child that is listed.
+                    let child = Child::spawn(stdio, settings, Arc::default(), &self.tasks)?;
+                    Peer::open(Wire::Stdio(child), revision, settings.probe, asks).await
+                }
+                _ => Err(Kind::Reset),
+            }
+        };
+        timeout(settings.walk_timeout, connecting).await.unwrap_or(Err(Kind::Timeout))
+    }
+
+    /// Finds out how an endpoint is spoken to. One that takes no `initialize` may be the stream of
+    /// the older transport (2025-11-25, transports, backwards compatibility).
+    async fn connect_http(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        revision: Option<Revision>,
+    ) -> Result<Peer, Kind> {
+        let probe = self.upstream.settings.walk_timeout;
+        let refusal = match Peer::open(http(endpoint), revision, probe, Asks::NONE).await {
+            Err(kind @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. })) => kind,
+            opened => return opened,
+        };
+        self.connect_sse(endpoint, Asks::NONE).await.map_err(|_| refusal)
+    }
+
+    async fn connect_sse(&self, endpoint: &Arc<Endpoint>, asks: Asks) -> Result<Peer, Kind> {
+        let changed = self.wake.changed.clone();
+        let line = EventLine::open(endpoint.clone(), changed, &self.tasks).await?;
+        let probe = self.upstream.settings.walk_timeout;
+        Peer::open(Wire::Sse(line), Some(Revision::NEWEST_LEGACY), probe, asks).await
     }
 
     /// Starts a child. One that dies of the first question is started again and asked in the old
@@ -93,11 +142,17 @@ impl Connector {
             let changed = self.wake.changed.clone();
             Child::spawn(stdio, settings, changed, &self.tasks).map(Wire::Stdio)
         };
-        match Peer::open(spawn()?, stdio.revision, settings.probe).await {
+        match Peer::open(spawn()?, stdio.revision, settings.probe, Asks::NONE).await {
             Err(Kind::Reset) if stdio.revision.is_none() => {
-                Peer::open(spawn()?, Some(Revision::NEWEST_LEGACY), settings.probe).await
+                let legacy = Some(Revision::NEWEST_LEGACY);
+                Peer::open(spawn()?, legacy, settings.probe, Asks::NONE).await
             }
             opened => opened,
         }
     }
+}
+
+fn http(endpoint: &Arc<Endpoint>) -> Wire {
+    // Its notices come on a stream of their own, which is read for them.
+    Wire::Http { endpoint: endpoint.clone(), mailbox: Mailbox::new(Arc::default()) }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::backoff::{Backoff, jittered};
@@ -48,9 +47,10 @@ pub enum Link {
 pub(super) struct Driver {
     pub index: usize,
     pub upstream: Arc<Upstream>,
+    /// Or why the upstream can never be reached as it is configured.
+    pub connector: Result<Arc<Connector>, String>,
     pub link: watch::Sender<Link>,
     pub wake: Wake,
-    pub tasks: TaskTracker,
     pub reports: mpsc::Sender<Report>,
     pub shutdown: CancellationToken,
     /// Whether the upstream says when its list changes, at present.
@@ -86,10 +86,9 @@ impl Driver {
 
     async fn drive(&self) {
         let (mut backoff, mut flaps) = (Backoff::default(), Backoff::default());
-        let (upstream, tasks) = (self.upstream.clone(), self.tasks.clone());
-        let connector = match Connector::new(upstream, self.wake.clone(), tasks) {
+        let connector = match &self.connector {
             Ok(connector) => connector,
-            Err(reason) => return self.give_up(Kind::Unavailable(reason)).await,
+            Err(reason) => return self.give_up(Kind::Unavailable(reason.clone())).await,
         };
         loop {
             match connector.connect().await {
@@ -244,7 +243,7 @@ impl Driver {
                 let _ = timeout(wait, self.wake.changed.notified()).await;
             }
             // What a failing upstream says must not shorten the wait.
-            Transport::Http(_) | Transport::Stdio(_) => sleep(wait).await,
+            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(wait).await,
         }
     }
 

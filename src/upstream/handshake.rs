@@ -12,11 +12,13 @@ use tokio::time::timeout;
 
 use super::http::{MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID};
 use super::wire::Wire;
+use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
+use crate::domain::question::Asks;
 use crate::domain::revision::{Era, Revision};
 use crate::domain::{mcp_name, meta};
 
@@ -27,8 +29,8 @@ pub struct Conversation {
     pub capabilities: Capabilities,
     /// Goes with every message: version, session.
     headers: HeaderMap,
-    /// Members of every request's `_meta`, without braces; empty in the legacy era.
-    meta: String,
+    /// Whether each request says what the client behind it can be asked; else the handshake did.
+    declares_per_call: bool,
     /// Whether `Mcp-Method` and `Mcp-Name` repeat the body.
     standard_headers: bool,
 }
@@ -42,13 +44,19 @@ pub struct Capabilities {
 }
 
 /// A request before it is dressed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Ask<'a> {
     pub method: &'a str,
     /// Goes into `Mcp-Name`.
     pub name: Option<&'a str>,
     /// Members of `params`, each followed by a comma.
     pub params: &'a str,
+    /// What travels along with a client's call.
+    pub along: Option<&'a Along>,
+    /// What may be asked before the answer.
+    pub asks: Asks,
+    /// Whether progress is wanted; its token is the request's id.
+    pub progress: bool,
 }
 
 /// What the answer to `server/discover` means.
@@ -62,14 +70,16 @@ enum Verdict {
 
 impl Conversation {
     /// Opens a conversation in the configured revision, or in the one that is found; `probe` is the
-    /// time that the first question may take.
+    /// time that the first question may take. `asks` is what may be asked on it; a conversation in
+    /// which each request says that takes no notice.
     pub async fn open(
         wire: &Wire,
         revision: Option<Revision>,
         probe: Duration,
+        asks: Asks,
     ) -> Result<Self, Kind> {
         match revision.map(|r| (r, r.era())) {
-            Some((revision, Era::Legacy)) => initialize(wire, revision).await,
+            Some((revision, Era::Legacy)) => initialize(wire, revision, asks).await,
             Some((_, Era::Modern)) => {
                 let result = discover(wire).await?;
                 Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
@@ -85,14 +95,15 @@ impl Conversation {
         match timeout(probe, discovering.as_mut()).await {
             Ok(answer) => match judge(answer.as_ref().map_err(Clone::clone)) {
                 Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
-                Verdict::Legacy => initialize(wire, Revision::NEWEST_LEGACY).await,
+                Verdict::Legacy => initialize(wire, Revision::NEWEST_LEGACY, Asks::NONE).await,
                 Verdict::Undecided(kind) => Err(kind),
             },
             Err(_) if !wire.silence_is_an_answer() => Err(Kind::Timeout),
             // A child that says nothing may be an old one, or one that is slow to start: an answer
             // that comes late still makes it modern.
             Err(_) => {
-                let mut initializing = pin!(initialize(wire, Revision::NEWEST_LEGACY));
+                let initializing = initialize(wire, Revision::NEWEST_LEGACY, Asks::NONE);
+                let mut initializing = pin!(initializing);
                 tokio::select! {
                     late = discovering.as_mut() => match modern_after_all(late) {
                         Some(conversation) => Ok(conversation),
@@ -127,13 +138,19 @@ impl Conversation {
             }
         };
         match self.revision.era() {
-            Era::Legacy => wire.listen(self.headers.clone(), on_message).await,
+            Era::Legacy => self.hear(wire, on_message).await,
             Era::Modern => {
                 let params = "\"notifications\":{\"promptsListChanged\":true},";
-                let (headers, body) = self.dress(id, Ask { method: LISTEN, name: None, params });
+                let ask = Ask { method: LISTEN, params, ..Ask::default() };
+                let (headers, body) = self.dress(id, ask);
                 wire.subscribe(id, headers, body, on_message).await
             }
         }
+    }
+
+    /// Reads the stream of messages that belong to no request (legacy only).
+    pub async fn hear(&self, wire: &Wire, heard: impl FnMut(Option<Json<'_>>)) -> Result<(), Kind> {
+        wire.listen(self.headers.clone(), heard).await
     }
 
     /// Headers and body of a request.
@@ -151,17 +168,47 @@ impl Conversation {
                 set(MCP_NAME, &mcp_name::encode(name));
             }
         }
-        let meta = match self.meta.is_empty() {
-            true => String::new(),
-            false => format!(r#""_meta":{{{}}}"#, self.meta),
-        };
-        let params = [ask.params, &meta].concat();
-        let params = params.trim_end_matches(',');
+        if let Some(along) = ask.along {
+            for (name, part) in along.trace.parts() {
+                if let Ok(value) = HeaderValue::from_str(part) {
+                    headers.insert(name, value);
+                }
+            }
+        }
+        let mut params = ask.params.to_owned();
+        match self.meta(id, &ask) {
+            meta if meta.is_empty() => params.truncate(params.trim_end_matches(',').len()),
+            meta => params.extend(["\"_meta\":{", meta.trim_end_matches(','), "}"]),
+        }
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":{{{params}}}}}"#,
             ask.method
         );
         (headers, body)
+    }
+
+    /// Members of a request's `_meta`, each followed by a comma.
+    fn meta(&self, id: &Id, ask: &Ask<'_>) -> String {
+        let mut out = String::new();
+        if self.declares_per_call {
+            meta::write_text(meta::PROTOCOL_VERSION, self.revision.as_str(), &mut out);
+            meta::write_json(meta::CLIENT_CAPABILITIES, &ask.asks.capabilities(), &mut out);
+            meta::write_json(meta::CLIENT_INFO, &client_info(), &mut out);
+        }
+        if let Some(along) = ask.along {
+            out.push_str(&along.meta);
+            along.trace.write(&mut out);
+        }
+        if ask.progress {
+            meta::write_json(meta::PROGRESS_TOKEN, id.text(), &mut out);
+        }
+        out
+    }
+
+    /// Whether what can be asked is said when the conversation is opened, so that a client that can
+    /// be asked needs one of its own.
+    pub fn declares_at_open(&self) -> bool {
+        !self.declares_per_call
     }
 
     /// Headers of a message that cancels a request; nothing where closing its connection does.
@@ -186,13 +233,7 @@ impl Conversation {
             revision,
             capabilities,
             headers: HeaderMap::from_iter([(PROTOCOL_VERSION, version)]),
-            meta: format!(
-                r#""{}":"{revision}","{}":{{}},"{}":{}"#,
-                meta::PROTOCOL_VERSION,
-                meta::CLIENT_CAPABILITIES,
-                meta::CLIENT_INFO,
-                client_info(),
-            ),
+            declares_per_call: true,
             standard_headers: true,
         }
     }
@@ -209,7 +250,8 @@ impl Conversation {
             session.set_sensitive(true);
             (SESSION_ID, session)
         }));
-        Self { revision, capabilities, headers, meta: String::new(), standard_headers: false }
+        let standard_headers = false;
+        Self { revision, capabilities, headers, declares_per_call: false, standard_headers }
     }
 }
 
@@ -231,9 +273,9 @@ impl Capabilities {
 async fn discover(wire: &Wire) -> Result<Document, Kind> {
     let asking = Conversation::modern(Capabilities::default());
     let id = Id::number(0);
-    let ask = Ask { method: DISCOVER, name: None, params: "" };
+    let ask = Ask { method: DISCOVER, ..Ask::default() };
     let (headers, body) = asking.dress(&id, ask);
-    wire.request(&id, headers, body).await.map(|(result, _)| result)
+    wire.request(&id, headers, body, None).await.map(|(result, _)| result)
 }
 
 /// Decides the era from the answer to `server/discover`. Servers that don't know the method
@@ -307,14 +349,15 @@ fn offers(versions: Json<'_>) -> Offer {
     }
 }
 
-async fn initialize(wire: &Wire, offered: Revision) -> Result<Conversation, Kind> {
+async fn initialize(wire: &Wire, offered: Revision, asks: Asks) -> Result<Conversation, Kind> {
     // Not the id of the first question, whose answer may still come.
     let id = Id::number(1);
     let body = format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"method":"{INITIALIZE}","params":{{"protocolVersion":"{offered}","capabilities":{{}},"clientInfo":{}}}}}"#,
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{INITIALIZE}","params":{{"protocolVersion":"{offered}","capabilities":{},"clientInfo":{}}}}}"#,
+        asks.capabilities(),
         client_info(),
     );
-    let (result, headers) = wire.request(&id, HeaderMap::new(), body).await?;
+    let (result, headers) = wire.request(&id, HeaderMap::new(), body, None).await?;
     let result = result.json();
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
@@ -400,7 +443,16 @@ mod tests {
     #[test]
     fn a_modern_request_repeats_its_body_in_headers() {
         let conversation = Conversation::modern(Capabilities::default());
-        let ask = Ask { method: "prompts/get", name: Some("é"), params: r#""name":"é","# };
+        let params = r#""name":"é","#;
+        let along = Along { meta: "\"k\":1,".to_owned(), ..Along::default() };
+        let ask = Ask {
+            method: "prompts/get",
+            name: Some("é"),
+            params,
+            along: Some(&along),
+            asks: Asks::FORM,
+            progress: true,
+        };
         let (headers, body) = conversation.dress(&Id::number(7), ask);
         assert_eq!(headers[MCP_METHOD], "prompts/get");
         assert_eq!(headers[MCP_NAME], "=?base64?w6k=?=");
@@ -410,7 +462,10 @@ mod tests {
         assert!(params.get("name").unwrap().is("é"));
         let meta = params.get("_meta").unwrap();
         assert!(meta.get(meta::PROTOCOL_VERSION).unwrap().is("2026-07-28"));
-        assert!(meta.get(meta::CLIENT_CAPABILITIES).unwrap().is_object());
+        let capabilities = meta.get(meta::CLIENT_CAPABILITIES).unwrap();
+        assert_eq!(capabilities.text(), r#"{"elicitation":{}}"#);
+        assert_eq!(meta.get("k").unwrap().text(), "1");
+        assert_eq!(meta.get("progressToken").unwrap().text(), "7");
     }
 
     #[test]
@@ -418,7 +473,7 @@ mod tests {
         let session = HeaderValue::from_static("s-1");
         let conversation =
             Conversation::legacy(Revision::V2025_06_18, Capabilities::default(), Some(&session));
-        let ask = Ask { method: "prompts/list", name: None, params: "" };
+        let ask = Ask { method: "prompts/list", ..Ask::default() };
         let (headers, body) = conversation.dress(&Id::number(1), ask);
         assert_eq!(headers[SESSION_ID], "s-1");
         assert!(!headers.contains_key(MCP_METHOD));

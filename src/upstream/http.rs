@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::answer;
+use super::asides::{Heard, Mailbox};
 use super::egress::Egress;
 use crate::config;
 use crate::domain::document::Document;
@@ -31,14 +31,12 @@ pub struct Endpoint {
     headers: HeaderMap,
     /// Bytes of one message.
     max_message: usize,
-    /// Farewells to requests that nobody waits for any more.
+    /// Farewells to requests that nobody waits for any more, and answers to questions.
     tasks: TaskTracker,
-    /// Whether the upstream may ask us something.
-    answers: AtomicBool,
 }
 
-/// How long an upstream may take to hear that nobody waits any more.
-const CANCELLATION: Duration = Duration::from_secs(1);
+/// How long an upstream may take to take in what has no answer.
+const SAYING: Duration = Duration::from_secs(1);
 
 /// What an answer brought beside its result.
 pub struct Answer {
@@ -78,14 +76,19 @@ impl Endpoint {
             headers,
             max_message: settings.max_message,
             tasks,
-            answers: AtomicBool::new(false),
         })
     }
 
-    /// Posts a request and waits for the answer to `id`.
-    pub async fn request(&self, id: &Id, headers: HeaderMap, body: String) -> Result<Answer, Kind> {
+    /// Posts a request and waits for the answer to `id`. What is said before it goes to `mailbox`.
+    pub async fn request(
+        self: &Arc<Self>,
+        id: &Id,
+        headers: HeaderMap,
+        body: String,
+        mailbox: &Mailbox,
+    ) -> Result<Answer, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
-        let response = self.send(Method::POST, headers.clone(), Bytes::from(body)).await?;
+        let response = self.post(headers.clone(), body).await?;
         let (head, body) = response.into_parts();
         if head.headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
             return Err(Kind::Protocol("the answer is compressed, which was not asked for".into()));
@@ -95,7 +98,7 @@ impl Endpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                self.read_stream(id, &headers, body).await
+                self.read_stream(id, &headers, body, mailbox).await
             }
             (status, Some("application/json")) if status.is_success() => {
                 answer::read(id, self.read_body(body).await?)
@@ -134,29 +137,70 @@ impl Endpoint {
         mut heard: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         let has_session = headers.contains_key(SESSION_ID);
-        let response = self.send(method, headers, Bytes::from(body)).await?;
-        let (head, body) = response.into_parts();
-        match (head.status, media_type(&head.headers)) {
-            (status, Some("text/event-stream")) if status.is_success() => {}
-            (StatusCode::NOT_FOUND, _) if has_session => return Err(Kind::SessionLost),
-            (status, _) => return Err(refusal(status, &head.headers)),
-        }
+        let response = self.send(method, &self.url, headers, Bytes::from(body)).await?;
+        let mut events = self.events(response, has_session)?;
         heard(None);
-        let mut events = Events::new(body, self.max_message);
         while let Some(message) = events.next().await? {
             heard(Some(message.json()));
         }
         Ok(())
     }
 
-    /// Posts a notification or a response; there is nothing to wait for but its acceptance.
-    pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
-        self.send(Method::POST, headers, Bytes::from(body)).await.map(drop)
+    /// Opens the stream of HTTP+SSE (2024-11-05).
+    pub async fn open_stream(&self) -> Result<Events, Kind> {
+        let get = self.send(Method::GET, &self.url, HeaderMap::new(), Bytes::new());
+        self.events(get.await?, false)
     }
 
-    /// Says whether requests of the upstream are answered; the others are dropped.
-    pub fn set_answers(&self, answers: bool) {
-        self.answers.store(answers, Ordering::Relaxed);
+    /// The URL that a reference of the upstream leads to, if that is the same origin: credentials go
+    /// nowhere else.
+    pub fn resolve(&self, reference: &str) -> Option<Uri> {
+        same_origin(&self.url, reference)
+    }
+
+    fn events(&self, response: Response<Incoming>, has_session: bool) -> Result<Events, Kind> {
+        let (head, body) = response.into_parts();
+        match (head.status, media_type(&head.headers)) {
+            (status, Some("text/event-stream")) if status.is_success() => {
+                Ok(Events::new(body, self.max_message))
+            }
+            (StatusCode::NOT_FOUND, _) if has_session => Err(Kind::SessionLost),
+            (status, _) => Err(refusal(status, &head.headers)),
+        }
+    }
+
+    /// Posts a notification or a response; there is nothing to wait for but its acceptance.
+    pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
+        self.post(headers, body).await.map(drop)
+    }
+
+    /// Posts a message of HTTP+SSE to the endpoint that the upstream named.
+    pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
+        let response = self.send(Method::POST, url, headers, Bytes::from(body)).await?;
+        match response.status() {
+            status if status.is_success() => Ok(()),
+            // The stream that the answers would come on is not known there any more.
+            StatusCode::NOT_FOUND => Err(Kind::SessionLost),
+            status => Err(refusal(status, response.headers())),
+        }
+    }
+
+    /// Says what there is to say to something that was heard, now or as soon as it is known.
+    pub fn say(self: &Arc<Self>, headers: HeaderMap, heard: Heard) {
+        match heard {
+            Heard::Nothing => {}
+            Heard::Now(body) => self.post_and_forget(headers, body),
+            Heard::Later(id, answer) => {
+                let endpoint = self.clone();
+                self.tasks.spawn(async move {
+                    // Without an answer the call itself has ended, which the upstream hears of.
+                    if let Ok(answer) = answer.await {
+                        let body = answer::from_client(&id, &answer);
+                        let _ = timeout(SAYING, endpoint.notify(headers, body)).await;
+                    }
+                });
+            }
+        }
     }
 
     /// Posts a message of whose fate nobody hears.
@@ -165,23 +209,28 @@ impl Endpoint {
         // Without a runtime the process is about to end, and its connections with it.
         if Handle::try_current().is_ok() {
             self.tasks.spawn(async move {
-                let _ = timeout(CANCELLATION, endpoint.notify(headers, body)).await;
+                let _ = timeout(SAYING, endpoint.notify(headers, body)).await;
             });
         }
     }
 
     /// Ends a session.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
-        self.send(Method::DELETE, headers, Bytes::new()).await.map(drop)
+        self.send(Method::DELETE, &self.url, headers, Bytes::new()).await.map(drop)
+    }
+
+    async fn post(&self, headers: HeaderMap, body: String) -> Result<Response<Incoming>, Kind> {
+        self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
     async fn send(
         &self,
         method: Method,
+        url: &Uri,
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, Kind> {
-        let mut url = self.url.clone();
+        let mut url = url.clone();
         for _ in 0..=REDIRECTS {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = method.clone();
@@ -212,26 +261,25 @@ impl Endpoint {
         answer::document(bytes)
     }
 
-    /// Reads events until one answers `id`. Notices and answers to others pass by; requests of the
-    /// upstream are answered.
+    /// Reads events until one answers `id`. What else is said goes to the mailbox; what is not for
+    /// us may be as odd as it likes.
     async fn read_stream(
-        &self,
+        self: &Arc<Self>,
         id: &Id,
         headers: &HeaderMap,
         body: Incoming,
+        mailbox: &Mailbox,
     ) -> Result<Document, Kind> {
         let mut events = Events::new(body, self.max_message);
         while let Some(message) = events.next().await? {
             match Frame::read(message.json()) {
-                Ok(Frame::Request { .. }) if !self.answers.load(Ordering::Relaxed) => continue,
-                Ok(Frame::Request { id, method, .. }) => {
-                    // Whether it is heard does not matter to the call.
-                    let _ = self.notify(headers.clone(), answer::to_request(&id, &method)).await;
+                Ok(Frame::Response { .. }) => {}
+                Err(error) if error.id.as_ref() == Some(id) => {}
+                Err(_) => continue,
+                Ok(frame) => {
+                    self.say(headers.clone(), mailbox.hear(frame, Some(id)));
                     continue;
                 }
-                // What is not for us may be as odd as it likes.
-                Err(error) if error.id.as_ref() != Some(id) => continue,
-                _ => {}
             }
             if let Some(answer) = answer::read(id, message) {
                 return answer;
@@ -241,11 +289,13 @@ impl Endpoint {
     }
 }
 
-/// The messages of an event stream, within bounds.
-struct Events {
+/// The events of a stream, within bounds.
+pub struct Events {
     body: Incoming,
     decoder: events::Decoder,
-    decoded: VecDeque<Document>,
+    events: VecDeque<events::Event>,
+    /// The rest of a batch.
+    messages: VecDeque<Document>,
     budget: usize,
     limit: usize,
 }
@@ -254,15 +304,32 @@ impl Events {
     fn new(body: Incoming, limit: usize) -> Self {
         let decoder = events::Decoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
-        Self { body, decoder, decoded: VecDeque::new(), budget, limit }
+        let (events, messages) = (VecDeque::new(), VecDeque::new());
+        Self { body, decoder, events, messages, budget, limit }
     }
 
     /// The next message; nothing at the end of the stream.
-    async fn next(&mut self) -> Result<Option<Document>, Kind> {
+    pub async fn next(&mut self) -> Result<Option<Document>, Kind> {
         loop {
-            if let Some(message) = self.decoded.pop_front() {
-                self.budget = self.limit.saturating_mul(STREAM_FACTOR);
+            if let Some(message) = self.messages.pop_front() {
                 return Ok(Some(message));
+            }
+            match self.next_event().await? {
+                None => return Ok(None),
+                Some(event) if event.name == "message" => {
+                    self.messages.extend(answer::messages(event.data)?);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The next event of any name; nothing at the end of the stream.
+    pub async fn next_event(&mut self) -> Result<Option<events::Event>, Kind> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                self.budget = self.limit.saturating_mul(STREAM_FACTOR);
+                return Ok(Some(event));
             }
             let Some(piece) = next_piece(&mut self.body).await? else {
                 return Ok(None);
@@ -271,9 +338,7 @@ impl Events {
             self.budget = self.budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
             let mut events = Vec::new();
             self.decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
-            for event in events.into_iter().filter(|event| event.name == "message") {
-                self.decoded.extend(answer::messages(event.data)?);
-            }
+            self.events.extend(events);
         }
     }
 }
@@ -308,19 +373,56 @@ fn media_type(headers: &HeaderMap) -> Option<&'static str> {
     known.into_iter().find(|known| essence.eq_ignore_ascii_case(known))
 }
 
-/// Where a 307 or 308 leads, if that is the same origin: the credential goes nowhere else.
+/// Where a 307 or 308 leads, if that is the same origin.
 fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri> {
     let status = response.status();
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
         return None;
     }
-    let location = response.headers().get(LOCATION)?.to_str().ok()?;
-    let target: Uri = location.parse().ok()?;
-    let same = match (target.scheme(), target.authority()) {
-        (None, None) => location.starts_with('/'),
-        (scheme, authority) => scheme == url.scheme() && authority == url.authority(),
+    same_origin(url, response.headers().get(LOCATION)?.to_str().ok()?)
+}
+
+/// The URL that a reference leads to, read at `base` (RFC 3986, section 5), if that is the same
+/// origin: credentials go nowhere else.
+fn same_origin(base: &Uri, reference: &str) -> Option<Uri> {
+    let path = base.path();
+    let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
+    let target = match reference {
+        text if text.starts_with("//") => return None,
+        text if text.starts_with('/') => text.to_owned(),
+        text if text.starts_with('?') => format!("{path}{text}"),
+        text if text.split(['/', '?']).next().is_some_and(|head| head.contains(':')) => {
+            let target: Uri = text.parse().ok()?;
+            let same = target.scheme() == base.scheme() && target.authority() == base.authority();
+            return same.then_some(target);
+        }
+        text => format!("{folder}{text}"),
     };
-    let mut parts = url.clone().into_parts();
-    parts.path_and_query = target.into_parts().path_and_query;
-    Uri::from_parts(parts).ok().filter(|_| same)
+    let mut parts = base.clone().into_parts();
+    parts.path_and_query = Some(target.parse().ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_never_leaves_the_origin() {
+        let base: Uri = "http://a.example:1/x/sse?k=v".parse().unwrap();
+        let resolve = |reference| same_origin(&base, reference).map(|uri| uri.to_string());
+        for (reference, target) in [
+            ("/messages?s=1", "http://a.example:1/messages?s=1"),
+            ("messages?s=http://x", "http://a.example:1/x/messages?s=http://x"),
+            ("?s=1", "http://a.example:1/x/sse?s=1"),
+            ("http://a.example:1/m", "http://a.example:1/m"),
+        ] {
+            assert_eq!(resolve(reference).as_deref(), Some(target));
+        }
+        for foreign in
+            ["//evil.example/m", "http://a.example/m", "https://a.example:1/m", "file:///m"]
+        {
+            assert_eq!(resolve(foreign), None, "{foreign}");
+        }
+    }
 }

@@ -2,35 +2,41 @@
 //! handle that shares the connection.
 
 pub mod answer;
+pub mod asides;
+pub mod asking;
 pub mod backoff;
 pub mod connect;
 pub mod driver;
 pub mod egress;
+pub mod exchange;
 pub mod handshake;
 pub mod http;
 pub mod library;
 pub mod peer;
+pub mod sse;
 pub mod stdio;
 pub mod walk;
 pub mod wire;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::config;
+use crate::domain::caller::Caller;
 use crate::domain::document::Document;
-use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::json::Json;
-use connect::Wake;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use asides::Asides;
+use asking::Asking;
+use connect::{Connector, Wake};
 use driver::{Driver, Link, Report};
-use peer::{Completion, Peer};
+use exchange::Exchange;
+use peer::{Outgoing, Peer};
 
 /// The router's handle on one upstream.
 pub struct Upstream {
@@ -38,7 +44,9 @@ pub struct Upstream {
     link: watch::Receiver<Link>,
     wake: Wake,
     /// Calls at once.
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
+    /// Absent if the upstream can never be reached as it is configured.
+    asking: Option<Arc<Asking>>,
 }
 
 impl Upstream {
@@ -53,69 +61,74 @@ impl Upstream {
         let config = Arc::new(config);
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
+        let connector = Connector::new(config.clone(), wake.clone(), tasks.clone());
+        let connector = connector.map(Arc::new);
+        let asking = connector.as_ref().ok().map(|connector| {
+            Asking::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
+        });
         let driver = Driver {
             index,
             upstream: config.clone(),
+            connector,
             link: sender,
             wake: wake.clone(),
-            tasks: tasks.clone(),
             reports,
             shutdown,
             listening: AtomicBool::new(false),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         tasks.spawn(driver.run().instrument(span));
-        let slots = Semaphore::new(config.settings.in_flight);
-        Self { config, link, wake, slots }
+        let slots = Arc::new(Semaphore::new(config.settings.in_flight));
+        Self { config, link, wake, slots, asking }
     }
 
     pub fn config(&self) -> &config::Upstream {
         &self.config
     }
 
-    /// The raw result of a get, within the upstream's `timeout` and before `deadline`.
-    pub async fn get(
-        &self,
-        name: &str,
-        arguments: Option<Json<'_>>,
+    /// Starts a call of `caller`, to end before `deadline` and within the upstream's `timeout`.
+    pub fn exchange(
+        self: &Arc<Self>,
+        caller: &Caller,
+        outgoing: Outgoing,
         deadline: Instant,
-    ) -> Result<Document, UpstreamFault> {
-        let ask = async |peer: Arc<Peer>| peer.get(name, arguments).await;
-        self.call(ask, deadline).await
-    }
-
-    /// The raw result of a completion, as [`Upstream::get`].
-    pub async fn complete(
-        &self,
-        completion: Completion<'_>,
-        deadline: Instant,
-    ) -> Result<Document, UpstreamFault> {
-        let ask = async |peer: Arc<Peer>| peer.complete(completion).await;
-        self.call(ask, deadline).await
-    }
-
-    async fn call<F>(
-        &self,
-        ask: impl Fn(Arc<Peer>) -> F,
-        deadline: Instant,
-    ) -> Result<Document, UpstreamFault>
-    where
-        F: Future<Output = Result<Document, Kind>>,
-    {
+    ) -> Exchange {
+        let wants = !outgoing.asks.is_none() || outgoing.progress;
+        let (asides, heard) =
+            wants.then(|| Asides::channel(outgoing.asks, outgoing.progress)).unzip();
+        let (upstream, caller) = (self.clone(), caller.clone());
+        let call = async move { upstream.call(&caller, &outgoing, asides).await };
         let deadline = deadline.min(Instant::now() + self.config.settings.timeout);
-        let exchange = async {
-            // Never closed, so waiting is the only thing that can happen.
-            let _slot = self.slots.acquire().await;
-            let peer = self.connected().await?;
-            match ask(peer.clone()).await {
-                // A 404 comes before any processing, so the request is safe to repeat, once.
-                Err(Kind::SessionLost) => ask(self.another_than(&peer).await?).await,
-                answer => answer,
+        let slots = self.slots.clone();
+        Exchange::new(self.config.id.to_string(), Box::pin(call), heard, slots, deadline)
+    }
+
+    async fn call(
+        &self,
+        caller: &Caller,
+        outgoing: &Outgoing,
+        asides: Option<Asides>,
+    ) -> Result<Document, Kind> {
+        let peer = self.connected().await?;
+        // A session that is lost is so before any processing: the request is safe to repeat, once.
+        if let Some(asking) = &self.asking
+            && peer.declares_at_open()
+            && !outgoing.asks.is_none()
+        {
+            let lease = asking.lease(caller, outgoing.asks, &peer).await?;
+            match lease.peer.perform(outgoing, asides.clone()).await {
+                Err(Kind::SessionLost) => lease.lost(),
+                answer => return answer,
             }
-        };
-        let answer = timeout_at(deadline, exchange).await.unwrap_or(Err(Kind::Timeout));
-        let upstream = || self.config.id.to_string();
-        answer.map_err(|kind| UpstreamFault { upstream: upstream(), kind })
+            let lease = asking.lease(caller, outgoing.asks, &peer).await?;
+            return lease.peer.perform(outgoing, asides).await;
+        }
+        match peer.perform(outgoing, asides.clone()).await {
+            Err(Kind::SessionLost) => {
+                self.another_than(&peer).await?.perform(outgoing, asides).await
+            }
+            answer => answer,
+        }
     }
 
     /// The peer, once it is known whether there is one.

@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::asides::Asides;
 use super::handshake::{Ask, Conversation};
 use super::library::Snapshot;
 use super::walk::{Listed, Step, Walk};
 use super::wire::Wire;
 use crate::config::Settings;
+use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::{Json, write_str};
+use crate::domain::json::write_str;
 use crate::domain::jsonrpc::Id;
+use crate::domain::meta;
 use crate::domain::method::Method;
+use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 
 /// The far end of one connection, shared by all calls.
@@ -31,30 +35,58 @@ pub struct RemotePeer {
     next_id: AtomicU64,
 }
 
-/// A completion that is asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Completion<'a> {
-    /// Raw name of the prompt.
-    pub prompt: &'a str,
-    pub argument: &'a str,
-    /// What was typed so far.
-    pub value: &'a str,
-    /// The `context` object of the request.
-    pub context: Option<Json<'a>>,
+/// A client's call on its way to its owner.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    pub wanted: Wanted,
+    pub along: Along,
+    /// What the upstream may ask before it answers.
+    pub asks: Asks,
+    /// Whether progress is wanted.
+    pub progress: bool,
+}
+
+/// What is wanted, under raw names.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    Get {
+        name: String,
+        /// An object of strings.
+        arguments: Option<Document>,
+        answers: Option<Answers>,
+    },
+    Complete {
+        prompt: String,
+        argument: String,
+        /// What was typed so far.
+        value: String,
+        /// The `context` object of the request.
+        context: Option<Document>,
+    },
+}
+
+/// What a get is repeated with once the upstream's questions are answered (2026-07-28).
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// `inputResponses` as JSON text.
+    pub responses: Option<String>,
+    /// `requestState` as the upstream gave it out.
+    pub state: Option<String>,
 }
 
 /// What is answered for an upstream without completions.
 const NO_VALUES: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
 
 impl Peer {
-    /// Finds out how to speak over a wire. `probe` is the time that the first question may take.
+    /// Finds out how to speak over a wire; see [`Conversation::open`].
     pub async fn open(
         wire: Wire,
         revision: Option<Revision>,
         probe: Duration,
+        asks: Asks,
     ) -> Result<Self, Kind> {
-        let conversation = Conversation::open(&wire, revision, probe).await?;
-        wire.set_answers(conversation.is_asked());
+        let conversation = Conversation::open(&wire, revision, probe, asks).await?;
+        wire.mailbox().set_asked(conversation.is_asked());
         // The handshake has used up two ids.
         Ok(Self::Remote(RemotePeer { wire, conversation, next_id: AtomicU64::new(2) }))
     }
@@ -71,6 +103,14 @@ impl Peer {
         }
     }
 
+    /// Holds the stream open on which a legacy upstream may ask beside its answers, until it ends.
+    pub async fn hear_questions(&self) -> Result<(), Kind> {
+        match self {
+            Peer::Library(_) => std::future::pending().await,
+            Peer::Remote(peer) => peer.conversation.hear(&peer.wire, |_| ()).await,
+        }
+    }
+
     /// The whole list. An upstream that knows no prompts has none.
     pub async fn walk(&self, settings: &Settings) -> Result<Listed, Kind> {
         match self {
@@ -84,41 +124,51 @@ impl Peer {
         }
     }
 
-    /// The raw result of a get. `arguments` is an object of strings.
-    pub async fn get(&self, name: &str, arguments: Option<Json<'_>>) -> Result<Document, Kind> {
-        match self {
-            Peer::Library(snapshot) => snapshot.get(name, arguments),
-            Peer::Remote(peer) => {
-                let mut params = String::from("\"name\":");
-                write_str(name, &mut params);
-                params.push(',');
-                write_member("arguments", arguments, &mut params);
-                let ask = Ask { method: Method::Get.as_str(), name: Some(name), params: &params };
-                peer.request(ask).await
+    /// The raw result of a call; no values where the upstream has no completions. `asides` hears what
+    /// is said before it.
+    pub async fn perform(
+        &self,
+        outgoing: &Outgoing,
+        asides: Option<Asides>,
+    ) -> Result<Document, Kind> {
+        match (self, &outgoing.wanted) {
+            (Peer::Library(snapshot), Wanted::Get { name, arguments, .. }) => {
+                snapshot.get(name, arguments.as_ref().map(Document::json))
             }
-        }
-    }
-
-    /// The raw result of a completion; no values where the upstream has no completions.
-    pub async fn complete(&self, ask: Completion<'_>) -> Result<Document, Kind> {
-        match self {
-            Peer::Library(snapshot) => snapshot.complete(ask.prompt, ask.argument, ask.value),
-            Peer::Remote(peer) if !peer.conversation.capabilities.completions => no_values(),
-            Peer::Remote(peer) => {
-                let mut params = String::from("\"ref\":{\"type\":\"ref/prompt\",\"name\":");
-                write_str(ask.prompt, &mut params);
-                params.push_str("},\"argument\":{\"name\":");
-                write_str(ask.argument, &mut params);
-                params.push_str(",\"value\":");
-                write_str(ask.value, &mut params);
-                params.push_str("},");
-                write_member("context", ask.context, &mut params);
-                let method = Method::Complete.as_str();
-                match peer.request(Ask { method, name: None, params: &params }).await {
+            (Peer::Library(snapshot), Wanted::Complete { prompt, argument, value, .. }) => {
+                snapshot.complete(prompt, argument, value)
+            }
+            (Peer::Remote(peer), Wanted::Get { .. }) => peer.perform(outgoing, asides).await,
+            (Peer::Remote(peer), Wanted::Complete { .. }) => {
+                if !peer.conversation.capabilities.completions {
+                    return no_values();
+                }
+                match peer.perform(outgoing, asides).await {
                     Err(Kind::Error { code: METHOD_NOT_FOUND, .. }) => no_values(),
                     answer => answer,
                 }
             }
+        }
+    }
+
+    /// Whether a client that can be asked needs a connection of its own.
+    pub fn declares_at_open(&self) -> bool {
+        matches!(self, Peer::Remote(peer) if peer.conversation.declares_at_open())
+    }
+
+    /// Whether two calls at once could mix up their questions.
+    pub fn mixes_questions(&self) -> bool {
+        match self {
+            Peer::Library(_) => false,
+            Peer::Remote(peer) => peer.wire.is_shared() || peer.wire.mailbox().is_ambiguous(),
+        }
+    }
+
+    /// What it is spoken with over, where it is spoken with.
+    pub fn wire(&self) -> Option<&Wire> {
+        match self {
+            Peer::Library(_) => None,
+            Peer::Remote(peer) => Some(&peer.wire),
         }
     }
 
@@ -173,8 +223,9 @@ impl RemotePeer {
         let mut walk = Walk::new(settings);
         let mut params = String::new();
         loop {
-            let ask = Ask { method: Method::List.as_str(), name: None, params: &params };
-            let page = timeout(settings.page_timeout, self.request(ask)).await;
+            let method = Method::List.as_str();
+            let ask = Ask { method, params: &params, ..Ask::default() };
+            let page = timeout(settings.page_timeout, self.request(ask, None)).await;
             match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
                 Step::Done(listed) => return Ok(listed),
                 Step::Next(cursor) => {
@@ -186,11 +237,25 @@ impl RemotePeer {
         }
     }
 
-    async fn request(&self, ask: Ask<'_>) -> Result<Document, Kind> {
+    async fn perform(&self, outgoing: &Outgoing, asides: Option<Asides>) -> Result<Document, Kind> {
+        let mut params = String::new();
+        let (method, name) = write_params(&outgoing.wanted, &mut params);
+        let ask = Ask {
+            method: method.as_str(),
+            name,
+            params: &params,
+            along: Some(&outgoing.along),
+            asks: outgoing.asks,
+            progress: outgoing.progress,
+        };
+        self.request(ask, asides).await
+    }
+
+    async fn request(&self, ask: Ask<'_>, asides: Option<Asides>) -> Result<Document, Kind> {
         let id = self.next_id();
         let (headers, body) = self.conversation.dress(&id, ask);
         let mut unanswered = Unanswered { peer: self, id: &id, waiting: true };
-        let answer = self.wire.request(&id, headers, body).await;
+        let answer = self.wire.request(&id, headers, body, asides).await;
         unanswered.waiting = false;
         answer.map(|(result, _)| result)
     }
@@ -225,12 +290,39 @@ fn no_values() -> Result<Document, Kind> {
     Document::parse(bytes, 8).map_err(|e| Kind::Protocol(e.to_string()))
 }
 
-/// Appends `"name":value,` for a value that is there.
-fn write_member(name: &str, value: Option<Json<'_>>, out: &mut String) {
+/// Appends the members of `params`, each followed by a comma; returns the method, and the name that
+/// headers repeat.
+fn write_params<'a>(wanted: &'a Wanted, out: &mut String) -> (Method, Option<&'a str>) {
+    match wanted {
+        Wanted::Get { name, arguments, answers } => {
+            meta::write_text("name", name, out);
+            write_member("arguments", arguments.as_ref(), out);
+            if let Some(Answers { responses, state }) = answers {
+                if let Some(responses) = responses {
+                    meta::write_json("inputResponses", responses, out);
+                }
+                if let Some(state) = state {
+                    meta::write_text("requestState", state, out);
+                }
+            }
+            (Method::Get, Some(name))
+        }
+        Wanted::Complete { prompt, argument, value, context } => {
+            out.push_str("\"ref\":{\"type\":\"ref/prompt\",\"name\":");
+            write_str(prompt, out);
+            out.push_str("},\"argument\":{\"name\":");
+            write_str(argument, out);
+            out.push_str(",\"value\":");
+            write_str(value, out);
+            out.push_str("},");
+            write_member("context", context.as_ref(), out);
+            (Method::Complete, None)
+        }
+    }
+}
+
+fn write_member(name: &str, value: Option<&Document>, out: &mut String) {
     if let Some(value) = value {
-        write_str(name, out);
-        out.push(':');
-        value.write_without_nulls(out);
-        out.push(',');
+        meta::write_json(name, value.json().text(), out);
     }
 }

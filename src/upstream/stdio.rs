@@ -5,39 +5,32 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dashmap::DashMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{self, ChildStdin, Command};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::answer;
+use super::asides::{Heard, Mailbox};
 use crate::config::{self, Settings};
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
-use crate::domain::jsonrpc::{Frame, Id};
+use crate::domain::jsonrpc::Id;
 use crate::domain::lines::{Decoder, Line};
-use crate::domain::method::LIST_CHANGED;
 
 /// A child that runs. Dropping it ends the child and all that it started.
 pub struct Child {
     outgoing: mpsc::Sender<String>,
-    waiting: Arc<Waiting>,
-    /// Whether the child may ask us something.
-    answers: Arc<AtomicBool>,
+    mailbox: Arc<Mailbox>,
     /// Cancelled when the child is gone.
     gone: CancellationToken,
     _end: DropGuard,
 }
-
-/// Requests that wait for their answers: as many as calls are in flight.
-type Waiting = DashMap<Id, oneshot::Sender<Result<Document, Kind>>>;
 
 /// Messages that may wait for the child to read. A child that reads has none waiting; one that
 /// does not must not make us hoard.
@@ -68,18 +61,16 @@ impl Child {
         let failed = |error| Kind::Unavailable(format!("spawn_failed: {error}"));
         let mut process = command(stdio).spawn().map_err(failed)?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
-        let waiting: Arc<Waiting> = Arc::default();
-        let answers = Arc::new(AtomicBool::new(false));
+        let mailbox = Mailbox::new(changed);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let lines = Lines {
-            waiting: waiting.clone(),
+            mailbox: mailbox.clone(),
             outgoing: outgoing.clone(),
-            answers: answers.clone(),
-            changed,
+            tasks: tasks.clone(),
             max_message: settings.max_message,
         };
         let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
-        let cleared = waiting.clone();
+        let cleared = mailbox.clone();
         tasks.spawn(async move {
             let stdin = process.stdin.take();
             let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
@@ -94,29 +85,27 @@ impl Child {
                 info!("the child has ended by itself");
             }
             done.cancel();
-            // Whoever waits is told at once, not at its deadline.
-            cleared.clear();
+            cleared.close();
             end_process(process).await;
         });
-        Ok(Self { outgoing, waiting, answers, gone, _end: end.drop_guard() })
+        Ok(Self { outgoing, mailbox, gone, _end: end.drop_guard() })
     }
 
     /// Sends a request and waits for the answer to `id`.
     pub async fn request(&self, id: &Id, body: String) -> Result<Document, Kind> {
-        let (sender, answer) = oneshot::channel();
-        self.waiting.insert(id.clone(), sender);
+        let answer = self.mailbox.expect(id);
         let _forget = Forget { child: self, id };
         self.notify(body).await?;
-        // The child may have gone between the insertion and now.
+        // The child may have gone between the expectation and now.
         if self.gone.is_cancelled() {
             return Err(Kind::Reset);
         }
         answer.await.unwrap_or(Err(Kind::Reset))
     }
 
-    /// Says whether requests of the child are answered; the others are dropped.
-    pub fn set_answers(&self, answers: bool) {
-        self.answers.store(answers, Ordering::Relaxed);
+    /// Who waits for what on its output.
+    pub fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
     }
 
     /// Waits until the child is gone.
@@ -138,7 +127,7 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        if self.child.waiting.remove(self.id).is_some() {
+        if self.child.mailbox.forget(self.id) {
             // A full queue means that the child does not read: it would not read this either.
             let _ = self.child.outgoing.try_send(answer::cancellation(self.id));
         }
@@ -206,10 +195,10 @@ const READ_BUFFER: usize = 64 << 10;
 
 /// What is done with the child's lines.
 struct Lines {
-    waiting: Arc<Waiting>,
+    mailbox: Arc<Mailbox>,
     outgoing: mpsc::Sender<String>,
-    answers: Arc<AtomicBool>,
-    changed: Arc<Notify>,
+    /// Answers to its questions that are not there yet.
+    tasks: TaskTracker,
     max_message: usize,
 }
 
@@ -244,24 +233,19 @@ impl Lines {
     }
 
     fn dispatch(&self, message: Document) {
-        match Frame::read(message.json()) {
-            Ok(Frame::Request { .. }) if !self.answers.load(Ordering::Relaxed) => {}
-            Ok(Frame::Request { id, method, .. }) => {
+        match self.mailbox.deliver(message) {
+            Heard::Nothing => {}
+            Heard::Now(reply) => {
                 // A full queue means that the child does not read: it then gets no answer.
-                let _ = self.outgoing.try_send(answer::to_request(&id, &method));
+                let _ = self.outgoing.try_send(reply);
             }
-            Ok(Frame::Notification { method, .. }) if method == LIST_CHANGED => {
-                self.changed.notify_one();
-            }
-            Ok(Frame::Notification { .. }) => {}
-            Ok(Frame::Response { .. }) | Err(_) => {
-                let id = message.json().get("id").and_then(Id::read);
-                if let Some((id, waiting)) = id.and_then(|id| self.waiting.remove(&id))
-                    && let Some(answer) = answer::read(&id, message)
-                {
-                    // Nobody may wait any more.
-                    let _ = waiting.send(answer);
-                }
+            Heard::Later(id, answer) => {
+                let outgoing = self.outgoing.clone();
+                self.tasks.spawn(async move {
+                    if let Ok(answer) = answer.await {
+                        let _ = outgoing.send(answer::from_client(&id, &answer)).await;
+                    }
+                });
             }
         }
     }

@@ -1,20 +1,24 @@
-//! What messages travel on, whatever it is: an HTTP endpoint or a child's standard streams.
+//! What messages travel on, whatever it is: an HTTP endpoint, the two endpoints of HTTP+SSE, or a
+//! child's standard streams.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 
 use super::answer;
+use super::asides::{Asides, Mailbox};
 use super::http::Endpoint;
+use super::sse::EventLine;
 use super::stdio::Child;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
-use crate::domain::jsonrpc::Id;
+use crate::domain::jsonrpc::{Frame, Id};
 
 /// A way to one upstream.
 pub enum Wire {
-    Http(Arc<Endpoint>),
+    Http { endpoint: Arc<Endpoint>, mailbox: Arc<Mailbox> },
+    Sse(EventLine),
     Stdio(Child),
 }
 
@@ -25,12 +29,15 @@ impl Wire {
         id: &Id,
         headers: HeaderMap,
         body: String,
+        asides: Option<Asides>,
     ) -> Result<(Document, HeaderMap), Kind> {
+        let _listening = self.mailbox().listen(id, asides);
         match self {
-            Wire::Http(endpoint) => {
-                let answer = endpoint.request(id, headers, body).await?;
+            Wire::Http { endpoint, mailbox } => {
+                let answer = endpoint.request(id, headers, body, mailbox).await?;
                 Ok((answer.result, answer.headers))
             }
+            Wire::Sse(line) => Ok((line.request(id, headers, body).await?, HeaderMap::new())),
             Wire::Stdio(child) => Ok((child.request(id, body).await?, HeaderMap::new())),
         }
     }
@@ -38,30 +45,38 @@ impl Wire {
     /// Sends a message that has no answer.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         match self {
-            Wire::Http(endpoint) => endpoint.notify(headers, body).await,
+            Wire::Http { endpoint, .. } => endpoint.notify(headers, body).await,
+            Wire::Sse(line) => line.notify(headers, body).await,
             Wire::Stdio(child) => child.notify(body).await,
         }
     }
 
-    /// Tells the upstream that nobody waits for the answer to a request any more. A child's wire does
-    /// so by itself.
+    /// Tells the upstream that nobody waits for the answer to a request any more. A wire that all
+    /// requests share does so by itself.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
-        if let Wire::Http(endpoint) = self {
+        if let Wire::Http { endpoint, .. } = self {
             endpoint.post_and_forget(headers, answer::cancellation(id));
         }
     }
 
-    /// Reads a stream of notices that a GET opens. Over standard streams they come by themselves.
+    /// Reads a stream of notices that a GET opens. On a wire that all requests share they come by
+    /// themselves.
     pub async fn listen(
         &self,
         headers: HeaderMap,
-        heard: impl FnMut(Option<Json<'_>>),
+        mut heard: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         match self {
-            Wire::Http(endpoint) => {
-                endpoint.listen(Method::GET, headers, String::new(), heard).await
+            Wire::Http { endpoint, mailbox } => {
+                let on_message = |message: Option<Json<'_>>| {
+                    if let Some(Ok(frame)) = message.map(Frame::read) {
+                        endpoint.say(headers.clone(), mailbox.hear(frame, None));
+                    }
+                    heard(message);
+                };
+                endpoint.listen(Method::GET, headers.clone(), String::new(), on_message).await
             }
-            Wire::Stdio(_) => listen_for_ever(heard).await,
+            Wire::Sse(_) | Wire::Stdio(_) => listen_for_ever(heard).await,
         }
     }
 
@@ -74,7 +89,13 @@ impl Wire {
         mut heard: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         match self {
-            Wire::Http(endpoint) => endpoint.listen(Method::POST, headers, body, heard).await,
+            Wire::Http { endpoint, .. } => {
+                endpoint.listen(Method::POST, headers, body, heard).await
+            }
+            Wire::Sse(line) => {
+                heard(None);
+                line.request(id, headers, body).await.map(drop)
+            }
             Wire::Stdio(child) => {
                 heard(None);
                 child.request(id, body).await.map(drop)
@@ -85,8 +106,8 @@ impl Wire {
     /// Ends a session.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
         match self {
-            Wire::Http(endpoint) => endpoint.delete(headers).await,
-            Wire::Stdio(_) => Ok(()),
+            Wire::Http { endpoint, .. } => endpoint.delete(headers).await,
+            Wire::Sse(_) | Wire::Stdio(_) => Ok(()),
         }
     }
 
@@ -96,18 +117,25 @@ impl Wire {
         matches!(self, Wire::Stdio(_))
     }
 
-    /// Says whether requests of the upstream are answered: legacy ones may ask, modern ones may not.
-    pub fn set_answers(&self, answers: bool) {
+    /// Whether all that the upstream says comes on one stream, whichever request it belongs to.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self, Wire::Http { .. })
+    }
+
+    /// Who waits for what on it.
+    pub fn mailbox(&self) -> &Arc<Mailbox> {
         match self {
-            Wire::Http(endpoint) => endpoint.set_answers(answers),
-            Wire::Stdio(child) => child.set_answers(answers),
+            Wire::Http { mailbox, .. } => mailbox,
+            Wire::Sse(line) => line.mailbox(),
+            Wire::Stdio(child) => child.mailbox(),
         }
     }
 
     /// Waits until nothing can be sent on it any more; an endpoint can always be asked again.
     pub async fn gone(&self) {
         match self {
-            Wire::Http(_) => std::future::pending().await,
+            Wire::Http { .. } => std::future::pending().await,
+            Wire::Sse(line) => line.gone().await,
             Wire::Stdio(child) => child.gone().await,
         }
     }
@@ -115,7 +143,8 @@ impl Wire {
     /// As the configuration names it.
     pub fn name(&self) -> &'static str {
         match self {
-            Wire::Http(_) => "http",
+            Wire::Http { .. } => "http",
+            Wire::Sse(_) => "sse",
             Wire::Stdio(_) => "stdio",
         }
     }

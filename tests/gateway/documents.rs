@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use promptgate::config::Config;
+use promptgate::config::{Config, Settings};
+use promptgate::domain::question::Asks;
 use serde_json::json;
 
 use crate::support::{Gateway, eventually};
@@ -72,12 +73,18 @@ fn the_documented_defaults_are_the_defaults() {
     assert_eq!(documented.server.limits, default.server.limits);
     assert_eq!(documented.server.listen, default.server.listen);
     assert_eq!(documented.server.path, default.server.path);
+    assert_eq!(documented.server.sse_path, default.server.sse_path);
     assert_eq!(documented.listing, default.listing);
     assert_eq!(documented.naming, default.naming);
     assert_eq!(documented.telemetry, default.telemetry);
     for upstream in &documented.upstreams {
         let bare = "[upstreams.a]\ntransport = \"library\"\npath = \"examples/library\"\n";
-        assert_eq!(upstream.settings, parse(bare).upstreams[0].settings, "{}", upstream.id);
+        let asks = match upstream.transport.name() {
+            "http" => Asks::FORM,
+            _ => Asks::NONE,
+        };
+        let expected = Settings { questions: asks, ..parse(bare).upstreams[0].settings.clone() };
+        assert_eq!(upstream.settings, expected, "{}", upstream.id);
     }
     assert!(documented.upstreams.len() >= 2);
 }

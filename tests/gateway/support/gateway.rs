@@ -19,7 +19,7 @@ impl Gateway {
         let config = Config::parse("test", &with_port(toml), Path::new("."), &[]);
         let config = config.unwrap_or_else(|e| panic!("{e}"));
         let app = App::start(config).await.unwrap();
-        let addr = app.local_addr();
+        let addr = app.local_addr().expect("it listens");
         Self { app, addr }
     }
 

@@ -1,0 +1,426 @@
+//! Questions that an upstream may ask in the middle of a get, who can be asked what, and how a
+//! question looks to the one who is asked (2025-11-25 and 2026-07-28: elicitation, sampling, roots).
+
+use super::document::Document;
+use super::json::{Json, Kind, write_str};
+use super::meta;
+use super::revision::Revision;
+
+/// What somebody can be asked: the part of `ClientCapabilities` that concerns questions.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Asks(u8);
+
+/// A question that is well formed.
+#[derive(Clone, Debug)]
+pub struct Question {
+    kind: QuestionKind,
+    /// An object, if there is any.
+    params: Option<Document>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum QuestionKind {
+    /// `elicitation/create`: a form for the user.
+    Form,
+    /// `elicitation/create`: a page that the user is to visit.
+    Url,
+    /// `sampling/createMessage`
+    Sampling,
+    /// `roots/list`
+    Roots,
+}
+
+/// What became of a question.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// An object of the shape that the question asks for.
+    Result(Document),
+    /// The client failed at it, or was not asked.
+    Error { code: i64, message: String },
+}
+
+/// Why a message is no question.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum QuestionError {
+    #[error("not a question that is known here")]
+    Unknown,
+    #[error("{0}")]
+    Malformed(&'static str),
+}
+
+/// For whom a question is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Id of the upstream that asks.
+    pub upstream: &'a str,
+    /// Whether the message of an elicitation is led by the upstream's id.
+    pub label: bool,
+    pub revision: Revision,
+    /// Stands in for an `elicitationId` where the upstream's revision has none.
+    pub id: &'a str,
+}
+
+pub const ELICIT: &str = "elicitation/create";
+pub const SAMPLE: &str = "sampling/createMessage";
+pub const ROOTS: &str = "roots/list";
+
+impl Asks {
+    pub const NONE: Self = Self(0);
+    pub const FORM: Self = Self(1);
+    pub const URL: Self = Self(2);
+    pub const SAMPLING: Self = Self(4);
+    /// Sampling with tools.
+    pub const TOOLS: Self = Self(8);
+    /// Sampling with the context of other servers.
+    pub const CONTEXT: Self = Self(16);
+    pub const ROOTS: Self = Self(32);
+
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub fn from_bits(bits: u8) -> Self {
+        Self(bits & 63)
+    }
+
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub fn contains(self, other: Self) -> bool {
+        self.and(other) == other
+    }
+
+    pub fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// Reads `ClientCapabilities` as the revision means them.
+    pub fn declared(capabilities: Option<Json<'_>>, revision: Revision) -> Self {
+        let object = |name: &str| capabilities?.get(name).filter(|c| c.is_object());
+        let when = |condition: bool, asks: Self| if condition { asks } else { Self::NONE };
+        let modes = revision >= Revision::V2025_11_25;
+        let mut asks = Self::NONE;
+        if let Some(elicitation) = object("elicitation")
+            && revision >= Revision::V2025_06_18
+        {
+            let url = modes && elicitation.get("url").is_some();
+            // Without a mode the form is meant: there was nothing else before 2025-11-25.
+            asks = asks.or(when(elicitation.get("form").is_some() || !url, Self::FORM));
+            asks = asks.or(when(url, Self::URL));
+        }
+        if let Some(sampling) = object("sampling") {
+            asks = asks.or(Self::SAMPLING);
+            asks = asks.or(when(modes && sampling.get("tools").is_some(), Self::TOOLS));
+            // Before 2025-11-25 every client that sampled could be asked for context.
+            asks = asks.or(when(!modes || sampling.get("context").is_some(), Self::CONTEXT));
+        }
+        asks.or(when(object("roots").is_some(), Self::ROOTS))
+    }
+
+    /// `ClientCapabilities` as JSON text.
+    pub fn capabilities(self) -> String {
+        let mut members = Vec::new();
+        let part = |asks, text| if self.contains(asks) { Some(text) } else { None };
+        let object =
+            |parts: [Option<&str>; 2]| parts.into_iter().flatten().collect::<Vec<_>>().join(",");
+        let form = part(Self::FORM, r#""form":{}"#);
+        let url = part(Self::URL, r#""url":{}"#);
+        match (form, url) {
+            (None, None) => {}
+            // As revisions without modes say it, too.
+            (Some(_), None) => members.push(r#""elicitation":{}"#.to_owned()),
+            modes => members.push(format!(r#""elicitation":{{{}}}"#, object(modes.into()))),
+        }
+        if self.contains(Self::SAMPLING) {
+            let tools = part(Self::TOOLS, r#""tools":{}"#);
+            let context = part(Self::CONTEXT, r#""context":{}"#);
+            members.push(format!(r#""sampling":{{{}}}"#, object([tools, context])));
+        }
+        members.extend(part(Self::ROOTS, r#""roots":{}"#).map(str::to_owned));
+        format!("{{{}}}", members.join(","))
+    }
+}
+
+impl Question {
+    /// Reads a request of an upstream.
+    pub fn read(method: &str, params: Option<Json<'_>>) -> Result<Self, QuestionError> {
+        let member = |name: &str| params.and_then(|p| p.get(name));
+        let is = |name: &str, kind: Kind| member(name).is_some_and(|m| m.kind() == kind);
+        let must = |holds: bool, what| holds.then_some(()).ok_or(QuestionError::Malformed(what));
+        let kind = match method {
+            ELICIT => {
+                must(is("message", Kind::String), "an elicitation needs `message`")?;
+                match member("mode").map(|mode| (mode.is("form"), mode.is("url"))) {
+                    None | Some((true, _)) => {
+                        must(is("requestedSchema", Kind::Object), "a form needs its schema")?;
+                        QuestionKind::Form
+                    }
+                    Some((_, true)) => {
+                        let url = member("url").and_then(Json::as_str).unwrap_or_default();
+                        must(is_web_page(&url), "`url` must be an http or https URL")?;
+                        QuestionKind::Url
+                    }
+                    Some(_) => return Err(QuestionError::Unknown),
+                }
+            }
+            SAMPLE => {
+                must(is("messages", Kind::Array), "sampling needs `messages`")?;
+                must(is("maxTokens", Kind::Number), "sampling needs `maxTokens`")?;
+                QuestionKind::Sampling
+            }
+            ROOTS => QuestionKind::Roots,
+            _ => return Err(QuestionError::Unknown),
+        };
+        Ok(Self { kind, params: params.map(Document::copy_of) })
+    }
+
+    pub fn kind(&self) -> QuestionKind {
+        self.kind
+    }
+
+    pub fn method(&self) -> &'static str {
+        match self.kind {
+            QuestionKind::Form | QuestionKind::Url => ELICIT,
+            QuestionKind::Sampling => SAMPLE,
+            QuestionKind::Roots => ROOTS,
+        }
+    }
+
+    /// What a client must have declared to be asked this.
+    pub fn needs(&self) -> Asks {
+        match self.kind {
+            QuestionKind::Form => Asks::FORM,
+            QuestionKind::Url => Asks::URL,
+            QuestionKind::Roots => Asks::ROOTS,
+            QuestionKind::Sampling => {
+                let has = |name| self.member(name).is_some();
+                let context = self.member("includeContext").is_some_and(|c| !c.is("none"));
+                let mut needs = Asks::SAMPLING;
+                if has("tools") || has("toolChoice") {
+                    needs = needs.or(Asks::TOOLS);
+                }
+                if context {
+                    needs = needs.or(Asks::CONTEXT);
+                }
+                needs
+            }
+        }
+    }
+
+    /// Text that two questions share exactly if they ask the same: method, and params but `_meta`.
+    pub fn identity(&self) -> String {
+        let mut text = self.method().to_owned();
+        for (key, value) in self.params.iter().flat_map(|p| p.json().members()) {
+            if !key.is("_meta") {
+                text.extend([",", key.text(), ":", value.text()]);
+            }
+        }
+        text
+    }
+
+    /// Appends `params` as the client sees them: the user must see who wants to know.
+    pub fn write_params(&self, asked: Asked<'_>, out: &mut String) {
+        let modes = asked.revision >= Revision::V2025_11_25;
+        out.push('{');
+        for (key, value) in self.params.iter().flat_map(|p| p.json().members()) {
+            let key = key.as_str().unwrap_or_default();
+            match (&*key, value.as_str()) {
+                ("_meta" | "task", _) => continue,
+                ("mode", _) if !modes => continue,
+                ("message", Some(message)) if asked.label && self.method() == ELICIT => {
+                    meta::write_text("message", &format!("[{}] {message}", asked.upstream), out);
+                }
+                _ => meta::write_json(&key, value.text(), out),
+            }
+        }
+        if self.kind == QuestionKind::Url
+            && asked.revision == Revision::V2025_11_25
+            && self.member("elicitationId").is_none()
+        {
+            meta::write_text("elicitationId", asked.id, out);
+        }
+        out.push_str("\"_meta\":{");
+        if let Some(theirs) = self.member("_meta") {
+            meta::write_foreign(theirs, out);
+        }
+        out.push_str("\"promptgate/upstream\":");
+        write_str(asked.upstream, out);
+        out.push_str("}}");
+    }
+
+    /// Checks an answer, and copies it without the keys that are not the client's to set.
+    pub fn read_answer(&self, result: Json<'_>) -> Option<Document> {
+        let is = |name: &str, kind: Kind| result.get(name).is_some_and(|m| m.kind() == kind);
+        let answers = match self.kind {
+            QuestionKind::Form | QuestionKind::Url => {
+                let known = ["accept", "decline", "cancel"];
+                let action = result.get("action");
+                action.is_some_and(|action| known.iter().any(|known| action.is(known)))
+                    && result.get("content").is_none_or(|content| content.is_object())
+            }
+            QuestionKind::Sampling => {
+                let content = is("content", Kind::Object) || is("content", Kind::Array);
+                is("role", Kind::String) && is("model", Kind::String) && content
+            }
+            QuestionKind::Roots => result.get("roots").is_some_and(|roots| {
+                let uri =
+                    |root: Json<'_>| root.get("uri").is_some_and(|u| u.kind() == Kind::String);
+                roots.kind() == Kind::Array && roots.elements().all(uri)
+            }),
+        };
+        answers.then(|| meta::without_reserved(result))
+    }
+
+    /// What is answered for a user who was not reached, where only a result can be said.
+    pub fn unanswered(&self) -> Option<Document> {
+        let cancel = || Document::parse(br#"{"action":"cancel"}"#.to_vec(), 2).ok();
+        matches!(self.kind, QuestionKind::Form | QuestionKind::Url).then(cancel)?
+    }
+
+    fn member(&self, name: &str) -> Option<Json<'_>> {
+        self.params.as_ref().and_then(|params| params.json().get(name))
+    }
+}
+
+/// Whether a browser would take it for a page: other schemes could start programs.
+fn is_web_page(url: &str) -> bool {
+    let lower = url.get(..8).unwrap_or_default().to_ascii_lowercase();
+    (lower.starts_with("https://") || lower.starts_with("http://"))
+        && !url.contains(|c: char| c.is_control() || c.is_whitespace() || super::name::is_hidden(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Document {
+        Document::parse(text.as_bytes().to_vec(), 16).unwrap()
+    }
+
+    fn question(method: &str, params: &str) -> Result<Question, QuestionError> {
+        Question::read(method, Some(json(params).json()))
+    }
+
+    const FORM: &str = r#"{"message":"Who?","mode":"form","task":{},"requestedSchema":{"type":"object"},
+        "_meta":{"promptgate/upstream":"evil","k":1,"progressToken":7}}"#;
+
+    #[test]
+    fn declarations_mean_what_their_revision_says() {
+        let declared = |text, revision| Asks::declared(Some(json(text).json()), revision);
+        let (june, november) = (Revision::V2025_06_18, Revision::V2025_11_25);
+        let both = Asks::FORM.or(Asks::URL);
+        assert_eq!(declared(r#"{"elicitation":{}}"#, Revision::V2025_03_26), Asks::NONE);
+        assert_eq!(declared(r#"{"elicitation":{"url":{}}}"#, june), Asks::FORM);
+        assert_eq!(declared(r#"{"elicitation":{}}"#, november), Asks::FORM);
+        assert_eq!(declared(r#"{"elicitation":{"url":{}}}"#, november), Asks::URL);
+        assert_eq!(declared(r#"{"elicitation":{"form":{},"url":{}}}"#, november), both);
+        let sampling = Asks::SAMPLING.or(Asks::CONTEXT);
+        assert_eq!(declared(r#"{"sampling":{"tools":{}}}"#, june), sampling);
+        let tools = Asks::SAMPLING.or(Asks::TOOLS);
+        assert_eq!(declared(r#"{"sampling":{"tools":{}},"x":{}}"#, november), tools);
+        assert_eq!(declared(r#"{"roots":{"listChanged":true}}"#, june), Asks::ROOTS);
+        assert_eq!(Asks::declared(None, november), Asks::NONE);
+    }
+
+    #[test]
+    fn what_is_declared_reads_back() {
+        for bits in 0..64 {
+            let asks = Asks::from_bits(bits);
+            // Tools and context are parts of sampling.
+            if asks.contains(Asks::SAMPLING) || asks.and(Asks(8 | 16)).is_none() {
+                let text = asks.capabilities();
+                let read = Asks::declared(Some(json(&text).json()), Revision::V2025_11_25);
+                assert_eq!(read, asks, "{text}");
+            }
+        }
+        assert_eq!(Asks::FORM.capabilities(), r#"{"elicitation":{}}"#);
+    }
+
+    #[test]
+    fn questions_are_checked_before_anybody_sees_them() {
+        for (method, params) in [
+            (ELICIT, r#"{"requestedSchema":{}}"#),
+            (ELICIT, r#"{"message":"x"}"#),
+            (ELICIT, r#"{"message":"x","mode":"url","url":"file:///etc/passwd"}"#),
+            (ELICIT, r#"{"message":"x","mode":"url","url":"javascript:alert(1)"}"#),
+            (ELICIT, r#"{"message":"x","mode":"url","url":"https://a b"}"#),
+            (SAMPLE, r#"{"messages":[]}"#),
+        ] {
+            let read = question(method, params);
+            assert!(matches!(read, Err(QuestionError::Malformed(_))), "{params}: {read:?}");
+        }
+        let odd = question(ELICIT, r#"{"message":"x","mode":"telepathy"}"#);
+        assert!(matches!(odd, Err(QuestionError::Unknown)));
+        assert!(matches!(question("tools/call", "{}"), Err(QuestionError::Unknown)));
+        assert_eq!(question(ELICIT, FORM).unwrap().needs(), Asks::FORM);
+        let url = question(ELICIT, r#"{"message":"x","mode":"url","url":"https://a.example/b"}"#);
+        assert_eq!(url.unwrap().needs(), Asks::URL);
+        let sampling =
+            question(SAMPLE, r#"{"messages":[],"maxTokens":1,"tools":[],"includeContext":"none"}"#);
+        assert_eq!(sampling.unwrap().needs(), Asks::SAMPLING.or(Asks::TOOLS));
+        assert_eq!(Question::read(ROOTS, None).unwrap().needs(), Asks::ROOTS);
+    }
+
+    #[test]
+    fn the_user_sees_who_asks() {
+        let written = |label, revision| {
+            let mut out = String::new();
+            let asked = Asked { upstream: "up", label, revision, id: "1" };
+            question(ELICIT, FORM).unwrap().write_params(asked, &mut out);
+            out
+        };
+        let meta = r#""_meta":{"k":1,"promptgate/upstream":"up"}}"#;
+        assert_eq!(
+            written(true, Revision::V2025_06_18),
+            [r#"{"message":"[up] Who?","requestedSchema":{"type":"object"},"#, meta].concat()
+        );
+        assert_eq!(
+            written(false, Revision::V2026_07_28),
+            [r#"{"message":"Who?","mode":"form","requestedSchema":{"type":"object"},"#, meta]
+                .concat()
+        );
+    }
+
+    #[test]
+    fn a_page_gets_the_id_that_the_clients_revision_demands() {
+        let page = r#"{"message":"x","mode":"url","url":"https://a.example"}"#;
+        let written = |params: &str, revision| {
+            let mut out = String::new();
+            let asked = Asked { upstream: "up", label: false, revision, id: "mine" };
+            question(ELICIT, params).unwrap().write_params(asked, &mut out);
+            json(&out).json().get("elicitationId").map(|id| id.as_str().unwrap().into_owned())
+        };
+        assert_eq!(written(page, Revision::V2025_11_25).as_deref(), Some("mine"));
+        assert_eq!(written(page, Revision::V2026_07_28), None);
+        let named = page.replace("{\"message", "{\"elicitationId\":\"theirs\",\"message");
+        assert_eq!(written(&named, Revision::V2025_11_25).as_deref(), Some("theirs"));
+    }
+
+    #[test]
+    fn questions_are_the_same_whatever_their_meta_says() {
+        let other = FORM.replace("\"k\":1", "\"k\":2");
+        let identity = |params: &str| question(ELICIT, params).unwrap().identity();
+        assert_eq!(identity(FORM), identity(&other));
+        assert_ne!(identity(FORM), identity(&FORM.replace("Who", "Why")));
+    }
+
+    #[test]
+    fn answers_are_checked_and_cleaned() {
+        let form = question(ELICIT, FORM).unwrap();
+        let answer = |text: &str| form.read_answer(json(text).json());
+        let good = r#"{"action":"accept","content":{"a":"b"},"_meta":{"promptgate/x":1,"k":2}}"#;
+        let expected = r#"{"action":"accept","content":{"a":"b"},"_meta":{"k":2}}"#;
+        assert_eq!(answer(good).unwrap().json().text(), expected);
+        for bad in [r#"{}"#, r#"{"action":"maybe"}"#, r#"{"action":"accept","content":"x"}"#] {
+            assert!(answer(bad).is_none(), "{bad}");
+        }
+        let roots = Question::read(ROOTS, None).unwrap();
+        assert!(roots.read_answer(json(r#"{"roots":[{"uri":"file:///a"}]}"#).json()).is_some());
+        assert!(roots.read_answer(json(r#"{"roots":[{"name":"a"}]}"#).json()).is_none());
+    }
+}

@@ -1,0 +1,207 @@
+//! `requestState` (2026-07-28, multi-round-trip requests): what a get has come to, held by the client
+//! between its questions. This file is its codec; `seal` makes it unforgeable and binds it to its
+//! endpoint.
+
+/// What a get has come to, and whose it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct State {
+    pub owner: Owner,
+    /// Seconds since the Unix epoch.
+    pub issued_at: u64,
+    /// Questions asked so far, one after another.
+    pub rounds: u8,
+    pub progress: Progress,
+}
+
+/// The one call that a state belongs to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Owner {
+    /// Id of the caller.
+    pub caller: String,
+    /// Public name of the prompt.
+    pub name: String,
+    /// Id of the upstream that it belongs to.
+    pub upstream: String,
+    /// Digest of the arguments.
+    pub arguments: [u8; 32],
+}
+
+/// How the get goes on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Progress {
+    /// The upstream gave out a state of its own, if any.
+    Upstream(Option<String>),
+    /// The get is repeated, and these questions are answered as they were before.
+    Replay(Replay),
+}
+
+/// Answers so far, for an upstream that remembers nothing.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Replay {
+    /// Digest of the question, and the answer as JSON text, in their order.
+    pub answers: Vec<([u8; 32], String)>,
+    /// The question that was asked last.
+    pub open: Option<[u8; 32]>,
+    /// The call that waits for its answer on the replica that asked it.
+    pub parked: Option<[u8; 16]>,
+}
+
+/// How long a state opens, in seconds: as long as a user may take to come back to a question.
+pub const LIFETIME_SECS: u64 = 15 * 60;
+
+impl State {
+    /// Numbers big-endian; texts led by their length in four bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.rounds];
+        out.extend_from_slice(&self.issued_at.to_be_bytes());
+        out.extend_from_slice(&self.owner.arguments);
+        for text in [&self.owner.caller, &self.owner.name, &self.owner.upstream] {
+            write(text, &mut out);
+        }
+        match &self.progress {
+            Progress::Upstream(state) => {
+                out.push(0);
+                out.push(state.is_some().into());
+                write(state.as_deref().unwrap_or_default(), &mut out);
+            }
+            Progress::Replay(Replay { answers, open, parked }) => {
+                out.push(1);
+                out.push(answers.len() as u8);
+                for (question, answer) in answers {
+                    out.extend_from_slice(question);
+                    write(answer, &mut out);
+                }
+                out.push(open.is_some().into());
+                out.extend(open.iter().flatten());
+                out.push(parked.is_some().into());
+                out.extend(parked.iter().flatten());
+            }
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut rest = Rest(bytes);
+        let rounds = rest.byte()?;
+        let issued_at = u64::from_be_bytes(rest.chunk()?);
+        let arguments = rest.chunk()?;
+        let (caller, name, upstream) = (rest.text()?, rest.text()?, rest.text()?);
+        let progress = match rest.byte()? {
+            0 => {
+                let is_there = rest.flag()?;
+                Progress::Upstream(Some(rest.text()?).filter(|_| is_there))
+            }
+            1 => {
+                let mut answers = Vec::new();
+                for _ in 0..rest.byte()? {
+                    answers.push((rest.chunk()?, rest.text()?));
+                }
+                let open = if rest.flag()? { Some(rest.chunk()?) } else { None };
+                let parked = if rest.flag()? { Some(rest.chunk()?) } else { None };
+                Progress::Replay(Replay { answers, open, parked })
+            }
+            _ => return None,
+        };
+        let owner = Owner { caller, name, upstream, arguments };
+        rest.0.is_empty().then_some(Self { owner, issued_at, rounds, progress })
+    }
+
+    /// Whether the state may be used now; a small step back of the clock does no harm.
+    pub fn is_fresh(&self, now_secs: u64) -> bool {
+        now_secs.saturating_sub(self.issued_at) <= LIFETIME_SECS
+    }
+}
+
+fn write(text: &str, out: &mut Vec<u8>) {
+    // Far below 4 GiB: what is longer than a message is refused before.
+    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (chunk, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*chunk)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.chunk().map(|[byte]| byte)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.byte()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = usize::try_from(u32::from_be_bytes(self.chunk()?)).ok()?;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn state() -> impl Strategy<Value = State> {
+        let replay = (
+            prop::collection::vec((any::<[u8; 32]>(), ".{0,20}"), 0..4),
+            any::<Option<[u8; 32]>>(),
+            any::<Option<[u8; 16]>>(),
+        );
+        let progress = prop_oneof![
+            any::<Option<String>>().prop_map(Progress::Upstream),
+            replay.prop_map(|(answers, open, parked)| Progress::Replay(Replay {
+                answers,
+                open,
+                parked
+            })),
+        ];
+        (".{0,9}", ".{1,40}", any::<[u8; 32]>(), any::<u64>(), any::<u8>(), progress).prop_map(
+            |(caller, name, arguments, issued_at, rounds, progress)| {
+                let upstream = "up".to_owned();
+                let owner = Owner { caller, name, upstream, arguments };
+                State { owner, issued_at, rounds, progress }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn states_come_back(state in state()) {
+            prop_assert_eq!(State::decode(&state.encode()), Some(state));
+        }
+
+        #[test]
+        fn cut_or_padded_bytes_are_no_state(state in state(), cut in 1usize..40) {
+            let bytes = state.encode();
+            prop_assert_eq!(State::decode(&bytes[..bytes.len().saturating_sub(cut)]), None);
+            prop_assert_eq!(State::decode(&[&bytes[..], b"x"].concat()), None);
+        }
+    }
+
+    #[test]
+    fn a9_a_state_is_fresh_for_a_quarter_of_an_hour() {
+        let owner = Owner {
+            caller: String::new(),
+            name: String::new(),
+            upstream: String::new(),
+            arguments: [0; 32],
+        };
+        let progress = Progress::Upstream(None);
+        let state = State { owner, issued_at: 1_000, rounds: 1, progress };
+        assert!(state.is_fresh(900));
+        assert!(state.is_fresh(1_000 + LIFETIME_SECS));
+        assert!(!state.is_fresh(1_001 + LIFETIME_SECS));
+    }
+}

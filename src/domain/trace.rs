@@ -1,0 +1,124 @@
+//! Trace context (W3C Trace Context, W3C Baggage) as it travels in `_meta` and in headers of the
+//! same names.
+
+use super::json::Json;
+use super::meta;
+
+/// Where in a trace a call stands. Every part is safe to put into a header.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Trace {
+    /// `traceparent`
+    pub parent: Option<String>,
+    /// `tracestate`; absent without a parent, to which it belongs.
+    pub state: Option<String>,
+    /// `baggage`
+    pub baggage: Option<String>,
+}
+
+pub const PARENT: &str = "traceparent";
+pub const STATE: &str = "tracestate";
+pub const BAGGAGE: &str = "baggage";
+
+/// What the recommendations ask everybody to carry, in bytes; more is dropped.
+const MAX_STATE: usize = 512;
+const MAX_BAGGAGE: usize = 8192;
+
+impl Trace {
+    /// Takes the context from a request's `_meta`, or else from its headers.
+    pub fn read<'a>(meta: Option<Json<'_>>, header: impl Fn(&str) -> Option<&'a str>) -> Self {
+        let in_meta = |key: &str| {
+            let text = meta?.get(key)?.as_str()?;
+            Some(text.into_owned())
+        };
+        let get = |key: &str| in_meta(key).or_else(|| header(key).map(str::to_owned));
+        let parent = get(PARENT).filter(|text| is_parent(text));
+        let state = get(STATE).filter(|text| parent.is_some() && fits(text, MAX_STATE));
+        Self { parent, state, baggage: get(BAGGAGE).filter(|text| fits(text, MAX_BAGGAGE)) }
+    }
+
+    /// The parts that are there, by their names.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let parts = [(PARENT, &self.parent), (STATE, &self.state), (BAGGAGE, &self.baggage)];
+        parts.into_iter().filter_map(|(name, part)| Some((name, part.as_deref()?)))
+    }
+
+    /// Appends the parts as members of `_meta`, each followed by a comma.
+    pub fn write(&self, out: &mut String) {
+        for (name, part) in self.parts() {
+            meta::write_text(name, part, out);
+        }
+    }
+}
+
+/// Whether the text is `version-traceid-parentid-flags` in lower-case hexadecimal, ids not zero.
+fn is_parent(text: &str) -> bool {
+    let parts: Vec<_> = text.split('-').collect();
+    let hex = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let id = |part: &str, length| hex(part, length) && part.bytes().any(|b| b != b'0');
+    match parts.as_slice() {
+        [version, trace, parent, flags, rest @ ..] => {
+            // Later versions may have more parts, which this one is to pass on.
+            let known = *version != "00" || rest.is_empty();
+            hex(version, 2)
+                && *version != "ff"
+                && id(trace, 32)
+                && id(parent, 16)
+                && hex(flags, 2)
+                && known
+                && fits(text, 128)
+        }
+        _ => false,
+    }
+}
+
+fn fits(text: &str, most: usize) -> bool {
+    !text.is_empty() && text.len() <= most && text.bytes().all(|b| matches!(b, b' '..=b'~'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn read(meta: &str, headers: &[(&str, &'static str)]) -> Trace {
+        let meta = Json::parse(meta.as_bytes(), 8).unwrap();
+        let header = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
+        Trace::read(Some(meta), header)
+    }
+
+    #[test]
+    fn meta_comes_before_headers() {
+        let other = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203332-00";
+        let meta = format!(r#"{{"traceparent":"{GOOD}","baggage":"a=1"}}"#);
+        let trace = read(&meta, &[(PARENT, other), (STATE, "x=y")]);
+        assert_eq!(trace.parent.as_deref(), Some(GOOD));
+        assert_eq!(trace.state.as_deref(), Some("x=y"));
+        assert_eq!(trace.parts().count(), 3);
+        assert_eq!(read("{}", &[(PARENT, other)]).parent.as_deref(), Some(other));
+    }
+
+    #[test]
+    fn what_is_no_context_goes_no_further() {
+        for bad in [
+            "",
+            "00-0-0-00",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+        ] {
+            let meta = format!(r#"{{"traceparent":"{bad}","tracestate":"a=b"}}"#);
+            assert_eq!(read(&meta, &[]), Trace::default(), "{bad}");
+        }
+        let injected = read(r#"{"baggage":"a=1\r\nAuthorization: x"}"#, &[]);
+        assert_eq!(injected, Trace::default());
+        let long = format!(r#"{{"baggage":"{}"}}"#, "x".repeat(MAX_BAGGAGE));
+        assert!(read(&long, &[]).baggage.is_some());
+        let longer = format!(r#"{{"baggage":"{}"}}"#, "x".repeat(MAX_BAGGAGE + 1));
+        assert!(read(&longer, &[]).baggage.is_none());
+    }
+}

@@ -1,0 +1,168 @@
+//! Content for clients older than it: what their revision cannot know is turned into what they can
+//! read, losing nothing that can be kept.
+
+use super::json::{Json, Kind};
+use super::meta;
+use super::revision::Revision;
+
+/// Whether every content of a checked get result may be new to a client of this revision.
+pub fn is_needed(revision: Revision) -> bool {
+    revision < Revision::V2025_06_18
+}
+
+/// Appends the array `messages` of a checked get result as a client of this revision reads it.
+/// `name` is the prompt's public name.
+pub fn write_messages(messages: Json<'_>, name: &str, revision: Revision, out: &mut String) {
+    out.push('[');
+    for (index, message) in messages.elements().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        let content = message.get("content");
+        let translated = content.and_then(|content| {
+            let kind = content.get("type")?.as_str()?;
+            match &*kind {
+                "audio" if revision < Revision::V2025_03_26 => {
+                    Some(audio(content, &format!("promptgate://{}/{index}", in_uri(name))))
+                }
+                "resource_link" if revision < Revision::V2025_06_18 => Some(link(content)),
+                _ => None,
+            }
+        });
+        match translated {
+            None => out.push_str(message.text()),
+            Some(content) => with_content(message, &content, out),
+        }
+    }
+    out.push(']');
+}
+
+fn with_content(message: Json<'_>, content: &str, out: &mut String) {
+    out.push('{');
+    for (key, value) in message.members() {
+        if !key.is("content") {
+            meta::write_json(&key.as_str().unwrap_or_default(), value.text(), out);
+        }
+    }
+    meta::write_json("content", content, out);
+    out.pop();
+    out.push('}');
+}
+
+/// Sound, as a resource that holds it.
+fn audio(content: Json<'_>, uri: &str) -> String {
+    let mut resource = String::from("{");
+    meta::write_text("uri", uri, &mut resource);
+    for (key, value) in content.members() {
+        match key.as_str().as_deref() {
+            Some("data") => meta::write_json("blob", value.text(), &mut resource),
+            Some("mimeType") => meta::write_json("mimeType", value.text(), &mut resource),
+            _ => {}
+        }
+    }
+    resource.pop();
+    resource.push('}');
+    let mut out = String::from("{\"type\":\"resource\",");
+    meta::write_json("resource", &resource, &mut out);
+    close(content, &["type", "data", "mimeType"], out)
+}
+
+/// A name as one segment of a URI (RFC 3986, section 2).
+fn in_uri(name: &str) -> String {
+    name.bytes().fold(String::new(), |mut out, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(byte.into());
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+        out
+    })
+}
+
+/// A link, as text that a person can follow.
+fn link(content: Json<'_>) -> String {
+    let text = |name: &str| content.get(name).and_then(Json::as_str);
+    let title = text("title").or_else(|| text("name")).unwrap_or_default();
+    let mut shown = format!("{title}: {}", text("uri").unwrap_or_default());
+    if let Some(description) = text("description") {
+        shown.extend(["\n", &description]);
+    }
+    let mut out = String::from("{\"type\":\"text\",");
+    meta::write_text("text", &shown, &mut out);
+    let told = ["type", "uri", "name", "title", "description", "mimeType", "size", "icons"];
+    close(content, &told, out)
+}
+
+/// Takes over the other members, and ends the object.
+fn close(content: Json<'_>, except: &[&str], mut out: String) -> String {
+    for (key, value) in content.members().filter(|(_, value)| value.kind() != Kind::Null) {
+        if !except.iter().any(|known| key.is(known)) {
+            meta::write_json(&key.as_str().unwrap_or_default(), value.text(), &mut out);
+        }
+    }
+    out.pop();
+    out.push('}');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::content;
+
+    fn translated(content: &Value, revision: Revision) -> Value {
+        let text = json!([{"role": "user", "content": content}]).to_string();
+        let mut out = String::new();
+        let messages = Json::parse(text.as_bytes(), 64).unwrap();
+        write_messages(messages, "up__p", revision, &mut out);
+        let checked = format!("{{\"messages\":{out}}}");
+        let result = Json::parse(checked.as_bytes(), 64).unwrap();
+        assert_eq!(content::check_result(result), Ok(()));
+        let message = &serde_json::from_str::<Value>(&out).unwrap()[0];
+        assert_eq!(message["role"], "user");
+        message["content"].clone()
+    }
+
+    #[test]
+    fn audio_becomes_a_resource_for_the_oldest_clients() {
+        assert_eq!(in_uri("up__é x"), "up__%C3%A9%20x");
+        let audio = json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav",
+            "annotations": {"priority": 1}, "_meta": {"k": 1}});
+        let expected = json!({"type": "resource", "annotations": {"priority": 1}, "_meta": {"k": 1},
+            "resource": {"uri": "promptgate://up__p/0", "mimeType": "audio/wav", "blob": "AAAA"}});
+        assert_eq!(translated(&audio, Revision::V2024_11_05), expected);
+        assert_eq!(translated(&audio, Revision::V2025_03_26), audio);
+    }
+
+    #[test]
+    fn links_become_text_with_all_that_a_person_needs() {
+        let link = json!({"type": "resource_link", "uri": "https://a.example/\"x\"", "name": "x",
+            "title": "The x", "description": "All\nof it", "size": 3,
+            "annotations": {"audience": ["user"]}});
+        let expected = json!({"type": "text", "annotations": {"audience": ["user"]},
+            "text": "The x: https://a.example/\"x\"\nAll\nof it"});
+        for revision in [Revision::V2024_11_05, Revision::V2025_03_26] {
+            assert_eq!(translated(&link, revision), expected);
+        }
+        assert_eq!(translated(&link, Revision::V2025_06_18), link);
+        let bare = json!({"type": "resource_link", "uri": "a:b", "name": "x"});
+        assert_eq!(
+            translated(&bare, Revision::V2024_11_05),
+            json!({"type": "text", "text": "x: a:b"})
+        );
+    }
+
+    #[test]
+    fn what_every_revision_knows_stays_as_it_is() {
+        for content in [
+            json!({"type": "text", "text": "x", "y": {"z": 1}}),
+            json!({"type": "image", "data": "AAAA", "mimeType": "image/png"}),
+            json!({"type": "resource", "resource": {"uri": "a:b", "text": "x"}}),
+        ] {
+            assert_eq!(translated(&content, Revision::V2024_11_05), content);
+        }
+    }
+}

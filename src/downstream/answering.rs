@@ -1,0 +1,160 @@
+//! A call that was started: what is said before its answer, and the answer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::load::Load;
+use super::respond;
+use crate::domain::fault::TransportFault;
+use crate::domain::jsonrpc::Id;
+use crate::session::dialect::{Dialect, result_message};
+use crate::session::{Ending, Pending, Refusal, Sessions, Slot, Turn};
+
+/// A call under way. Dropped, it is cancelled where going away means that.
+pub struct Answering {
+    told: mpsc::Receiver<String>,
+    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+}
+
+/// What comes next.
+pub enum Part {
+    /// A message before the answer.
+    Said(String),
+    Answer(Answer),
+}
+
+/// What became of a call, ready to be sent.
+pub enum Answer {
+    Message(String),
+    Refused(Refusal),
+    /// The client asked for no answer any more.
+    Cancelled,
+}
+
+/// Messages that wait for a client to read them, of one call.
+const TOLD: usize = 16;
+
+/// Bytes of all answers of one batch: a small request must not make the gateway hold gigabytes.
+const BATCH_ANSWER: usize = 64 << 20;
+
+impl Answering {
+    /// Starts a call.
+    pub fn start(sessions: Arc<Sessions>, pending: Pending, slot: Slot) -> Self {
+        let (id, dialect) = (pending.id.clone(), pending.dialect);
+        let (tell, told) = mpsc::channel(TOLD);
+        let ending = sessions.perform(pending, slot, tell, now_secs());
+        // On the heap: the future of a call is large, and moves more than once.
+        let answer = Box::pin(async move {
+            match ending.await {
+                Ending::Result(result) => Answer::Message(result_message(&id, &result)),
+                Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
+                Ending::Cancelled => Answer::Cancelled,
+            }
+        });
+        Self { told, answer }
+    }
+
+    /// The next message, or the answer. Not to be called again behind the answer.
+    pub async fn next(&mut self) -> Part {
+        tokio::select! {
+            biased;
+            Some(message) = self.told.recv() => Part::Said(message),
+            answer = self.answer.as_mut() => match self.told.try_recv() {
+                // It was said before, and comes before.
+                Ok(message) => {
+                    self.answer = Box::pin(std::future::ready(answer));
+                    Part::Said(message)
+                }
+                Err(_) => Part::Answer(answer),
+            },
+        }
+    }
+
+    /// The answer alone.
+    pub async fn answer(&mut self) -> Answer {
+        loop {
+            if let Part::Answer(answer) = self.next().await {
+                return answer;
+            }
+        }
+    }
+}
+
+impl Answer {
+    pub fn into_message(self) -> Option<String> {
+        match self {
+            Answer::Message(message) => Some(message),
+            Answer::Refused(refusal) => Some(respond::refusal_message(&refusal)),
+            Answer::Cancelled => None,
+        }
+    }
+}
+
+/// The answers of a batch as one array; nothing if none of its messages has an answer. Each item is
+/// refused by itself. All are started before this returns.
+pub fn batch(
+    sessions: &Arc<Sessions>,
+    load: &Load,
+    items: Vec<Result<Turn, Refusal>>,
+    room: &Arc<OwnedSemaphorePermit>,
+) -> impl Future<Output = Option<String>> + Send + 'static {
+    let refused = |refusal: Refusal| Item::There(Some(respond::refusal_message(&refusal)));
+    let start = |item| match item {
+        Ok(Turn::Answer { message, .. } | Turn::Opened { message, .. }) => {
+            Item::There(Some(message))
+        }
+        Ok(Turn::Pending(pending)) => match load.call() {
+            Ok(call) => {
+                let slot = Slot { call, bytes: room.clone() };
+                let (id, dialect) = (pending.id.clone(), pending.dialect);
+                Item::Running(id, dialect, Answering::start(sessions.clone(), pending, slot))
+            }
+            Err(fault) => {
+                let (id, dialect) = (Some(pending.id), pending.dialect);
+                refused(Refusal { fault: fault.into(), id, dialect })
+            }
+        },
+        Ok(Turn::Accepted | Turn::Listen(_) | Turn::Batch(_)) => Item::There(None),
+        Err(refusal) => refused(refusal),
+    };
+    let started: Vec<_> = items.into_iter().map(start).collect();
+    async move {
+        let mut messages = Vec::with_capacity(started.len());
+        let mut room = BATCH_ANSWER;
+        for item in started {
+            messages.extend(match item {
+                Item::There(message) => message,
+                Item::Running(id, dialect, mut answering) => {
+                    let message = answering.answer().await.into_message();
+                    let size = message.as_ref().map_or(0, String::len);
+                    match room.checked_sub(size) {
+                        Some(rest) => {
+                            room = rest;
+                            message
+                        }
+                        None => {
+                            let fault = TransportFault::Overloaded.into();
+                            let refusal = Refusal { fault, id: Some(id), dialect };
+                            Some(respond::refusal_message(&refusal))
+                        }
+                    }
+                }
+            });
+        }
+        (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
+    }
+}
+
+/// One item of a batch.
+enum Item {
+    There(Option<String>),
+    Running(Id, Dialect, Answering),
+}
+
+/// Seconds since the Unix epoch; a clock before it counts as there.
+pub fn now_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

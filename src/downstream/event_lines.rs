@@ -1,0 +1,140 @@
+//! HTTP+SSE (2024-11-05): a GET opens the one stream on which everything goes down, and names in its
+//! first event where messages are to be posted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use http::{Response, Uri};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::line::Line;
+use super::load::Load;
+use super::respond::{self, Body};
+use super::sse::EventStream;
+use crate::config::Limits;
+use crate::domain::caller::Caller;
+use crate::domain::fault::TransportFault;
+use crate::seal::random;
+use crate::session::Sessions;
+use crate::session::connection::{Connection, ConnectionKind};
+
+/// The open streams: as many entries as `server.limits.streams` allows.
+pub struct EventLines {
+    open: Arc<DashMap<String, Line>>,
+    sessions: Arc<Sessions>,
+    load: Arc<Load>,
+    path: String,
+    /// Where cursors and states belong: a client may change its transport and keep them.
+    endpoint: String,
+    keep_alive: Duration,
+    lifetime: Option<Duration>,
+    drain: CancellationToken,
+}
+
+/// What goes down one stream; the session ends with it.
+pub struct EventLine {
+    outgoing: mpsc::Receiver<String>,
+    entry: OpenEntry,
+    ends_at: Option<Instant>,
+    drain: CancellationToken,
+    is_draining: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// A session is known as long as this lives.
+struct OpenEntry {
+    open: Arc<DashMap<String, Line>>,
+    id: String,
+}
+
+impl EventLines {
+    pub fn new(
+        path: &str,
+        endpoint: &str,
+        limits: &Limits,
+        sessions: Arc<Sessions>,
+        load: Arc<Load>,
+        drain: CancellationToken,
+    ) -> Self {
+        Self {
+            open: Arc::default(),
+            sessions,
+            load,
+            path: path.to_owned(),
+            endpoint: endpoint.to_owned(),
+            keep_alive: limits.keep_alive,
+            lifetime: Some(limits.stream_lifetime).filter(|lifetime| !lifetime.is_zero()),
+            drain,
+        }
+    }
+
+    /// Where the stream is opened, and messages are posted.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Opens a stream.
+    pub fn open(&self, caller: Caller) -> Result<Response<Body>, TransportFault> {
+        let place = self.load.stream()?;
+        let id = random::<16>().iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
+        let kind = ConnectionKind::Sse;
+        let connection = Connection::new(self.sessions.clone(), caller, &self.endpoint, kind);
+        let (line, outgoing) = Line::new(connection, self.load.clone());
+        self.open.insert(id.clone(), line);
+        let endpoint = format!("{}?{SESSION}={id}", self.path);
+        let line = EventLine {
+            outgoing,
+            entry: OpenEntry { open: self.open.clone(), id },
+            ends_at: self.lifetime.map(|lifetime| Instant::now() + lifetime),
+            drain: self.drain.clone(),
+            is_draining: false,
+            _place: place,
+        };
+        Ok(respond::events(EventStream::line(&endpoint, line, self.keep_alive)))
+    }
+
+    /// The session that a URL names, if it is the caller's.
+    pub fn session(&self, uri: &Uri, caller: &Caller) -> Result<Line, TransportFault> {
+        let pairs = uri.query().unwrap_or_default().split('&');
+        let id = pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == SESSION);
+        let (_, id) = id.ok_or(TransportFault::SessionRequired)?;
+        let line = self.open.get(id).filter(|line| line.connection().caller() == caller);
+        line.map(|line| line.clone()).ok_or(TransportFault::SessionUnknown)
+    }
+}
+
+const SESSION: &str = "sessionId";
+
+impl EventLine {
+    /// The next message; nothing at the end.
+    pub async fn next(&mut self) -> Option<String> {
+        loop {
+            let ends_at = self.ends_at;
+            let lifetime = async {
+                match ends_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                message = self.outgoing.recv() => return message,
+                () = self.drain.cancelled(), if !self.is_draining => {
+                    // Without the session no more is taken in; what is under way is still answered.
+                    self.is_draining = true;
+                    self.entry.open.remove(&self.entry.id);
+                }
+                () = lifetime => return None,
+            }
+        }
+    }
+}
+
+impl Drop for OpenEntry {
+    fn drop(&mut self) {
+        self.open.remove(&self.id);
+    }
+}

@@ -1,0 +1,424 @@
+//! A get as it happens: the upstream's questions go to the client in the client's own way, and the
+//! answers back (PROTOCOL of the two eras: requests in the middle of a call, or round trips).
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Router;
+use super::catalog::Owner;
+use super::line::{Asker, Line, News};
+use super::parked::Waiting;
+use super::reply::{self, Ask, Origin, Reply};
+use crate::domain::call::{Asking, Call, Return};
+use crate::domain::document::Document;
+use crate::domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
+use crate::domain::json::Json;
+use crate::domain::meta;
+use crate::domain::question::{Answer, Asks, Question, QuestionKind};
+use crate::domain::state::{self, Progress, Replay, State};
+use crate::seal;
+use crate::upstream::Upstream;
+use crate::upstream::asides::Aside;
+use crate::upstream::exchange::{Exchange, Step};
+use crate::upstream::peer::{Answers, Outgoing, Wanted};
+
+/// One get on its way.
+pub(super) struct Bridge<'a> {
+    pub router: &'a Router,
+    pub call: &'a Call,
+    pub line: &'a Line,
+    pub owner: &'a Owner,
+    pub upstream: &'a Arc<Upstream>,
+    pub arguments: Option<&'a Document>,
+    /// Moves while a user thinks.
+    pub deadline: Instant,
+    pub now_secs: u64,
+    /// Questions asked so far, one after another.
+    pub rounds: usize,
+}
+
+/// The key of a question that a legacy upstream asked: there is one at a time.
+const KEY: &str = "answer";
+
+impl Bridge<'_> {
+    pub async fn run(mut self, back: Option<&Return>) -> Result<Reply, Fault> {
+        match self.call.client.asked {
+            Asking::InBetween => self.ask_in_between().await,
+            Asking::ByAnswer => self.ask_by_answer(back).await,
+        }
+    }
+
+    /// The client waits, and is asked while it does.
+    async fn ask_in_between(&mut self) -> Result<Reply, Fault> {
+        let mut answers = None;
+        loop {
+            let mut exchange = self.start(answers);
+            let result = loop {
+                let step = exchange.next().await;
+                match step.map_err(|fault| self.refused(fault.kind))? {
+                    Step::Answered(result) => break result,
+                    Step::Said(Aside::Question { question, answer }) => {
+                        if self.next_round().is_err() {
+                            let message = "too many questions".to_owned();
+                            let _ = answer.send(Answer::Error { code: -32603, message });
+                            continue;
+                        }
+                        let asked = self.ask(question);
+                        if let Some(said) = exchange.meanwhile(asked).await {
+                            let none = || Answer::Error { code: -32603, message: NONE.to_owned() };
+                            let _ = answer.send(said.unwrap_or_else(none));
+                        }
+                    }
+                    Step::Said(aside) => self.tell(aside),
+                }
+            };
+            match self.questions(result.json())? {
+                None => return reply::prompt(result, self.origin()),
+                Some(asked) => answers = Some(self.ask_all(asked).await?),
+            }
+        }
+    }
+
+    /// The client is asked by an answer, and calls again.
+    async fn ask_by_answer(&mut self, back: Option<&Return>) -> Result<Reply, Fault> {
+        let progress = match back {
+            None => Progress::Replay(Replay::default()),
+            Some(back) => self.open(back)?,
+        };
+        let responses = back.and_then(|back| back.responses.as_ref());
+        match progress {
+            Progress::Upstream(state) => {
+                let responses = responses.map(clean);
+                let exchange = self.start(Some(Answers { responses, state }));
+                self.replay(exchange, Replay::default(), false).await
+            }
+            Progress::Replay(mut replay) => {
+                let said = responses.and_then(|r| r.json().get(KEY));
+                if let Some(ticket) = replay.parked.take()
+                    && let Some(waiting) = self.router.parked.take(&ticket, &self.call.caller).await
+                {
+                    return self.resume(waiting, replay, said).await;
+                }
+                if let (Some(question), Some(said)) = (replay.open.take(), said) {
+                    replay.answers.push((question, said.text().to_owned()));
+                }
+                let exchange = self.start(None);
+                self.replay(exchange, replay, false).await
+            }
+        }
+    }
+
+    /// Goes on with a call that waited for its user.
+    async fn resume(
+        &mut self,
+        waiting: Waiting,
+        replay: Replay,
+        said: Option<Json<'_>>,
+    ) -> Result<Reply, Fault> {
+        let Waiting { mut exchange, question, answer } = waiting;
+        let Some(said) = said else {
+            // Nothing was said: the same question stands.
+            return self.park(exchange, question, answer, replay);
+        };
+        let said = question.read_answer(said).ok_or_else(misfit)?;
+        let _ = answer.send(Answer::Result(said));
+        exchange.extend_to(self.deadline);
+        self.replay(exchange, replay, true).await
+    }
+
+    /// Goes on with a call, whose questions are answered as they were before, up to one that was not.
+    /// A call that has waited for its user once cannot be started again, so it waits again.
+    async fn replay(
+        &mut self,
+        mut exchange: Exchange,
+        mut replay: Replay,
+        has_waited: bool,
+    ) -> Result<Reply, Fault> {
+        let mut known = replay.answers.clone();
+        let result = loop {
+            let step = match exchange.next().await {
+                Ok(step) => step,
+                Err(fault) => return self.pages_first(fault.kind),
+            };
+            let (question, answer) = match step {
+                Step::Answered(result) => break result,
+                Step::Said(Aside::Question { question, answer }) => (question, answer),
+                Step::Said(aside) => {
+                    self.tell(aside);
+                    continue;
+                }
+            };
+            let digest = seal::digest([question.identity().as_str()]);
+            if question.kind() != QuestionKind::Url
+                && let Some(at) = known.iter().position(|(asked, _)| *asked == digest)
+            {
+                let said = Document::parse(known.remove(at).1.into_bytes(), DEPTH).ok();
+                let said = said.and_then(|said| question.read_answer(said.json()));
+                let _ = answer.send(Answer::Result(said.ok_or_else(misfit)?));
+                continue;
+            }
+            self.next_round()?;
+            if has_waited || question.kind() == QuestionKind::Url {
+                return self.park(exchange, question, answer, replay);
+            }
+            replay.open = Some(digest);
+            return self.ask_back(vec![(KEY.to_owned(), question)], Progress::Replay(replay));
+        };
+        match self.questions(result.json())? {
+            None => reply::prompt(result, self.origin()),
+            Some(Questions { asked, state }) => {
+                self.next_round()?;
+                self.ask_back(asked, Progress::Upstream(state))
+            }
+        }
+    }
+
+    fn park(
+        &self,
+        exchange: Exchange,
+        question: Question,
+        answer: oneshot::Sender<Answer>,
+        mut replay: Replay,
+    ) -> Result<Reply, Fault> {
+        let per_upstream = (self.upstream.config().settings.in_flight / 4).max(1);
+        let asked = vec![(KEY.to_owned(), question.clone())];
+        let waiting = Waiting { exchange, question, answer };
+        let (caller, upstream) = (&self.call.caller, self.owner.upstream);
+        let ticket = self.router.parked.park(caller, upstream, per_upstream, waiting);
+        replay.parked = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
+        self.ask_back(asked, Progress::Replay(replay))
+    }
+
+    /// The answer that asks.
+    fn ask_back(
+        &self,
+        questions: Vec<(String, Question)>,
+        progress: Progress,
+    ) -> Result<Reply, Fault> {
+        let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
+        let owner = self.state_owner();
+        let plain = State { owner, issued_at: self.now_secs, rounds, progress }.encode();
+        let (endpoint, kind) = (&self.call.endpoint, seal::Kind::State);
+        let state = self.router.sealer.seal(kind, endpoint, &plain);
+        match state.len() <= kind.max_len() {
+            true => Ok(Reply::Ask(Ask { questions, state, asker: self.asker() })),
+            false => Err(self.fault(Kind::TooLarge { limit: kind.max_len() })),
+        }
+    }
+
+    /// What a state of ours says, if it belongs to this very call.
+    fn open(&mut self, back: &Return) -> Result<Progress, Fault> {
+        let plain = self.router.sealer.open(seal::Kind::State, &self.call.endpoint, &back.state);
+        let owner = self.state_owner();
+        let state = plain
+            .and_then(|plain| State::decode(&plain))
+            .filter(|state| state.owner == owner && state.is_fresh(self.now_secs));
+        let state = state.ok_or(RequestFault::InvalidState)?;
+        self.rounds = state.rounds.into();
+        Ok(state.progress)
+    }
+
+    fn state_owner(&self) -> state::Owner {
+        state::Owner {
+            caller: self.call.caller.id().to_owned(),
+            name: self.owner.public_name.clone(),
+            upstream: self.upstream.config().id.to_string(),
+            arguments: digest_of(self.arguments),
+        }
+    }
+
+    fn start(&self, answers: Option<Answers>) -> Exchange {
+        let outgoing = Outgoing {
+            wanted: Wanted::Get {
+                name: self.owner.raw_name.clone(),
+                arguments: self.arguments.cloned(),
+                answers,
+            },
+            along: self.call.along.clone(),
+            asks: self.call.client.asks.and(self.upstream.config().settings.questions),
+            progress: self.call.client.progress,
+        };
+        self.upstream.exchange(&self.call.caller, outgoing, self.deadline)
+    }
+
+    /// The questions of an answer that asks (2026-07-28, `InputRequiredResult`).
+    fn questions(&self, result: Json<'_>) -> Result<Option<Questions>, Fault> {
+        if !result.get("resultType").is_some_and(|t| t.is("input_required")) {
+            return Ok(None);
+        }
+        let broken = |what: &str| self.fault(Kind::Protocol(what.to_owned()));
+        let mut asked = Vec::new();
+        let requests = result.get("inputRequests");
+        for (key, request) in requests.iter().flat_map(|r| r.members()) {
+            let method = request.get("method").and_then(Json::as_str).unwrap_or_default();
+            let question = Question::read(&method, request.get("params"));
+            let question = question.map_err(|error| broken(&error.to_string()))?;
+            if !self.call.client.asks.and(self.allowed()).contains(question.needs()) {
+                return Err(broken("it asks what it was told that nobody answers"));
+            }
+            asked.push((key.as_str().unwrap_or_default().into_owned(), question));
+        }
+        if asked.len() > self.router.limits.question_rounds {
+            return Err(broken("it asks too much at once"));
+        }
+        let state = result.get("requestState").and_then(Json::as_str).map(|s| s.into_owned());
+        Ok(Some(Questions { asked, state }))
+    }
+
+    async fn ask_all(&mut self, questions: Questions) -> Result<Answers, Fault> {
+        self.next_round()?;
+        let mut responses = String::from("{");
+        for (key, question) in questions.asked {
+            let nobody = question.unanswered();
+            let started = Instant::now();
+            let said = match self.ask(question).await {
+                Some(Answer::Result(said)) => Some(said),
+                Some(Answer::Error { .. }) | None => nobody,
+            };
+            self.deadline += started.elapsed();
+            let said = said.ok_or_else(|| self.fault(Kind::Unanswered(NONE)))?;
+            meta::write_json(&key, said.json().text(), &mut responses);
+        }
+        let responses = responses.trim_end_matches(',').to_owned() + "}";
+        Ok(Answers { responses: Some(responses), state: questions.state })
+    }
+
+    /// Asks the client that waits.
+    fn ask(&self, question: Question) -> impl Future<Output = Option<Answer>> {
+        let (line, asker) = (self.line.clone(), self.asker());
+        let patience = self.router.limits.question_timeout;
+        async move { line.ask(question, asker, patience).await }
+    }
+
+    fn tell(&self, aside: Aside) {
+        match aside {
+            Aside::Progress(params) => self.line.tell(News::Progress(params)),
+            Aside::PageDone(params) => self.line.tell(News::PageDone(params)),
+            Aside::Question { .. } => {}
+        }
+    }
+
+    fn next_round(&mut self) -> Result<(), Fault> {
+        self.rounds += 1;
+        match self.rounds > self.router.limits.question_rounds {
+            true => Err(self.fault(Kind::Unanswered("it asks without end"))),
+            false => Ok(()),
+        }
+    }
+
+    /// What an error of the upstream says about what the client can be asked, in the client's terms.
+    fn refused(&self, kind: Kind) -> Fault {
+        let Kind::Error { code, message, data: Some(data) } = &kind else {
+            return self.fault(kind);
+        };
+        let Ok((data_json, _)) = Json::parse_text(data, DEPTH) else {
+            return self.fault(kind);
+        };
+        let client = self.call.client;
+        match *code {
+            MISSING_CAPABILITY => {
+                let Some(required) = data_json.get("requiredCapabilities") else {
+                    return self.fault(kind);
+                };
+                let needed = Asks::declared(
+                    Some(required),
+                    crate::domain::revision::Revision::NEWEST_MODERN,
+                );
+                match !needed.is_none() && client.asks.contains(needed) {
+                    true => self.fault(Kind::QuestionNotAllowed),
+                    false => {
+                        let required = required.text().to_owned();
+                        RequestFault::CapabilityMissing { required }.into()
+                    }
+                }
+            }
+            URL_ELICITATION_REQUIRED if client.asks.contains(Asks::URL) => {
+                match self.allowed().contains(Asks::URL) {
+                    false => self.fault(Kind::QuestionNotAllowed),
+                    true => self
+                        .fault(Kind::PagesFirst { message: message.clone(), data: data.clone() }),
+                }
+            }
+            _ => self.fault(kind),
+        }
+    }
+
+    /// An error that wants the user to visit pages first, as questions; any other as it is.
+    fn pages_first(&mut self, kind: Kind) -> Result<Reply, Fault> {
+        let fault = self.refused(kind);
+        let Fault::Upstream(upstream) = &fault else {
+            return Err(fault);
+        };
+        let Kind::PagesFirst { data, .. } = &upstream.kind else {
+            return Err(fault);
+        };
+        let broken = |_| self.fault(Kind::Protocol("its list of pages is malformed".to_owned()));
+        let (data, _) =
+            Json::parse_text(data, DEPTH).map_err(|_| self.fault(upstream.kind.clone()))?;
+        let mut pages = Vec::new();
+        for (index, page) in data.get("elicitations").iter().flat_map(|e| e.elements()).enumerate()
+        {
+            let question = Question::read(crate::domain::question::ELICIT, Some(page));
+            pages.push((format!("page-{index}"), question.map_err(broken)?));
+        }
+        self.next_round()?;
+        self.ask_back(pages, Progress::Replay(Replay::default()))
+    }
+
+    fn allowed(&self) -> Asks {
+        self.upstream.config().settings.questions
+    }
+
+    fn asker(&self) -> Asker {
+        let config = self.upstream.config();
+        Asker { upstream: config.id.to_string(), label: config.settings.label_questions }
+    }
+
+    fn origin(&self) -> Origin {
+        self.router.origin(self.owner)
+    }
+
+    fn fault(&self, kind: Kind) -> Fault {
+        Fault::upstream(&self.upstream.config().id, kind)
+    }
+}
+
+/// What an answer asks, by its keys, and what it wants back with the answers.
+struct Questions {
+    asked: Vec<(String, Question)>,
+    state: Option<String>,
+}
+
+const MISSING_CAPABILITY: i64 = -32021;
+const URL_ELICITATION_REQUIRED: i64 = -32042;
+const NONE: &str = "nobody answered";
+const TOO_MANY_WAIT: &str = "too many calls wait while their users visit a page";
+/// Of what was accepted before.
+const DEPTH: usize = 64;
+
+fn misfit() -> Fault {
+    Fault::invalid_params("`inputResponses` holds an answer that does not fit its question")
+}
+
+/// Answers on their way to an upstream that asked for them itself.
+fn clean(responses: &Document) -> String {
+    let mut out = String::from("{");
+    for (key, answer) in responses.json().members() {
+        let key = key.as_str().unwrap_or_default();
+        meta::write_json(&key, meta::without_reserved(answer).json().text(), &mut out);
+    }
+    out.trim_end_matches(',').to_owned() + "}"
+}
+
+/// Arguments are the same in whatever order they come.
+fn digest_of(arguments: Option<&Document>) -> [u8; 32] {
+    let members = arguments.iter().flat_map(|a| a.json().members()).map(|(key, value)| {
+        let text = |json: Json<'_>| json.as_str().unwrap_or_default().into_owned();
+        (text(key), text(value))
+    });
+    let mut members: Vec<_> = members.collect();
+    members.sort();
+    seal::digest(members.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]))
+}

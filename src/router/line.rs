@@ -1,0 +1,66 @@
+//! The way to a client while its call runs.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::domain::document::Document;
+use crate::domain::question::{Answer, Question};
+
+/// What a client is told, or asked, before its answer.
+#[derive(Debug)]
+pub enum News {
+    /// `params` of `notifications/progress`, with the token of another hop.
+    Progress(Document),
+    /// `params` of `notifications/elicitation/complete`.
+    PageDone(Document),
+    Question {
+        question: Question,
+        asker: Asker,
+        answer: oneshot::Sender<Answer>,
+    },
+}
+
+/// Who wants to know.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Asker {
+    /// Id of the upstream.
+    pub upstream: String,
+    /// Whether the message of an elicitation is led by it.
+    pub label: bool,
+}
+
+/// The end of the way at the router.
+#[derive(Clone, Debug)]
+pub struct Line(mpsc::Sender<News>);
+
+/// News that wait to be dressed. Progress beyond that is dropped: there is more to come.
+const WAITING: usize = 16;
+
+impl Line {
+    pub fn new() -> (Self, mpsc::Receiver<News>) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self(sender), receiver)
+    }
+
+    /// Tells what may be missed.
+    pub fn tell(&self, news: News) {
+        let _ = self.0.try_send(news);
+    }
+
+    /// Asks, and waits for the answer as long as a user may think; nothing if none comes.
+    pub async fn ask(
+        &self,
+        question: Question,
+        asker: Asker,
+        patience: Duration,
+    ) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        let asking = async {
+            self.0.send(News::Question { question, asker, answer }).await.ok()?;
+            answered.await.ok()
+        };
+        timeout(patience, asking).await.ok()?
+    }
+}

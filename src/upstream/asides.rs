@@ -1,0 +1,305 @@
+//! What an upstream says in the middle of a call, and who hears it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dashmap::DashMap;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tracing::debug;
+
+use super::answer;
+use crate::domain::document::Document;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::json::Json;
+use crate::domain::jsonrpc::{Frame, Id};
+use crate::domain::method::{ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
+use crate::domain::question::{Answer, Asks, Question, QuestionError};
+
+/// Something that is said before the answer.
+#[derive(Debug)]
+pub enum Aside {
+    /// `params` of `notifications/progress`.
+    Progress(Document),
+    /// `params` of `notifications/elicitation/complete`.
+    PageDone(Document),
+    Question {
+        question: Question,
+        answer: oneshot::Sender<Answer>,
+    },
+}
+
+/// The ear of one call.
+#[derive(Clone, Debug)]
+pub struct Asides {
+    sender: mpsc::Sender<Aside>,
+    /// What this call's client may be asked by this upstream.
+    asks: Asks,
+    progress: bool,
+}
+
+/// Asides that wait to be heard. Progress beyond that is dropped, questions are refused: whoever
+/// listens takes them at once, unless a user is thinking.
+const WAITING: usize = 16;
+
+/// What is to be said back.
+pub enum Heard {
+    Nothing,
+    Now(String),
+    /// The answer to the upstream's request of this id, once there is one.
+    Later(Id, oneshot::Receiver<Answer>),
+}
+
+impl Asides {
+    pub fn channel(asks: Asks, progress: bool) -> (Self, mpsc::Receiver<Aside>) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self { sender, asks, progress }, receiver)
+    }
+
+    fn question(&self, id: Id, question: Question) -> Heard {
+        if !self.asks.contains(question.needs()) {
+            return Heard::Now(answer::not_offered(&id));
+        }
+        let (answer, later) = oneshot::channel();
+        match self.sender.try_send(Aside::Question { question, answer }) {
+            Ok(()) => Heard::Later(id, later),
+            Err(_) => Heard::Now(answer::unanswered(&id)),
+        }
+    }
+
+    fn progress(&self, params: Json<'_>) {
+        if self.progress {
+            let _ = self.sender.try_send(Aside::Progress(Document::copy_of(params)));
+        }
+    }
+
+    fn page_done(&self, params: Json<'_>) {
+        if self.asks.contains(Asks::URL) {
+            let _ = self.sender.try_send(Aside::PageDone(Document::copy_of(params)));
+        }
+    }
+}
+
+/// Who waits for what on one connection. Entries are as many as calls are in flight on it.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    /// Requests whose answers come on a stream that all share.
+    answers: DashMap<Id, oneshot::Sender<Result<Document, Kind>>>,
+    /// Calls that hear what is said before their answer.
+    asides: DashMap<Id, Asides>,
+    /// Whether the upstream may send requests: legacy ones may, modern ones may not.
+    is_asked: AtomicBool,
+    /// A question came of which nobody could tell whose it was.
+    is_ambiguous: AtomicBool,
+    /// Told of `list_changed`.
+    changed: Arc<Notify>,
+}
+
+impl Mailbox {
+    pub fn new(changed: Arc<Notify>) -> Arc<Self> {
+        Arc::new(Self { changed, ..Self::default() })
+    }
+
+    /// Says whether requests of the upstream are answered; the others are dropped.
+    pub fn set_asked(&self, is_asked: bool) {
+        self.is_asked.store(is_asked, Ordering::Relaxed);
+    }
+
+    /// Whether calls have to go one at a time, lest their questions be mixed up.
+    pub fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous.load(Ordering::Relaxed)
+    }
+
+    /// Lets a call hear what is said before its answer, as long as the guard lives.
+    pub fn listen(self: &Arc<Self>, id: &Id, asides: Option<Asides>) -> Listening {
+        let entry = asides.map(|asides| {
+            self.asides.insert(id.clone(), asides);
+            (self.clone(), id.clone())
+        });
+        Listening { _entry: entry.map(|(mailbox, id)| ListeningEntry { mailbox, id }) }
+    }
+
+    /// Waits for an answer that comes on the shared stream.
+    pub fn expect(&self, id: &Id) -> oneshot::Receiver<Result<Document, Kind>> {
+        let (sender, answer) = oneshot::channel();
+        self.answers.insert(id.clone(), sender);
+        answer
+    }
+
+    /// Takes a request back; whether it was still waiting.
+    pub fn forget(&self, id: &Id) -> bool {
+        self.answers.remove(id).is_some()
+    }
+
+    /// Nothing will be answered any more: whoever waits is told at once, not at its deadline.
+    pub fn close(&self) {
+        self.answers.clear();
+    }
+
+    /// Takes in a message of the shared stream.
+    pub fn deliver(&self, message: Document) -> Heard {
+        match Frame::read(message.json()) {
+            Ok(Frame::Response { .. }) | Err(_) => {
+                let id = message.json().get("id").and_then(Id::read);
+                if let Some((id, waiting)) = id.and_then(|id| self.answers.remove(&id))
+                    && let Some(answer) = answer::read(&id, message)
+                {
+                    // Nobody may wait any more.
+                    let _ = waiting.send(answer);
+                }
+                Heard::Nothing
+            }
+            Ok(frame) => self.hear(frame, None),
+        }
+    }
+
+    /// Takes in what is no response. `call` is the request on whose own stream it came.
+    pub fn hear(&self, frame: Frame<'_>, call: Option<&Id>) -> Heard {
+        match frame {
+            Frame::Request { id, method, params } => self.request(id, &method, params, call),
+            Frame::Notification { method, params } => {
+                self.notification(&method, params, call);
+                Heard::Nothing
+            }
+            Frame::Response { .. } => Heard::Nothing,
+        }
+    }
+
+    fn request(&self, id: Id, method: &str, params: Option<Json<'_>>, call: Option<&Id>) -> Heard {
+        if !self.is_asked.load(Ordering::Relaxed) {
+            debug!(method = method.escape_debug().to_string(), "a request that is not its to send");
+            return Heard::Nothing;
+        }
+        match (Question::read(method, params), self.asides_of(call)) {
+            (Ok(question), Some(asides)) => asides.question(id, question),
+            (Ok(_), None) => Heard::Now(answer::not_offered(&id)),
+            (Err(QuestionError::Malformed(what)), _) => Heard::Now(answer::malformed(&id, what)),
+            (Err(QuestionError::Unknown), _) => Heard::Now(answer::to_request(&id, method)),
+        }
+    }
+
+    fn notification(&self, method: &str, params: Option<Json<'_>>, call: Option<&Id>) {
+        match (method, params) {
+            (LIST_CHANGED, _) => self.changed.notify_one(),
+            (PROGRESS, Some(params)) => {
+                // The token of a call is its id.
+                let token = params.get("progressToken").and_then(Id::read);
+                if let Some(asides) = token.and_then(|token| self.asides.get(&token)) {
+                    asides.progress(params);
+                }
+            }
+            (ELICITATION_COMPLETE, Some(params)) => {
+                if let Some(asides) = self.asides_of(call) {
+                    asides.page_done(params);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The call that something belongs to: the one on whose stream it came, or the only one.
+    fn asides_of(&self, call: Option<&Id>) -> Option<Asides> {
+        match call {
+            Some(id) => self.asides.get(id).map(|asides| asides.clone()),
+            None if self.asides.len() > 1 => {
+                self.is_ambiguous.store(true, Ordering::Relaxed);
+                None
+            }
+            None => self.asides.iter().next().map(|entry| entry.clone()),
+        }
+    }
+}
+
+/// A call hears as long as this lives.
+pub struct Listening {
+    _entry: Option<ListeningEntry>,
+}
+
+struct ListeningEntry {
+    mailbox: Arc<Mailbox>,
+    id: Id,
+}
+
+impl Drop for ListeningEntry {
+    fn drop(&mut self) {
+        self.mailbox.asides.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUESTION: &str = r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"x","requestedSchema":{}}}"#;
+
+    fn message(text: &str) -> Document {
+        Document::parse(text.as_bytes().to_vec(), 16).unwrap()
+    }
+
+    fn asked() -> Arc<Mailbox> {
+        let mailbox = Mailbox::new(Arc::default());
+        mailbox.set_asked(true);
+        mailbox
+    }
+
+    fn said(heard: Heard) -> String {
+        match heard {
+            Heard::Now(text) => text,
+            Heard::Nothing => "nothing".to_owned(),
+            Heard::Later(..) => "later".to_owned(),
+        }
+    }
+
+    #[test]
+    fn u18_a_question_that_was_not_offered_is_refused_and_nobody_is_asked() {
+        let mailbox = asked();
+        assert!(said(mailbox.deliver(message(QUESTION))).contains("-32601"));
+        let (asides, mut heard) = Asides::channel(Asks::ROOTS, false);
+        let _listening = mailbox.listen(&Id::number(1), Some(asides));
+        assert!(said(mailbox.deliver(message(QUESTION))).contains("-32601"));
+        assert!(heard.try_recv().is_err());
+        mailbox.set_asked(false);
+        assert_eq!(said(mailbox.deliver(message(QUESTION))), "nothing");
+    }
+
+    #[test]
+    fn a_question_goes_to_the_only_call_or_to_nobody() {
+        let mailbox = asked();
+        let (one, mut heard) = Asides::channel(Asks::FORM, false);
+        let (two, mut unheard) = Asides::channel(Asks::FORM, false);
+        let listening = mailbox.listen(&Id::number(1), Some(one));
+        assert_eq!(said(mailbox.deliver(message(QUESTION))), "later");
+        assert!(matches!(heard.try_recv(), Ok(Aside::Question { .. })));
+        let also = mailbox.listen(&Id::number(2), Some(two));
+        assert!(!mailbox.is_ambiguous());
+        assert!(said(mailbox.deliver(message(QUESTION))).contains("-32601"));
+        assert!(mailbox.is_ambiguous());
+        let text = message(QUESTION);
+        let own = mailbox.hear(Frame::read(text.json()).unwrap(), Some(&Id::number(2)));
+        assert_eq!(said(own), "later", "on its own stream there is no doubt");
+        assert!(unheard.try_recv().is_ok());
+        drop((listening, also));
+        assert!(mailbox.asides.is_empty());
+    }
+
+    #[test]
+    fn progress_goes_to_the_call_that_it_names() {
+        let mailbox = asked();
+        let (asides, mut heard) = Asides::channel(Asks::NONE, true);
+        let _listening = mailbox.listen(&Id::number(7), Some(asides));
+        let progress = |token: &str| {
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1}}}}"#
+            );
+            mailbox.deliver(message(&text))
+        };
+        progress("8");
+        progress("\"7\"");
+        assert!(heard.try_recv().is_err());
+        progress("7");
+        assert!(matches!(heard.try_recv(), Ok(Aside::Progress(_))));
+        for _ in 0..1000 {
+            progress("7");
+        }
+        assert_eq!(heard.len(), WAITING, "a flood is bounded");
+    }
+}

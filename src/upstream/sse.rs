@@ -1,0 +1,148 @@
+//! HTTP+SSE (2024-11-05) towards an upstream: a GET opens the one stream on which everything comes,
+//! and its first event names the endpoint that messages are posted to.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Uri};
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::debug;
+
+use super::answer;
+use super::asides::{Heard, Mailbox};
+use super::http::{Endpoint, Events};
+use crate::domain::document::Document;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::jsonrpc::Id;
+
+/// An open stream. Dropping it ends the session.
+pub struct EventLine {
+    posts: Posts,
+    mailbox: Arc<Mailbox>,
+    /// Cancelled when the stream has ended.
+    gone: CancellationToken,
+    _end: DropGuard,
+}
+
+/// Where messages are posted to.
+#[derive(Clone)]
+struct Posts {
+    endpoint: Arc<Endpoint>,
+    url: Uri,
+    tasks: TaskTracker,
+}
+
+impl EventLine {
+    /// Opens the stream and waits for its first event. `changed` is told of `list_changed` notices.
+    ///
+    /// # Errors
+    /// When there is no such stream, or when the endpoint that it names is at another origin.
+    pub async fn open(
+        endpoint: Arc<Endpoint>,
+        changed: Arc<Notify>,
+        tasks: &TaskTracker,
+    ) -> Result<Self, Kind> {
+        let mut events = endpoint.open_stream().await?;
+        let named = loop {
+            let event = events.next_event().await?.ok_or(Kind::Reset)?;
+            if event.name == "endpoint" {
+                break String::from_utf8(event.data).ok();
+            }
+        };
+        let url = named.and_then(|named| endpoint.resolve(named.trim()));
+        let elsewhere = "its `endpoint` event names no endpoint of the same origin";
+        let url = url.ok_or_else(|| Kind::Protocol(elsewhere.to_owned()))?;
+        let posts = Posts { endpoint, url, tasks: tasks.clone() };
+        let mailbox = Mailbox::new(changed);
+        let (gone, end) = (CancellationToken::new(), CancellationToken::new());
+        let (reading, hearing, done) = (end.clone(), mailbox.clone(), gone.clone());
+        let replies = posts.clone();
+        tasks.spawn(async move {
+            let read = read(events, &hearing, &replies);
+            if let Some(ended) = reading.run_until_cancelled(read).await {
+                debug!(error = ?ended.err(), "the stream has ended");
+            }
+            done.cancel();
+            hearing.close();
+        });
+        Ok(Self { posts, mailbox, gone, _end: end.drop_guard() })
+    }
+
+    /// Posts a request and waits for the answer to `id` on the stream.
+    pub async fn request(
+        &self,
+        id: &Id,
+        headers: HeaderMap,
+        body: String,
+    ) -> Result<Document, Kind> {
+        let answer = self.mailbox.expect(id);
+        let _forget = Forget { line: self, id };
+        self.posts.post(headers, body).await?;
+        // The stream may have ended between the expectation and now.
+        if self.gone.is_cancelled() {
+            return Err(Kind::Reset);
+        }
+        answer.await.unwrap_or(Err(Kind::Reset))
+    }
+
+    /// Posts a message that has no answer.
+    pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
+        self.posts.post(headers, body).await
+    }
+
+    /// Who waits for what on the stream.
+    pub fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+
+    /// Waits until the stream has ended.
+    pub async fn gone(&self) {
+        self.gone.cancelled().await;
+    }
+}
+
+impl Posts {
+    async fn post(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
+        self.endpoint.post_to(&self.url, headers, body).await
+    }
+
+    /// Posts a message of whose fate nobody hears.
+    fn post_and_forget(&self, message: impl Future<Output = Option<String>> + Send + 'static) {
+        let posts = self.clone();
+        self.tasks.spawn(async move {
+            if let Some(body) = message.await {
+                let _ = posts.post(HeaderMap::new(), body).await;
+            }
+        });
+    }
+}
+
+async fn read(mut events: Events, mailbox: &Mailbox, posts: &Posts) -> Result<(), Kind> {
+    while let Some(message) = events.next().await? {
+        match mailbox.deliver(message) {
+            Heard::Nothing => {}
+            Heard::Now(body) => posts.post_and_forget(std::future::ready(Some(body))),
+            Heard::Later(id, answer) => posts.post_and_forget(async move {
+                let answer = answer.await.ok()?;
+                Some(answer::from_client(&id, &answer))
+            }),
+        }
+    }
+    Ok(())
+}
+
+/// Takes a request back when nobody waits for it any more.
+struct Forget<'a> {
+    line: &'a EventLine,
+    id: &'a Id,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        if self.line.mailbox.forget(self.id) && !self.line.gone.is_cancelled() {
+            let body = answer::cancellation(self.id);
+            self.line.posts.post_and_forget(std::future::ready(Some(body)));
+        }
+    }
+}
