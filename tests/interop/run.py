@@ -1,10 +1,11 @@
-"""Real clients list, page, get, complete and hear of changes through the real binary, in front of
-real servers.
+"""Real clients list, page, get, complete, answer questions and hear of changes through the real
+binary, in front of real servers.
 
 usage: python run.py BINARY RMCP_SERVER RMCP_CLIENT [SCHEMAS]
 
-Starts the official everything server (Node), an rmcp server, FastMCP over HTTP and as a child of the
-gateway, and the gateway itself, all on free ports of loopback, and runs every client against it. With
+Starts the official everything server (Node), an rmcp server, FastMCP over HTTP, over HTTP+SSE and as a
+child of the gateway, and the gateway itself, all on free ports of loopback, and runs every client against
+it, over each transport. A second gateway stands before a server that asks, spoken to in both eras. With
 SCHEMAS, the folder of the official JSON schemas, every message of the gateway is validated on its way.
 Fails if any client does.
 """
@@ -23,16 +24,18 @@ from concurrent.futures import ThreadPoolExecutor
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE = 120  # seconds for one client
 FASTMCP = [sys.executable, str(HERE / "servers/fastmcp_server.py")]
+FIXTURE = [sys.executable, str(HERE.parent / "conformance/fixture.py")]
+QUESTION = "test_input_required_result_prompt"
 
 
 class Stage:
     """The servers, the gateway before them, and what changes their lists."""
 
-    def __init__(self, folder, binary, rmcp_server, schemas):
+    def __init__(self, folder, *given):
         self.folder = pathlib.Path(folder)
         self.processes = []
         try:
-            self.set(binary, rmcp_server, schemas)
+            self.set(*given)
         except BaseException:
             self.stop()
             raise
@@ -48,12 +51,26 @@ class Stage:
                 [*FASTMCP, "http", "0"], r"listening: (\S+)", TRIGGER_FILE=str(self.trigger("fastmcp"))
             ),
         }
+        sse = self.start(
+            [*FASTMCP, "sse", "0"], r"listening: (\S+)", TRIGGER_FILE=str(self.trigger("sse"))
+        )
         config = self.folder / "gateway.toml"
-        config.write_text(self.gateway_toml(at))
-        self.url = self.start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
-        if schemas:
-            validate = [sys.executable, str(HERE / "validate.py"), self.url, schemas]
-            self.url = self.start(validate, r"listening: (\S+)") + "/mcp"
+        config.write_text(self.gateway_toml(at, sse))
+        self.stdio = [binary, "serve", "--stdio", "--config", str(config)]
+        url = self.start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
+        self.sse = url.removesuffix("/mcp") + "/sse"
+        asking = self.folder / "asking.toml"
+        asking.write_text(self.asking_toml(self.start(FIXTURE, r"listening: (\S+)")))
+        asking_url = self.start([binary, "serve", "--config", str(asking)], r"listens on (\S+)")
+        self.asking = self.validated(asking_url, schemas)
+        self.url = self.validated(url, schemas)
+
+    def validated(self, url, schemas):
+        """The URL of a proxy that validates every message on its way, if there are schemas."""
+        if not schemas:
+            return url
+        validate = [sys.executable, str(HERE / "validate.py"), url, schemas]
+        return self.start(validate, r"listening: (\S+)") + "/mcp"
 
     def start(self, command, pattern, **environment):
         """Starts a server and returns what `pattern` finds in its output."""
@@ -70,12 +87,13 @@ class Stage:
         sys.exit(f"{command[0]} ended before it listened")
 
     def stop(self):
-        """Ends all, the last first, and returns what the last one printed and its exit code."""
+        """Ends all, the last first, and returns what those that validate printed and whether all was
+        right."""
         for process, _ in reversed(self.processes):
             process.terminate()
             process.wait(timeout=PATIENCE)
-        process, said = self.processes[-1]
-        return "".join(said), process.returncode
+        judges = [(p, said) for p, said in self.processes if any("validate.py" in part for part in p.args)]
+        return "".join("".join(said) for _, said in judges), all(p.returncode == 0 for p, _ in judges)
 
     def trigger(self, upstream):
         return self.folder / f"{upstream}.trigger"
@@ -88,7 +106,12 @@ class Stage:
         with self.trigger(upstream).open("a") as file:
             file.write(f"{name}\n")
 
-    def gateway_toml(self, at):
+    def asking_toml(self, fixture):
+        upstream = '[upstreams.{}]\ntransport = "http"\nurl = "http://{}/mcp"\nrevision = "{}"\n'
+        upstreams = upstream.format("modern", fixture, "auto") + upstream.format("legacy", fixture, "2025-11-25")
+        return f'[server]\nlisten = "127.0.0.1:0"\n[server.limits]\npre_drain = "0s"\n{upstreams}'
+
+    def gateway_toml(self, at, sse):
         remote = "".join(
             f'[upstreams.{name}]\ntransport = "http"\nurl = "http://{address}/mcp"\n' for name, address in at.items()
         )
@@ -104,6 +127,9 @@ page_size = 4
 [upstreams.library]
 transport = "library"
 path = "library"
+[upstreams.sse]
+transport = "http"  # which it turns out not to be
+url = "http://{sse}/sse"
 [upstreams.child]
 transport = "stdio"
 command = {child}
@@ -120,6 +146,19 @@ CLIENTS = [
 ]
 
 
+# Those that answer what a prompt asks.
+ASK = [
+    ("ask_ts1.mjs", []),
+    ("ask_ts1.mjs", ["17"]),
+    *((script, [mode]) for script in ("ask_ts2.mjs", "ask_py.py") for mode in ("legacy", "modern")),
+]
+SSE = [*(("sse_ts1.mjs", minor) for minor in ([], ["17"], ["11"], ["9"])), ("sse_py.py", ["legacy"])]
+STDIO = [
+    *(("stdio_ts1.mjs", minor) for minor in ([], ["17"], ["11"], ["9"])),
+    *((script, [mode]) for script in ("stdio_ts2.mjs", "stdio_py.py") for mode in ("legacy", "modern", "auto")),
+]
+
+
 def program(script):
     return ["node" if script.endswith(".mjs") else sys.executable, str(HERE / "clients" / script)]
 
@@ -131,18 +170,23 @@ def main(binary, rmcp_server, rmcp_client, schemas=None):
             expect = str(HERE / "expect.json")
             runs = [[*program(script), stage.url, expect, *mode] for script, mode in CLIENTS]
             runs += [[rmcp_client, stage.url, expect, mode] for mode in ("legacy", "modern")]
+            runs += [[*program(script), stage.sse, expect, *mode] for script, mode in SSE]
+            runs += [[*program(script), expect, *mode, "--", *stage.stdio] for script, mode in STDIO]
+            for upstream in ("modern", "legacy"):
+                prompt, lead = f"{upstream}__{QUESTION}", f"[{upstream}] "
+                runs += [[*program(script), stage.asking, prompt, lead, *mode] for script, mode in ASK]
             failed = [command for command in runs if not run(command)]
             # Afterwards, since these leave prompts behind that expect.json does not know.
-            upstreams = ["child", "fastmcp", "library"]
-            with ThreadPoolExecutor(max_workers=3) as pool:
+            upstreams = ["child", "fastmcp", "library", "sse"]
+            with ThreadPoolExecutor(max_workers=4) as pool:
                 heard = list(pool.map(lambda upstream: hear_all(stage, upstream), upstreams))
             failed += [command for commands in heard for command in commands]
         finally:
-            said, code = stage.stop()
+            said, is_right = stage.stop()
     count = len(runs) + len(upstreams) * len(CLIENTS)
     if schemas:
         print(said.strip())
-        count, failed = count + 1, failed + ([["schemas"]] if code else [])
+        count, failed = count + 1, failed + ([] if is_right else [["schemas"]])
     print(f"{count - len(failed)} passed, {len(failed)} failed")
     sys.exit("\n".join(["failed:", *(" ".join(command) for command in failed)]) if failed else 0)
 

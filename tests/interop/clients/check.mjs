@@ -68,16 +68,41 @@ export async function check(peer, expect) {
 // argv: URL expect.json [mode]. Runs `body(url, expect, mode)`, prints one line, sets the exit code.
 export async function main(label, body) {
   const [url, file, mode] = process.argv.slice(2);
-  if (!url || !file) {
-    console.error(`usage: ${label} URL expect.json [mode]`);
-    process.exit(2);
-  }
+  if (!url || !file) usage(`${label} URL expect.json [mode]`);
+  await run(label, mode, file, (expect) => body(new URL(url), expect, mode));
+}
+
+// argv: expect.json [mode] -- COMMAND ARGS... The same with `body({command, args}, expect, mode)`.
+export async function mainStdio(label, body) {
+  const dashes = process.argv.indexOf('--');
+  const [file, mode] = process.argv.slice(2, dashes);
+  const [command, ...args] = process.argv.slice(dashes + 1);
+  if (dashes < 3 || !command) usage(`${label} expect.json [mode] -- COMMAND ARGS...`);
+  await run(label, mode, file, (expect) => body({ command, args }, expect, mode));
+}
+
+function usage(text) {
+  console.error(`usage: ${text}`);
+  process.exit(2);
+}
+
+async function run(label, mode, file, body) {
   try {
-    const line = await body(new URL(url), JSON.parse(readFileSync(file, 'utf8')), mode);
+    const line = await body(JSON.parse(readFileSync(file, 'utf8')));
     console.log(`ok ${label}${mode ? `-${mode}` : ''} ${line}`);
     process.exit(0);
   } catch (error) {
     console.error(`FAIL ${label}${mode ? `-${mode}` : ''}: ${error?.message ?? error}`);
     process.exit(1);
   }
+}
+
+// Closes the input of a server that is a child, which the SDKs kill if it has not ended by itself in
+// GRACE. (Those of 1.x before the newest send SIGTERM at once instead, and do not wait.)
+const GRACE = 2_000;
+export async function closeStdio(client, errors) {
+  must(errors.length === 0, `what is no message came on the server's output: ${errors.join('; ')}`);
+  const start = Date.now();
+  await client.close();
+  must(Date.now() - start < GRACE, 'the server did not end when its input did');
 }

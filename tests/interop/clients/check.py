@@ -95,16 +95,30 @@ def describe(error: BaseException) -> str:
     return str(error) if isinstance(error, Mismatch) else f"{type(error).__name__}: {error}"
 
 
-def main(label: str, body: Callable[[str, dict[str, Any], str], Awaitable[str]]) -> None:
-    """argv: URL expect.json [legacy|modern|auto] (default modern)."""
+Body = Callable[[Any, dict[str, Any], str], Awaitable[str]]
+
+
+def main(label: str, body: Body) -> None:
+    """argv: URL expect.json [legacy|modern|auto] (default modern). `body(url, expect, mode)`."""
     if len(sys.argv) not in (3, 4) or sys.argv[3:] and sys.argv[3] not in CONNECT_MODES:
         sys.exit(f"usage: {label} URL expect.json [legacy|modern|auto]")
-    url, path = sys.argv[1:3]
-    mode = sys.argv[3] if len(sys.argv) == 4 else "modern"
+    run(label, body, *sys.argv[1:])
+
+
+def main_stdio(label: str, body: Body) -> None:
+    """argv: expect.json [legacy|modern|auto] -- COMMAND ARGS... The same with `body([COMMAND, ARGS...], expect, mode)`."""
+    dashes = sys.argv.index("--") if "--" in sys.argv else 0
+    options, command = sys.argv[1:dashes], sys.argv[dashes + 1 :]
+    if len(options) not in (1, 2) or options[1:] and options[1] not in CONNECT_MODES or not command:
+        sys.exit(f"usage: {label} expect.json [legacy|modern|auto] -- COMMAND ARGS...")
+    run(label, body, command, *options)
+
+
+def run(label: str, body: Body, target: Any, path: str, mode: str = "modern") -> None:
     with open(path, encoding="utf-8") as file:
         expect = json.load(file)
     try:
-        line = asyncio.run(body(url, expect, mode))
+        line = asyncio.run(body(target, expect, mode))
     except Exception as error:
         sys.exit(f"FAIL {label}-{mode}: {describe(error)}")
     print(f"ok {label}-{mode} {line}")

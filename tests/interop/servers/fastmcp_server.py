@@ -1,9 +1,10 @@
 """A prompt server built with FastMCP: nobody here wrote how it speaks.
 
-usage: python fastmcp_server.py http PORT | stdio
+usage: python fastmcp_server.py http PORT | sse PORT | stdio
 
-Over HTTP it prints "listening: 127.0.0.1:PORT" (0: a free one); the endpoint is /mcp. Whoever writes
-names to the file that TRIGGER_FILE names adds prompts of these names while the server runs.
+Over HTTP it prints "listening: 127.0.0.1:PORT" (0: a free one); the endpoint is /mcp, or for the old
+HTTP+SSE transport /sse. Whoever writes names to the file that TRIGGER_FILE names adds prompts of these
+names while the server runs.
 
 FastMCP 4 says nothing when prompts are added outside a request (although it declares listChanged to
 legacy clients) and does not serve subscriptions/listen. Both are added here from the parts it and the
@@ -85,17 +86,17 @@ def dialogue() -> list[Message]:
     return [Message("What is MCP?"), Message("A protocol.", role="assistant")]
 
 
-async def serve_http(port):
+async def serve_http(transport, port):
     listener = socket.create_server(("127.0.0.1", port))
     print("listening: {}:{}".format(*listener.getsockname()), flush=True)
-    await mcp.run_http_async(show_banner=False, log_level="warning", sockets=[listener])
+    await mcp.run_http_async(transport=transport, show_banner=False, log_level="warning", sockets=[listener])
 
 
 match sys.argv[1:]:
-    case ["http", port]:
+    case ["http" | "sse" as transport, port]:
         with suppress(KeyboardInterrupt):
-            asyncio.run(serve_http(int(port)))
+            asyncio.run(serve_http(transport, int(port)))
     case ["stdio"]:
         mcp.run(transport="stdio", show_banner=False)
     case _:
-        sys.exit("usage: fastmcp_server.py http PORT | stdio")
+        sys.exit("usage: fastmcp_server.py http PORT | sse PORT | stdio")
