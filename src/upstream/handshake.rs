@@ -270,12 +270,28 @@ impl Capabilities {
     const ASSUMED: Self = Self { prompts: true, list_changed: false, completions: true };
 }
 
+/// Asks what the upstream is. One that refuses our version, and names it among its own, is asked once
+/// more: its list is what counts (2026-07-28, `UnsupportedProtocolVersionError`).
 async fn discover(wire: &Wire) -> Result<Document, Kind> {
+    match ask_what(wire, &Id::number(0)).await {
+        Err(refused) if names_our_version(&refused) => ask_what(wire, &Id::number(2)).await,
+        answer => answer,
+    }
+}
+
+async fn ask_what(wire: &Wire, id: &Id) -> Result<Document, Kind> {
     let asking = Conversation::modern(Capabilities::default());
-    let id = Id::number(0);
     let ask = Ask { method: DISCOVER, ..Ask::default() };
-    let (headers, body) = asking.dress(&id, ask);
-    wire.request(&id, headers, body, None).await.map(|(result, _)| result)
+    let (headers, body) = asking.dress(id, ask);
+    wire.request(id, headers, body, None).await.map(|(result, _)| result)
+}
+
+fn names_our_version(refused: &Kind) -> bool {
+    let Kind::Error { code: UNSUPPORTED_VERSION, data: Some(data), .. } = refused else {
+        return false;
+    };
+    let data = Json::parse(data.as_bytes(), 8).ok();
+    matches!(data.and_then(|d| d.get("supported")).map(offers), Some(Offer::Modern))
 }
 
 /// Decides the era from the answer to `server/discover`. Servers that don't know the method

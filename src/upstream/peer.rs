@@ -87,8 +87,8 @@ impl Peer {
     ) -> Result<Self, Kind> {
         let conversation = Conversation::open(&wire, revision, probe, asks).await?;
         wire.mailbox().set_asked(conversation.is_asked());
-        // The handshake has used up two ids.
-        Ok(Self::Remote(RemotePeer { wire, conversation, next_id: AtomicU64::new(2) }))
+        // The handshake has used up three ids.
+        Ok(Self::Remote(RemotePeer { wire, conversation, next_id: AtomicU64::new(3) }))
     }
 
     /// Listens for notices until their stream ends; see [`Conversation::listen`]. A library's edits

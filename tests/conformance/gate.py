@@ -25,7 +25,7 @@ def start(command, pattern):
     sys.exit(f"{command[0]} ended before it listened")
 
 
-def gateway_toml(address, revision):
+def gateway_toml(url, revision):
     return f"""
 [server]
 listen = "127.0.0.1:0"
@@ -33,7 +33,7 @@ listen = "127.0.0.1:0"
 pre_drain = "0s"
 [upstreams.fixture]
 transport = "http"
-url = "http://{address}/mcp"
+url = "{url}"
 revision = "{revision}"
 prefix = ""
 """
@@ -45,10 +45,11 @@ def main(binary):
         try:
             fixture, address = start([sys.executable, str(HERE / "fixture.py")], r"listening: (\S+)")
             processes.append(fixture)
-            targets = {"the fixture": f"http://{address}/mcp"}
+            upstream = f"http://{address}/mcp"
+            targets = {"the fixture": upstream}
             for leg, revision in LEGS.items():
                 config = pathlib.Path(folder) / f"{leg}.toml"
-                config.write_text(gateway_toml(address, revision))
+                config.write_text(gateway_toml(upstream, revision))
                 gateway, url = start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
                 processes.append(gateway)
                 targets[f"the gateway ({leg} era upstream)"] = url
