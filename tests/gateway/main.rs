@@ -6,13 +6,16 @@ mod support;
 
 mod batches;
 mod calls;
+mod carried;
 mod cli;
 mod cursors;
 mod documents;
 mod eras;
 mod library;
 mod listing;
+mod matrix;
 mod notices;
+mod questions;
 mod stdio;
 mod upstream_faults;
 mod wire;

@@ -38,12 +38,23 @@ impl Client {
 
     /// A client that has initialized a session of this revision.
     pub async fn legacy(self, revision: &str) -> Self {
-        let params = json!({"protocolVersion": revision, "capabilities": {},
+        self.legacy_with(revision, json!({})).await
+    }
+
+    /// The same, with capabilities.
+    pub async fn legacy_with(self, revision: &str, capabilities: Value) -> Self {
+        let params = json!({"protocolVersion": revision, "capabilities": capabilities,
             "clientInfo": {"name": "test", "version": "1"}});
         let reply = self.post(&request(0, "initialize", params)).await;
         assert_eq!(reply.status, 200, "{reply:?}");
         let session = reply.header("mcp-session-id").expect("a session").to_owned();
         self.with("Mcp-Session-Id", &session)
+    }
+
+    /// The id of its session.
+    pub fn session(&self) -> &str {
+        let header = self.headers.iter().find(|(name, _)| name == "Mcp-Session-Id");
+        &header.expect("a session").1
     }
 
     /// Posts a JSON value with the headers that belong to it.
@@ -121,8 +132,19 @@ impl Client {
 
     /// Opens a stream of events. The request asks for it in the client's way.
     pub async fn stream(&self, method: &str, headers: &[(&str, &str)], body: &[u8]) -> Stream {
+        self.stream_at(method, "/mcp", headers, body).await
+    }
+
+    /// The same, at another path.
+    pub async fn stream_at(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Stream {
         let mut head =
-            format!("{method} /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
         let own = self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str()));
         for (name, value) in headers.iter().copied().chain(own) {
             head.push_str(&format!("{name}: {value}\r\n"));

@@ -2,14 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use promptgate::app::App;
 use promptgate::config::Config;
+use promptgate::downstream::Streams;
+use tokio::io::DuplexStream;
+use tokio::task::JoinHandle;
 
 use super::Client;
 
 pub struct Gateway {
-    app: App,
+    app: Arc<App>,
     pub addr: SocketAddr,
 }
 
@@ -20,7 +24,23 @@ impl Gateway {
         let config = config.unwrap_or_else(|e| panic!("{e}"));
         let app = App::start(config).await.unwrap();
         let addr = app.local_addr().expect("it listens");
-        Self { app, addr }
+        Self { app: Arc::new(app), addr }
+    }
+
+    /// The other end of standard streams that the gateway serves.
+    pub fn stdio(&self) -> DuplexStream {
+        self.stdio_task().0
+    }
+
+    /// The same, and the task that serves them.
+    pub fn stdio_task(&self) -> (DuplexStream, JoinHandle<()>) {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let (input, output) = tokio::io::split(theirs);
+        let app = self.app.clone();
+        let serving = tokio::spawn(async move {
+            app.serve(Streams { input, output }).await.expect("whoever starts it is served");
+        });
+        (ours, serving)
     }
 
     /// Starts a gateway in front of these upstreams.

@@ -1,13 +1,18 @@
 //! What the tests share: a gateway in this process, a client that can send anything, upstreams
 //! that can answer anything.
 
+pub mod asker;
 pub mod client;
 pub mod gateway;
+pub mod party;
+pub mod server;
 pub mod upstream;
 
 pub use client::Client;
 pub use gateway::Gateway;
-pub use upstream::{Asked, Play, Upstream};
+pub use party::{Manner, Party};
+pub use server::{Server, Speaks};
+pub use upstream::{Asked, Live, Play, Upstream};
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 
 /// What the upstream was asked.
@@ -14,6 +14,8 @@ use tokio::task::AbortHandle;
 pub struct Asked {
     /// GET, POST or DELETE.
     pub http_method: String,
+    /// With its query.
+    pub path: String,
     /// As they came, names in lower case.
     pub headers: Vec<(String, String)>,
     /// The JSON-RPC message; null for requests without a body.
@@ -35,10 +37,37 @@ pub enum Play {
     Endless(String, Vec<u8>),
     /// An event stream of whatever is sent through the channel, until the upstream ends.
     Events(broadcast::Sender<String>),
+    /// An event stream of whatever its [`Live`] sends, until that is dropped.
+    Live(Arc<Mutex<Option<mpsc::UnboundedReceiver<String>>>>),
     /// These bytes, then the connection breaks.
     Break(Vec<u8>),
     /// These bytes, then nothing until the other side gives up.
     Stall(Vec<u8>),
+}
+
+/// The end of an event stream at which it is written.
+#[derive(Clone, Debug)]
+pub struct Live(mpsc::UnboundedSender<String>);
+
+impl Live {
+    pub fn new() -> (Self, Play) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), Play::Live(Arc::new(Mutex::new(Some(receiver)))))
+    }
+
+    /// Sends an event that carries a message.
+    pub fn say(&self, message: &Value) {
+        self.raw(&format!("data: {message}\n\n"));
+    }
+
+    pub fn raw(&self, text: &str) {
+        let _ = self.0.send(text.to_owned());
+    }
+
+    /// Waits until the other side has gone away.
+    pub async fn closed(&self) {
+        self.0.closed().await;
+    }
 }
 
 /// Never answers.
@@ -227,6 +256,22 @@ async fn serve(
                 }
                 return;
             }
+            Play::Live(receiver) => {
+                let mut texts = receiver.lock().unwrap().take().expect("one stream of each");
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+                let mut written = stream.write_all(head.as_bytes()).await;
+                while written.is_ok() {
+                    let mut gone = [0];
+                    tokio::select! {
+                        text = texts.recv() => match text {
+                            Some(text) => written = stream.write_all(text.as_bytes()).await,
+                            None => return,
+                        },
+                        _ = stream.read(&mut gone) => return,
+                    }
+                }
+                return;
+            }
             Play::Break(bytes) => {
                 let _ = stream.write_all(&bytes).await;
                 return;
@@ -255,7 +300,8 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked
     };
     let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
     let mut lines = head.split("\r\n");
-    let http_method = lines.next()?.split(' ').next()?.to_owned();
+    let mut words = lines.next()?.split(' ').map(str::to_owned);
+    let (http_method, path) = (words.next()?, words.next()?);
     let headers: Vec<_> = lines
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
@@ -269,7 +315,7 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked
         }
     }
     let message = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Asked { http_method, headers, message, connection })
+    Some(Asked { http_method, path, headers, message, connection })
 }
 
 async fn write(

@@ -1,0 +1,258 @@
+//! Clients of every revision and transport, who all ask in the same way.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+use tokio::io::{
+    AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf,
+};
+use tokio::time::timeout;
+
+use super::client::{MODERN, Stream, modern, request};
+use super::{Client, Gateway, PATIENCE};
+
+/// How a client connects.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Manner {
+    /// HTTP+SSE, which initializes with this revision.
+    Sse(&'static str),
+    /// Streamable HTTP of a legacy revision.
+    Http(&'static str),
+    /// Streamable HTTP of 2026-07-28.
+    Modern,
+    /// Standard streams, with a handshake of this revision.
+    Stdio(&'static str),
+    /// Standard streams, 2026-07-28.
+    ModernStdio,
+}
+
+/// A client that is connected, and hears of changes.
+pub struct Party {
+    wire: Wire,
+    revision: &'static str,
+    next_id: u64,
+    /// Declared to the gateway.
+    capabilities: Value,
+    /// Messages that were no answers.
+    heard: VecDeque<Value>,
+}
+
+enum Wire {
+    Http { client: Client, stream: Stream },
+    Sse { client: Client, post: String, stream: Stream },
+    Stdio { input: WriteHalf<DuplexStream>, output: Lines<BufReader<ReadHalf<DuplexStream>>> },
+}
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+impl Party {
+    pub async fn connect(gateway: &Gateway, manner: Manner) -> Self {
+        Self::with_capabilities(gateway, manner, json!({})).await
+    }
+
+    /// A client that declares these capabilities.
+    pub async fn with_capabilities(gateway: &Gateway, manner: Manner, capabilities: Value) -> Self {
+        let client = gateway.client();
+        let (wire, revision) = match manner {
+            Manner::Modern => {
+                let stream = client.listen().await;
+                (Wire::Http { client, stream }, MODERN)
+            }
+            Manner::Http(revision) => {
+                let client = client.legacy_with(revision, capabilities.clone()).await;
+                let stream = client.stream("GET", &[EVENTS], b"").await;
+                (Wire::Http { client, stream }, revision)
+            }
+            Manner::Sse(revision) => {
+                let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
+                let post = stream.event().await.expect("the endpoint").data;
+                assert!(post.starts_with("/sse?"), "{post}");
+                (Wire::Sse { client, post, stream }, revision)
+            }
+            Manner::Stdio(revision) => (stdio(gateway), revision),
+            Manner::ModernStdio => (stdio(gateway), MODERN),
+        };
+        let heard = VecDeque::new();
+        let mut party = Self { wire, revision, next_id: 100, capabilities, heard };
+        match manner {
+            Manner::Sse(revision) | Manner::Stdio(revision) => party.initialize(revision).await,
+            Manner::ModernStdio => {
+                let params = json!({"notifications": {"promptsListChanged": true}});
+                let listen = party.request("subscriptions/listen", params);
+                party.send(&listen).await;
+                let ack = party.hear().await;
+                assert_eq!(ack["method"], "notifications/subscriptions/acknowledged");
+            }
+            Manner::Http(_) | Manner::Modern => {}
+        }
+        party
+    }
+
+    async fn initialize(&mut self, revision: &str) {
+        let params = json!({"protocolVersion": revision, "capabilities": self.capabilities,
+            "clientInfo": {"name": "test", "version": "1"}});
+        let result = self.ask("initialize", params).await;
+        assert_eq!(result["protocolVersion"], revision);
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    }
+
+    /// The result of a request.
+    pub async fn ask(&mut self, method: &str, params: Value) -> Value {
+        let message = self.answer(method, params).await;
+        assert!(message.get("error").is_none(), "{method}: {message}");
+        message["result"].clone()
+    }
+
+    /// The answer to a request, whatever it is.
+    pub async fn answer(&mut self, method: &str, params: Value) -> Value {
+        let request = self.request(method, params);
+        let id = request["id"].clone();
+        if let Wire::Http { client, .. } = &self.wire {
+            let headers = headers(&request);
+            let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+            let reply = client.send("POST", "/mcp", &headers, request.to_string().as_bytes()).await;
+            return reply.json();
+        }
+        self.send(&request).await;
+        loop {
+            let message = self.next_message().await;
+            match message["id"] == id && message.get("method").is_none() {
+                true => return message,
+                false => self.heard.push_back(message),
+            }
+        }
+    }
+
+    /// Gets a prompt and answers what it asks with what `say` makes of the parameters; returns what
+    /// was asked (`{method, params}`), and the answer.
+    pub async fn get_answering(
+        &mut self,
+        params: Value,
+        mut say: impl FnMut(&Value) -> Value,
+    ) -> (Vec<Value>, Value) {
+        let (mut asked, mut again) = (Vec::new(), params.clone());
+        if self.revision == MODERN {
+            loop {
+                let answer = self.answer("prompts/get", again).await;
+                if answer["result"]["resultType"] != "input_required" {
+                    return (asked, answer);
+                }
+                let requests = answer["result"]["inputRequests"].as_object().cloned();
+                let mut responses = json!({});
+                for (key, request) in requests.unwrap_or_default() {
+                    responses[key] = say(&request["params"]);
+                    asked.push(request);
+                }
+                again = params.clone();
+                again["inputResponses"] = responses;
+                again["requestState"] = answer["result"]["requestState"].clone();
+            }
+        }
+        let request = self.request("prompts/get", params);
+        let mut own_stream = match &self.wire {
+            Wire::Http { client, .. } => {
+                let body = request.to_string();
+                Some(client.stream("POST", &[JSON, EVENTS], body.as_bytes()).await)
+            }
+            _ => None,
+        };
+        if own_stream.is_none() {
+            self.send(&request).await;
+        }
+        loop {
+            let message = match &mut own_stream {
+                Some(stream) => stream.event().await.expect("an answer").json(),
+                None => self.next_message().await,
+            };
+            if message.get("method").is_none() {
+                return (asked, message);
+            }
+            if message.get("id").is_none() {
+                self.heard.push_back(message);
+                continue;
+            }
+            let answer =
+                json!({"jsonrpc": "2.0", "id": message["id"], "result": say(&message["params"])});
+            match &self.wire {
+                Wire::Http { client, .. } => assert_eq!(client.post(&answer).await.status, 202),
+                _ => self.send(&answer).await,
+            }
+            asked.push(message);
+        }
+    }
+
+    /// The next message that is no answer.
+    pub async fn hear(&mut self) -> Value {
+        match self.heard.pop_front() {
+            Some(message) => message,
+            None => self.next_message().await,
+        }
+    }
+
+    /// Waits until it is told that its list is another one.
+    pub async fn hear_of_change(&mut self) {
+        let message = self.hear().await;
+        assert_eq!(message["method"], "notifications/prompts/list_changed", "{message}");
+    }
+
+    /// Sends a message where answers come on a stream that all share.
+    pub async fn send(&mut self, message: &Value) {
+        match &mut self.wire {
+            Wire::Http { .. } => unreachable!("each request has its own answer"),
+            Wire::Sse { client, post, .. } => {
+                let body = message.to_string();
+                let reply = client.send("POST", post, &[JSON], body.as_bytes()).await;
+                assert_eq!(reply.status, 202);
+            }
+            Wire::Stdio { input, .. } => {
+                input.write_all(format!("{message}\n").as_bytes()).await.expect("a reader");
+            }
+        }
+    }
+
+    /// A request of the party's revision.
+    pub fn request(&mut self, method: &str, params: Value) -> Value {
+        self.next_id += 1;
+        match self.revision {
+            MODERN => {
+                let mut body = modern(self.next_id, method, params).0;
+                let key = "io.modelcontextprotocol/clientCapabilities";
+                body["params"]["_meta"][key] = self.capabilities.clone();
+                body
+            }
+            _ => request(self.next_id, method, params),
+        }
+    }
+
+    async fn next_message(&mut self) -> Value {
+        match &mut self.wire {
+            Wire::Http { stream, .. } | Wire::Sse { stream, .. } => loop {
+                let event = stream.event().await.expect("an event");
+                // An event that primes the stream has no data.
+                if !event.data.is_empty() {
+                    return event.json();
+                }
+            },
+            Wire::Stdio { output, .. } => {
+                let line = timeout(PATIENCE, output.next_line()).await.expect("a line in time");
+                let line = line.unwrap().expect("a line");
+                serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
+            }
+        }
+    }
+}
+
+fn stdio(gateway: &Gateway) -> Wire {
+    let (output, input) = tokio::io::split(gateway.stdio());
+    Wire::Stdio { input, output: BufReader::new(output).lines() }
+}
+
+/// The headers that repeat a modern request; a legacy one needs only its type.
+fn headers(request: &Value) -> Vec<(&'static str, String)> {
+    let method = request["method"].as_str().unwrap_or_default();
+    match request["params"]["_meta"].get("io.modelcontextprotocol/protocolVersion") {
+        Some(_) => modern(0, method, request["params"].clone()).1,
+        None => vec![(JSON.0, JSON.1.to_owned())],
+    }
+}

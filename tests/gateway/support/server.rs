@@ -1,0 +1,285 @@
+//! A prompt server that does everything well, in every revision and transport.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use super::upstream::good_modern;
+use super::{Asked, Client, Live, Play, Upstream};
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Speaks {
+    /// HTTP+SSE.
+    Sse,
+    /// Streamable HTTP of a legacy revision.
+    Http(&'static str),
+    /// Streamable HTTP of 2026-07-28.
+    Modern,
+    /// Standard streams, with a handshake.
+    Stdio,
+    /// Standard streams, 2026-07-28.
+    ModernStdio,
+    /// Files that the gateway reads.
+    Library,
+}
+
+/// A server under the id `up`, with the prompts `all`, `change` and `last` on two pages; a get of
+/// `change` adds `more` to them, or takes it away.
+pub struct Server {
+    pub table: String,
+    pub speaks: Speaks,
+    folder: tempfile::TempDir,
+    _upstream: Option<Upstream>,
+}
+
+#[derive(Default)]
+struct State {
+    more: bool,
+    /// Streams that hear of changes, and the tag of a subscription.
+    streams: Vec<(Live, Value)>,
+}
+
+const CHANGED: &str = "notifications/prompts/list_changed";
+
+impl Server {
+    pub async fn start(speaks: Speaks) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap().to_owned();
+        let (table, upstream) = match speaks {
+            Speaks::Library => {
+                let library = "transport = \"library\"\npath = ".to_owned();
+                for name in ["all", "change", "last"] {
+                    write_prompt(folder.path(), name);
+                }
+                (format!("{library}\"{path}\"\n"), None)
+            }
+            Speaks::Stdio | Speaks::ModernStdio => {
+                (child(folder.path(), speaks == Speaks::ModernStdio), None)
+            }
+            Speaks::Sse | Speaks::Http(_) | Speaks::Modern => {
+                let upstream = served(speaks).await;
+                let table =
+                    format!("transport = \"http\"\nurl = \"http://{}/mcp\"\n", upstream.addr);
+                (table, Some(upstream))
+            }
+        };
+        let table = format!("[upstreams.up]\n{table}poll = \"0s\"\n");
+        Self { table, speaks, folder, _upstream: upstream }
+    }
+
+    /// Changes the list.
+    pub async fn change(&self, client: &Client) {
+        let more = self.folder.path().join("more.md");
+        match (self.speaks, more.exists()) {
+            (Speaks::Library, false) => write_prompt(self.folder.path(), "more"),
+            (Speaks::Library, true) => std::fs::remove_file(more).unwrap(),
+            _ => drop(client.ask("prompts/get", json!({"name": "up__change"})).await),
+        }
+    }
+}
+
+/// The messages of `all`: every type of content.
+pub fn messages() -> Value {
+    let content = [
+        json!({"type": "text", "text": "Hello"}),
+        json!({"type": "image", "data": "iVBORw==", "mimeType": "image/png"}),
+        json!({"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"}),
+        json!({"type": "resource", "resource": {"uri": "a:text", "text": "x", "mimeType": "text/plain"}}),
+        json!({"type": "resource", "resource": {"uri": "a:blob", "blob": "AAAA"}}),
+        json!({"type": "resource_link", "uri": "https://a.example/x", "name": "x", "title": "The x"}),
+    ];
+    content.into_iter().map(|content| json!({"role": "user", "content": content})).collect()
+}
+
+fn page(cursor: Option<&str>, more: bool) -> Value {
+    let argument = json!([{"name": "a", "required": false}]);
+    match (cursor, more) {
+        (None, _) => json!({"nextCursor": "2",
+            "prompts": [{"name": "all", "arguments": argument}, {"name": "change"}]}),
+        (Some(_), false) => json!({"prompts": [{"name": "last"}]}),
+        (Some(_), true) => json!({"prompts": [{"name": "last"}, {"name": "more"}]}),
+    }
+}
+
+fn completion() -> Value {
+    json!({"completion": {"values": ["xylophone"], "total": 1, "hasMore": false}})
+}
+
+/// The result of a call, as an upstream of the legacy era gives it.
+fn result(asked: &Asked, more: bool) -> Value {
+    match asked.method() {
+        "prompts/list" => page(asked.message["params"]["cursor"].as_str(), more),
+        "prompts/get" => json!({"description": "d", "messages": messages()}),
+        _ => completion(),
+    }
+}
+
+async fn served(speaks: Speaks) -> Upstream {
+    let state = Arc::new(Mutex::new(State::default()));
+    Upstream::start(move |asked| {
+        let mut state = state.lock().unwrap();
+        if asked.message["params"]["name"] == "change" {
+            state.more = !state.more;
+            for (stream, meta) in &state.streams {
+                let params = json!({"_meta": meta});
+                stream.say(&json!({"jsonrpc": "2.0", "method": CHANGED, "params": params}));
+            }
+        }
+        match speaks {
+            Speaks::Modern => modern(asked, &mut state),
+            Speaks::Http(revision) => legacy(asked, revision, &mut state),
+            _ => sse(asked, &mut state),
+        }
+    })
+    .await
+}
+
+fn modern(asked: &Asked, state: &mut State) -> Play {
+    match asked.method() {
+        "server/discover" => asked.result(json!({
+            "resultType": "complete", "ttlMs": 60_000, "cacheScope": "public",
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"prompts": {"listChanged": true}, "completions": {}},
+        })),
+        "subscriptions/listen" => {
+            let (live, play) = Live::new();
+            let tag = json!({"io.modelcontextprotocol/subscriptionId": asked.message["id"]});
+            let accepted = json!({"notifications": {"promptsListChanged": true}, "_meta": tag});
+            let method = "notifications/subscriptions/acknowledged";
+            live.say(&json!({"jsonrpc": "2.0", "method": method, "params": accepted}));
+            state.streams.push((live, tag));
+            play
+        }
+        "prompts/list" | "prompts/get" | "completion/complete" => {
+            let mut result = result(asked, state.more);
+            for (key, value) in [
+                ("resultType", json!("complete")),
+                ("ttlMs", json!(60_000)),
+                ("cacheScope", json!("public")),
+            ] {
+                result[key] = value;
+            }
+            asked.result(result)
+        }
+        _ => good_modern(asked),
+    }
+}
+
+fn initialized(revision: &str) -> Value {
+    json!({"protocolVersion": revision, "serverInfo": {"name": "up", "version": "1"},
+        "capabilities": {"prompts": {"listChanged": true}, "completions": {}}})
+}
+
+fn legacy(asked: &Asked, revision: &str, state: &mut State) -> Play {
+    match (asked.http_method.as_str(), asked.method()) {
+        ("GET", _) => {
+            let (live, play) = Live::new();
+            state.streams.push((live, json!({})));
+            play
+        }
+        (_, "initialize") => asked.result(initialized(revision)),
+        (_, "prompts/list" | "prompts/get" | "completion/complete") => {
+            asked.result(result(asked, state.more))
+        }
+        (_, method) if method.starts_with("notifications/") => Play::Http(202, vec![], vec![]),
+        _ => asked.error(-32601, "method not found"),
+    }
+}
+
+/// POSTs to the URL of the stream itself are refused: it is no Streamable HTTP.
+fn sse(asked: &Asked, state: &mut State) -> Play {
+    if asked.http_method == "GET" {
+        let (live, play) = Live::new();
+        live.raw("event: endpoint\ndata: /messages?session=1\n\n");
+        state.streams = vec![(live, json!({}))];
+        return play;
+    }
+    if !asked.path.starts_with("/messages") {
+        return Play::Http(405, vec![], b"Method Not Allowed".to_vec());
+    }
+    let answer = match asked.method() {
+        "initialize" => Some(initialized("2024-11-05")),
+        "prompts/list" | "prompts/get" | "completion/complete" => Some(result(asked, state.more)),
+        _ => None,
+    };
+    if let Some(result) = answer {
+        let id = &asked.message["id"];
+        state.streams[0].0.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    }
+    Play::Http(202, vec![], b"Accepted".to_vec())
+}
+
+/// A server in a few lines of shell, which reads its answers from files.
+const CHILD: &str = r#"
+answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$(cat "$DIR/$1.json")"; }
+more=; listen=
+while read -r line; do
+    id=$(printf '%s' "$line" | sed 's/^[^,]*,"id":\([0-9]*\).*/\1/')
+    case "$line" in
+    *'"method":"server/discover"'*)
+        [ -f "$DIR/discover.json" ] && answer discover ||
+            printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id" ;;
+    *'"method":"initialize"'*) answer initialize ;;
+    *'"method":"subscriptions/listen"'*)
+        listen=",\"params\":{\"_meta\":{\"io.modelcontextprotocol/subscriptionId\":$id}}" ;;
+    *'"method":"prompts/list"'*'"cursor"'*) answer "page2$more" ;;
+    *'"method":"prompts/list"'*) answer page1 ;;
+    *'"method":"prompts/get"'*'"name":"change"'*)
+        [ -n "$more" ] && more= || more=-more
+        printf '{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"%s}\n' "$listen"
+        answer get ;;
+    *'"method":"prompts/get"'*) answer get ;;
+    *'"method":"completion/complete"'*) answer completion ;;
+    esac
+done
+"#;
+
+fn child(folder: &std::path::Path, is_modern: bool) -> String {
+    let capabilities = json!({"prompts": {"listChanged": true}, "completions": {}});
+    let mut files = vec![
+        ("page1", page(None, false)),
+        ("page2", page(Some("2"), false)),
+        ("page2-more", page(Some("2"), true)),
+        ("get", json!({"description": "d", "messages": messages()})),
+        ("completion", completion()),
+        ("initialize", initialized("2025-06-18")),
+    ];
+    if is_modern {
+        files.push((
+            "discover",
+            json!({"supportedVersions": ["2026-07-28"], "capabilities": capabilities}),
+        ));
+    }
+    for (name, mut value) in files {
+        if is_modern {
+            for (key, hint) in [
+                ("resultType", json!("complete")),
+                ("ttlMs", json!(60_000)),
+                ("cacheScope", json!("public")),
+            ] {
+                value[key] = hint;
+            }
+        }
+        std::fs::write(folder.join(format!("{name}.json")), value.to_string()).unwrap();
+    }
+    let script = serde_json::to_string(CHILD).unwrap();
+    let folder = folder.display();
+    format!(
+        "transport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\nenv = {{ DIR = \"{folder}\" }}\n"
+    )
+}
+
+/// A prompt of a library, with every type of content that one can hold.
+fn write_prompt(folder: &std::path::Path, name: &str) {
+    for (file, bytes) in
+        [("i.png", &b"\x89PNG"[..]), ("a.wav", b"RIFF"), ("x.txt", b"x"), ("b.bin", b"\0\0\0")]
+    {
+        std::fs::write(folder.join(file), bytes).unwrap();
+    }
+    let text = format!(
+        "---\nname: {name}\ndescription: d\narguments:\n  - name: a\n    choices: [xylophone]\n---\nHello\n\n\
+         {{{{ embed(\"i.png\") }}}}\n\n{{{{ embed(\"a.wav\") }}}}\n\n{{{{ embed(\"x.txt\") }}}}\n\n{{{{ embed(\"b.bin\") }}}}\n"
+    );
+    std::fs::write(folder.join(format!("{name}.md")), text).unwrap();
+}
