@@ -97,6 +97,8 @@ pub struct Settings {
     pub validate_arguments: bool,
     /// What it may ask the caller during a get.
     pub questions: Asks,
+    /// Whether nobody said so in the file.
+    pub questions_by_default: bool,
     /// Whether all callers share one session on which a legacy upstream may ask.
     pub share_asking: bool,
     /// Whether the message of an elicitation is led by the upstream's id.
@@ -158,6 +160,7 @@ fn read(
         }
     };
     let transport = transport?;
+    settings.questions_by_default = questions.is_none();
     settings.questions = questions.unwrap_or(match transport {
         Transport::Http(_) => Asks::FORM,
         // Where nothing tells which call a question belongs to, calls would have to wait.
@@ -346,6 +349,7 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         in_flight: section.count("in_flight", base.in_flight, 1..=100_000),
         validate_arguments: section.flag("validate_arguments", base.validate_arguments),
         questions: base.questions,
+        questions_by_default: base.questions_by_default,
         share_asking: section.flag("share_asking", base.share_asking),
         label_questions: section.flag("label_questions", base.label_questions),
     };
@@ -395,6 +399,7 @@ impl Default for Settings {
             in_flight: 64,
             validate_arguments: true,
             questions: Asks::NONE,
+            questions_by_default: true,
             share_asking: false,
             label_questions: true,
         }

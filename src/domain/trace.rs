@@ -30,10 +30,14 @@ impl Trace {
             let text = meta?.get(key)?.as_str()?;
             Some(text.into_owned())
         };
-        let get = |key: &str| in_meta(key).or_else(|| header(key).map(str::to_owned));
-        let parent = get(PARENT).filter(|text| is_parent(text));
-        let state = get(STATE).filter(|text| parent.is_some() && fits(text, MAX_STATE));
-        Self { parent, state, baggage: get(BAGGAGE).filter(|text| fits(text, MAX_BAGGAGE)) }
+        let in_header = |key: &str| header(key).map(str::to_owned);
+        // Parent and state belong together: both come from the same place.
+        let place: &dyn Fn(&str) -> Option<String> =
+            if in_meta(PARENT).is_some() { &in_meta } else { &in_header };
+        let parent = place(PARENT).filter(|text| is_parent(text));
+        let state = place(STATE).filter(|text| parent.is_some() && fits(text, MAX_STATE));
+        let baggage = in_meta(BAGGAGE).or_else(|| in_header(BAGGAGE));
+        Self { parent, state, baggage: baggage.filter(|text| fits(text, MAX_BAGGAGE)) }
     }
 
     /// The parts that are there, by their names.
@@ -93,11 +97,13 @@ mod tests {
     fn meta_comes_before_headers() {
         let other = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203332-00";
         let meta = format!(r#"{{"traceparent":"{GOOD}","baggage":"a=1"}}"#);
-        let trace = read(&meta, &[(PARENT, other), (STATE, "x=y")]);
+        let headers = [(PARENT, other), (STATE, "x=y")];
+        let trace = read(&meta, &headers);
         assert_eq!(trace.parent.as_deref(), Some(GOOD));
-        assert_eq!(trace.state.as_deref(), Some("x=y"));
-        assert_eq!(trace.parts().count(), 3);
-        assert_eq!(read("{}", &[(PARENT, other)]).parent.as_deref(), Some(other));
+        assert_eq!(trace.state, None, "the header's state belongs to the header's parent");
+        assert_eq!(trace.parts().count(), 2);
+        let trace = read("{}", &headers);
+        assert_eq!((trace.parent.as_deref(), trace.state.as_deref()), (Some(other), Some("x=y")));
     }
 
     #[test]

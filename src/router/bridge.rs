@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Router;
@@ -13,10 +12,11 @@ use super::parked::Waiting;
 use super::reply::{self, Ask, Origin, Reply};
 use crate::domain::call::{Asking, Call, Return};
 use crate::domain::document::Document;
-use crate::domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
+use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
 use crate::domain::meta;
-use crate::domain::question::{Answer, Asks, Question, QuestionKind};
+use crate::domain::question::{Answer, Asks, ELICIT, Question, QuestionKind};
+use crate::domain::revision::Revision;
 use crate::domain::state::{self, Progress, Replay, State};
 use crate::seal;
 use crate::upstream::Upstream;
@@ -74,6 +74,7 @@ impl Bridge<'_> {
                     Step::Said(aside) => self.tell(aside),
                 }
             };
+            drop(exchange);
             match self.questions(result.json())? {
                 None => return reply::prompt(result, self.origin()),
                 Some(asked) => answers = Some(self.ask_all(asked).await?),
@@ -92,7 +93,7 @@ impl Bridge<'_> {
             Progress::Upstream(state) => {
                 let responses = responses.map(clean);
                 let exchange = self.start(Some(Answers { responses, state }));
-                self.replay(exchange, Replay::default(), false).await
+                self.replay(exchange, Replay::default(), None).await
             }
             Progress::Replay(mut replay) => {
                 let said = responses.and_then(|r| r.json().get(KEY));
@@ -105,7 +106,7 @@ impl Bridge<'_> {
                     replay.answers.push((question, said.text().to_owned()));
                 }
                 let exchange = self.start(None);
-                self.replay(exchange, replay, false).await
+                self.replay(exchange, replay, None).await
             }
         }
     }
@@ -117,30 +118,36 @@ impl Bridge<'_> {
         replay: Replay,
         said: Option<Json<'_>>,
     ) -> Result<Reply, Fault> {
-        let Waiting { mut exchange, question, answer } = waiting;
+        let Waiting { mut exchange, question, answer, until } = waiting;
         let Some(said) = said else {
-            // Nothing was said: the same question stands.
-            return self.park(exchange, question, answer, replay);
+            // Nothing was said: the same question stands, as long as it did before.
+            self.next_round()?;
+            return self.park(Waiting { exchange, question, answer, until }, replay);
         };
         let said = question.read_answer(said).ok_or_else(misfit)?;
         let _ = answer.send(Answer::Result(said));
-        exchange.extend_to(self.deadline);
-        self.replay(exchange, replay, true).await
+        let timeout = self.upstream.config().settings.timeout;
+        exchange.extend_to(self.deadline.min(Instant::now() + timeout));
+        self.replay(exchange, replay, Some(until)).await
     }
 
     /// Goes on with a call, whose questions are answered as they were before, up to one that was not.
-    /// A call that has waited for its user once cannot be started again, so it waits again.
+    /// A call that has waited for its user cannot be started again, so it waits again, in all until
+    /// `waits_until`; it has had the answers that were there before.
     async fn replay(
         &mut self,
         mut exchange: Exchange,
         mut replay: Replay,
-        has_waited: bool,
+        waits_until: Option<Instant>,
     ) -> Result<Reply, Fault> {
-        let mut known = replay.answers.clone();
+        let mut known = match waits_until {
+            None => replay.answers.clone(),
+            Some(_) => Vec::new(),
+        };
         let result = loop {
             let step = match exchange.next().await {
                 Ok(step) => step,
-                Err(fault) => return self.pages_first(fault.kind),
+                Err(fault) => return self.pages_first(fault.kind, replay),
             };
             let (question, answer) = match step {
                 Step::Answered(result) => break result,
@@ -160,8 +167,10 @@ impl Bridge<'_> {
                 continue;
             }
             self.next_round()?;
-            if has_waited || question.kind() == QuestionKind::Url {
-                return self.park(exchange, question, answer, replay);
+            if waits_until.is_some() || question.kind() == QuestionKind::Url {
+                let patience = self.router.limits.question_timeout;
+                let until = waits_until.unwrap_or_else(|| Instant::now() + patience);
+                return self.park(Waiting { exchange, question, answer, until }, replay);
             }
             replay.open = Some(digest);
             return self.ask_back(vec![(KEY.to_owned(), question)], Progress::Replay(replay));
@@ -175,16 +184,9 @@ impl Bridge<'_> {
         }
     }
 
-    fn park(
-        &self,
-        exchange: Exchange,
-        question: Question,
-        answer: oneshot::Sender<Answer>,
-        mut replay: Replay,
-    ) -> Result<Reply, Fault> {
+    fn park(&self, waiting: Waiting, mut replay: Replay) -> Result<Reply, Fault> {
         let per_upstream = (self.upstream.config().settings.in_flight / 4).max(1);
-        let asked = vec![(KEY.to_owned(), question.clone())];
-        let waiting = Waiting { exchange, question, answer };
+        let asked = vec![(KEY.to_owned(), waiting.question.clone())];
         let (caller, upstream) = (&self.call.caller, self.owner.upstream);
         let ticket = self.router.parked.park(caller, upstream, per_upstream, waiting);
         replay.parked = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
@@ -237,7 +239,7 @@ impl Bridge<'_> {
                 answers,
             },
             along: self.call.along.clone(),
-            asks: self.call.client.asks.and(self.upstream.config().settings.questions),
+            asks: self.call.client.asks.and(self.upstream.questions()),
             progress: self.call.client.progress,
         };
         self.upstream.exchange(&self.call.caller, outgoing, self.deadline)
@@ -318,17 +320,16 @@ impl Bridge<'_> {
         };
         let client = self.call.client;
         match *code {
-            MISSING_CAPABILITY => {
+            MISSING_CAPABILITY if self.upstream.is_told_per_call() => {
                 let Some(required) = data_json.get("requiredCapabilities") else {
                     return self.fault(kind);
                 };
-                let needed = Asks::declared(
-                    Some(required),
-                    crate::domain::revision::Revision::NEWEST_MODERN,
-                );
-                match !needed.is_none() && client.asks.contains(needed) {
-                    true => self.fault(Kind::QuestionNotAllowed),
-                    false => {
+                let needed = Asks::declared(Some(required), Revision::NEWEST_MODERN);
+                let has = |asks: Asks| !needed.is_none() && asks.contains(needed);
+                match (has(client.asks), has(self.allowed())) {
+                    (true, true) => self.fault(kind),
+                    (true, false) => self.fault(Kind::QuestionNotAllowed),
+                    (false, _) => {
                         let required = required.text().to_owned();
                         RequestFault::CapabilityMissing { required }.into()
                     }
@@ -346,29 +347,30 @@ impl Bridge<'_> {
     }
 
     /// An error that wants the user to visit pages first, as questions; any other as it is.
-    fn pages_first(&mut self, kind: Kind) -> Result<Reply, Fault> {
+    fn pages_first(&mut self, kind: Kind, replay: Replay) -> Result<Reply, Fault> {
         let fault = self.refused(kind);
-        let Fault::Upstream(upstream) = &fault else {
+        let Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { data, .. }, .. }) = &fault
+        else {
             return Err(fault);
         };
-        let Kind::PagesFirst { data, .. } = &upstream.kind else {
-            return Err(fault);
-        };
-        let broken = |_| self.fault(Kind::Protocol("its list of pages is malformed".to_owned()));
-        let (data, _) =
-            Json::parse_text(data, DEPTH).map_err(|_| self.fault(upstream.kind.clone()))?;
+        let broken = || self.fault(Kind::Protocol("its list of pages is malformed".to_owned()));
+        let (data, _) = Json::parse_text(data, DEPTH).map_err(|_| broken())?;
+        let elicitations = data.get("elicitations");
         let mut pages = Vec::new();
-        for (index, page) in data.get("elicitations").iter().flat_map(|e| e.elements()).enumerate()
-        {
-            let question = Question::read(crate::domain::question::ELICIT, Some(page));
-            pages.push((format!("page-{index}"), question.map_err(broken)?));
+        for (index, page) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
+            let page = Question::read(ELICIT, Some(page)).ok();
+            let page = page.filter(|page| page.kind() == QuestionKind::Url);
+            pages.push((format!("page-{index}"), page.ok_or_else(broken)?));
+        }
+        if pages.len() > self.router.limits.question_rounds {
+            return Err(broken());
         }
         self.next_round()?;
-        self.ask_back(pages, Progress::Replay(Replay::default()))
+        self.ask_back(pages, Progress::Replay(replay))
     }
 
     fn allowed(&self) -> Asks {
-        self.upstream.config().settings.questions
+        self.upstream.questions()
     }
 
     fn asker(&self) -> Asker {

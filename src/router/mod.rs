@@ -99,11 +99,8 @@ impl Router {
         tasks.spawn(refreshing);
         let (naming, listing) = (config.naming.clone(), config.listing.clone());
         let limits = config.server.limits.clone();
-        let parking = parked::Limits {
-            all: limits.parked_calls,
-            per_caller: limits.parked_per_caller,
-            patience: limits.question_timeout,
-        };
+        let parking =
+            parked::Limits { all: limits.parked_calls, per_caller: limits.parked_per_caller };
         let parked = Parked::new(parking, tasks.clone(), shutdown.clone());
         Self { catalog, published, changes, upstreams, sealer, naming, listing, limits, parked }
     }

@@ -2,11 +2,10 @@
 //! call itself is kept until the client comes back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +19,8 @@ pub struct Waiting {
     pub exchange: Exchange,
     pub question: Question,
     pub answer: oneshot::Sender<Answer>,
+    /// How long it may wait in all.
+    pub until: Instant,
 }
 
 /// Names a parked call, here alone.
@@ -33,12 +34,11 @@ pub struct Parked {
     shutdown: CancellationToken,
 }
 
-/// How many calls may wait, and how long each.
+/// How many calls may wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub all: usize,
     pub per_caller: usize,
-    pub patience: Duration,
 }
 
 struct Place {
@@ -73,16 +73,15 @@ impl Parked {
         let ticket: Ticket = random();
         let (take, taken) = oneshot::channel();
         self.calls.insert(ticket, Place { caller: caller.clone(), upstream, take });
-        let (calls, patience) = (self.calls.clone(), self.limits.patience);
-        let shutdown = self.shutdown.clone();
+        let (calls, shutdown) = (self.calls.clone(), self.shutdown.clone());
         self.tasks.spawn(async move {
-            let Waiting { mut exchange, question, answer } = waiting;
-            let waiting = shutdown.run_until_cancelled(timeout(patience, taken));
+            let Waiting { mut exchange, question, answer, until } = waiting;
+            let waiting = shutdown.run_until_cancelled(timeout_at(until, taken));
             let taken = exchange.meanwhile(waiting).await;
             calls.remove(&ticket);
             if let Some(Some(Ok(Ok(back)))) = taken {
                 // Whoever asked for it may have gone away by now; the call then ends.
-                let _ = back.send(Waiting { exchange, question, answer });
+                let _ = back.send(Waiting { exchange, question, answer, until });
             }
         });
         Some(ticket)

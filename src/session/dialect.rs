@@ -93,8 +93,11 @@ impl Dialect {
         let mut members = String::new();
         for (key, value) in params.members() {
             let key = key.as_str().unwrap_or_default();
-            let known = ["progress", "total"].contains(&&*key)
-                || (key == "message" && self.revision >= Revision::V2025_03_26);
+            let known = match &*key {
+                "progress" | "total" => value.kind() == Kind::Number,
+                "message" => value.kind() == Kind::String && self.revision >= Revision::V2025_03_26,
+                _ => false,
+            };
             if known {
                 meta::write_json(&key, value.text(), &mut members);
             }

@@ -113,7 +113,8 @@ fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
     let message = message.and_then(Json::as_str).unwrap_or_default();
     // Pages to visit are the point of this one.
     let most = if code == URL_ELICITATION_REQUIRED { MAX_ELICITATIONS } else { EXCERPT };
-    let data = data.map(|d| d.text().to_owned()).filter(|d| d.len() <= most && is_plain(d));
+    let data = data.filter(|d| d.text().len() <= most && is_plain(*d));
+    let data = data.map(|d| d.text().to_owned());
     Kind::Error { code, message: excerpt(&message), data }
 }
 
@@ -121,9 +122,11 @@ fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
 pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 const MAX_ELICITATIONS: usize = 16 << 10;
 
-/// Whether JSON text holds nothing that a reader would not see, escaped or not.
-fn is_plain(text: &str) -> bool {
-    !text.contains("\\u") && !text.chars().any(is_hidden)
+/// Whether no string in it holds what a reader would not see.
+fn is_plain(value: Json<'_>) -> bool {
+    value.as_str().is_none_or(|text| !text.chars().any(is_hidden))
+        && value.members().all(|(key, value)| is_plain(key) && is_plain(value))
+        && value.elements().all(is_plain)
 }
 
 #[cfg(test)]

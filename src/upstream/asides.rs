@@ -90,6 +90,8 @@ pub struct Mailbox {
     is_asked: AtomicBool,
     /// A question came of which nobody could tell whose it was.
     is_ambiguous: AtomicBool,
+    /// A call that could be asked was given up before its answer.
+    has_orphans: AtomicBool,
     /// Told of `list_changed`.
     changed: Arc<Notify>,
 }
@@ -109,13 +111,18 @@ impl Mailbox {
         self.is_ambiguous.load(Ordering::Relaxed)
     }
 
+    /// Whether a call that nobody waits for any more might still ask.
+    pub fn has_orphans(&self) -> bool {
+        self.has_orphans.load(Ordering::Relaxed)
+    }
+
     /// Lets a call hear what is said before its answer, as long as the guard lives.
     pub fn listen(self: &Arc<Self>, id: &Id, asides: Option<Asides>) -> Listening {
-        let entry = asides.map(|asides| {
+        Listening(asides.map(|asides| {
+            let asks = !asides.asks.is_none();
             self.asides.insert(id.clone(), asides);
-            (self.clone(), id.clone())
-        });
-        Listening { _entry: entry.map(|(mailbox, id)| ListeningEntry { mailbox, id }) }
+            Entry { mailbox: self.clone(), id: id.clone(), may_be_orphan: asks }
+        }))
     }
 
     /// Waits for an answer that comes on the shared stream.
@@ -200,7 +207,7 @@ impl Mailbox {
     fn asides_of(&self, call: Option<&Id>) -> Option<Asides> {
         match call {
             Some(id) => self.asides.get(id).map(|asides| asides.clone()),
-            None if self.asides.len() > 1 => {
+            None if self.asides.len() > 1 || self.has_orphans() => {
                 self.is_ambiguous.store(true, Ordering::Relaxed);
                 None
             }
@@ -209,19 +216,30 @@ impl Mailbox {
     }
 }
 
-/// A call hears as long as this lives.
-pub struct Listening {
-    _entry: Option<ListeningEntry>,
-}
+/// A call hears as long as this lives. Dropped before the call is over, it leaves an orphan.
+pub struct Listening(Option<Entry>);
 
-struct ListeningEntry {
+struct Entry {
     mailbox: Arc<Mailbox>,
     id: Id,
+    may_be_orphan: bool,
 }
 
-impl Drop for ListeningEntry {
+impl Listening {
+    /// The upstream has nothing more to say to the call.
+    pub fn is_over(mut self) {
+        if let Some(entry) = &mut self.0 {
+            entry.may_be_orphan = false;
+        }
+    }
+}
+
+impl Drop for Entry {
     fn drop(&mut self) {
         self.mailbox.asides.remove(&self.id);
+        if self.may_be_orphan {
+            self.mailbox.has_orphans.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -277,8 +295,21 @@ mod tests {
         let own = mailbox.hear(Frame::read(text.json()).unwrap(), Some(&Id::number(2)));
         assert_eq!(said(own), "later", "on its own stream there is no doubt");
         assert!(unheard.try_recv().is_ok());
-        drop((listening, also));
-        assert!(mailbox.asides.is_empty());
+        listening.is_over();
+        also.is_over();
+        assert!(mailbox.asides.is_empty() && !mailbox.has_orphans());
+    }
+
+    #[test]
+    fn a_question_of_a_call_that_was_given_up_goes_to_nobody() {
+        let mailbox = asked();
+        let (gone, _) = Asides::channel(Asks::FORM, false);
+        let (other, mut heard) = Asides::channel(Asks::FORM, false);
+        drop(mailbox.listen(&Id::number(1), Some(gone)));
+        let _other = mailbox.listen(&Id::number(2), Some(other));
+        assert!(mailbox.has_orphans());
+        assert!(said(mailbox.deliver(message(QUESTION))).contains("-32601"));
+        assert!(heard.try_recv().is_err());
     }
 
     #[test]

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, Notify, OnceCell, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,7 +26,7 @@ pub struct Asking {
     connector: Arc<Connector>,
     upstream: Arc<config::Upstream>,
     lines: Mutex<HashMap<Key, Arc<Line>>>,
-    /// Told when a connection is not used any more.
+    /// Told when a place may be free.
     freed: Notify,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -41,16 +42,24 @@ struct Key {
 
 struct Line {
     key: Key,
-    peer: OnceCell<Arc<Peer>>,
+    opening: watch::Sender<Opening>,
     /// Calls on it, and when the last one ended.
-    use_: Mutex<Use>,
+    usage: Mutex<Usage>,
     /// Held by a call as long as two at once could mix up their questions.
     turn: Arc<AsyncMutex<()>>,
     /// Cancelled when it is not to be used any more.
     closed: CancellationToken,
 }
 
-struct Use {
+#[derive(Clone)]
+enum Opening {
+    Connecting,
+    Open(Arc<Peer>),
+    Failed(Kind),
+}
+
+#[derive(Clone, Copy)]
+struct Usage {
     calls: usize,
     since: Instant,
 }
@@ -72,6 +81,10 @@ const CHILDREN: usize = 1;
 /// Users come back within minutes, or not soon.
 const IDLE: Duration = Duration::from_secs(5 * 60);
 
+/// How long a first call waits for the stream on which it may be asked: a server that asks before
+/// anybody listens asks nobody.
+const STREAM: Duration = Duration::from_secs(1);
+
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -91,52 +104,53 @@ impl Asking {
         self: &Arc<Self>,
         caller: &Caller,
         asks: Asks,
-        like: &Peer,
+        like: &Arc<Peer>,
     ) -> Result<Lease, Kind> {
-        let is_child = matches!(self.upstream.transport, Transport::Stdio(_));
         let settings = &self.upstream.settings;
-        let key = match is_child {
-            true => Key { caller: None, asks: settings.questions },
-            false => Key { caller: Some(caller.clone()).filter(|_| !settings.share_asking), asks },
+        let own = || Some(caller.clone()).filter(|_| !settings.share_asking);
+        let (key, most) = match self.upstream.transport {
+            Transport::Stdio(_) => (Key { caller: None, asks: settings.questions }, CHILDREN),
+            _ => (Key { caller: own(), asks }, LINES),
         };
-        let most = if is_child { CHILDREN } else { LINES };
-        let used = self.place(key, most).await;
-        let line = &used.line;
-        let open = || async {
-            let peer = Arc::new(self.connector.connect_asking(like, line.key.asks).await?);
-            self.tasks.spawn(self.clone().keep(line.clone(), peer.clone()));
-            Ok(peer)
-        };
-        let opened = line.peer.get_or_try_init(open).await.cloned();
-        let peer = opened.inspect_err(|_| self.discard(line))?;
-        let turn = match peer.mixes_questions() {
-            true => Some(line.turn.clone().lock_owned().await),
-            false => None,
-        };
-        // It may have been closed while its turn was waited for.
-        match line.closed.is_cancelled() {
-            true => Err(Kind::SessionLost),
-            false => Ok(used.into_lease(peer, turn)),
+        loop {
+            let used = self.place(&key, most, like).await;
+            let peer = used.line.peer().await?;
+            let turn = match peer.mixes_questions() {
+                true => Some(used.line.turn.clone().lock_owned().await),
+                false => None,
+            };
+            // A call that ended without its answer may still ask, and nobody could tell that it is not
+            // the next one that does.
+            if peer.mixes_questions() && peer.has_orphans() {
+                self.discard(&used.line);
+            }
+            // It may have been closed while its turn was waited for.
+            if !used.line.closed.is_cancelled() {
+                return Ok(Lease { peer, _turn: turn, used });
+            }
         }
     }
 
     /// The entry of this key, in use from now on. One that nobody uses makes room for another.
-    async fn place(self: &Arc<Self>, key: Key, most: usize) -> Used {
+    async fn place(self: &Arc<Self>, key: &Key, most: usize, like: &Arc<Peer>) -> Used {
         loop {
-            let freed = self.freed.notified();
-            if let Some(line) = self.try_place(&key, most) {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if let Some(line) = self.try_place(key, most, like) {
+                // Others may wait for the same one, or for another place.
+                self.freed.notify_one();
                 return Used { asking: self.clone(), line };
             }
             freed.await;
         }
     }
 
-    fn try_place(&self, key: &Key, most: usize) -> Option<Arc<Line>> {
+    fn try_place(self: &Arc<Self>, key: &Key, most: usize, like: &Arc<Peer>) -> Option<Arc<Line>> {
         let mut lines = self.lines();
         if !lines.contains_key(key) && lines.len() >= most {
             let idle = lines.values().filter_map(|line| {
-                let use_ = line.usage();
-                (use_.calls == 0).then_some((use_.since, line.key.clone()))
+                let Usage { calls, since } = *line.usage();
+                (calls == 0).then(|| (since, line.key.clone()))
             });
             let oldest = idle.min_by_key(|(since, _)| *since)?.1;
             if let Some(line) = lines.remove(&oldest) {
@@ -145,7 +159,12 @@ impl Asking {
         }
         let line = match lines.entry(key.clone()) {
             Entry::Occupied(entry) => entry.get().clone(),
-            Entry::Vacant(entry) => entry.insert(Arc::new(Line::new(key.clone()))).clone(),
+            Entry::Vacant(entry) => {
+                let line = entry.insert(Arc::new(Line::new(key.clone()))).clone();
+                // By itself, so that a caller that goes away leaves nothing half open.
+                self.tasks.spawn(self.clone().run(line.clone(), like.clone()));
+                line
+            }
         };
         line.usage().calls += 1;
         Some(line)
@@ -153,22 +172,43 @@ impl Asking {
 
     /// Takes a connection out, so that the next call opens another one.
     fn discard(&self, line: &Arc<Line>) {
-        let mut lines = self.lines();
+        Self::remove(&mut self.lines(), line);
+        self.freed.notify_one();
+    }
+
+    fn remove(lines: &mut HashMap<Key, Arc<Line>>, line: &Arc<Line>) {
         if lines.get(&line.key).is_some_and(|known| Arc::ptr_eq(known, line)) {
             lines.remove(&line.key);
         }
         line.closed.cancel();
-        self.freed.notify_one();
     }
 
-    /// Keeps a connection as long as it is used: hears what is said between calls, and closes it.
-    async fn keep(self: Arc<Self>, line: Arc<Line>, peer: Arc<Peer>) {
+    /// Opens a connection, keeps it as long as it is used, and closes it.
+    async fn run(self: Arc<Self>, line: Arc<Line>, like: Arc<Peer>) {
+        let opened = self.connector.connect_asking(&like, line.key.asks);
+        let peer = match self.shutdown.run_until_cancelled(opened).await {
+            Some(Ok(peer)) => Arc::new(peer),
+            failed => {
+                let over = Kind::Unavailable("the gateway is shutting down".to_owned());
+                let kind = failed.and_then(Result::err).unwrap_or(over);
+                self.discard(&line);
+                line.opening.send_replace(Opening::Failed(kind));
+                return;
+            }
+        };
+        let (opened, is_open) = oneshot::channel();
+        let mut listening = pin!(listen(&peer, opened));
+        tokio::select! {
+            () = listening.as_mut() => {}
+            _ = timeout(STREAM, is_open) => {}
+        }
+        line.opening.send_replace(Opening::Open(peer.clone()));
         tokio::select! {
             () = self.shutdown.cancelled() => {}
             () = line.closed.cancelled() => {}
             () = peer.gone() => {}
-            () = line.idle() => {}
-            () = listen(&peer) => {}
+            () = self.idle(&line) => {}
+            () = listening => {}
         }
         self.discard(&line);
         debug!(upstream = %self.upstream.id, "asking connection closed");
@@ -176,17 +216,38 @@ impl Asking {
         let _ = timeout(FAREWELL, peer.close()).await;
     }
 
+    /// Waits until nobody has used a connection for long, and takes it out.
+    async fn idle(&self, line: &Arc<Line>) {
+        loop {
+            let Usage { calls, since } = *line.usage();
+            let ends = if calls == 0 { since + IDLE } else { Instant::now() + IDLE };
+            sleep_until(ends).await;
+            let mut lines = self.lines();
+            let Usage { calls, since } = *line.usage();
+            if calls == 0 && Instant::now() >= since + IDLE {
+                return Self::remove(&mut lines, line);
+            }
+        }
+    }
+
     fn lines(&self) -> MutexGuard<'_, HashMap<Key, Arc<Line>>> {
         self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// Holds the stream open on which a server asks that does not tie its questions to a call.
-async fn listen(peer: &Peer) {
-    let mut backoff = Backoff::default();
+/// Holds the stream open on which a server asks that does not tie its questions to a call. `opened`
+/// is told when it is there, or when there is none.
+async fn listen(peer: &Peer, opened: oneshot::Sender<()>) {
+    let (mut backoff, mut opened) = (Backoff::default(), Some(opened));
     loop {
-        match peer.hear_questions().await {
-            Err(Kind::SessionLost) => return,
+        let mut tell = || {
+            if let Some(opened) = opened.take() {
+                let _ = opened.send(());
+            }
+        };
+        let ended = peer.hear_questions(&mut tell).await;
+        tell();
+        match ended {
             // It has no such stream.
             Err(Kind::Status { .. } | Kind::Error { .. }) => std::future::pending().await,
             Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
@@ -198,28 +259,26 @@ impl Line {
     fn new(key: Key) -> Self {
         Self {
             key,
-            peer: OnceCell::new(),
-            use_: Mutex::new(Use { calls: 0, since: Instant::now() }),
+            opening: watch::channel(Opening::Connecting).0,
+            usage: Mutex::new(Usage { calls: 0, since: Instant::now() }),
             turn: Arc::default(),
             closed: CancellationToken::new(),
         }
     }
 
-    fn usage(&self) -> MutexGuard<'_, Use> {
-        self.use_.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// The peer, once the connection is open.
+    async fn peer(&self) -> Result<Arc<Peer>, Kind> {
+        let mut opening = self.opening.subscribe();
+        let opened = opening.wait_for(|opening| !matches!(opening, Opening::Connecting)).await;
+        match opened.map(|opening| opening.clone()) {
+            Ok(Opening::Open(peer)) => Ok(peer),
+            Ok(Opening::Failed(kind)) => Err(kind),
+            Ok(Opening::Connecting) | Err(_) => Err(Kind::Reset),
+        }
     }
 
-    /// Waits until nobody has used it for long.
-    async fn idle(&self) {
-        loop {
-            let Use { calls, since } = *self.usage();
-            let now = Instant::now();
-            match calls {
-                0 if now >= since + IDLE => return,
-                0 => sleep_until(since + IDLE).await,
-                _ => sleep_until(now + IDLE).await,
-            }
-        }
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -229,18 +288,12 @@ struct Used {
     line: Arc<Line>,
 }
 
-impl Used {
-    fn into_lease(self, peer: Arc<Peer>, turn: Option<OwnedMutexGuard<()>>) -> Lease {
-        Lease { peer, _turn: turn, used: self }
-    }
-}
-
 impl Drop for Used {
     fn drop(&mut self) {
-        let mut use_ = self.line.usage();
-        use_.calls -= 1;
-        use_.since = Instant::now();
-        drop(use_);
+        let mut usage = self.line.usage();
+        usage.calls -= 1;
+        usage.since = Instant::now();
+        drop(usage);
         self.asking.freed.notify_one();
     }
 }

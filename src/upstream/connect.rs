@@ -121,7 +121,7 @@ impl Connector {
     ) -> Result<Peer, Kind> {
         let probe = self.upstream.settings.walk_timeout;
         let refusal = match Peer::open(http(endpoint), revision, probe, Asks::NONE).await {
-            Err(kind @ (Kind::Status { status: 400 | 404 | 405 } | Kind::Error { .. })) => kind,
+            Err(kind @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => kind,
             opened => return opened,
         };
         self.connect_sse(endpoint, Asks::NONE).await.map_err(|_| refusal)

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -20,12 +20,24 @@ pub struct Exchange {
     call: Call,
     /// Absent where nothing can be said before the answer.
     asides: Option<mpsc::Receiver<Aside>>,
-    /// The answer, where it came while a user was thinking.
+    /// The answer, where something was said that is to be told before it.
     early: Option<Result<Document, Kind>>,
-    /// Calls at once. A call holds its place while it runs, not while a user thinks.
-    slots: Arc<Semaphore>,
-    slot: Option<OwnedSemaphorePermit>,
+    place: Arc<Place>,
     deadline: Instant,
+}
+
+/// A call's place among those that an upstream works on at once. It is taken when there is a
+/// connection, and given up while a user thinks.
+pub struct Place {
+    slots: Arc<Semaphore>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    permit: Option<OwnedSemaphorePermit>,
+    /// Taken once, it has to be taken again before the call goes on.
+    is_needed: bool,
 }
 
 /// What comes next.
@@ -35,65 +47,63 @@ pub enum Step {
     Answered(Document),
 }
 
+impl Place {
+    pub fn new(slots: Arc<Semaphore>) -> Arc<Self> {
+        Arc::new(Self { slots, held: Mutex::default() })
+    }
+
+    /// Waits for a place.
+    pub async fn take(&self) {
+        // Never closed, so waiting is the only thing that can happen.
+        let permit = self.slots.clone().acquire_owned().await.ok();
+        *self.held() = Held { permit, is_needed: true };
+    }
+
+    async fn take_again(&self) {
+        let is_missing = {
+            let held = self.held();
+            held.is_needed && held.permit.is_none()
+        };
+        if is_missing {
+            self.take().await;
+        }
+    }
+
+    fn give_up(&self) {
+        self.held().permit = None;
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
 impl Exchange {
     pub(super) fn new(
         upstream: String,
         call: Call,
         asides: Option<mpsc::Receiver<Aside>>,
-        slots: Arc<Semaphore>,
+        place: Arc<Place>,
         deadline: Instant,
     ) -> Self {
-        Self { upstream, call, asides, early: None, slots, slot: None, deadline }
+        Self { upstream, call, asides, early: None, place, deadline }
     }
 
     /// Goes on until something is said, or the answer is there, or the deadline passes.
     pub async fn next(&mut self) -> Result<Step, UpstreamFault> {
+        let Self { call, asides, early, place, .. } = self;
         let step = tokio::select! {
-            step = Self::step(
-                &mut self.call,
-                &mut self.asides,
-                &mut self.early,
-                &mut self.slot,
-                &self.slots,
-            ) => step,
+            step = step(call, asides, early, place) => step,
             () = sleep_until(self.deadline) => Err(Kind::Timeout),
         };
         step.map_err(|kind| UpstreamFault { upstream: self.upstream.clone(), kind })
     }
 
-    async fn step(
-        call: &mut Call,
-        asides: &mut Option<mpsc::Receiver<Aside>>,
-        early: &mut Option<Result<Document, Kind>>,
-        slot: &mut Option<OwnedSemaphorePermit>,
-        slots: &Arc<Semaphore>,
-    ) -> Result<Step, Kind> {
-        if let Some(answer) = early.take() {
-            return answer.map(Step::Answered);
-        }
-        if slot.is_none() {
-            // Never closed, so waiting is the only thing that can happen.
-            *slot = slots.clone().acquire_owned().await.ok();
-        }
-        let said = async {
-            match asides {
-                Some(asides) => asides.recv().await,
-                None => None,
-            }
-        };
-        tokio::select! {
-            // What was said before the answer is told before it.
-            biased;
-            Some(aside) = said => Ok(Step::Said(aside)),
-            answer = call => answer.map(Step::Answered),
-        }
-    }
-
     /// Waits for somebody else, with the clock stopped, while the call goes on. Nothing if the call
-    /// has ended by itself: its answer is the next step.
+    /// has ended by itself: its answer is among the next steps.
     pub async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> Option<T> {
         let started = Instant::now();
-        self.slot = None;
+        self.place.give_up();
         let result = tokio::select! {
             biased;
             result = other => Some(result),
@@ -112,6 +122,35 @@ impl Exchange {
     }
 }
 
+async fn step(
+    call: &mut Call,
+    asides: &mut Option<mpsc::Receiver<Aside>>,
+    early: &mut Option<Result<Document, Kind>>,
+    place: &Place,
+) -> Result<Step, Kind> {
+    loop {
+        // What was said before the answer is told before it.
+        if let Some(aside) = asides.as_mut().and_then(|asides| asides.try_recv().ok()) {
+            return Ok(Step::Said(aside));
+        }
+        if let Some(answer) = early.take() {
+            return answer.map(Step::Answered);
+        }
+        place.take_again().await;
+        let said = async {
+            match asides {
+                Some(asides) => asides.recv().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(aside) = said => return Ok(Step::Said(aside)),
+            answer = &mut *call => *early = Some(answer),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -120,6 +159,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::domain::jsonrpc::Id;
     use crate::domain::question::Asks;
     use crate::upstream::asides::Asides;
 
@@ -128,8 +168,14 @@ mod tests {
         asides: Option<mpsc::Receiver<Aside>>,
         slots: &Arc<Semaphore>,
     ) -> Exchange {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        Exchange::new("up".into(), Box::pin(call), asides, slots.clone(), deadline)
+        let (deadline, place) =
+            (Instant::now() + Duration::from_secs(30), Place::new(slots.clone()));
+        let entered = place.clone();
+        let call = async move {
+            entered.take().await;
+            call.await
+        };
+        Exchange::new("up".into(), Box::pin(call), asides, place, deadline)
     }
 
     fn empty() -> Document {
@@ -147,6 +193,8 @@ mod tests {
         };
         let (_asides, heard) = Asides::channel(Asks::FORM, true);
         let mut exchange = exchange(call, Some(heard), &slots);
+        let _ = tokio::time::timeout(Duration::from_secs(5), exchange.next()).await;
+        assert_eq!(slots.available_permits(), 0);
         let thinking = async {
             sleep(Duration::from_secs(300)).await;
             assert_eq!(slots.available_permits(), 1);
@@ -177,6 +225,26 @@ mod tests {
         let mut exchange = exchange(async { Ok(empty()) }, None, &slots);
         let never = std::future::pending::<()>();
         assert_eq!(exchange.meanwhile(never).await, None);
+        assert!(matches!(exchange.next().await, Ok(Step::Answered(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_at_once_with_the_answer_is_told_before_it() {
+        let slots = Arc::new(Semaphore::new(1));
+        let (asides, heard) = Asides::channel(Asks::NONE, true);
+        let mailbox = crate::upstream::asides::Mailbox::new(Arc::default());
+        let call = async move {
+            let _listening = mailbox.listen(&Id::number(7), Some(asides));
+            for _ in 0..3 {
+                let progress = br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7}}"#;
+                mailbox.deliver(Document::parse(progress.to_vec(), 4).unwrap());
+            }
+            Ok(empty())
+        };
+        let mut exchange = exchange(call, Some(heard), &slots);
+        for _ in 0..3 {
+            assert!(matches!(exchange.next().await, Ok(Step::Said(Aside::Progress(_)))));
+        }
         assert!(matches!(exchange.next().await, Ok(Step::Answered(_))));
     }
 }

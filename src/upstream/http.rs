@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -33,10 +34,15 @@ pub struct Endpoint {
     max_message: usize,
     /// Farewells to requests that nobody waits for any more, and answers to questions.
     tasks: TaskTracker,
+    asides: Arc<Semaphore>,
+    /// How long an answer of a user may take to be taken in.
+    patience: Duration,
 }
 
-/// How long an upstream may take to take in what has no answer.
+/// How long an upstream may take to take in what has no answer, and of how much of it at once: an
+/// upstream that asks and asks must not make us hoard what it does not take in.
 const SAYING: Duration = Duration::from_secs(1);
+const ASIDES: usize = 64;
 
 /// What an answer brought beside its result.
 pub struct Answer {
@@ -76,6 +82,8 @@ impl Endpoint {
             headers,
             max_message: settings.max_message,
             tasks,
+            asides: Arc::new(Semaphore::new(ASIDES)),
+            patience: settings.timeout,
         })
     }
 
@@ -136,9 +144,8 @@ impl Endpoint {
         body: String,
         mut heard: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
-        let has_session = headers.contains_key(SESSION_ID);
         let response = self.send(method, &self.url, headers, Bytes::from(body)).await?;
-        let mut events = self.events(response, has_session)?;
+        let mut events = self.events(response)?;
         heard(None);
         while let Some(message) = events.next().await? {
             heard(Some(message.json()));
@@ -149,7 +156,7 @@ impl Endpoint {
     /// Opens the stream of HTTP+SSE (2024-11-05).
     pub async fn open_stream(&self) -> Result<Events, Kind> {
         let get = self.send(Method::GET, &self.url, HeaderMap::new(), Bytes::new());
-        self.events(get.await?, false)
+        self.events(get.await?)
     }
 
     /// The URL that a reference of the upstream leads to, if that is the same origin: credentials go
@@ -158,13 +165,14 @@ impl Endpoint {
         same_origin(&self.url, reference)
     }
 
-    fn events(&self, response: Response<Incoming>, has_session: bool) -> Result<Events, Kind> {
+    /// Many servers have no such stream and say so by 404: what that means for a session, the next
+    /// request finds out.
+    fn events(&self, response: Response<Incoming>) -> Result<Events, Kind> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
             (status, Some("text/event-stream")) if status.is_success() => {
                 Ok(Events::new(body, self.max_message))
             }
-            (StatusCode::NOT_FOUND, _) if has_session => Err(Kind::SessionLost),
             (status, _) => Err(refusal(status, &head.headers)),
         }
     }
@@ -186,17 +194,18 @@ impl Endpoint {
     }
 
     /// Says what there is to say to something that was heard, now or as soon as it is known.
-    pub fn say(self: &Arc<Self>, headers: HeaderMap, heard: Heard) {
+    pub fn say(self: &Arc<Self>, url: &Uri, headers: HeaderMap, heard: Heard) {
         match heard {
             Heard::Nothing => {}
-            Heard::Now(body) => self.post_and_forget(headers, body),
+            Heard::Now(body) => self.post_and_forget(url, headers, body),
             Heard::Later(id, answer) => {
-                let endpoint = self.clone();
+                let (endpoint, url) = (self.clone(), url.clone());
                 self.tasks.spawn(async move {
                     // Without an answer the call itself has ended, which the upstream hears of.
                     if let Ok(answer) = answer.await {
                         let body = answer::from_client(&id, &answer);
-                        let _ = timeout(SAYING, endpoint.notify(headers, body)).await;
+                        let saying = endpoint.post_to(&url, headers, body);
+                        let _ = timeout(endpoint.patience, saying).await;
                     }
                 });
             }
@@ -204,14 +213,22 @@ impl Endpoint {
     }
 
     /// Posts a message of whose fate nobody hears.
-    pub fn post_and_forget(self: &Arc<Self>, headers: HeaderMap, body: String) {
-        let endpoint = self.clone();
+    pub fn post_and_forget(self: &Arc<Self>, url: &Uri, headers: HeaderMap, body: String) {
+        let (endpoint, url) = (self.clone(), url.clone());
         // Without a runtime the process is about to end, and its connections with it.
-        if Handle::try_current().is_ok() {
-            self.tasks.spawn(async move {
-                let _ = timeout(SAYING, endpoint.notify(headers, body)).await;
-            });
-        }
+        let (Ok(_), Ok(place)) = (Handle::try_current(), self.asides.clone().try_acquire_owned())
+        else {
+            return;
+        };
+        self.tasks.spawn(async move {
+            let _place = place;
+            let _ = timeout(SAYING, endpoint.post_to(&url, headers, body)).await;
+        });
+    }
+
+    /// The URL that it is configured with.
+    pub fn url(&self) -> &Uri {
+        &self.url
     }
 
     /// Ends a session.
@@ -277,7 +294,7 @@ impl Endpoint {
                 Err(error) if error.id.as_ref() == Some(id) => {}
                 Err(_) => continue,
                 Ok(frame) => {
-                    self.say(headers.clone(), mailbox.hear(frame, Some(id)));
+                    self.say(&self.url, headers.clone(), mailbox.hear(frame, Some(id)));
                     continue;
                 }
             }

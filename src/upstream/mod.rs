@@ -31,11 +31,12 @@ use crate::config;
 use crate::domain::caller::Caller;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::question::Asks;
 use asides::Asides;
 use asking::Asking;
 use connect::{Connector, Wake};
 use driver::{Driver, Link, Report};
-use exchange::Exchange;
+use exchange::{Exchange, Place};
 use peer::{Outgoing, Peer};
 
 /// The router's handle on one upstream.
@@ -96,33 +97,55 @@ impl Upstream {
         let wants = !outgoing.asks.is_none() || outgoing.progress;
         let (asides, heard) =
             wants.then(|| Asides::channel(outgoing.asks, outgoing.progress)).unzip();
-        let (upstream, caller) = (self.clone(), caller.clone());
-        let call = async move { upstream.call(&caller, &outgoing, asides).await };
+        let place = Place::new(self.slots.clone());
+        let (upstream, caller, taken) = (self.clone(), caller.clone(), place.clone());
+        let call = async move { upstream.call(&caller, &outgoing, asides, &taken).await };
         let deadline = deadline.min(Instant::now() + self.config.settings.timeout);
-        let slots = self.slots.clone();
-        Exchange::new(self.config.id.to_string(), Box::pin(call), heard, slots, deadline)
+        Exchange::new(self.config.id.to_string(), Box::pin(call), heard, place, deadline)
     }
 
+    /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
+    /// if the configuration says so.
+    pub fn questions(&self) -> Asks {
+        let settings = &self.config.settings;
+        let is_shared = matches!(&*self.link.borrow(), Link::Up(peer) if peer.is_shared());
+        match is_shared && settings.questions_by_default {
+            true => Asks::NONE,
+            false => settings.questions,
+        }
+    }
+
+    /// Whether the upstream is told with each call what it may ask.
+    pub fn is_told_per_call(&self) -> bool {
+        matches!(&*self.link.borrow(), Link::Up(peer) if !peer.declares_at_open())
+    }
+
+    /// A session that is lost is so before any processing: the request is safe to repeat, once.
     async fn call(
         &self,
         caller: &Caller,
         outgoing: &Outgoing,
         asides: Option<Asides>,
+        place: &Place,
     ) -> Result<Document, Kind> {
         let peer = self.connected().await?;
-        // A session that is lost is so before any processing: the request is safe to repeat, once.
         if let Some(asking) = &self.asking
             && peer.declares_at_open()
             && !outgoing.asks.is_none()
         {
-            let lease = asking.lease(caller, outgoing.asks, &peer).await?;
-            match lease.peer.perform(outgoing, asides.clone()).await {
-                Err(Kind::SessionLost) => lease.lost(),
+            let lease = async || {
+                let lease = asking.lease(caller, outgoing.asks, &peer).await;
+                lease.map_err(unreachable_because)
+            };
+            let first = lease().await?;
+            place.take().await;
+            match first.peer.perform(outgoing, asides.clone()).await {
+                Err(Kind::SessionLost) => first.lost(),
                 answer => return answer,
             }
-            let lease = asking.lease(caller, outgoing.asks, &peer).await?;
-            return lease.peer.perform(outgoing, asides).await;
+            return lease().await?.peer.perform(outgoing, asides).await;
         }
+        place.take().await;
         match peer.perform(outgoing, asides.clone()).await {
             Err(Kind::SessionLost) => {
                 self.another_than(&peer).await?.perform(outgoing, asides).await

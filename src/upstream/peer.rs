@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::write_str;
+use crate::domain::json::{Json, write_str};
 use crate::domain::jsonrpc::Id;
 use crate::domain::meta;
 use crate::domain::method::Method;
@@ -104,10 +104,18 @@ impl Peer {
     }
 
     /// Holds the stream open on which a legacy upstream may ask beside its answers, until it ends.
-    pub async fn hear_questions(&self) -> Result<(), Kind> {
+    /// `opened` is called when it is open.
+    pub async fn hear_questions(&self, mut opened: impl FnMut()) -> Result<(), Kind> {
         match self {
             Peer::Library(_) => std::future::pending().await,
-            Peer::Remote(peer) => peer.conversation.hear(&peer.wire, |_| ()).await,
+            Peer::Remote(peer) => {
+                let heard = |message: Option<Json<'_>>| {
+                    if message.is_none() {
+                        opened();
+                    }
+                };
+                peer.conversation.hear(&peer.wire, heard).await
+            }
         }
     }
 
@@ -162,6 +170,16 @@ impl Peer {
             Peer::Library(_) => false,
             Peer::Remote(peer) => peer.wire.is_shared() || peer.wire.mailbox().is_ambiguous(),
         }
+    }
+
+    /// Whether all that it says comes on one stream, whichever call it belongs to.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Peer::Remote(peer) if peer.wire.is_shared())
+    }
+
+    /// Whether a call that nobody waits for any more might still ask.
+    pub fn has_orphans(&self) -> bool {
+        matches!(self, Peer::Remote(peer) if peer.wire.mailbox().has_orphans())
     }
 
     /// What it is spoken with over, where it is spoken with.

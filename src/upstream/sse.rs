@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::answer;
-use super::asides::{Heard, Mailbox};
+use super::asides::Mailbox;
 use super::http::{Endpoint, Events};
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -30,7 +30,6 @@ pub struct EventLine {
 struct Posts {
     endpoint: Arc<Endpoint>,
     url: Uri,
-    tasks: TaskTracker,
 }
 
 impl EventLine {
@@ -53,7 +52,7 @@ impl EventLine {
         let url = named.and_then(|named| endpoint.resolve(named.trim()));
         let elsewhere = "its `endpoint` event names no endpoint of the same origin";
         let url = url.ok_or_else(|| Kind::Protocol(elsewhere.to_owned()))?;
-        let posts = Posts { endpoint, url, tasks: tasks.clone() };
+        let posts = Posts { endpoint, url };
         let mailbox = Mailbox::new(changed);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let (reading, hearing, done) = (end.clone(), mailbox.clone(), gone.clone());
@@ -106,28 +105,11 @@ impl Posts {
     async fn post(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         self.endpoint.post_to(&self.url, headers, body).await
     }
-
-    /// Posts a message of whose fate nobody hears.
-    fn post_and_forget(&self, message: impl Future<Output = Option<String>> + Send + 'static) {
-        let posts = self.clone();
-        self.tasks.spawn(async move {
-            if let Some(body) = message.await {
-                let _ = posts.post(HeaderMap::new(), body).await;
-            }
-        });
-    }
 }
 
 async fn read(mut events: Events, mailbox: &Mailbox, posts: &Posts) -> Result<(), Kind> {
     while let Some(message) = events.next().await? {
-        match mailbox.deliver(message) {
-            Heard::Nothing => {}
-            Heard::Now(body) => posts.post_and_forget(std::future::ready(Some(body))),
-            Heard::Later(id, answer) => posts.post_and_forget(async move {
-                let answer = answer.await.ok()?;
-                Some(answer::from_client(&id, &answer))
-            }),
-        }
+        posts.endpoint.say(&posts.url, HeaderMap::new(), mailbox.deliver(message));
     }
     Ok(())
 }
@@ -141,8 +123,8 @@ struct Forget<'a> {
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
         if self.line.mailbox.forget(self.id) && !self.line.gone.is_cancelled() {
-            let body = answer::cancellation(self.id);
-            self.line.posts.post_and_forget(std::future::ready(Some(body)));
+            let (posts, body) = (&self.line.posts, answer::cancellation(self.id));
+            posts.endpoint.post_and_forget(&posts.url, HeaderMap::new(), body);
         }
     }
 }

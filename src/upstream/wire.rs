@@ -31,15 +31,18 @@ impl Wire {
         body: String,
         asides: Option<Asides>,
     ) -> Result<(Document, HeaderMap), Kind> {
-        let _listening = self.mailbox().listen(id, asides);
-        match self {
+        let listening = self.mailbox().listen(id, asides);
+        let without_headers = |result: Document| (result, HeaderMap::new());
+        let answer = match self {
             Wire::Http { endpoint, mailbox } => {
-                let answer = endpoint.request(id, headers, body, mailbox).await?;
-                Ok((answer.result, answer.headers))
+                let answer = endpoint.request(id, headers, body, mailbox).await;
+                answer.map(|answer| (answer.result, answer.headers))
             }
-            Wire::Sse(line) => Ok((line.request(id, headers, body).await?, HeaderMap::new())),
-            Wire::Stdio(child) => Ok((child.request(id, body).await?, HeaderMap::new())),
-        }
+            Wire::Sse(line) => line.request(id, headers, body).await.map(without_headers),
+            Wire::Stdio(child) => child.request(id, body).await.map(without_headers),
+        };
+        listening.is_over();
+        answer
     }
 
     /// Sends a message that has no answer.
@@ -55,7 +58,7 @@ impl Wire {
     /// requests share does so by itself.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
         if let Wire::Http { endpoint, .. } = self {
-            endpoint.post_and_forget(headers, answer::cancellation(id));
+            endpoint.post_and_forget(endpoint.url(), headers, answer::cancellation(id));
         }
     }
 
@@ -70,7 +73,8 @@ impl Wire {
             Wire::Http { endpoint, mailbox } => {
                 let on_message = |message: Option<Json<'_>>| {
                     if let Some(Ok(frame)) = message.map(Frame::read) {
-                        endpoint.say(headers.clone(), mailbox.hear(frame, None));
+                        let heard = mailbox.hear(frame, None);
+                        endpoint.say(endpoint.url(), headers.clone(), heard);
                     }
                     heard(message);
                 };
