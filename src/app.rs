@@ -69,7 +69,8 @@ impl App {
         W: AsyncWrite + Unpin,
     {
         let (server, drain) = (&self.config.server, &self.shutdown.drain);
-        Ok(streams.serve(server, self.sessions.clone(), drain).await?)
+        let serving = streams.serve(server, self.sessions.clone(), drain);
+        Ok(self.shutdown.connections.track_future(serving).await?)
     }
 
     /// Where the gateway listens; nowhere if it does not.

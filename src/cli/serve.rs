@@ -46,19 +46,21 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
             let served = app.serve(streams).await;
             served.map_err(|fault| Failure::new(fault.to_string()))
         };
-        let draining = async {
-            shutdown::signal().await;
-            drain(&app).await;
-        };
         let mut served = std::pin::pin!(served);
         tokio::select! {
             served = served.as_mut() => {
                 // The client has gone: nobody needs to be waited for.
                 app.stop().await;
-                served
+                return served;
             }
-            () = draining => Ok(()),
+            () = shutdown::signal() => {}
         }
+        // What is under way is answered while the gateway drains, which waits for it.
+        tokio::select! {
+            () = drain(&app) => {}
+            () = async { (served.await.ok(), std::future::pending::<()>().await).1 } => {}
+        }
+        Ok(())
     })
 }
 

@@ -83,6 +83,13 @@ pub struct Limits {
     pub grace: Duration,
 }
 
+impl Limits {
+    /// How long a client may take nothing of what is sent to it: it has missed two comments by then.
+    pub fn reader_patience(&self) -> Duration {
+        self.keep_alive * 2
+    }
+}
+
 impl Server {
     /// The URL under which a gateway that listens at `addr` can be asked from this machine.
     pub fn url_at(&self, addr: SocketAddr) -> String {

@@ -111,7 +111,10 @@ impl<'a> Frame<'a> {
             return Err(parts.error("a message must be a JSON object"));
         }
         for (key, member) in value.members() {
+            let is_null = member.kind() == Kind::Null;
             match key.as_str().as_deref() {
+                // Some always write all of them.
+                Some("params" | "result" | "error") if is_null => {}
                 Some("jsonrpc") => parts.version = Some(member),
                 Some("id") => parts.id = Some(member),
                 Some("method") => parts.method = Some(member),
@@ -244,5 +247,7 @@ mod tests {
         assert_eq!(code, -32700);
         assert!(read(r#"{"jsonrpc":"2.0","id":7,"result":{},"error":{"code":1}}"#).is_err());
         assert!(read(r#"{"jsonrpc":"2.0","result":{}}"#).is_err());
+        let both = read(r#"{"jsonrpc":"2.0","id":7,"result":{},"error":null}"#).unwrap();
+        assert!(matches!(both, Frame::Response { outcome: Outcome::Result(_), .. }));
     }
 }

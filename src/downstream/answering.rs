@@ -1,12 +1,13 @@
 //! A call that was started: what is said before its answer, and the answer.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
-use super::load::Load;
+use super::load::{Load, Room};
 use super::respond;
 use crate::domain::fault::TransportFault;
 use crate::domain::jsonrpc::Id;
@@ -39,6 +40,9 @@ const TOLD: usize = 16;
 
 /// Bytes of all answers of one batch: a small request must not make the gateway hold gigabytes.
 const BATCH_ANSWER: usize = 64 << 20;
+
+/// Items of a batch that are worked on at once.
+const AT_ONCE: usize = 8;
 
 impl Answering {
     /// Starts a call.
@@ -94,21 +98,56 @@ impl Answer {
 }
 
 /// The answers of a batch as one array; nothing if none of its messages has an answer. Each item is
-/// refused by itself. All are started before this returns.
-pub fn batch(
+/// refused by itself. A few run at once: their answers wait for those before them.
+pub async fn batch(
+    sessions: Arc<Sessions>,
+    load: Arc<Load>,
+    items: Vec<Result<Turn, Refusal>>,
+    room: Arc<Room>,
+) -> Option<String> {
+    let start = |item| start_item(&sessions, &load, &room, item);
+    let mut waiting = items.into_iter();
+    let mut started: VecDeque<_> = waiting.by_ref().take(AT_ONCE).map(start).collect();
+    let (mut messages, mut left) = (Vec::new(), BATCH_ANSWER);
+    while let Some(item) = started.pop_front() {
+        let message = match item {
+            Item::There(message) => message,
+            Item::Running(id, dialect, mut answering) => {
+                let message = answering.answer().await.into_message();
+                let size = message.as_ref().map_or(0, String::len);
+                match left.checked_sub(size) {
+                    Some(rest) => {
+                        left = rest;
+                        message
+                    }
+                    None => {
+                        let fault = TransportFault::Overloaded.into();
+                        let refusal = Refusal { fault, id: Some(id), dialect };
+                        Some(respond::refusal_message(&refusal))
+                    }
+                }
+            }
+        };
+        messages.extend(message);
+        started.extend(waiting.next().map(start));
+    }
+    (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
+}
+
+fn start_item(
     sessions: &Arc<Sessions>,
     load: &Load,
-    items: Vec<Result<Turn, Refusal>>,
-    room: &Arc<OwnedSemaphorePermit>,
-) -> impl Future<Output = Option<String>> + Send + 'static {
+    room: &Arc<Room>,
+    item: Result<Turn, Refusal>,
+) -> Item {
     let refused = |refusal: Refusal| Item::There(Some(respond::refusal_message(&refusal)));
-    let start = |item| match item {
+    match item {
         Ok(Turn::Answer { message, .. } | Turn::Opened { message, .. }) => {
             Item::There(Some(message))
         }
         Ok(Turn::Pending(pending)) => match load.call() {
             Ok(call) => {
-                let slot = Slot { call, bytes: room.clone() };
+                let slot = Slot { call, room: room.clone() };
                 let (id, dialect) = (pending.id.clone(), pending.dialect);
                 Item::Running(id, dialect, Answering::start(sessions.clone(), pending, slot))
             }
@@ -119,32 +158,6 @@ pub fn batch(
         },
         Ok(Turn::Accepted | Turn::Listen(_) | Turn::Batch(_)) => Item::There(None),
         Err(refusal) => refused(refusal),
-    };
-    let started: Vec<_> = items.into_iter().map(start).collect();
-    async move {
-        let mut messages = Vec::with_capacity(started.len());
-        let mut room = BATCH_ANSWER;
-        for item in started {
-            messages.extend(match item {
-                Item::There(message) => message,
-                Item::Running(id, dialect, mut answering) => {
-                    let message = answering.answer().await.into_message();
-                    let size = message.as_ref().map_or(0, String::len);
-                    match room.checked_sub(size) {
-                        Some(rest) => {
-                            room = rest;
-                            message
-                        }
-                        None => {
-                            let fault = TransportFault::Overloaded.into();
-                            let refusal = Refusal { fault, id: Some(id), dialect };
-                            Some(respond::refusal_message(&refusal))
-                        }
-                    }
-                }
-            });
-        }
-        (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
     }
 }
 

@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
+use super::load::{Load, Room};
 use crate::config::Limits;
 use crate::domain::fault::TransportFault;
 use crate::domain::trace;
@@ -66,12 +67,13 @@ pub fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     }
 }
 
-/// Reads a body to its end, at most `body_size` bytes within `body`.
+/// Reads a body to its end, at most `body_size` bytes within `body`, as long as there is room for it.
 pub async fn read(
     body: Incoming,
     headers: &HeaderMap,
     limits: &Limits,
-) -> Result<Vec<u8>, TransportFault> {
+    load: &Load,
+) -> Result<(Vec<u8>, Room), TransportFault> {
     let too_large = TransportFault::BodyTooLarge { limit: limits.body_size };
     let announced = announced(headers);
     if announced.is_some_and(|length| length > limits.body_size) {
@@ -80,6 +82,7 @@ pub async fn read(
     let capacity = announced.unwrap_or(0);
     let reading = async {
         let mut body = body;
+        let mut room = load.room(0)?;
         let mut bytes = Vec::with_capacity(capacity.min(FIRST_BUFFER));
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| TransportFault::BodyBroken)?;
@@ -87,16 +90,17 @@ pub async fn read(
                 if bytes.len() + piece.len() > limits.body_size {
                     return Err(too_large);
                 }
+                room.grow_to(bytes.len() + piece.len())?;
                 bytes.extend_from_slice(piece);
             }
         }
-        Ok(bytes)
+        Ok((bytes, room))
     };
     timeout(limits.body, reading).await.unwrap_or(Err(TransportFault::BodyTimeout))
 }
 
 /// What `Content-Length` says.
-pub fn announced(headers: &HeaderMap) -> Option<usize> {
+fn announced(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 

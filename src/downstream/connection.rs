@@ -47,7 +47,8 @@ where
         Version::Http1 => PhaseCell::sequential(limits.idle, limits.head),
         Version::Http2 => PhaseCell::multiplexed(limits.idle),
     };
-    let watched = TokioIo::new(Watched::new(stream, prefix, phase.clone()));
+    let watched =
+        TokioIo::new(Watched::new(stream, prefix, phase.clone(), limits.reader_patience()));
     let service = service_fn(move |request: Request<Incoming>| {
         let (endpoint, busy) = (endpoint.clone(), phase.begin());
         async move {

@@ -30,6 +30,7 @@ pub struct EventLines {
     /// Where cursors and states belong: a client may change its transport and keep them.
     endpoint: String,
     keep_alive: Duration,
+    patience: Duration,
     lifetime: Option<Duration>,
     drain: CancellationToken,
 }
@@ -38,6 +39,8 @@ pub struct EventLines {
 pub struct EventLine {
     outgoing: mpsc::Receiver<String>,
     entry: OpenEntry,
+    /// Cancelled when the client has read nothing for too long.
+    over: CancellationToken,
     ends_at: Option<Instant>,
     drain: CancellationToken,
     is_draining: bool,
@@ -48,6 +51,7 @@ pub struct EventLine {
 struct OpenEntry {
     open: Arc<DashMap<String, Line>>,
     id: String,
+    connection: Arc<Connection>,
 }
 
 impl EventLines {
@@ -66,6 +70,7 @@ impl EventLines {
             path: path.to_owned(),
             endpoint: endpoint.to_owned(),
             keep_alive: limits.keep_alive,
+            patience: limits.reader_patience(),
             lifetime: Some(limits.stream_lifetime).filter(|lifetime| !lifetime.is_zero()),
             drain,
         }
@@ -82,18 +87,19 @@ impl EventLines {
         let id = random::<16>().iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
         let kind = ConnectionKind::Sse;
         let connection = Connection::new(self.sessions.clone(), caller, &self.endpoint, kind);
-        let (line, outgoing) = Line::new(connection, self.load.clone());
-        self.open.insert(id.clone(), line);
+        let (line, outgoing) = Line::new(connection, self.load.clone(), self.patience);
         let endpoint = format!("{}?{SESSION}={id}", self.path);
-        let line = EventLine {
+        let event_line = EventLine {
             outgoing,
-            entry: OpenEntry { open: self.open.clone(), id },
+            entry: OpenEntry { open: self.open.clone(), id, connection: line.connection().clone() },
+            over: line.over(),
             ends_at: self.lifetime.map(|lifetime| Instant::now() + lifetime),
             drain: self.drain.clone(),
             is_draining: false,
             _place: place,
         };
-        Ok(respond::events(EventStream::line(&endpoint, line, self.keep_alive)))
+        self.open.insert(event_line.entry.id.clone(), line);
+        Ok(respond::events(EventStream::line(&endpoint, event_line, self.keep_alive)))
     }
 
     /// The session that a URL names, if it is the caller's.
@@ -125,16 +131,25 @@ impl EventLine {
                 () = self.drain.cancelled(), if !self.is_draining => {
                     // Without the session no more is taken in; what is under way is still answered.
                     self.is_draining = true;
-                    self.entry.open.remove(&self.entry.id);
+                    self.entry.close();
                 }
                 () = lifetime => return None,
+                () = self.over.cancelled() => return None,
             }
         }
     }
 }
 
+impl OpenEntry {
+    /// Nothing more is taken in, answers of users among it; calls that run are let finish.
+    fn close(&self) {
+        self.open.remove(&self.id);
+        self.connection.hang_up();
+    }
+}
+
 impl Drop for OpenEntry {
     fn drop(&mut self) {
-        self.open.remove(&self.id);
+        self.close();
     }
 }

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use http::request::Parts;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +11,7 @@ use super::answering::{Answer, Answering, Part, batch, now_secs};
 use super::body::{self, Accepts};
 use super::event_lines::EventLines;
 use super::guard::Guard;
-use super::load::{Load, shrunk};
+use super::load::Load;
 use super::respond::{self, Body};
 use super::sse::EventStream;
 use crate::config::{Limits, Server};
@@ -126,9 +124,9 @@ impl Endpoint {
         body::check_media_type(request.headers())?;
         let accepts = body::read_accept(request.headers())?;
         let caller = self.sessions.authenticate()?;
-        let call = self.load.call()?;
         let (head, incoming) = request.into_parts();
-        let (bytes, room) = self.read(&head, incoming).await?;
+        let (bytes, room) = body::read(incoming, &head.headers, &self.limits, &self.load).await?;
+        let room = Arc::new(room);
         let headers = body::read_headers(&head.headers);
         let envelope = Envelope {
             via: Via::Http(&headers),
@@ -152,13 +150,16 @@ impl Endpoint {
             Turn::Opened { message, .. } => Ok(respond::json(message)),
             Turn::Listen(notices) => self.notices(notices, accepts),
             Turn::Batch(items) => {
-                drop(call);
-                let mut answer = Box::pin(batch(&self.sessions, &self.load, items, &room));
+                let has_calls = items.iter().any(|item| matches!(item, Ok(Turn::Pending(_))));
+                let (sessions, load) = (self.sessions.clone(), self.load.clone());
+                let mut answer = Box::pin(batch(sessions, load, items, room));
                 let early = match accepts {
                     Accepts::JsonOnly => Ok(answer.as_mut().await),
                     _ => timeout(self.limits.keep_alive, answer.as_mut()).await,
                 };
                 Ok(match early {
+                    // Cancelled calls end as an empty stream.
+                    Ok(None) if has_calls => self.stream(async { None }),
                     Ok(None) => respond::accepted(),
                     Ok(message) if accepts == Accepts::StreamOnly => self.stream(async { message }),
                     Ok(Some(message)) => respond::json(message),
@@ -166,7 +167,9 @@ impl Endpoint {
                 })
             }
             Turn::Pending(pending) => {
-                let slot = Slot { call, bytes: room };
+                let (id, dialect) = (Some(pending.id.clone()), pending.dialect);
+                let refuse = |fault: TransportFault| Refusal { fault: fault.into(), id, dialect };
+                let slot = Slot { call: self.load.call().map_err(refuse)?, room };
                 self.answer(Answering::start(self.sessions.clone(), pending, slot), accepts).await
             }
         }
@@ -188,27 +191,13 @@ impl Endpoint {
                 let caller = self.sessions.authenticate()?;
                 let line = lines.session(request.uri(), &caller)?;
                 let (head, incoming) = request.into_parts();
-                let (bytes, room) = self.read(&head, incoming).await?;
-                // The line takes room for what it starts.
-                drop(room);
-                line.take(&bytes).await;
+                let (bytes, room) =
+                    body::read(incoming, &head.headers, &self.limits, &self.load).await?;
+                line.take(&bytes, room).await;
                 Ok(respond::accepted())
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST" }.into()),
         }
-    }
-
-    /// A whole body, and the room that it takes: what it announces is reserved before it is read.
-    async fn read(
-        &self,
-        head: &Parts,
-        incoming: Incoming,
-    ) -> Result<(Vec<u8>, Arc<OwnedSemaphorePermit>), Refused> {
-        let announced = body::announced(&head.headers).unwrap_or(usize::MAX);
-        let room = self.load.room(announced.min(self.limits.body_size))?;
-        let bytes = body::read(incoming, &head.headers, &self.limits).await?;
-        let room = Arc::new(shrunk(room, bytes.len()));
-        Ok((bytes, room))
     }
 
     /// One JSON object, if the client takes it and it is there before anything else and in time; else

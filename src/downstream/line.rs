@@ -2,15 +2,20 @@
 //! say goes out one way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::info;
 
 use super::answering::{Answering, Part, batch, now_secs};
-use super::load::Load;
+use super::load::{Load, Room};
 use super::respond;
 use crate::domain::fault::TransportFault;
+use crate::domain::json::Json;
+use crate::domain::jsonrpc::Id;
 use crate::session::connection::Connection;
 use crate::session::notices::Notices;
 use crate::session::{Pending, Refusal, Slot, Turn};
@@ -25,32 +30,40 @@ pub struct Line {
     calls: TaskTracker,
     /// Streams of notices, which end at drain, or with the connection.
     notices: TaskTracker,
+    /// Cancelled when nobody reads any more.
     over: CancellationToken,
+    /// How long a client may take no message.
+    patience: Duration,
 }
 
 /// Messages that wait for the client to read. Calls wait with theirs beyond that, and keep their
-/// places, so that a client that does not read is not served more and more.
+/// places.
 const OUT: usize = 64;
+
+/// As deep as an id may be looked for in a message that is refused anyway.
+const MAX_DEPTH: usize = 64;
 
 impl Line {
     /// A connection, and what goes out on it.
-    pub fn new(connection: Connection, load: Arc<Load>) -> (Self, mpsc::Receiver<String>) {
+    pub fn new(
+        connection: Connection,
+        load: Arc<Load>,
+        patience: Duration,
+    ) -> (Self, mpsc::Receiver<String>) {
         let (out, outgoing) = mpsc::channel(OUT);
         let (calls, notices) = (TaskTracker::new(), TaskTracker::new());
         let (connection, over) = (Arc::new(connection), CancellationToken::new());
-        (Self { connection, out, load, calls, notices, over }, outgoing)
+        (Self { connection, out, load, calls, notices, over, patience }, outgoing)
     }
 
-    pub fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Takes in a message. Nothing that can be said about it is an error of the connection.
-    pub async fn take(&self, bytes: &[u8]) {
-        let room = match self.load.room(bytes.len()) {
-            Ok(room) => Arc::new(room),
-            Err(fault) => return self.refuse(fault).await,
-        };
+    /// Takes in a message, for which there is room. Nothing that can be said about it is an error of
+    /// the connection.
+    pub async fn take(&self, bytes: &[u8], room: Room) {
+        let room = Arc::new(room);
         match self.connection.read(bytes, now_secs()) {
             Ok(Turn::Accepted) => {}
             Ok(Turn::Answer { message, .. }) => self.send(message).await,
@@ -62,15 +75,15 @@ impl Line {
             }
             Ok(Turn::Listen(notices)) => match self.load.stream() {
                 Ok(place) => self.tell(notices, Some(place)),
-                Err(fault) => self.refuse(fault).await,
+                Err(fault) => self.refuse(fault, notices.request().cloned()).await,
             },
             Ok(Turn::Pending(pending)) => self.start(pending, room).await,
             Ok(Turn::Batch(items)) => {
-                let answer = batch(self.connection.sessions(), &self.load, items, &room);
-                let out = self.out.clone();
+                let (line, sessions) = (self.clone(), self.connection.sessions().clone());
                 self.calls.spawn(async move {
-                    if let Some(message) = answer.await {
-                        let _ = out.send(message).await;
+                    let answer = batch(sessions, line.load.clone(), items, room);
+                    if let Some(Some(message)) = line.over.run_until_cancelled(answer).await {
+                        line.send(message).await;
                     }
                 });
             }
@@ -78,15 +91,30 @@ impl Line {
         }
     }
 
+    /// Room for a message of this size; a message without room is refused.
+    pub async fn room_for(&self, bytes: &[u8]) -> Option<Room> {
+        match self.load.room(bytes.len()) {
+            Ok(room) => Some(room),
+            Err(fault) => {
+                let message = Json::parse(bytes, MAX_DEPTH).ok();
+                let id = message.and_then(|message| message.get("id")).and_then(Id::read);
+                self.refuse(fault, id).await;
+                None
+            }
+        }
+    }
+
     /// Says that a message could not be taken in.
-    pub async fn refuse(&self, fault: TransportFault) {
-        let refusal = Refusal { fault: fault.into(), id: None, dialect: self.connection.dialect() };
+    pub async fn refuse(&self, fault: TransportFault, id: Option<Id>) {
+        let dialect = self.connection.dialect();
+        let refusal = Refusal { fault: fault.into(), id, dialect };
         self.send(respond::refusal_message(&refusal)).await;
     }
 
-    /// Waits until the calls under way have ended. At drain the streams of notices end by themselves,
-    /// each in its way; otherwise nobody is left to hear them.
+    /// Waits until the calls under way have ended; nothing more comes from the client. At drain the
+    /// streams of notices end by themselves, each in its way; otherwise nobody is left to hear them.
     pub async fn finish(&self, is_draining: bool) {
+        self.connection.hang_up();
         self.calls.close();
         self.calls.wait().await;
         if !is_draining {
@@ -96,7 +124,18 @@ impl Line {
         self.notices.wait().await;
     }
 
-    async fn start(&self, pending: Pending, bytes: Arc<OwnedSemaphorePermit>) {
+    /// Ends everything: nobody reads any more.
+    pub fn abandon(&self) {
+        self.connection.abandon();
+        self.over.cancel();
+    }
+
+    /// Cancelled when nobody reads any more.
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
+    }
+
+    async fn start(&self, pending: Pending, room: Arc<Room>) {
         let call = match self.load.call() {
             Ok(call) => call,
             Err(fault) => {
@@ -105,18 +144,22 @@ impl Line {
                 return self.send(respond::refusal_message(&refusal)).await;
             }
         };
+        // Held until the answer has been taken: a client that does not read is not served more and
+        // more.
+        let (slot, line) = (Slot { call, room }, self.clone());
         let sessions = self.connection.sessions().clone();
-        let mut answering = Answering::start(sessions, pending, Slot { call, bytes });
-        let out = self.out.clone();
+        let mut answering = Answering::start(sessions, pending, slot.clone());
         self.calls.spawn(async move {
+            let _slot = slot;
             loop {
-                let (message, is_last) = match answering.next().await {
-                    Part::Said(message) => (Some(message), false),
-                    Part::Answer(answer) => (answer.into_message(), true),
+                let next = line.over.run_until_cancelled(answering.next()).await;
+                let (message, is_last) = match next {
+                    Some(Part::Said(message)) => (Some(message), false),
+                    Some(Part::Answer(answer)) => (answer.into_message(), true),
+                    None => return,
                 };
                 if let Some(message) = message {
-                    // Nobody may read any more.
-                    let _ = out.send(message).await;
+                    line.send(message).await;
                 }
                 if is_last {
                     return;
@@ -127,24 +170,31 @@ impl Line {
 
     /// Sends notices as long as somebody reads.
     fn tell(&self, mut notices: Notices, place: Option<OwnedSemaphorePermit>) {
-        let (out, over) = (self.out.clone(), self.over.clone());
+        let line = self.clone();
         self.notices.spawn(async move {
             let _place = place;
             loop {
-                let notice = tokio::select! {
-                    notice = notices.next() => notice,
-                    () = out.closed() => return,
-                    () = over.cancelled() => return,
+                let next = tokio::select! {
+                    next = notices.next() => next,
+                    () = line.out.closed() => None,
+                    () = line.over.cancelled() => None,
                 };
-                let Some(notice) = notice else {
+                let Some(notice) = next else {
                     return;
                 };
-                let _ = out.send(notice.message).await;
+                line.send(notice.message).await;
             }
         });
     }
 
+    /// Sends a message. A client that takes none for too long is left.
     async fn send(&self, message: String) {
-        let _ = self.out.send(message).await;
+        match self.out.send_timeout(message, self.patience).await {
+            Ok(()) | Err(SendTimeoutError::Closed(_)) => {}
+            Err(SendTimeoutError::Timeout(_)) => {
+                info!(reason = "slow_consumer", "a client does not read what it asked for");
+                self.abandon();
+            }
+        }
     }
 }

@@ -28,15 +28,16 @@ impl Load {
     }
 
     /// A place among the calls that run.
-    pub fn call(&self) -> Result<OwnedSemaphorePermit, TransportFault> {
-        self.calls.clone().try_acquire_owned().map_err(|_| TransportFault::Overloaded)
+    pub fn call(&self) -> Result<Arc<OwnedSemaphorePermit>, TransportFault> {
+        let place = self.calls.clone().try_acquire_owned();
+        place.map(Arc::new).map_err(|_| TransportFault::Overloaded)
     }
 
-    /// Room for a body of this many bytes.
-    pub fn room(&self, size: usize) -> Result<OwnedSemaphorePermit, TransportFault> {
-        let kibibytes = u32::try_from(size.div_ceil(1024)).unwrap_or(u32::MAX);
-        let room = self.kibibytes.clone().try_acquire_many_owned(kibibytes);
-        room.map_err(|_| TransportFault::Overloaded)
+    /// Room for a message of this many bytes.
+    pub fn room(&self, size: usize) -> Result<Room, TransportFault> {
+        let mut room = Room { kibibytes: self.kibibytes.clone(), taken: None };
+        room.grow_to(size)?;
+        Ok(room)
     }
 
     /// A place among the open streams.
@@ -45,7 +46,48 @@ impl Load {
     }
 }
 
-/// The part of `room` that a body of this size really takes.
-pub fn shrunk(mut room: OwnedSemaphorePermit, size: usize) -> OwnedSemaphorePermit {
-    room.split(size.div_ceil(1024)).unwrap_or(room)
+/// Room for one message. It grows with what has come in, so that nobody takes room by announcing
+/// what never comes.
+#[derive(Debug)]
+pub struct Room {
+    kibibytes: Arc<Semaphore>,
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    /// Makes it large enough for this many bytes.
+    pub fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
+        let taken = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let missing = size.div_ceil(1024).saturating_sub(taken);
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        let more = self.kibibytes.clone().try_acquire_many_owned(missing);
+        let more = more.map_err(|_| TransportFault::Overloaded)?;
+        match &mut self.taken {
+            Some(taken) => taken.merge(more),
+            None => self.taken = Some(more),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn m3_room_is_taken_by_what_has_come_and_given_back() {
+        let toml = "[server.limits]\nin_flight_bytes = \"1MiB\"\nbody_size = \"1MiB\"\n";
+        let load = Load::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
+        let mut one = load.room(0).unwrap();
+        let mut two = load.room(1).unwrap();
+        one.grow_to(1023 << 10).unwrap();
+        assert_eq!(two.grow_to(1025), Err(TransportFault::Overloaded));
+        two.grow_to(1024).unwrap();
+        drop(one);
+        two.grow_to(1 << 20).unwrap();
+        assert!(load.room(1).is_err());
+    }
 }

@@ -1,9 +1,12 @@
 //! Standard streams towards one client: one JSON message per line, nothing else on the output.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
@@ -43,7 +46,8 @@ where
         let caller = sessions.authenticate()?;
         let load = Arc::new(Load::new(&server.limits));
         let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
-        let (line, outgoing) = Line::new(connection, load);
+        let (line, outgoing) = Line::new(connection, load, server.limits.reader_patience());
+        let (over, connection) = (line.over(), line.connection().clone());
         let (mut input, output) = (self.input, self.output);
         let reading = async move {
             let taking_in = take_in(&mut input, &line, server.limits.body_size);
@@ -51,14 +55,23 @@ where
             line.finish(is_draining).await;
             // With the line its end of the output goes, so that writing ends once all is written.
         };
-        let mut writing = std::pin::pin!(write(output, outgoing));
+        let mut writing = pin!(write(output, outgoing));
         tokio::select! {
-            () = writing.as_mut() => info!("nobody reads the output any more"),
-            () = reading => writing.await,
+            () = writing.as_mut() => {}
+            () = reading => {
+                let _ = timeout(LAST_WRITES, writing).await;
+                return Ok(());
+            }
+            () = over.cancelled() => {}
         }
+        info!("nobody reads the output any more");
+        connection.abandon();
         Ok(())
     }
 }
+
+/// How long the last answers may take to be read.
+const LAST_WRITES: Duration = Duration::from_secs(2);
 
 async fn take_in(input: &mut (impl AsyncRead + Unpin), line: &Line, limit: usize) {
     let mut decoder = Decoder::new(limit);
@@ -66,9 +79,12 @@ async fn take_in(input: &mut (impl AsyncRead + Unpin), line: &Line, limit: usize
     while let Ok(length @ 1..) = input.read(&mut piece).await {
         decoder.feed(&piece[..length], &mut lines);
         for message in lines.drain(..) {
-            match message {
-                lines::Line::Whole(bytes) => line.take(&bytes).await,
-                lines::Line::TooLong => line.refuse(TransportFault::BodyTooLarge { limit }).await,
+            let lines::Line::Whole(bytes) = message else {
+                line.refuse(TransportFault::BodyTooLarge { limit }, None).await;
+                continue;
+            };
+            if let Some(room) = line.room_for(&bytes).await {
+                line.take(&bytes, room).await;
             }
         }
     }

@@ -20,6 +20,10 @@ pub struct Watched<S> {
     prefix: Bytes,
     phase: Arc<PhaseCell>,
     alarm: Pin<Box<Sleep>>,
+    /// How long the client may take nothing of what is sent.
+    patience: Duration,
+    /// Set while it takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 /// What the connection is doing, shared between its reader and the requests it carries.
@@ -127,15 +131,36 @@ impl Drop for Busy {
 }
 
 impl<S> Watched<S> {
-    /// `prefix` is read again before the rest of the stream.
-    pub fn new(stream: S, prefix: Bytes, phase: Arc<PhaseCell>) -> Self {
+    /// `prefix` is read again before the rest of the stream. A client that takes nothing of what is
+    /// sent for `patience` is left.
+    pub fn new(stream: S, prefix: Bytes, phase: Arc<PhaseCell>, patience: Duration) -> Self {
         let alarm = Box::pin(sleep_until(Instant::now()));
-        Self { stream, prefix, phase, alarm }
+        Self { stream, prefix, phase, alarm, patience, stalled: None }
     }
 
-    fn note_sent(&self, written: &Poll<io::Result<usize>>) {
-        if matches!(written, Poll::Ready(Ok(1..))) {
-            self.phase.sent();
+    fn watch_write<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match written {
+            Poll::Ready(written) => {
+                self.stalled = None;
+                if written.is_ok() {
+                    self.phase.sent();
+                }
+                Poll::Ready(written)
+            }
+            Poll::Pending => {
+                let ends = Instant::now() + self.patience;
+                let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep_until(ends)));
+                ready!(stalled.as_mut().poll(context));
+                tracing::info!(
+                    reason = "slow_consumer",
+                    "a client does not read what it asked for"
+                );
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
         }
     }
 }
@@ -180,8 +205,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.note_sent(&written);
-        written
+        self.watch_write(context, written)
     }
 
     fn poll_write_vectored(
@@ -190,8 +214,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.note_sent(&written);
-        written
+        self.watch_write(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -214,13 +237,15 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(30);
+
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
     async fn w12_a_head_that_trickles_ends_at_its_deadline() {
         let (mut client, server) = duplex(64);
         let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
-        let mut watched = Watched::new(server, Bytes::from_static(b"G"), phase);
+        let mut watched = Watched::new(server, Bytes::from_static(b"G"), phase, PATIENCE);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let mut bytes = Vec::new();
@@ -241,7 +266,7 @@ mod tests {
     async fn a_slow_reader_of_a_long_answer_is_not_idle() {
         let (mut client, server) = duplex(1);
         let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
-        let watched = Watched::new(server, Bytes::new(), phase.clone());
+        let watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
         drop(phase.begin());
         let start = Instant::now();
         let (mut reader, mut writer) = tokio::io::split(watched);
@@ -264,7 +289,7 @@ mod tests {
     async fn w12_pings_do_not_keep_an_unused_connection() {
         let (mut client, server) = duplex(64);
         let phase = PhaseCell::multiplexed(75 * SECOND);
-        let mut watched = Watched::new(server, Bytes::new(), phase);
+        let mut watched = Watched::new(server, Bytes::new(), phase, PATIENCE);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let mut bytes = Vec::new();
@@ -283,7 +308,7 @@ mod tests {
     async fn w12_idle_time_starts_when_the_answer_is_sent() {
         let (_client, server) = duplex(64);
         let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
-        let mut watched = Watched::new(server, Bytes::new(), phase.clone());
+        let mut watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
         let (one, other) = (phase.begin(), phase.begin());
         let start = Instant::now();
         let reading = tokio::spawn(async move {

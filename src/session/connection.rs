@@ -3,10 +3,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tokio_util::sync::CancellationToken;
+
 use super::dialect::Dialect;
 use super::token::{Nonce, Token};
 use super::{Envelope, Refusal, Sessions, Turn, Via};
 use crate::domain::caller::Caller;
+use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 use crate::seal::random;
 
@@ -19,6 +22,8 @@ pub struct Connection {
     /// Tells its calls from those of others, before and after the handshake.
     pub(super) nonce: Nonce,
     pub(super) kind: ConnectionKind,
+    /// Cancelled when nothing more comes from the client.
+    pub(super) gone: CancellationToken,
     opened: Mutex<Option<Token>>,
 }
 
@@ -37,8 +42,19 @@ impl Connection {
         endpoint: &str,
         kind: ConnectionKind,
     ) -> Self {
-        let (endpoint, nonce) = (endpoint.to_owned(), random());
-        Self { sessions, caller, endpoint, nonce, kind, opened: Mutex::default() }
+        let (endpoint, nonce, gone) = (endpoint.to_owned(), random(), CancellationToken::new());
+        Self { sessions, caller, endpoint, nonce, kind, gone, opened: Mutex::default() }
+    }
+
+    /// Nothing more comes from the client: nobody answers what it is asked.
+    pub fn hang_up(&self) {
+        self.gone.cancel();
+    }
+
+    /// Nothing more can be said to the client: its calls are ended.
+    pub fn abandon(&self) {
+        self.hang_up();
+        self.sessions.running.cancel_all(self.nonce);
     }
 
     /// Reads a message, or an array of them; see [`Sessions::read`].
@@ -66,15 +82,20 @@ impl Connection {
     /// How the client is written to: as was agreed, or as its transport would have it.
     pub fn dialect(&self) -> Dialect {
         let agreed = self.token().map(|token| token.revision);
-        Dialect::new(agreed.unwrap_or(match self.kind {
-            ConnectionKind::Stdio => Revision::NEWEST_MODERN,
-            ConnectionKind::Sse => Revision::NEWEST_LEGACY,
-        }))
+        Dialect::new(agreed.unwrap_or(Revision::NEWEST_MODERN))
     }
 
-    /// What was agreed, if there was a handshake.
+    /// What was agreed, if there was a handshake. A stream of HTTP+SSE that a client has opened again
+    /// by itself, behind a restart, is served as the oldest one.
     pub(super) fn token(&self) -> Option<Token> {
-        self.lock().clone()
+        let oldest = || Token {
+            revision: Revision::V2024_11_05,
+            asks: Asks::NONE,
+            issued_at: 0,
+            nonce: self.nonce,
+            caller: self.caller.id().to_owned(),
+        };
+        self.lock().clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }
 
     /// Notes what was agreed; whether it is the first time.

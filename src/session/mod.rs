@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,7 +29,7 @@ use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
-use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, LISTEN, Method};
+use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, LISTEN, Method, PING};
 use crate::domain::question::Asks;
 use crate::domain::revision::{Era, Revision};
 use crate::policy::Gate;
@@ -95,6 +95,8 @@ pub struct Pending {
     running: Option<RunningCall>,
     /// What the client calls its progress.
     progress_token: Option<Id>,
+    /// Cancelled when nothing more can come from the client, answers to questions among it.
+    gone: CancellationToken,
 }
 
 /// Where a message comes from.
@@ -127,9 +129,11 @@ pub struct Refusal {
 }
 
 /// What a call holds as long as it runs: its places among all that run.
+#[derive(Clone)]
 pub struct Slot {
-    pub call: OwnedSemaphorePermit,
-    pub bytes: Arc<OwnedSemaphorePermit>,
+    pub call: Arc<OwnedSemaphorePermit>,
+    /// Of the message that asked for it.
+    pub room: Arc<dyn Send + Sync>,
 }
 
 /// How a call ended.
@@ -194,7 +198,15 @@ impl Sessions {
         }
         // The answers are one message, before which nothing can be said.
         let envelope = Envelope { streams: false, ..*envelope };
-        let read = |item| self.read_one(item, &envelope);
+        let read = |item| match self.read_one(item, &envelope) {
+            // A subscription is a stream, and no part of another answer.
+            Ok(Turn::Listen(notices)) => Err(Refusal {
+                fault: RequestFault::BatchUnsupported.into(),
+                id: notices.request().cloned(),
+                dialect: guess,
+            }),
+            turn => turn,
+        };
         Ok(Turn::Batch(message.elements().map(read).collect()))
     }
 
@@ -202,7 +214,12 @@ impl Sessions {
     fn read_one(&self, message: Json<'_>, envelope: &Envelope<'_>) -> Result<Turn, Refusal> {
         let guess = envelope.guess;
         let refuse = |id, fault| Refusal { fault, id, dialect: guess };
-        let frame = Frame::read_strict(message).map_err(|e| refuse(e.id.clone(), e.into()))?;
+        let answers = ["result", "error"].iter().any(|name| message.get(name).is_some());
+        let frame = Frame::read_strict(message).map_err(|error| {
+            // The id of a broken response is one of ours: answered to, it would name another call.
+            let id = error.id.clone().filter(|_| !answers);
+            refuse(id, error.into())
+        })?;
         let (id, method, params) = match frame {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
@@ -215,18 +232,22 @@ impl Sessions {
         let turn = match era(envelope.via, method, params) {
             Some(Era::Modern) => self.modern(&incoming, id.clone()),
             Some(Era::Legacy) => self.legacy(&incoming, id.clone()),
-            // Notifications of a connection need no era.
-            None if id.is_none() && matches!(envelope.via, Via::Connection(_)) => {
-                self.modern(&incoming, None)
-            }
-            None => Err((RequestFault::EraUnknown.into(), guess)),
+            None => match (envelope.via, &id) {
+                // Notifications of a connection need no era, nor does a sign of life.
+                (Via::Connection(_), None) => self.modern(&incoming, None),
+                (Via::Connection(_), Some(id)) if method == PING => {
+                    Ok(Turn::Answer { message: result_message(id, "{}"), session: None })
+                }
+                _ => Err((RequestFault::EraUnknown.into(), guess)),
+            },
         };
         turn.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
     }
 
-    /// Performs a call. In the eras where going away is not cancelling, the call goes on by itself
-    /// when this future is dropped. `slot` is held as long as the call runs; messages that come
-    /// before the answer go to `told`.
+    /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
+    /// looks after it. Dropping what is returned cancels it in the eras where going away means that;
+    /// otherwise it goes on by itself. `slot` is held as long as it runs; messages that come before the
+    /// answer go to `told`.
     pub fn perform(
         self: Arc<Self>,
         pending: Pending,
@@ -234,22 +255,17 @@ impl Sessions {
         told: mpsc::Sender<String>,
         now_secs: u64,
     ) -> impl Future<Output = Ending> + Send + 'static {
-        let cancels = pending.dialect.cancels_on_disconnect();
+        let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
         let tasks = self.tasks.clone();
-        let running = async move {
+        let task = tasks.spawn(async move {
             let _slot = slot;
             self.run(pending, told, now_secs).await
-        };
-        // Spawned here and not when it is first awaited, so that the calls of a batch run at once.
-        let call = match cancels {
-            true => Place::Here(running),
-            false => Place::Apart(tasks.spawn(running)),
-        };
+        });
+        let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
         async move {
-            match call {
-                Place::Here(call) => call.await,
-                Place::Apart(task) => task.await.unwrap_or(Ending::Fault(Fault::Internal)),
-            }
+            let ending = task.await;
+            drop(abort);
+            ending.unwrap_or(Ending::Fault(Fault::Internal))
         }
     }
 
@@ -339,7 +355,11 @@ impl Sessions {
             }),
             request,
         };
-        Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, progress_token }))
+        let gone = match envelope.via {
+            Via::Http(_) => CancellationToken::new(),
+            Via::Connection(connection) => connection.gone.clone(),
+        };
+        Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, progress_token, gone }))
     }
 
     /// Notes a call that can be cancelled by its id, which may run once only.
@@ -349,7 +369,7 @@ impl Sessions {
     }
 
     async fn run(&self, pending: Pending, told: mpsc::Sender<String>, now_secs: u64) -> Ending {
-        let Pending { dialect, call, nonce, running, progress_token, .. } = pending;
+        let Pending { dialect, call, nonce, running, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
         let (line, mut news) = Line::new();
         let answer = async move {
@@ -374,14 +394,11 @@ impl Sessions {
         };
         let ending = tokio::select! {
             biased;
-            () = teller.tell_all(&mut news) => Ending::Fault(Fault::Internal),
+            () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),
             answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
-            () = cancelled => return Ending::Cancelled,
+            () = cancelled => Ending::Cancelled,
         };
-        // What was said right before the answer goes out before it.
-        while let Ok(last) = news.try_recv() {
-            teller.tell(last).await;
-        }
+        teller.finish(&mut news);
         ending
     }
 }
@@ -399,19 +416,50 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    /// Tells until there can be no more; the line is open as long as the call runs.
-    async fn tell_all(&mut self, news: &mut mpsc::Receiver<News>) {
-        while let Some(news) = news.recv().await {
-            self.tell(news).await;
-        }
+    /// Tells as long as the call runs. Once nobody reads, or nothing comes back, whoever waits for
+    /// an answer is told so at once.
+    async fn tell_all(&mut self, news: &mut mpsc::Receiver<News>, gone: &CancellationToken) {
+        let told = self.told.clone();
+        let telling = async {
+            // A place first: what was taken off the line is never lost.
+            while let Ok(place) = told.reserve().await {
+                let next = tokio::select! {
+                    next = news.recv() => next,
+                    () = told.closed() => return,
+                };
+                if let Some(message) = next.and_then(|next| self.dress(next)) {
+                    place.send(message);
+                }
+            }
+        };
+        gone.run_until_cancelled(telling).await;
+        self.asked.clear();
+        while news.recv().await.is_some() {}
         std::future::pending().await
     }
 
-    async fn tell(&mut self, news: News) {
+    /// What was said right before the answer goes out before it, and questions that nobody needs an
+    /// answer to any more are taken back, as far as there is room.
+    fn finish(mut self, news: &mut mpsc::Receiver<News>) {
+        while let Ok(last) = news.try_recv() {
+            if !matches!(last, News::Question { .. })
+                && let Some(message) = self.dress(last)
+            {
+                let _ = self.told.try_send(message);
+            }
+        }
+        for asked in self.asked.iter().filter(|asked| asked.is_open()) {
+            let _ = self.told.try_send(self.dialect.cancelled(asked.id()));
+        }
+    }
+
+    fn dress(&mut self, news: News) -> Option<String> {
         let dialect = self.dialect;
-        let message = match news {
+        match news {
             News::Progress(params) => self.progress(params.json()),
             News::PageDone(params) => dialect.page_done(params.json()),
+            // Nobody waits for the answer any more.
+            News::Question { answer, .. } if answer.is_closed() => None,
             News::Question { question, asker, answer } => {
                 let text = question.clone();
                 let asked = self.questions.ask(self.nonce, question, answer);
@@ -419,12 +467,6 @@ impl Teller<'_> {
                 self.asked.push(asked);
                 Some(message)
             }
-        };
-        if let Some(message) = message
-            && self.told.send(message).await.is_err()
-        {
-            // Nobody reads: whoever waits for an answer is told at once.
-            self.asked.clear();
         }
     }
 
@@ -444,10 +486,13 @@ struct From {
     asked: Asking,
 }
 
-/// Where a call runs: in the future of its client, or in a task of its own.
-enum Place<F> {
-    Here(F),
-    Apart(JoinHandle<Ending>),
+/// Ends a task with whoever waits for it.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// A fault, and how it is written.

@@ -93,6 +93,14 @@ impl Notices {
         notices
     }
 
+    /// The request that opened the stream, if one did.
+    pub fn request(&self) -> Option<&Id> {
+        match &self.audience {
+            Audience::Subscription { id, .. } => Some(id),
+            Audience::Session { .. } | Audience::Connection => None,
+        }
+    }
+
     /// The next event; nothing once the stream is over.
     pub async fn next(&mut self) -> Option<Notice> {
         if let Some(notice) = self.opening.pop_front() {

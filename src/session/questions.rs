@@ -67,6 +67,11 @@ impl Questions {
 }
 
 impl AskedQuestion {
+    /// Whether it was not answered yet.
+    pub fn is_open(&self) -> bool {
+        self.open.contains_key(&self.key)
+    }
+
     /// The id under which the client is asked.
     pub fn id(&self) -> &Id {
         &self.key.1

@@ -37,6 +37,11 @@ impl Running {
         }
     }
 
+    /// Cancels all calls of a session.
+    pub fn cancel_all(&self, session: Nonce) {
+        self.0.iter().filter(|call| call.key().0 == session).for_each(|call| call.cancel());
+    }
+
     /// Cancels a call of the session; an unknown one is none of our business.
     pub fn cancel(&self, session: Nonce, id: Id) {
         if let Some(call) = self.0.get(&(session, id)) {

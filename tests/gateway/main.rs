@@ -17,5 +17,6 @@ mod matrix;
 mod notices;
 mod questions;
 mod stdio;
+mod transports;
 mod upstream_faults;
 mod wire;

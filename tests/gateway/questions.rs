@@ -239,7 +239,11 @@ async fn a_user_who_does_not_answer_in_time_is_not_waited_for() {
         let body = crate::support::client::request(7, "prompts/get", get()).to_string();
         let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
         let mut stream = client.stream("POST", &headers, body.as_bytes()).await;
-        assert_eq!(stream.event().await.unwrap().json()["method"], "elicitation/create");
+        let question = stream.event().await.unwrap().json();
+        assert_eq!(question["method"], "elicitation/create");
+        let taken_back = stream.event().await.unwrap().json();
+        assert_eq!(taken_back["method"], "notifications/cancelled");
+        assert_eq!(taken_back["params"]["requestId"], question["id"]);
         let answer = stream.event().await.expect("an answer").json();
         // The legacy upstream gets an error, the modern one a user who cancelled.
         let said = &text(&answer)[0];
@@ -472,5 +476,103 @@ async fn what_asks_on_a_stream_of_its_own_is_answered_one_call_at_a_time() {
         answer.get("result").is_some().then_some(answer)
     })
     .await;
+    assert_eq!(text(&answer), json!([blue()]));
+}
+
+/// A child that asks in each get before it answers, and goes on asking if it is not answered.
+const CHILD: &str = r#"
+while read -r line; do
+    id=$(printf '%s' "$line" | sed 's/^[^,]*,"id":\([0-9]*\).*/\1/')
+    case "$line" in
+    *'"method":"server/discover"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id" ;;
+    *'"method":"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}},"serverInfo":{"name":"sh","version":"1"}}}\n' "$id" ;;
+    *'"method":"prompts/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"prompts":[{"name":"p"}]}}\n' "$id" ;;
+    *'"method":"prompts/get"'*)
+        get=$id
+        who=$(printf '%s' "$line" | sed 's/.*"a":"\([^"]*\)".*/\1/')
+        printf '{"jsonrpc":"2.0","id":"q1","method":"elicitation/create","params":{"message":"First of %s","requestedSchema":{"type":"object","properties":{}}}}\n' "$who" ;;
+    *'"notifications/cancelled"'*)
+        printf '{"jsonrpc":"2.0","id":"q2","method":"elicitation/create","params":{"message":"Second of %s","requestedSchema":{"type":"object","properties":{}}}}\n' "$who" ;;
+    *'"id":"q1"'*)
+        text=$(printf '%s' "$line" | sed 's/.*"result":\(.*\)}$/\1/; s/"/\\"/g')
+        printf '{"jsonrpc":"2.0","id":%s,"result":{"messages":[{"role":"user","content":{"type":"text","text":"[%s]"}}]}}\n' "$get" "$text" ;;
+    esac
+done
+"#;
+
+#[tokio::test]
+async fn s3_a_child_asks_each_caller_on_its_own_turn_and_nobody_elses() {
+    let script = serde_json::to_string(CHILD).unwrap();
+    let toml = format!(
+        "[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n\
+         questions = [\"elicitation\"]\n"
+    );
+    let gateway = Gateway::start(&toml).await;
+    let get = |who: &str| json!({"name": "up__p", "arguments": {"a": who}});
+    // A modern client is asked by an answer, which gives the child's call up: what the child asks
+    // afterwards must reach nobody, least of all the next one.
+    let mut modern = party(&gateway, Manner::Modern, FORM).await;
+    let asked = modern.answer("prompts/get", get("alice")).await;
+    let message = &asked["result"]["inputRequests"]["answer"]["params"]["message"];
+    assert_eq!(message, "[up] First of alice");
+    let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
+    let (asked, answer) = legacy.get_answering(get("bob"), |_| blue()).await;
+    let messages: Vec<_> = asked.iter().map(|asked| &asked["params"]["message"]).collect();
+    assert_eq!(messages, ["[up] First of bob"]);
+    assert_eq!(text(&answer), json!([blue()]));
+    let (asked, answer) = modern.get_answering(get("alice"), |_| blue()).await;
+    assert_eq!((asked.len(), text(&answer)), (1, json!([blue()])));
+}
+
+#[tokio::test]
+async fn an_answer_given_before_a_page_is_not_given_again_to_a_later_question() {
+    let questions = vec![form("Approve?"), page("Authorise"), form("Approve?")];
+    let upstream = Upstream::legacy_asker(questions).await;
+    let gateway = before(&upstream, "questions = [\"elicitation\", \"elicitation-url\"]\n").await;
+    let mut modern = party(&gateway, Manner::Modern, ALL).await;
+    let (asked, answer) = modern.get_answering(get(), |_| blue()).await;
+    assert_eq!(asked.len(), 3, "the second approval is the user's, too");
+    assert_eq!(text(&answer), json!([blue(), blue(), blue()]));
+}
+
+#[tokio::test]
+async fn an_error_that_names_pages_cannot_ask_for_anything_else() {
+    let upstream = Upstream::start(|asked| match asked.method() {
+        "prompts/get" => {
+            let data = json!({"elicitations": [form("Your password?").1]});
+            let error = json!({"code": -32042, "message": "first", "data": data});
+            Play::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
+        }
+        _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
+    })
+    .await;
+    let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
+    let mut modern = party(&gateway, Manner::Modern, ALL).await;
+    let answer = modern.answer("prompts/get", get()).await;
+    assert_eq!(answer["error"]["data"]["reason"], "upstream_protocol_error");
+}
+
+#[tokio::test]
+async fn a_user_of_a_modern_upstream_who_thinks_takes_nobodys_place() {
+    let upstream = Upstream::modern_asker(vec![form("Which colour?")]).await;
+    let gateway = before(&upstream, "in_flight = 1\ntimeout = \"5s\"\n").await;
+    let client =
+        gateway.client().legacy_with("2025-11-25", serde_json::from_str(FORM).unwrap()).await;
+    let body = crate::support::client::request(7, "prompts/get", get()).to_string();
+    let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
+    let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
+    assert_eq!(thinking.event().await.unwrap().json()["method"], "elicitation/create");
+    let mut other = party(&gateway, Manner::Modern, FORM).await;
+    let (_, answer) = other.get_answering(get(), |_| blue()).await;
+    assert_eq!(text(&answer), json!([blue()]));
+}
+
+#[tokio::test]
+async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
+    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    let toml = format!("[server.limits]\nin_flight = 1\n{}", upstream.patient_table("up"));
+    let gateway = Gateway::start(&toml).await;
+    let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
+    let (_, answer) = legacy.get_answering(get(), |_| blue()).await;
     assert_eq!(text(&answer), json!([blue()]));
 }

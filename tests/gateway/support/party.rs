@@ -190,6 +190,16 @@ impl Party {
         }
     }
 
+    /// Waits for the end of its stream.
+    pub async fn ended(&mut self) {
+        match &mut self.wire {
+            Wire::Http { stream, .. } | Wire::Sse { stream, .. } => {
+                assert!(stream.event().await.is_none());
+            }
+            Wire::Stdio { output, .. } => assert_eq!(output.next_line().await.unwrap(), None),
+        }
+    }
+
     /// Waits until it is told that its list is another one.
     pub async fn hear_of_change(&mut self) {
         let message = self.hear().await;

@@ -1,0 +1,231 @@
+//! Connections that last, downstream: HTTP+SSE and standard streams, and those who misuse them.
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::time::timeout;
+
+use crate::support::client::request;
+use crate::support::{Gateway, Manner, PATIENCE, Party, Upstream, eventually};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+fn ping(id: u64) -> Value {
+    request(id, "ping", json!({}))
+}
+
+#[tokio::test]
+async fn w17_messages_of_the_older_transport_name_their_session() {
+    let gateway = Gateway::start("").await;
+    let client = gateway.client();
+    let body = ping(1).to_string();
+    let post = async |path: &str| client.send("POST", path, &[JSON], body.as_bytes()).await;
+    let reason = async |path: &str| {
+        let (status, _, reason) = post(path).await.refusal();
+        (status, reason)
+    };
+    assert_eq!(reason("/sse").await, (400, "session_required".into()));
+    assert_eq!(reason("/sse?sessionId=").await, (404, "session_unknown".into()));
+    let unknown = "/sse?sessionId=0123456789abcdef0123456789abcdef";
+    assert_eq!(reason(unknown).await, (404, "session_unknown".into()));
+
+    let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
+    let endpoint = stream.event().await.unwrap().data;
+    assert_eq!(reason("/sse").await.0, 400, "never the only session");
+    assert_eq!(post(&endpoint).await.status, 202);
+    assert_eq!(
+        stream.event().await.unwrap().json(),
+        json!({"jsonrpc": "2.0", "id": 1, "result": {}})
+    );
+    drop(stream);
+    eventually(async || (reason(&endpoint).await.0 == 404).then_some(())).await;
+    let deleted = client.send("DELETE", &endpoint, &[], b"").await;
+    assert_eq!((deleted.status, deleted.header("allow")), (405, Some("GET, POST")));
+}
+
+#[tokio::test]
+async fn the_older_transport_can_be_switched_off() {
+    let gateway = Gateway::start("[server]\nsse_path = \"\"\n").await;
+    let reply = gateway.client().send("GET", "/sse", &[EVENTS], b"").await;
+    assert_eq!(reply.status, 404);
+}
+
+#[tokio::test]
+async fn the_older_transport_knows_no_modern_requests_and_leads_to_the_handshake() {
+    let gateway = Gateway::start("").await;
+    let mut party = Party::connect(&gateway, Manner::Sse("2025-11-25")).await;
+    let mut discover = crate::support::client::modern(7, "server/discover", json!({})).0;
+    discover["id"] = json!("probe");
+    party.send(&discover).await;
+    let answer = party.hear().await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("probe"), &json!(-32601)));
+}
+
+#[tokio::test]
+async fn a_stream_that_was_opened_again_without_a_handshake_is_served() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    let client = gateway.client();
+    let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
+    let endpoint = stream.event().await.unwrap().data;
+    let list = request(3, "prompts/list", json!({})).to_string();
+    assert_eq!(client.send("POST", &endpoint, &[JSON], list.as_bytes()).await.status, 202);
+    let answer = stream.event().await.unwrap().json();
+    assert_eq!(answer["result"]["prompts"][0]["name"], "up__p");
+}
+
+#[tokio::test]
+async fn w19_lines_that_are_no_messages_are_told_and_the_stream_lives() {
+    let gateway = Gateway::start("[server.limits]\nbody_size = \"1KiB\"\n").await;
+    let (mut stream, serving) = gateway.stdio_task();
+    let exact = format!("{:1024}\n", ping(2).to_string());
+    let long = format!("\"{}\"\n", "x".repeat(1024));
+    let input = [
+        "\r\n\n   \nnot json\r\n".to_owned(),
+        ping(1).to_string() + "\r\n",
+        exact,
+        long,
+        "\u{0}\n[]\n{\"a\":1}\n".to_owned(),
+        ping(3).to_string() + "\n",
+        "{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"pi".to_owned(),
+    ];
+    stream.write_all(input.concat().as_bytes()).await.unwrap();
+    let (output, mut input) = tokio::io::split(stream);
+    let mut lines = BufReader::new(output).lines();
+    let mut told = Vec::new();
+    for _ in 0..8 {
+        let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let message: Value = serde_json::from_str(&line).unwrap();
+        told.push(match message["id"].as_u64() {
+            Some(id) => format!("answer {id}"),
+            None => format!("{}", message["error"]["code"]),
+        });
+    }
+    let expected =
+        ["-32700", "answer 1", "answer 2", "-32600", "-32700", "-32600", "-32600", "answer 3"];
+    assert_eq!(told, expected);
+    input.shutdown().await.unwrap();
+    timeout(PATIENCE, serving).await.expect("it ends at the end of its input").unwrap();
+}
+
+#[tokio::test]
+async fn w19_at_the_end_of_the_input_what_is_under_way_is_answered() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    let (stream, serving) = gateway.stdio_task();
+    let (output, mut input) = tokio::io::split(stream);
+    let get = crate::support::client::modern(4, "prompts/get", json!({"name": "up__p"})).0;
+    input.write_all(format!("{get}\n").as_bytes()).await.unwrap();
+    input.shutdown().await.unwrap();
+    let mut lines = BufReader::new(output).lines();
+    let answer = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().expect("an answer");
+    assert!(answer.contains("\"id\":4") && answer.contains("\"messages\""), "{answer}");
+    timeout(PATIENCE, serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn w19_when_nobody_reads_the_output_any_more_it_ends() {
+    let gateway = Gateway::start("").await;
+    let (stream, serving) = gateway.stdio_task();
+    let (output, mut input) = tokio::io::split(stream);
+    input.write_all(format!("{}\n", ping(1)).as_bytes()).await.unwrap();
+    drop((output, input));
+    timeout(PATIENCE, serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn both_eras_share_one_pair_of_streams() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    let mut modern = Party::connect(&gateway, Manner::ModernStdio).await;
+    // Discover first and initialize after is normal, and so is the other way round.
+    modern.ask("server/discover", json!({})).await;
+    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"}});
+    modern.send(&request(1, "initialize", params)).await;
+    assert_eq!(modern.hear().await["result"]["protocolVersion"], "2025-06-18");
+    modern.send(&request(2, "prompts/list", json!({}))).await;
+    let legacy = modern.hear().await;
+    assert_eq!(legacy["result"]["prompts"][0]["name"], "up__p");
+    assert!(legacy["result"].get("resultType").is_none());
+    let list = modern.ask("prompts/list", json!({})).await;
+    assert_eq!(list["resultType"], "complete");
+}
+
+#[tokio::test]
+async fn before_the_handshake_only_a_sign_of_life_is_given() {
+    let gateway = Gateway::start("").await;
+    let (stream, _serving) = gateway.stdio_task();
+    let (output, mut input) = tokio::io::split(stream);
+    let mut lines = BufReader::new(output).lines();
+    for (message, code) in [(ping(1), None), (request(2, "prompts/list", json!({})), Some(-32600))]
+    {
+        input.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+        let line = lines.next_line().await.unwrap().unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(answer["error"]["code"].as_i64(), code, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn batches_are_served_on_connections_of_their_revision() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    for manner in [Manner::Stdio("2025-03-26"), Manner::Sse("2025-03-26")] {
+        let mut party = Party::connect(&gateway, manner).await;
+        let listen =
+            crate::support::client::modern(3, "subscriptions/listen", json!({"notifications": {}}))
+                .0;
+        party.send(&json!([ping(1), request(2, "prompts/list", json!({})), listen])).await;
+        let answers = party.hear().await;
+        let ids: Vec<_> = answers.as_array().unwrap().iter().map(|answer| &answer["id"]).collect();
+        assert_eq!(ids, [&json!(1), &json!(2), &json!(3)], "{manner:?}");
+        assert!(answers[2].get("error").is_some(), "a subscription is no part of an answer");
+    }
+    let mut party = Party::connect(&gateway, Manner::Stdio("2025-06-18")).await;
+    party.send(&json!([ping(1)])).await;
+    assert_eq!(party.hear().await["error"]["code"], -32600);
+}
+
+#[tokio::test]
+async fn w16_a_client_that_reads_nothing_is_left_and_its_places_are_free_again() {
+    let upstream = Upstream::modern(|asked| {
+        (asked.method() == "prompts/get")
+            .then(|| asked.content(json!({"type": "text", "text": "x".repeat(1 << 20)})))
+    })
+    .await;
+    let toml = format!(
+        "[server.limits]\nkeep_alive = \"100ms\"\nin_flight = 8\n{}",
+        upstream.patient_table("up")
+    );
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client();
+    let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
+    let endpoint = stream.event().await.unwrap().data;
+    let get = |id: u64| request(id, "prompts/get", json!({"name": "up__p"})).to_string();
+    let mut id = 0;
+    // What is not read piles up in buffers on the way, then holds the places of its calls, until the
+    // client is left.
+    eventually(async || {
+        id += 1;
+        let reply = client.send("POST", &endpoint, &[JSON], get(id).as_bytes()).await;
+        (reply.status == 404).then_some(())
+    })
+    .await;
+    let list = client.modern("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(list.status, 200);
+}
+
+#[tokio::test]
+async fn x1_at_drain_every_kind_of_stream_ends_in_its_way() {
+    let gateway = Gateway::start("[server.limits]\npre_drain = \"0s\"\n").await;
+    let mut legacy = Party::connect(&gateway, Manner::Sse("2025-11-25")).await;
+    let mut stdio = Party::connect(&gateway, Manner::ModernStdio).await;
+    let draining = gateway.drain();
+    let ends = async {
+        assert_eq!(stdio.hear().await["method"], "notifications/cancelled");
+        assert!(stdio.hear().await.get("result").is_some(), "the subscription's own result");
+        legacy.ended().await;
+    };
+    timeout(PATIENCE, async { tokio::join!(draining, ends) }).await.expect("it ends");
+}
