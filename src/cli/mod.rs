@@ -5,6 +5,8 @@ mod client;
 mod dial;
 mod init;
 mod serve;
+#[cfg(target_os = "linux")]
+mod supervise;
 mod text;
 
 use std::path::PathBuf;
@@ -52,6 +54,16 @@ enum Command {
     },
     /// Write a commented gateway.toml and a first prompt into the current folder
     Init,
+    /// Run a child process of the gateway, which starts this by itself
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Supervise {
+        /// Process id of the gateway
+        #[arg(long)]
+        parent: i32,
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// List the prompts that a running gateway serves
     List {
         #[command(flatten)]
@@ -108,6 +120,11 @@ pub fn main() -> ExitCode {
         Command::Serve { file, stdio: true } => serve::stdio(&file.config),
         Command::Check { file, dial: false, .. } => check::run(&file.config),
         Command::Check { file, dial: true, json } => dial::run(&file.config, json),
+        #[cfg(target_os = "linux")]
+        Command::Supervise { parent, command } => match supervise::run(parent, &command) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
         Command::Init => init::run(),
         Command::List { remote } => client::list(&remote),
         Command::Get { name, arguments, remote } => client::get(&remote, &name, &arguments),
@@ -155,7 +172,13 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
             path.display()
         )));
     }
-    Ok(Config::load(path)?)
+    let mut config = Config::load(path)?;
+    if cfg!(target_os = "linux")
+        && let Ok(program) = std::env::current_exe()
+    {
+        config.supervise_children(&program);
+    }
+    Ok(config)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

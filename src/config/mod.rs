@@ -92,6 +92,15 @@ impl Config {
         Self::parse(&file, &text, base, &env)
     }
 
+    /// Lets child processes be started by this program, which is the gateway's own (`supervise`).
+    pub fn supervise_children(&mut self, program: &Path) {
+        for upstream in &mut self.upstreams {
+            if let Transport::Stdio(stdio) = &mut upstream.transport {
+                stdio.supervisor = Some(program.to_owned());
+            }
+        }
+    }
+
     /// Reads `text` as the file named `file` in the folder `base`, with these variables.
     pub fn parse(
         file: &str,

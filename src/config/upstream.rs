@@ -55,6 +55,9 @@ pub struct Stdio {
     /// Beside the few variables that every child inherits.
     pub env: Vec<(String, Secret)>,
     pub cwd: PathBuf,
+    /// The program that starts it and ends it with all that it has started; absent: the gateway does,
+    /// as long as it lives.
+    pub supervisor: Option<PathBuf>,
     /// Given: the search for the era is skipped.
     pub revision: Option<Revision>,
 }
@@ -240,8 +243,9 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
         section.mistake("cwd", format!("{} is not a folder", cwd.display()));
     }
     let (env, revision) = (section.section("env").secrets(), revision(section));
-    let arguments = command.collect();
-    Some(Transport::Stdio(Stdio { program: program?, arguments, env, cwd, revision }))
+    let (arguments, supervisor) = (command.collect(), None);
+    let program = program?;
+    Some(Transport::Stdio(Stdio { program, arguments, env, cwd, supervisor, revision }))
 }
 
 /// The configured revision; absent: it is found out.

@@ -57,9 +57,14 @@ impl Child {
         changed: Arc<Notify>,
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
+        let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
+        let path = std::env::var_os("PATH");
+        // Its supervisor would start well, and fail where nobody tells why.
+        let found = which::which_in(&stdio.program, path, &stdio.cwd);
+        found.map_err(|error| failed(error.to_string()))?;
+        let spawned = command(stdio).spawn();
         // The error of the system names no path.
-        let failed = |error| Kind::Unavailable(format!("spawn_failed: {error}"));
-        let mut process = command(stdio).spawn().map_err(failed)?;
+        let mut process = spawned.map_err(|error| failed(error.to_string()))?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
         let mailbox = Mailbox::new(changed);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
@@ -135,7 +140,15 @@ impl Drop for Forget<'_> {
 }
 
 fn command(stdio: &config::Stdio) -> Command {
-    let mut command = Command::new(&stdio.program);
+    let mut command = match &stdio.supervisor {
+        None => Command::new(&stdio.program),
+        Some(supervisor) => {
+            let mut command = Command::new(supervisor);
+            let parent = std::process::id().to_string();
+            command.args(["supervise", "--parent", &parent, "--", &stdio.program]);
+            command
+        }
+    };
     command.args(&stdio.arguments).current_dir(&stdio.cwd).env_clear();
     for name in INHERITED {
         if let Some(value) = std::env::var_os(name) {

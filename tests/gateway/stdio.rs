@@ -231,3 +231,146 @@ async fn nothing_is_left_of_a_child_when_the_gateway_ends() {
         .await;
     }
 }
+
+/// What is left of the processes in a file.
+fn alive(pids: &str) -> Vec<&str> {
+    let is_alive = |pid: &&str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
+    };
+    pids.lines().filter(is_alive).collect()
+}
+
+/// A child that ignores the end of its input and requests to end, with a grandchild, one that was let
+/// go, and one in a session of its own.
+const STUBBORN: &str = "trap '' TERM HUP; echo $$ >> pids; \
+    sleep 300 & echo $! >> pids; \
+    (sleep 300 & echo $! >> pids); \
+    setsid sh -c 'echo $$ >> pids; exec sleep 300' & \
+    while read -r line; do :; done; sleep 300; sleep 300";
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn s3_nothing_is_left_of_a_stubborn_child_even_when_the_gateway_is_killed() {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    for is_killed in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let script = serde_json::to_string(STUBBORN).unwrap();
+        let toml = format!(
+            "[server.limits]\npre_drain = \"0s\"\ngrace = \"0s\"\n[listing]\ndeadline = \"0s\"\n\
+             [upstreams.sh]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\ncwd = \".\"\n"
+        );
+        std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+        let mut gateway = tokio::process::Command::new(env!("CARGO_BIN_EXE_promptgate"))
+            .current_dir(folder.path())
+            .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
+        assert!(lines.next_line().await.unwrap().unwrap().contains("listens"));
+        let pids = eventually(async || {
+            let pids = std::fs::read_to_string(folder.path().join("pids")).ok()?;
+            (pids.lines().count() == 4).then_some(pids)
+        })
+        .await;
+        assert_eq!(alive(&pids).len(), 4);
+        match is_killed {
+            true => gateway.start_kill().unwrap(),
+            false => {
+                let id = gateway.id().unwrap().to_string();
+                std::process::Command::new("kill").arg(id).status().unwrap();
+            }
+        }
+        eventually(async || alive(&pids).is_empty().then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn s6_a_child_that_does_not_read_holds_up_its_own_calls_only() {
+    let deaf = "read -r a; printf '{\"jsonrpc\":\"2.0\",\"id\":0,\"error\":{\"code\":-32601,\"message\":\"\"}}\\n'; \
+        read -r b; printf '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"prompts\":{}},\"serverInfo\":{\"name\":\"d\",\"version\":\"1\"}}}\\n'; \
+        read -r c; read -r d; printf '{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"prompts\":[{\"name\":\"p\"}]}}\\n'; sleep 300";
+    let script = serde_json::to_string(deaf).unwrap();
+    let toml = format!(
+        "[upstreams.deaf]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\ntimeout = \"300ms\"\n{}",
+        table("ok", "legacy")
+    );
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client();
+    eventually(async || (client.names().await.0.len() == 2).then_some(())).await;
+    // More than a pipe holds.
+    let long = "x".repeat(100_000);
+    let params = json!({"name": "deaf__p", "arguments": {"a": long}});
+    let error = client.ask_error("prompts/get", params.clone()).await;
+    assert_eq!(error["data"]["reason"], "upstream_timeout");
+    client.ask("prompts/get", json!({"name": "ok__p"})).await;
+    // At its write deadline the child is given up: whoever waits is told, and it is started again.
+    eventually(async || {
+        let error = client.ask_error("prompts/get", params.clone()).await;
+        (error["data"]["reason"] != "upstream_timeout").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn s7_a_flood_of_notices_holds_up_no_answer() {
+    let flood = "while read -r line; do
+        id=$(printf '%s' \"$line\" | sed 's/^[^,]*,\"id\":\\([0-9]*\\).*/\\1/')
+        case \"$line\" in
+        *server/discover*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32601,\"message\":\"\"}}\\n' \"$id\" ;;
+        *initialize\\\"*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"prompts\":{\"listChanged\":true}},\"serverInfo\":{\"name\":\"d\",\"version\":\"1\"}}}\\n' \"$id\" ;;
+        *prompts/list*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"prompts\":[{\"name\":\"p\"}]}}\\n' \"$id\" ;;
+        *prompts/get*)
+            yes '{\"jsonrpc\":\"2.0\",\"method\":\"notifications/prompts/list_changed\"}' | head -n 50000
+            printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"messages\":[]}}\\n' \"$id\" ;;
+        esac
+    done";
+    let script = serde_json::to_string(flood).unwrap();
+    let toml =
+        format!("[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n");
+    let gateway = Gateway::start(&toml).await;
+    // A subscriber that reads nothing meanwhile.
+    let mut slow = gateway.client().listen().await;
+    for _ in 0..3 {
+        let result = gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+        assert_eq!(result["messages"], json!([]));
+    }
+    // The list is the same: nobody is told anything.
+    gateway.drain().await;
+    let last = slow.event().await.expect("the end of the subscription").json();
+    assert!(last.get("result").is_some(), "{last}");
+}
+
+#[tokio::test]
+async fn w14_five_hundred_clients_share_one_child_and_get_their_own_answers() {
+    let echo = "while read -r line; do
+        id=$(printf '%s' \"$line\" | sed 's/^[^,]*,\"id\":\\([0-9]*\\).*/\\1/')
+        case \"$line\" in
+        *server/discover*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32601,\"message\":\"\"}}\\n' \"$id\" ;;
+        *initialize\\\"*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"prompts\":{}},\"serverInfo\":{\"name\":\"d\",\"version\":\"1\"}}}\\n' \"$id\" ;;
+        *prompts/list*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"prompts\":[{\"name\":\"p\"}]}}\\n' \"$id\" ;;
+        *prompts/get*)
+            who=$(printf '%s' \"$line\" | sed 's/.*\"who\":\"\\([^\"]*\\)\".*/\\1/')
+            printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"messages\":[{\"role\":\"user\",\"content\":{\"type\":\"text\",\"text\":\"%s\"}}]}}\\n' \"$id\" \"$who\" ;;
+        esac
+    done";
+    let script = serde_json::to_string(echo).unwrap();
+    let toml =
+        format!("[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let calls = (0..500).map(|i| {
+        let client = gateway.client();
+        tokio::spawn(async move {
+            let params = json!({"name": "up__p", "arguments": {"who": format!("client-{i}")}});
+            let result = client.ask("prompts/get", params).await;
+            assert_eq!(result["messages"][0]["content"]["text"], format!("client-{i}"));
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+}

@@ -21,7 +21,10 @@ impl Gateway {
     /// Starts a gateway; `toml` goes behind a `[server]` table with a free port.
     pub async fn start(toml: &str) -> Self {
         let config = Config::parse("test", &with_port(toml), Path::new("."), &[]);
-        let config = config.unwrap_or_else(|e| panic!("{e}"));
+        let mut config = config.unwrap_or_else(|e| panic!("{e}"));
+        if cfg!(target_os = "linux") {
+            config.supervise_children(Path::new(env!("CARGO_BIN_EXE_promptgate")));
+        }
         let app = App::start(config).await.unwrap();
         let addr = app.local_addr().expect("it listens");
         Self { app: Arc::new(app), addr }

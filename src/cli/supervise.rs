@@ -1,0 +1,107 @@
+//! Stands between the gateway and a child process, so that nothing of the child is ever left behind:
+//! not when the gateway is killed, nor what the child has started and let go.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group,
+    set_child_subreaper, set_parent_process_death_signal,
+};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
+
+use super::Failure;
+
+/// How long a child may take to end once it is asked to; shorter than the gateway's own patience with
+/// both.
+const AFTER_TERM: Duration = Duration::from_millis(2_500);
+
+/// Rounds of killing what a child has left: each finds what the round before was still starting.
+const ROUNDS: usize = 100;
+
+/// Runs `command`, and ends with it, or when the process `parent` has gone.
+pub(super) fn run(parent: i32, command: &[String]) -> Result<ExitCode, Failure> {
+    let failed = |error: std::io::Error| Failure::new(format!("cannot supervise: {error}"));
+    let os = |error: rustix::io::Errno| failed(error.into());
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(os)?;
+    if getppid().map(Pid::as_raw_pid) != Some(parent) {
+        return Err(Failure::new("the gateway has gone"));
+    }
+    // Whoever loses its parent below becomes our child, and is found here.
+    set_child_subreaper(Some(getpid())).map_err(os)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let status = runtime.map_err(failed)?.block_on(supervise(command)).map_err(failed)?;
+    end_descendants();
+    Ok(exit_code(status))
+}
+
+async fn supervise(command: &[String]) -> std::io::Result<ExitStatus> {
+    let [program, arguments @ ..] = command else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut child = Command::new(program).args(arguments).process_group(0).spawn()?;
+    let group = child.id();
+    // The streams are the child's alone: their ends are its ends.
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    tokio::select! {
+        status = child.wait() => return status,
+        _ = terminate.recv() => {}
+    }
+    signal_group(group, Signal::TERM);
+    match timeout(AFTER_TERM, child.wait()).await {
+        Ok(status) => status,
+        Err(_) => {
+            signal_group(group, Signal::KILL);
+            child.wait().await
+        }
+    }
+}
+
+fn signal_group(group: Option<u32>, signal: Signal) {
+    let pid = group.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // The group may be gone already, which is what we want.
+        let _ = kill_process_group(pid, signal);
+    }
+}
+
+/// Kills what is left, however far it has gone from the child that started it.
+fn end_descendants() {
+    for _ in 0..ROUNDS {
+        let children = children_of(getpid());
+        if children.is_empty() {
+            return;
+        }
+        for child in children {
+            let _ = kill_process(child, Signal::KILL);
+        }
+        // One at least has ended, or is about to.
+        let _ = rustix::process::wait(WaitOptions::empty());
+    }
+}
+
+/// The children of a process, as procfs tells.
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name before it may hold anything, closing parentheses too.
+        let ppid = stat.rsplit_once(')').and_then(|(_, rest)| rest.split(' ').nth(2)?.parse().ok());
+        ppid == Some(parent.as_raw_pid())
+    };
+    pids.filter(is_child).filter_map(Pid::from_raw).collect()
+}
+
+/// As a shell tells it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+}
