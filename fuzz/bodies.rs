@@ -1,12 +1,17 @@
 //! What must hold for any bytes. The fuzz targets call these, and `cargo test` replays the corpus
 //! through them (`tests/corpus.rs`).
 
+use promptgate::domain::content;
 use promptgate::domain::cursor::Place;
 use promptgate::domain::document::Document;
 use promptgate::domain::json::{Json, JsonError};
 use promptgate::domain::jsonrpc::Frame;
 use promptgate::domain::mcp_name;
 use promptgate::domain::name::{Naming, Prefix};
+use promptgate::domain::question::{Asked, ELICIT, Question, ROOTS, SAMPLE};
+use promptgate::domain::revision::Revision;
+use promptgate::domain::state::State;
+use promptgate::domain::translate;
 use promptgate::domain::{events, lines};
 use promptgate::seal::{Kind, SealKeys, Sealer};
 
@@ -100,7 +105,42 @@ pub fn cursor(data: &[u8]) {
     let keys = SealKeys::new(vec![[7; 32]]).expect("one key");
     let sealer = Sealer::new(&keys);
     let token = String::from_utf8_lossy(data);
-    for kind in [Kind::Cursor, Kind::Event, Kind::Session] {
+    for kind in [Kind::Cursor, Kind::Event, Kind::Session, Kind::State] {
         assert_eq!(sealer.open(kind, "/mcp", &token), None);
+    }
+}
+
+/// A state that can be read is written as it was.
+pub fn state(data: &[u8]) {
+    if let Some(state) = State::decode(data) {
+        assert_eq!(state.encode(), data);
+    }
+}
+
+/// What passes the checks passes them still once it is written for an older client, and a question that
+/// can be read can be written for everybody.
+pub fn translate(data: &[u8]) {
+    let Ok(document) = Document::parse(data.to_vec(), DEPTH) else {
+        return;
+    };
+    let json = document.json();
+    for revision in Revision::ALL {
+        if let (Ok(()), Some(messages)) = (content::check_result(json), json.get("messages")) {
+            let mut text = String::from("{\"messages\":");
+            translate::write_messages(messages, "up__p", revision, &mut text);
+            text.push('}');
+            let written = Json::parse(text.as_bytes(), DEPTH + 2).expect("what we write is JSON");
+            assert_eq!(content::check_result(written), Ok(()), "{text}");
+        }
+        for method in [ELICIT, SAMPLE, ROOTS] {
+            if let Ok(question) = Question::read(method, Some(json)) {
+                let mut text = String::new();
+                let asked = Asked { upstream: "up", label: true, revision, id: "1" };
+                question.write_params(asked, &mut text);
+                let written = Json::parse(text.as_bytes(), DEPTH).expect("what we write is JSON");
+                let meta = written.get("_meta").and_then(|meta| meta.get("promptgate/upstream"));
+                assert!(meta.is_some_and(|upstream| upstream.is("up")), "{text}");
+            }
+        }
     }
 }

@@ -39,3 +39,13 @@ fn names_come_back_and_never_meet() {
 fn no_bytes_are_a_token_of_ours() {
     replay("cursor", 7, bodies::cursor);
 }
+
+#[test]
+fn states_come_back_byte_for_byte() {
+    replay("state", 6, bodies::state);
+}
+
+#[test]
+fn what_is_written_for_others_is_as_good_as_what_came() {
+    replay("translate", 9, bodies::translate);
+}

@@ -88,8 +88,11 @@ impl State {
         let (caller, name, upstream) = (rest.text()?, rest.text()?, rest.text()?);
         let progress = match rest.byte()? {
             0 => {
-                let is_there = rest.flag()?;
-                Progress::Upstream(Some(rest.text()?).filter(|_| is_there))
+                let (is_there, state) = (rest.flag()?, rest.text()?);
+                if !is_there && !state.is_empty() {
+                    return None;
+                }
+                Progress::Upstream(is_there.then_some(state))
             }
             1 => {
                 let mut answers = Vec::new();

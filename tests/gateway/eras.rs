@@ -271,3 +271,64 @@ async fn w14_five_hundred_clients_with_one_id_get_their_own_answers() {
         call.await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn u14_an_upstream_that_refuses_our_version_and_names_it_is_asked_once_more() {
+    let upstream = Upstream::start(|asked| {
+        let id = &asked.message["id"];
+        if asked.method() == "server/discover" && *id == 0 {
+            let data = json!({"supported": ["2026-07-28"], "requested": "2026-07-28"});
+            let error = json!({"code": -32022, "message": "version", "data": data});
+            let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
+            let headers = vec![("Content-Type", "application/json".to_owned())];
+            return Play::Http(400, headers, body.into_bytes());
+        }
+        good_modern(asked)
+    })
+    .await;
+    for revision in ["auto", "2026-07-28"] {
+        let toml = upstream.patient_table("up") + &format!("revision = \"{revision}\"\n");
+        let gateway = Gateway::start(&toml).await;
+        assert_eq!(gateway.client().names().await.0, ["up__p"], "{revision}");
+    }
+}
+
+#[tokio::test]
+async fn u14_a_subscription_that_is_never_acknowledged_or_ends_at_once_costs_nobody_the_list() {
+    for ends_at_once in [false, true] {
+        let upstream = Upstream::start(move |asked| match asked.method() {
+            "server/discover" => asked.result(json!({
+                "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"prompts": {"listChanged": true}},
+            })),
+            // Nothing is ever said on it.
+            "subscriptions/listen" if ends_at_once => Play::Stream(Vec::new()),
+            "subscriptions/listen" => crate::support::upstream::HANG,
+            _ => good_modern(asked),
+        })
+        .await;
+        let gateway = Gateway::start(&upstream.patient_table("up")).await;
+        let client = gateway.client();
+        assert_eq!(client.names().await.0, ["up__p"]);
+        upstream.was_asked("subscriptions/listen").await;
+        client.ask("prompts/get", json!({"name": "up__p"})).await;
+    }
+}
+
+#[tokio::test]
+async fn u18_a_list_that_asks_is_no_list() {
+    let upstream = Upstream::modern(|asked| {
+        let (method, params) = crate::support::asker::form("Which colour?");
+        (asked.method() == "prompts/list").then(|| {
+            asked.result(json!({"resultType": "input_required", "requestState": "s",
+                "inputRequests": {"k": {"method": method, "params": params}}}))
+        })
+    })
+    .await;
+    let gateway = Gateway::start(&upstream.table("up")).await;
+    let error = gateway.client().ask_error("prompts/list", json!({})).await;
+    assert_eq!(error["code"], -32603);
+    let (_, _, reason) = gateway.summary().await.remove(0);
+    assert_eq!(reason, Some("upstream_protocol_error"));
+}

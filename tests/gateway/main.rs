@@ -11,6 +11,7 @@ mod cli;
 mod cursors;
 mod documents;
 mod eras;
+mod isolation;
 mod library;
 mod listing;
 mod matrix;

@@ -51,9 +51,40 @@ impl Client {
         self.with("Mcp-Session-Id", &session)
     }
 
+    /// Initializes this many sessions and leaves them, over few connections.
+    pub async fn open_sessions(&self, count: usize) {
+        const CONNECTIONS: usize = 8;
+        let params = json!({"protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"}});
+        let body = request(0, "initialize", params).to_string();
+        let message = format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let opening = (0..CONNECTIONS).map(|_| {
+            let (addr, message) = (self.addr, message.clone());
+            tokio::spawn(async move {
+                let mut stream = TcpStream::connect(addr).await.unwrap();
+                let mut buffer = Vec::new();
+                for _ in 0..count / CONNECTIONS {
+                    stream.write_all(message.as_bytes()).await.unwrap();
+                    buffer.clear();
+                    while !buffer.ends_with(b"}}") {
+                        assert_ne!(stream.read_buf(&mut buffer).await.unwrap(), 0, "it answers");
+                    }
+                    assert!(buffer.starts_with(b"HTTP/1.1 200"));
+                }
+            })
+        });
+        for connection in opening.collect::<Vec<_>>() {
+            connection.await.unwrap();
+        }
+    }
+
     /// The id of its session.
     pub fn session(&self) -> &str {
-        let header = self.headers.iter().find(|(name, _)| name == "Mcp-Session-Id");
+        let header = self.headers.iter().rfind(|(name, _)| name == "Mcp-Session-Id");
         &header.expect("a session").1
     }
 
