@@ -17,6 +17,7 @@ use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::question::Asks;
+use crate::upstream::asides::{Ears, Mailbox};
 use crate::upstream::http::Endpoint;
 use crate::upstream::peer::{Outgoing, Peer, Wanted};
 use crate::upstream::wire::Wire;
@@ -80,7 +81,8 @@ fn ask<T>(
         let endpoint =
             Endpoint::new(&http, &Settings::default(), TaskTracker::new()).map_err(Failure::new)?;
         let answer = async {
-            let wire = Wire::Http { endpoint: Arc::new(endpoint), mailbox: Arc::default() };
+            let mailbox = Mailbox::new(Ears::new("gateway"));
+            let wire = Wire::Http { endpoint: Arc::new(endpoint), mailbox };
             let peer = Peer::open(wire, None, PATIENCE, Asks::NONE).await?;
             question(peer).await
         };

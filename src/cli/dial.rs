@@ -15,7 +15,8 @@ use crate::config::{Config, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
 use crate::router::refresh::Refresh;
-use crate::upstream::connect::{Connector, Wake};
+use crate::upstream::asides::Ears;
+use crate::upstream::connect::Connector;
 use crate::upstream::driver::{Report, Walked};
 use crate::upstream::walk::Listed;
 
@@ -70,7 +71,7 @@ async fn dial_all(config: &Config) -> Vec<Found> {
 
 async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
     let transport = upstream.transport.name();
-    let connector = match Connector::new(upstream.clone(), Wake::default(), tasks) {
+    let connector = match Connector::new(upstream.clone(), Ears::new(upstream.id.as_str()), tasks) {
         Ok(connector) => connector,
         Err(reason) => return Found::failed(transport, Kind::Unavailable(reason)),
     };

@@ -191,6 +191,12 @@ impl Question {
         }
     }
 
+    /// The `elicitationId` of a page to visit, where its revision has one.
+    pub fn page_id(&self) -> Option<String> {
+        let id = self.member("elicitationId").and_then(Json::as_str);
+        id.filter(|_| self.kind == QuestionKind::Url).map(|id| id.into_owned())
+    }
+
     /// What a client must have declared to be asked this.
     pub fn needs(&self) -> Asks {
         match self.kind {

@@ -12,7 +12,7 @@ pub mod view;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,7 +27,7 @@ use crate::domain::question::Asks;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
-use crate::upstream::asides::Aside;
+use crate::upstream::asides::{Aside, Ears, PageDone};
 use crate::upstream::exchange::Step;
 use crate::upstream::peer::{Outgoing, Wanted};
 use bridge::Bridge;
@@ -47,6 +47,8 @@ pub struct Router {
     /// Marked whenever a snapshot is published.
     published: watch::Receiver<()>,
     changes: watch::Receiver<Option<Digest>>,
+    /// Told of pages that users have visited, by all upstreams.
+    pages: broadcast::Sender<PageDone>,
     upstreams: Vec<Arc<Upstream>>,
     sealer: Arc<Sealer>,
     naming: Naming,
@@ -86,9 +88,11 @@ impl Router {
         let settle = Settle::new(config.listing.settle, config.listing.settle_max);
         let announce = Announce { published: publish, changes: change, settle };
         let (report, reports) = mpsc::channel(REPORTS);
+        let pages = Ears::pages();
         let start = |(index, upstream): (usize, &crate::config::Upstream)| {
             let (upstream, report) = (upstream.clone(), report.clone());
-            Arc::new(Upstream::start(index, upstream, report, tasks, shutdown.clone()))
+            let (pages, shutdown) = (pages.clone(), shutdown.clone());
+            Arc::new(Upstream::start(index, upstream, report, pages, tasks, shutdown))
         };
         let upstreams = config.upstreams.iter().enumerate().map(start).collect();
         let refresh =
@@ -102,7 +106,18 @@ impl Router {
         let parking =
             parked::Limits { all: limits.parked_calls, per_caller: limits.parked_per_caller };
         let parked = Parked::new(parking, tasks.clone(), shutdown.clone());
-        Self { catalog, published, changes, upstreams, sealer, naming, listing, limits, parked }
+        Self {
+            catalog,
+            published,
+            changes,
+            pages,
+            upstreams,
+            sealer,
+            naming,
+            listing,
+            limits,
+            parked,
+        }
     }
 
     /// Answers a call before `deadline`, which stands still while a user thinks; what is said before
@@ -157,6 +172,11 @@ impl Router {
     /// upstreams have not been heard of.
     pub fn changes(&self) -> watch::Receiver<Option<Digest>> {
         self.changes.clone()
+    }
+
+    /// Pages that users have visited, as their upstreams tell it.
+    pub fn pages(&self) -> broadcast::Receiver<PageDone> {
+        self.pages.subscribe()
     }
 
     /// The newest snapshot.

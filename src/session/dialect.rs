@@ -107,13 +107,17 @@ impl Dialect {
         )
     }
 
-    /// The notice that a page was visited (2025-11-25 only).
-    pub fn page_done(self, params: Json<'_>) -> Option<String> {
-        let id = params.get("elicitationId").filter(|id| id.kind() == Kind::String)?;
-        (self.revision == Revision::V2025_11_25).then(|| {
-            let (method, id) = (ELICITATION_COMPLETE, id.text());
-            format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"elicitationId":{id}}}}}"#)
-        })
+    /// Whether its client can be told that a page is done.
+    pub fn hears_of_pages(self) -> bool {
+        self.revision == Revision::V2025_11_25
+    }
+
+    /// The notice that what a page was for is done.
+    pub fn page_done(self, id: &str) -> String {
+        let mut params = String::new();
+        meta::write_text("elicitationId", id, &mut params);
+        let params = params.trim_end_matches(',');
+        format!(r#"{{"jsonrpc":"2.0","method":"{ELICITATION_COMPLETE}","params":{{{params}}}}}"#)
     }
 
     /// A question, as a request of ours.

@@ -64,7 +64,8 @@ impl Sessions {
         let ends_at = lifetime.map(|lifetime| Instant::now() + lifetime);
         let (changes, drain) = (self.router.changes(), self.drain.clone());
         let dialect = Dialect::new(token.revision);
-        Ok(Notices::new(changes, known, dialect, audience, drain, ends_at))
+        let notices = Notices::new(changes, known, dialect, audience, drain, ends_at);
+        Ok(notices.with_pages(self.router.pages(), self.visits.clone(), token.nonce))
     }
 
     pub(super) fn legacy(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
@@ -155,7 +156,12 @@ impl Sessions {
             Via::Connection(connection) => {
                 let notices = connection.open(token).then(|| {
                     let (changes, drain) = (self.router.changes(), self.drain.clone());
-                    Notices::new(changes, None, dialect, Audience::Connection, drain, None)
+                    let audience = Audience::Connection;
+                    Notices::new(changes, None, dialect, audience, drain, None).with_pages(
+                        self.router.pages(),
+                        self.visits.clone(),
+                        connection.nonce,
+                    )
                 });
                 Turn::Opened { message, notices }
             }

@@ -12,6 +12,7 @@ mod questions;
 mod running;
 mod streams;
 mod token;
+mod visits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,9 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, Limits};
 use crate::domain::call::{Along, Asking, Call, Client, Request};
 use crate::domain::caller::Caller;
-use crate::domain::fault::{Fault, RequestFault, TransportFault};
+use crate::domain::fault::{
+    Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
+};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
@@ -36,6 +39,7 @@ use crate::policy::Gate;
 use crate::router::Router;
 use crate::router::line::{Line, News};
 use crate::seal::Sealer;
+use crate::upstream::asides::PageDone;
 use connection::{Connection, ConnectionKind};
 use dialect::{Dialect, Identity, result_message};
 use ended::Ended;
@@ -45,6 +49,7 @@ use questions::{AskedQuestion, Questions};
 use running::{Running, RunningCall};
 use streams::Streams;
 use token::{Nonce, Token};
+use visits::Visits;
 
 /// Speaks with clients of all revisions.
 pub struct Sessions {
@@ -57,6 +62,7 @@ pub struct Sessions {
     ended: Arc<Ended>,
     running: Running,
     questions: Questions,
+    visits: Visits,
     streams: Streams,
     /// Calls that go on without their client.
     tasks: TaskTracker,
@@ -164,6 +170,7 @@ impl Sessions {
             ended: Arc::new(Ended::new(server.limits.deleted_sessions)),
             running: Running::default(),
             questions: Questions::default(),
+            visits: Visits::default(),
             streams: Streams::default(),
             tasks,
             drain,
@@ -390,6 +397,7 @@ impl Sessions {
             progress_token,
             progress: f64::NEG_INFINITY,
             questions: &self.questions,
+            visits: &self.visits,
             asked: Vec::new(),
         };
         let ending = tokio::select! {
@@ -399,7 +407,28 @@ impl Sessions {
             () = cancelled => Ending::Cancelled,
         };
         teller.finish(&mut news);
+        if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
+            self.note_pages(fault, nonce);
+        }
         ending
+    }
+
+    /// Remembers the pages that an error sends its user to.
+    fn note_pages(&self, fault: &Fault, session: Nonce) {
+        let Fault::Upstream(UpstreamFault { upstream, kind: Kind::PagesFirst { data, .. } }) =
+            fault
+        else {
+            return;
+        };
+        let Ok((data, _)) = Json::parse_text(data, self.limits.json_depth) else {
+            return;
+        };
+        for page in data.get("elicitations").iter().flat_map(|pages| pages.elements()) {
+            if let Some(id) = page.get("elicitationId").and_then(Json::as_str) {
+                let (upstream, id) = (upstream.as_str().into(), id.into_owned());
+                self.visits.note(PageDone { upstream, id }, session);
+            }
+        }
     }
 }
 
@@ -412,6 +441,7 @@ struct Teller<'a> {
     /// The last that was told: it must increase with each notification (2025-11-25, progress).
     progress: f64,
     questions: &'a Questions,
+    visits: &'a Visits,
     asked: Vec<AskedQuestion>,
 }
 
@@ -457,10 +487,17 @@ impl Teller<'_> {
         let dialect = self.dialect;
         match news {
             News::Progress(params) => self.progress(params.json()),
-            News::PageDone(params) => dialect.page_done(params.json()),
+            News::PageDone(params) => {
+                let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
+                dialect.hears_of_pages().then(|| dialect.page_done(&id))
+            }
             // Nobody waits for the answer any more.
             News::Question { answer, .. } if answer.is_closed() => None,
             News::Question { question, asker, answer } => {
+                if let Some(id) = question.page_id() {
+                    let upstream = asker.upstream.as_str().into();
+                    self.visits.note(PageDone { upstream, id }, self.nonce);
+                }
                 let text = question.clone();
                 let asked = self.questions.ask(self.nonce, question, answer);
                 let message = dialect.question(asked.id(), &text, &asker);

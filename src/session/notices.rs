@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -15,9 +15,11 @@ use super::ended::Ended;
 use super::running::RunningCall;
 use super::streams::StreamPlace;
 use super::token::Nonce;
+use super::visits::Visits;
 use crate::domain::jsonrpc::Id;
 use crate::router::Digest;
 use crate::seal::{Kind, Sealer, random};
+use crate::upstream::asides::PageDone;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -39,6 +41,8 @@ pub struct Notices {
     opening: VecDeque<Notice>,
     drain: CancellationToken,
     ends_at: Option<Instant>,
+    /// Pages that users were sent to; absent where nobody can be told of them.
+    pages: Option<(broadcast::Receiver<PageDone>, Visits, Nonce)>,
     is_over: bool,
 }
 
@@ -87,10 +91,22 @@ impl Notices {
             opening: VecDeque::new(),
             drain,
             ends_at,
+            pages: None,
             is_over: false,
         };
         notices.open();
         notices
+    }
+
+    /// Tells of pages that the session was sent to, too, if its client's revision knows of that.
+    pub(super) fn with_pages(
+        mut self,
+        pages: broadcast::Receiver<PageDone>,
+        visits: Visits,
+        session: Nonce,
+    ) -> Self {
+        self.pages = self.dialect.hears_of_pages().then_some((pages, visits, session));
+        self
     }
 
     /// The request that opened the stream, if one did.
@@ -133,6 +149,7 @@ impl Notices {
                 }
             };
             tokio::select! {
+                page = page_done(&mut self.pages) => return Some(self.tell_of_page(&page)),
                 changed = self.changes.changed() => changed.ok()?,
                 () = self.drain.cancelled() => return self.close(),
                 () = lifetime => return None,
@@ -154,6 +171,16 @@ impl Notices {
                 self.opening.push_back(Notice { id: None, message });
             }
         }
+    }
+
+    fn tell_of_page(&mut self, page: &PageDone) -> Notice {
+        let message = self.dialect.page_done(&page.id);
+        let told = self.told.unwrap_or_default();
+        let id = match &mut self.audience {
+            Audience::Session { ids, .. } => Some(ids.next(&told)),
+            Audience::Connection | Audience::Subscription { .. } => None,
+        };
+        Notice { id, message }
     }
 
     /// The notice that the list is this one now, if the client has to be told.
@@ -191,6 +218,21 @@ impl Notices {
                 self.opening.push_back(result);
                 Some(notice(self.dialect.cancelled(id)))
             }
+        }
+    }
+}
+
+/// The next page that the session was sent to and that is done.
+async fn page_done(pages: &mut Option<(broadcast::Receiver<PageDone>, Visits, Nonce)>) -> PageDone {
+    let Some((pages, visits, session)) = pages else {
+        return std::future::pending().await;
+    };
+    loop {
+        match pages.recv().await {
+            Ok(page) if visits.take(&page, *session) => return page,
+            // What was missed, the user knows.
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dashmap::DashMap;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tracing::debug;
 
 use super::answer;
@@ -40,6 +40,47 @@ pub struct Asides {
 /// Asides that wait to be heard. Progress beyond that is dropped, questions are refused: whoever
 /// listens takes them at once, unless a user is thinking.
 const WAITING: usize = 16;
+
+/// Who hears what an upstream says to nobody in particular.
+#[derive(Clone, Debug)]
+pub struct Ears {
+    /// Id of the upstream.
+    pub upstream: Arc<str>,
+    /// Told of `list_changed`.
+    pub changed: Arc<Notify>,
+    pub pages: broadcast::Sender<PageDone>,
+}
+
+/// A user has done what a page was for (2025-11-25, `notifications/elicitation/complete`).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PageDone {
+    /// Id of the upstream.
+    pub upstream: Arc<str>,
+    /// `elicitationId`
+    pub id: String,
+}
+
+/// Pages done that wait to be told to whoever visited them. They are few, and each may be missed:
+/// its user knows it, too.
+const PAGES: usize = 64;
+
+impl Ears {
+    /// Those of an upstream whose notices nobody else hears.
+    pub fn new(upstream: &str) -> Self {
+        let (pages, _) = broadcast::channel(1);
+        Self { upstream: upstream.into(), changed: Arc::default(), pages }
+    }
+
+    /// Where all upstreams tell of pages.
+    pub fn pages() -> broadcast::Sender<PageDone> {
+        broadcast::channel(PAGES).0
+    }
+
+    /// The same, for a connection whose `list_changed` only repeats another one's.
+    pub fn without_changes(&self) -> Self {
+        Self { changed: Arc::default(), ..self.clone() }
+    }
+}
 
 /// What is to be said back.
 pub enum Heard {
@@ -80,7 +121,7 @@ impl Asides {
 }
 
 /// Who waits for what on one connection. Entries are as many as calls are in flight on it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Mailbox {
     /// Requests whose answers come on a stream that all share.
     answers: DashMap<Id, oneshot::Sender<Result<Document, Kind>>>,
@@ -92,13 +133,19 @@ pub struct Mailbox {
     is_ambiguous: AtomicBool,
     /// A call that could be asked was given up before its answer.
     has_orphans: AtomicBool,
-    /// Told of `list_changed`.
-    changed: Arc<Notify>,
+    ears: Ears,
 }
 
 impl Mailbox {
-    pub fn new(changed: Arc<Notify>) -> Arc<Self> {
-        Arc::new(Self { changed, ..Self::default() })
+    pub fn new(ears: Ears) -> Arc<Self> {
+        Arc::new(Self {
+            answers: DashMap::new(),
+            asides: DashMap::new(),
+            is_asked: AtomicBool::new(false),
+            is_ambiguous: AtomicBool::new(false),
+            has_orphans: AtomicBool::new(false),
+            ears,
+        })
     }
 
     /// Says whether requests of the upstream are answered; the others are dropped.
@@ -186,7 +233,7 @@ impl Mailbox {
 
     fn notification(&self, method: &str, params: Option<Json<'_>>, call: Option<&Id>) {
         match (method, params) {
-            (LIST_CHANGED, _) => self.changed.notify_one(),
+            (LIST_CHANGED, _) => self.ears.changed.notify_one(),
             (PROGRESS, Some(params)) => {
                 // The token of a call is its id.
                 let token = params.get("progressToken").and_then(Id::read);
@@ -194,11 +241,16 @@ impl Mailbox {
                     asides.progress(params);
                 }
             }
-            (ELICITATION_COMPLETE, Some(params)) => {
-                if let Some(asides) = self.asides_of(call) {
-                    asides.page_done(params);
+            (ELICITATION_COMPLETE, Some(params)) => match self.asides_of(call) {
+                Some(asides) => asides.page_done(params),
+                None => {
+                    if let Some(id) = params.get("elicitationId").and_then(Json::as_str) {
+                        let (upstream, id) = (self.ears.upstream.clone(), id.into_owned());
+                        // Nobody may be listening.
+                        let _ = self.ears.pages.send(PageDone { upstream, id });
+                    }
                 }
-            }
+            },
             _ => {}
         }
     }
@@ -254,7 +306,7 @@ mod tests {
     }
 
     fn asked() -> Arc<Mailbox> {
-        let mailbox = Mailbox::new(Arc::default());
+        let mailbox = Mailbox::new(Ears::new("up"));
         mailbox.set_asked(true);
         mailbox
     }

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use super::asides::Mailbox;
+use super::asides::{Ears, Mailbox};
 use super::http::Endpoint;
 use super::library::{Snapshot, Watch};
 use super::peer::Peer;
@@ -31,7 +31,7 @@ pub struct Wake {
 /// What is kept between two connections to one upstream.
 pub struct Connector {
     upstream: Arc<Upstream>,
-    wake: Wake,
+    ears: Ears,
     tasks: TaskTracker,
     kept: Kept,
 }
@@ -48,13 +48,13 @@ enum Kept {
 impl Connector {
     /// # Errors
     /// When the upstream can never be reached as it is configured.
-    pub fn new(upstream: Arc<Upstream>, wake: Wake, tasks: TaskTracker) -> Result<Self, String> {
+    pub fn new(upstream: Arc<Upstream>, ears: Ears, tasks: TaskTracker) -> Result<Self, String> {
         let kept = match &upstream.transport {
             Transport::Http(http) | Transport::Sse(http) => {
                 Kept::Http(Arc::new(Endpoint::new(http, &upstream.settings, tasks.clone())?))
             }
             Transport::Library(folder) => {
-                let watch = Watch::new(folder, wake.changed.clone());
+                let watch = Watch::new(folder, ears.changed.clone());
                 if let Err(error) = &watch {
                     warn!(upstream = %upstream.id, %error, "edits are found by polling only");
                 }
@@ -62,7 +62,7 @@ impl Connector {
             }
             Transport::Stdio(_) => Kept::Stdio,
         };
-        Ok(Self { upstream, wake, tasks, kept })
+        Ok(Self { upstream, ears, tasks, kept })
     }
 
     /// Opens a connection, within `walk_timeout`.
@@ -96,14 +96,15 @@ impl Connector {
         let connecting = async {
             match (like.wire(), &self.kept, &self.upstream.transport) {
                 (Some(Wire::Http { .. }), Kept::Http(endpoint), _) => {
-                    Peer::open(http(endpoint), revision, settings.walk_timeout, asks).await
+                    let wire = self.http(endpoint);
+                    Peer::open(wire, revision, settings.walk_timeout, asks).await
                 }
                 (Some(Wire::Sse(_)), Kept::Http(endpoint), _) => {
                     self.connect_sse(endpoint, asks).await
                 }
                 (Some(Wire::Stdio(_)), _, Transport::Stdio(stdio)) => {
-                    // Its notices only repeat those of the child that is listed.
-                    let child = Child::spawn(stdio, settings, Arc::default(), &self.tasks)?;
+                    let ears = self.ears.without_changes();
+                    let child = Child::spawn(stdio, settings, ears, &self.tasks)?;
                     Peer::open(Wire::Stdio(child), revision, settings.probe, asks).await
                 }
                 _ => Err(Kind::Reset),
@@ -120,7 +121,7 @@ impl Connector {
         revision: Option<Revision>,
     ) -> Result<Peer, Kind> {
         let probe = self.upstream.settings.walk_timeout;
-        let refusal = match Peer::open(http(endpoint), revision, probe, Asks::NONE).await {
+        let refusal = match Peer::open(self.http(endpoint), revision, probe, Asks::NONE).await {
             Err(kind @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => kind,
             opened => return opened,
         };
@@ -128,8 +129,7 @@ impl Connector {
     }
 
     async fn connect_sse(&self, endpoint: &Arc<Endpoint>, asks: Asks) -> Result<Peer, Kind> {
-        let changed = self.wake.changed.clone();
-        let line = EventLine::open(endpoint.clone(), changed, &self.tasks).await?;
+        let line = EventLine::open(endpoint.clone(), self.ears.clone(), &self.tasks).await?;
         let probe = self.upstream.settings.walk_timeout;
         Peer::open(Wire::Sse(line), Some(Revision::NEWEST_LEGACY), probe, asks).await
     }
@@ -138,10 +138,8 @@ impl Connector {
     /// way.
     async fn connect_child(&self, stdio: &Stdio) -> Result<Peer, Kind> {
         let settings = &self.upstream.settings;
-        let spawn = || {
-            let changed = self.wake.changed.clone();
-            Child::spawn(stdio, settings, changed, &self.tasks).map(Wire::Stdio)
-        };
+        let spawn =
+            || Child::spawn(stdio, settings, self.ears.clone(), &self.tasks).map(Wire::Stdio);
         match Peer::open(spawn()?, stdio.revision, settings.probe, Asks::NONE).await {
             Err(Kind::Reset) if stdio.revision.is_none() => {
                 let legacy = Some(Revision::NEWEST_LEGACY);
@@ -150,9 +148,10 @@ impl Connector {
             opened => opened,
         }
     }
-}
 
-fn http(endpoint: &Arc<Endpoint>) -> Wire {
-    // Its notices come on a stream of their own, which is read for them.
-    Wire::Http { endpoint: endpoint.clone(), mailbox: Mailbox::new(Arc::default()) }
+    fn http(&self, endpoint: &Arc<Endpoint>) -> Wire {
+        // That its list has changed is heard by whoever listens to it.
+        let mailbox = Mailbox::new(self.ears.without_changes());
+        Wire::Http { endpoint: endpoint.clone(), mailbox }
+    }
 }

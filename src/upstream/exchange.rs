@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::domain::jsonrpc::Id;
     use crate::domain::question::Asks;
-    use crate::upstream::asides::Asides;
+    use crate::upstream::asides::{Asides, Ears, Mailbox};
 
     fn exchange(
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,
@@ -232,7 +232,7 @@ mod tests {
     async fn what_comes_at_once_with_the_answer_is_told_before_it() {
         let slots = Arc::new(Semaphore::new(1));
         let (asides, heard) = Asides::channel(Asks::NONE, true);
-        let mailbox = crate::upstream::asides::Mailbox::new(Arc::default());
+        let mailbox = Mailbox::new(Ears::new("up"));
         let call = async move {
             let _listening = mailbox.listen(&Id::number(7), Some(asides));
             for _ in 0..3 {

@@ -21,7 +21,7 @@ pub mod wire;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,7 +32,7 @@ use crate::domain::caller::Caller;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::question::Asks;
-use asides::Asides;
+use asides::{Asides, Ears, PageDone};
 use asking::Asking;
 use connect::{Connector, Wake};
 use driver::{Driver, Link, Report};
@@ -56,13 +56,16 @@ impl Upstream {
         index: usize,
         config: config::Upstream,
         reports: mpsc::Sender<Report>,
+        pages: broadcast::Sender<PageDone>,
         tasks: &TaskTracker,
         shutdown: CancellationToken,
     ) -> Self {
         let config = Arc::new(config);
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
-        let connector = Connector::new(config.clone(), wake.clone(), tasks.clone());
+        let (upstream, changed) = (config.id.as_str().into(), wake.changed.clone());
+        let ears = Ears { upstream, changed, pages };
+        let connector = Connector::new(config.clone(), ears, tasks.clone());
         let connector = connector.map(Arc::new);
         let asking = connector.as_ref().ok().map(|connector| {
             Asking::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())

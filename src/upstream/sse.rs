@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, Uri};
-use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::answer;
-use super::asides::Mailbox;
+use super::asides::{Ears, Mailbox};
 use super::http::{Endpoint, Events};
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -33,13 +32,13 @@ struct Posts {
 }
 
 impl EventLine {
-    /// Opens the stream and waits for its first event. `changed` is told of `list_changed` notices.
+    /// Opens the stream and waits for its first event.
     ///
     /// # Errors
     /// When there is no such stream, or when the endpoint that it names is at another origin.
     pub async fn open(
         endpoint: Arc<Endpoint>,
-        changed: Arc<Notify>,
+        ears: Ears,
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         let mut events = endpoint.open_stream().await?;
@@ -53,7 +52,7 @@ impl EventLine {
         let elsewhere = "its `endpoint` event names no endpoint of the same origin";
         let url = url.ok_or_else(|| Kind::Protocol(elsewhere.to_owned()))?;
         let posts = Posts { endpoint, url };
-        let mailbox = Mailbox::new(changed);
+        let mailbox = Mailbox::new(ears);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let (reading, hearing, done) = (end.clone(), mailbox.clone(), gone.clone());
         let replies = posts.clone();

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{self, ChildStdin, Command};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use super::answer;
-use super::asides::{Heard, Mailbox};
+use super::asides::{Ears, Heard, Mailbox};
 use crate::config::{self, Settings};
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
@@ -47,14 +47,14 @@ const AFTER_EOF: Duration = Duration::from_secs(2);
 const AFTER_TERM: Duration = Duration::from_secs(3);
 
 impl Child {
-    /// Starts the child. `changed` is told of `list_changed` notices.
+    /// Starts the child.
     ///
     /// # Errors
     /// When the command cannot be started.
     pub fn spawn(
         stdio: &config::Stdio,
         settings: &Settings,
-        changed: Arc<Notify>,
+        ears: Ears,
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
@@ -66,7 +66,7 @@ impl Child {
         // The error of the system names no path.
         let mut process = spawned.map_err(|error| failed(error.to_string()))?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
-        let mailbox = Mailbox::new(changed);
+        let mailbox = Mailbox::new(ears);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let lines = Lines {
             mailbox: mailbox.clone(),

@@ -576,3 +576,37 @@ async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
     let (_, answer) = legacy.get_answering(get(), |_| blue()).await;
     assert_eq!(text(&answer), json!([blue()]));
 }
+
+#[tokio::test]
+async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
+    use crate::support::Live;
+    use std::sync::{Arc, Mutex};
+    let streams: Arc<Mutex<Vec<Live>>> = Arc::default();
+    let opened = streams.clone();
+    let upstream =
+        Upstream::start(move |asked| match (asked.http_method.as_str(), asked.method()) {
+            ("GET", _) => {
+                let (live, play) = Live::new();
+                opened.lock().unwrap().push(live);
+                play
+            }
+            (_, "prompts/get") => {
+                let data = json!({"elicitations": [page("Authorise").1]});
+                let error = json!({"code": -32042, "message": "first", "data": data});
+                Play::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
+            }
+            _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
+        })
+        .await;
+    let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
+    let mut sent = party(&gateway, Manner::Http("2025-11-25"), ALL).await;
+    let mut other = party(&gateway, Manner::Stdio("2025-11-25"), ALL).await;
+    assert_eq!(sent.answer("prompts/get", get()).await["error"]["code"], -32042);
+    let done = json!({"jsonrpc": "2.0", "method": "notifications/elicitation/complete",
+        "params": {"elicitationId": "e1"}});
+    eventually(async || streams.lock().unwrap().pop().map(|live| live.say(&done))).await;
+    // The first event primes the stream.
+    assert_eq!(sent.hear().await, done);
+    other.ask("ping", json!({})).await;
+    assert!(other.heard_nothing(), "nobody else hears of it");
+}

@@ -190,6 +190,11 @@ impl Party {
         }
     }
 
+    /// Whether nothing came in beside the answers so far.
+    pub fn heard_nothing(&self) -> bool {
+        self.heard.is_empty()
+    }
+
     /// Waits for the end of its stream.
     pub async fn ended(&mut self) {
         match &mut self.wire {

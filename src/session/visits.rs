@@ -1,0 +1,57 @@
+//! Which session was sent to which page, so that it alone hears that the page is done.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::token::Nonce;
+use crate::upstream::asides::PageDone;
+
+/// The newest visits. The oldest is forgotten when full: its user knows when it is done.
+#[derive(Clone, Debug, Default)]
+pub struct Visits(Arc<Mutex<VecDeque<(PageDone, Nonce)>>>);
+
+/// Visits that are remembered, over all sessions: users take minutes, and few at once are sent
+/// anywhere.
+const MOST: usize = 1024;
+
+impl Visits {
+    /// Notes that a session was sent to a page.
+    pub fn note(&self, page: PageDone, session: Nonce) {
+        let mut visits = self.lock();
+        if visits.len() >= MOST {
+            visits.pop_front();
+        }
+        visits.push_back((page, session));
+    }
+
+    /// Whether this session was sent to the page; it hears of its end once.
+    pub fn take(&self, page: &PageDone, session: Nonce) -> bool {
+        let mut visits = self.lock();
+        let at = visits.iter().position(|(sent, to)| sent == page && *to == session);
+        at.and_then(|at| visits.remove(at)).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(PageDone, Nonce)>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_session_that_was_sent_hears_of_it_and_once() {
+        let visits = Visits::default();
+        let page = |id: usize| PageDone { upstream: "up".into(), id: id.to_string() };
+        visits.note(page(1), [1; 16]);
+        assert!(!visits.take(&page(1), [2; 16]));
+        assert!(!visits.take(&page(2), [1; 16]));
+        assert!(visits.take(&page(1), [1; 16]));
+        assert!(!visits.take(&page(1), [1; 16]));
+        for id in 0..=MOST {
+            visits.note(page(id), [1; 16]);
+        }
+        assert!(!visits.take(&page(0), [1; 16]) && visits.take(&page(1), [1; 16]));
+    }
+}
