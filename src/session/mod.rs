@@ -8,27 +8,25 @@ pub mod headers;
 mod legacy;
 mod modern;
 pub mod notices;
+mod perform;
 mod questions;
 mod running;
 mod streams;
+mod teller;
 mod token;
 mod visits;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Limits};
 use crate::domain::call::{Along, Asking, Call, Client, Request};
 use crate::domain::caller::Caller;
-use crate::domain::fault::{
-    Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
-};
+use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
@@ -37,15 +35,13 @@ use crate::domain::question::Asks;
 use crate::domain::revision::{Era, Revision};
 use crate::policy::Gate;
 use crate::router::Router;
-use crate::router::line::{Line, News};
 use crate::seal::Sealer;
-use crate::upstream::asides::PageDone;
 use connection::{Connection, ConnectionKind};
 use dialect::{Dialect, Identity, result_message};
 use ended::Ended;
 use headers::Headers;
 use notices::{Audience, Notices};
-use questions::{AskedQuestion, Questions};
+use questions::Questions;
 use running::{Running, RunningCall};
 use streams::Streams;
 use token::{Nonce, Token};
@@ -251,31 +247,6 @@ impl Sessions {
         turn.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
     }
 
-    /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
-    /// looks after it. Dropping what is returned cancels it in the eras where going away means that;
-    /// otherwise it goes on by itself. `slot` is held as long as it runs; messages that come before the
-    /// answer go to `told`.
-    pub fn perform(
-        self: Arc<Self>,
-        pending: Pending,
-        slot: Slot,
-        told: mpsc::Sender<String>,
-        now_secs: u64,
-    ) -> impl Future<Output = Ending> + Send + 'static {
-        let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
-        let tasks = self.tasks.clone();
-        let task = tasks.spawn(async move {
-            let _slot = slot;
-            self.run(pending, told, now_secs).await
-        });
-        let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
-        async move {
-            let ending = task.await;
-            drop(abort);
-            ending.unwrap_or(Ending::Fault(Fault::Internal))
-        }
-    }
-
     /// How a client is written to that said no more than its headers.
     pub fn dialect_of(&self, headers: &Headers<'_>, endpoint: &str) -> Dialect {
         let session = headers.session.value();
@@ -374,146 +345,6 @@ impl Sessions {
         let start = |nonce| self.running.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
         Ok(nonce.map(start).transpose()?)
     }
-
-    async fn run(&self, pending: Pending, told: mpsc::Sender<String>, now_secs: u64) -> Ending {
-        let Pending { dialect, call, nonce, running, progress_token, gone, .. } = pending;
-        let deadline = Instant::now() + self.limits.request;
-        let (line, mut news) = Line::new();
-        let answer = async move {
-            let permitted = self.gate.admit(call)?;
-            let reply = self.router.route(permitted, &line, deadline, now_secs).await?;
-            Ok(dialect.reply(&reply, &self.identity))
-        };
-        let cancelled = async {
-            match &running {
-                Some(running) => running.cancelled().await,
-                None => std::future::pending().await,
-            }
-        };
-        let mut teller = Teller {
-            dialect,
-            told,
-            nonce: nonce.unwrap_or_default(),
-            progress_token,
-            progress: f64::NEG_INFINITY,
-            questions: &self.questions,
-            visits: &self.visits,
-            asked: Vec::new(),
-        };
-        let ending = tokio::select! {
-            biased;
-            () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),
-            answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
-            () = cancelled => Ending::Cancelled,
-        };
-        teller.finish(&mut news);
-        if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
-            self.note_pages(fault, nonce);
-        }
-        ending
-    }
-
-    /// Remembers the pages that an error sends its user to.
-    fn note_pages(&self, fault: &Fault, session: Nonce) {
-        let Fault::Upstream(UpstreamFault { upstream, kind: Kind::PagesFirst { data, .. } }) =
-            fault
-        else {
-            return;
-        };
-        let Ok((data, _)) = Json::parse_text(data, self.limits.json_depth) else {
-            return;
-        };
-        for page in data.get("elicitations").iter().flat_map(|pages| pages.elements()) {
-            if let Some(id) = page.get("elicitationId").and_then(Json::as_str) {
-                let (upstream, id) = (upstream.as_str().into(), id.into_owned());
-                self.visits.note(PageDone { upstream, id }, session);
-            }
-        }
-    }
-}
-
-/// Writes what is said before an answer.
-struct Teller<'a> {
-    dialect: Dialect,
-    told: mpsc::Sender<String>,
-    nonce: Nonce,
-    progress_token: Option<Id>,
-    /// The last that was told: it must increase with each notification (2025-11-25, progress).
-    progress: f64,
-    questions: &'a Questions,
-    visits: &'a Visits,
-    asked: Vec<AskedQuestion>,
-}
-
-impl Teller<'_> {
-    /// Tells as long as the call runs. Once nobody reads, or nothing comes back, whoever waits for
-    /// an answer is told so at once.
-    async fn tell_all(&mut self, news: &mut mpsc::Receiver<News>, gone: &CancellationToken) {
-        let told = self.told.clone();
-        let telling = async {
-            // A place first: what was taken off the line is never lost.
-            while let Ok(place) = told.reserve().await {
-                let next = tokio::select! {
-                    next = news.recv() => next,
-                    () = told.closed() => return,
-                };
-                if let Some(message) = next.and_then(|next| self.dress(next)) {
-                    place.send(message);
-                }
-            }
-        };
-        gone.run_until_cancelled(telling).await;
-        self.asked.clear();
-        while news.recv().await.is_some() {}
-        std::future::pending().await
-    }
-
-    /// What was said right before the answer goes out before it, and questions that nobody needs an
-    /// answer to any more are taken back, as far as there is room.
-    fn finish(mut self, news: &mut mpsc::Receiver<News>) {
-        while let Ok(last) = news.try_recv() {
-            if !matches!(last, News::Question { .. })
-                && let Some(message) = self.dress(last)
-            {
-                let _ = self.told.try_send(message);
-            }
-        }
-        for asked in self.asked.iter().filter(|asked| asked.is_open()) {
-            let _ = self.told.try_send(self.dialect.cancelled(asked.id()));
-        }
-    }
-
-    fn dress(&mut self, news: News) -> Option<String> {
-        let dialect = self.dialect;
-        match news {
-            News::Progress(params) => self.progress(params.json()),
-            News::PageDone(params) => {
-                let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
-                dialect.hears_of_pages().then(|| dialect.page_done(&id))
-            }
-            // Nobody waits for the answer any more.
-            News::Question { answer, .. } if answer.is_closed() => None,
-            News::Question { question, asker, answer } => {
-                if let Some(id) = question.page_id() {
-                    let upstream = asker.upstream.as_str().into();
-                    self.visits.note(PageDone { upstream, id }, self.nonce);
-                }
-                let text = question.clone();
-                let asked = self.questions.ask(self.nonce, question, answer);
-                let message = dialect.question(asked.id(), &text, &asker);
-                self.asked.push(asked);
-                Some(message)
-            }
-        }
-    }
-
-    fn progress(&mut self, params: Json<'_>) -> Option<String> {
-        let progress: f64 = params.get("progress")?.text().parse().ok()?;
-        let token = self.progress_token.as_ref()?;
-        let is_more = progress > self.progress;
-        self.progress = self.progress.max(progress);
-        is_more.then(|| self.dialect.progress(token, params))
-    }
 }
 
 /// Who makes a call, as far as it concerns the way back.
@@ -521,15 +352,6 @@ struct From {
     dialect: Dialect,
     asks: Asks,
     asked: Asking,
-}
-
-/// Ends a task with whoever waits for it.
-struct AbortOnDrop(AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// A fault, and how it is written.

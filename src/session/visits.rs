@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::token::Nonce;
+use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
+use crate::domain::json::Json;
 use crate::upstream::asides::PageDone;
 
 /// The newest visits. The oldest is forgotten when full: its user knows when it is done.
@@ -22,6 +24,24 @@ impl Visits {
             visits.pop_front();
         }
         visits.push_back((page, session));
+    }
+
+    /// Notes all pages that an error sends a session's user to.
+    pub fn note_all(&self, fault: &Fault, session: Nonce, max_depth: usize) {
+        let Fault::Upstream(UpstreamFault { upstream, kind: Kind::PagesFirst { data, .. } }) =
+            fault
+        else {
+            return;
+        };
+        let Ok((data, _)) = Json::parse_text(data, max_depth) else {
+            return;
+        };
+        for page in data.get("elicitations").iter().flat_map(|pages| pages.elements()) {
+            if let Some(id) = page.get("elicitationId").and_then(Json::as_str) {
+                let (upstream, id) = (upstream.as_str().into(), id.into_owned());
+                self.note(PageDone { upstream, id }, session);
+            }
+        }
     }
 
     /// Whether this session was sent to the page; it hears of its end once.

@@ -1,0 +1,78 @@
+//! Calls as they run: in tasks of their own, cancelled in the way of each era, with what is said before
+//! their answers.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::teller::Teller;
+use super::{Ending, Pending, Sessions, Slot};
+use crate::domain::fault::Fault;
+use crate::router::line::Line;
+
+impl Sessions {
+    /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
+    /// looks after it. Dropping what is returned cancels it in the eras where going away means that;
+    /// otherwise it goes on by itself. `slot` is held as long as it runs; messages that come before the
+    /// answer go to `told`.
+    pub fn perform(
+        self: Arc<Self>,
+        pending: Pending,
+        slot: Slot,
+        told: mpsc::Sender<String>,
+        now_secs: u64,
+    ) -> impl Future<Output = Ending> + Send + 'static {
+        let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
+        let tasks = self.tasks.clone();
+        let task = tasks.spawn(async move {
+            let _slot = slot;
+            self.run(pending, told, now_secs).await
+        });
+        let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
+        async move {
+            let ending = task.await;
+            drop(abort);
+            ending.unwrap_or(Ending::Fault(Fault::Internal))
+        }
+    }
+
+    async fn run(&self, pending: Pending, told: mpsc::Sender<String>, now_secs: u64) -> Ending {
+        let Pending { dialect, call, nonce, running, progress_token, gone, .. } = pending;
+        let deadline = Instant::now() + self.limits.request;
+        let (line, mut news) = Line::new();
+        let answer = async move {
+            let permitted = self.gate.admit(call)?;
+            let reply = self.router.route(permitted, &line, deadline, now_secs).await?;
+            Ok(dialect.reply(&reply, &self.identity))
+        };
+        let cancelled = async {
+            match &running {
+                Some(running) => running.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut teller = Teller::new(self, dialect, told, nonce, progress_token);
+        let ending = tokio::select! {
+            biased;
+            () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),
+            answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
+            () = cancelled => Ending::Cancelled,
+        };
+        teller.finish(&mut news);
+        if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
+            self.visits.note_all(fault, nonce, self.limits.json_depth);
+        }
+        ending
+    }
+}
+
+/// Ends a task with whoever waits for it.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

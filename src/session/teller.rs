@@ -1,0 +1,122 @@
+//! What goes to a client before its answer: progress, questions, and that a page is done.
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::Sessions;
+use super::dialect::Dialect;
+use super::questions::{AskedQuestion, Questions};
+use super::token::Nonce;
+use super::visits::Visits;
+use crate::domain::json::Json;
+use crate::domain::jsonrpc::Id;
+use crate::router::line::News;
+use crate::upstream::asides::PageDone;
+
+/// Writes what is said before an answer.
+pub(super) struct Teller<'a> {
+    dialect: Dialect,
+    told: mpsc::Sender<String>,
+    nonce: Nonce,
+    progress_token: Option<Id>,
+    /// The last that was told: it must increase with each notification (2025-11-25, progress).
+    progress: f64,
+    questions: &'a Questions,
+    visits: &'a Visits,
+    asked: Vec<AskedQuestion>,
+}
+
+impl<'a> Teller<'a> {
+    /// Tells the client of the session or connection `nonce`, which calls its progress `progress_token`.
+    pub(super) fn new(
+        sessions: &'a Sessions,
+        dialect: Dialect,
+        told: mpsc::Sender<String>,
+        nonce: Option<Nonce>,
+        progress_token: Option<Id>,
+    ) -> Self {
+        Self {
+            dialect,
+            told,
+            nonce: nonce.unwrap_or_default(),
+            progress_token,
+            progress: f64::NEG_INFINITY,
+            questions: &sessions.questions,
+            visits: &sessions.visits,
+            asked: Vec::new(),
+        }
+    }
+
+    /// Tells as long as the call runs. Once nobody reads, or nothing comes back, whoever waits for
+    /// an answer is told so at once.
+    pub(super) async fn tell_all(
+        &mut self,
+        news: &mut mpsc::Receiver<News>,
+        gone: &CancellationToken,
+    ) {
+        let told = self.told.clone();
+        let telling = async {
+            // A place first: what was taken off the line is never lost.
+            while let Ok(place) = told.reserve().await {
+                let next = tokio::select! {
+                    next = news.recv() => next,
+                    () = told.closed() => return,
+                };
+                if let Some(message) = next.and_then(|next| self.dress(next)) {
+                    place.send(message);
+                }
+            }
+        };
+        gone.run_until_cancelled(telling).await;
+        self.asked.clear();
+        while news.recv().await.is_some() {}
+        std::future::pending().await
+    }
+
+    /// What was said right before the answer goes out before it, and questions that nobody needs an
+    /// answer to any more are taken back, as far as there is room.
+    pub(super) fn finish(mut self, news: &mut mpsc::Receiver<News>) {
+        while let Ok(last) = news.try_recv() {
+            if !matches!(last, News::Question { .. })
+                && let Some(message) = self.dress(last)
+            {
+                let _ = self.told.try_send(message);
+            }
+        }
+        for asked in self.asked.iter().filter(|asked| asked.is_open()) {
+            let _ = self.told.try_send(self.dialect.cancelled(asked.id()));
+        }
+    }
+
+    fn dress(&mut self, news: News) -> Option<String> {
+        let dialect = self.dialect;
+        match news {
+            News::Progress(params) => self.progress(params.json()),
+            News::PageDone(params) => {
+                let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
+                dialect.hears_of_pages().then(|| dialect.page_done(&id))
+            }
+            // Nobody waits for the answer any more.
+            News::Question { answer, .. } if answer.is_closed() => None,
+            News::Question { question, asker, answer } => {
+                if let Some(id) = question.page_id() {
+                    let upstream = asker.upstream.as_str().into();
+                    self.visits.note(PageDone { upstream, id }, self.nonce);
+                }
+                let text = question.clone();
+                let asked = self.questions.ask(self.nonce, question, answer);
+                let message = dialect.question(asked.id(), &text, &asker);
+                self.asked.push(asked);
+                Some(message)
+            }
+        }
+    }
+
+    fn progress(&mut self, params: Json<'_>) -> Option<String> {
+        let progress: f64 = params.get("progress")?.text().parse().ok()?;
+        let token = self.progress_token.as_ref()?;
+        let is_more = progress > self.progress;
+        self.progress = self.progress.max(progress);
+        is_more.then(|| self.dialect.progress(token, params))
+    }
+}
