@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::config::Config;
-use crate::domain::fault::Fault;
 use crate::domain::question::Asks;
 use crate::downstream::{Endpoint, Listener, Streams};
 use crate::policy::Gate;
@@ -37,7 +36,8 @@ impl App {
         let tasks = &shutdown.background;
         let router = Arc::new(Router::start(&config, sealer.clone(), tasks, &shutdown.stop));
         let (tasks, drain) = (tasks.clone(), shutdown.drain.clone());
-        let sessions = Sessions::new(&config, Gate, router.clone(), sealer, tasks, drain);
+        let sessions =
+            Sessions::new(&config, Gate::new(&config), router.clone(), sealer, tasks, drain);
         warn_of_shared_credentials(&config);
         Self { config, router, sessions: Arc::new(sessions), shutdown, local_addr: None }
     }
@@ -60,17 +60,14 @@ impl App {
     }
 
     /// Serves one client over these streams until its input ends, or until the gateway drains.
-    ///
-    /// # Errors
-    /// Why the client is not served.
-    pub async fn serve<R, W>(&self, streams: Streams<R, W>) -> Result<(), Fault>
+    pub async fn serve<R, W>(&self, streams: Streams<R, W>)
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
         let (server, drain) = (&self.config.server, &self.shutdown.drain);
         let serving = streams.serve(server, self.sessions.clone(), drain);
-        Ok(self.shutdown.connections.track_future(serving).await?)
+        self.shutdown.connections.track_future(serving).await;
     }
 
     /// Where the gateway listens; nowhere if it does not.

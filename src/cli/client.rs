@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
+use http::header::AUTHORIZATION;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::text::{print, printable};
 use super::{Failure, Remote, load, runtime};
-use crate::config::{Http, Settings};
+use crate::config::{Http, Secret, Settings};
 use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -21,6 +22,9 @@ use crate::upstream::asides::{Ears, Mailbox};
 use crate::upstream::http::Endpoint;
 use crate::upstream::peer::{Outgoing, Peer, Wanted};
 use crate::upstream::wire::Wire;
+
+/// Where the API key comes from: on the command line everybody on the machine could read it.
+const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 
 /// How long a person waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -76,7 +80,9 @@ fn ask<T>(
 ) -> Result<T, Failure> {
     let url = endpoint_url(remote)?;
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
-    let http = Http { url: uri, revision: None, headers: Vec::new(), ca: None };
+    let key = std::env::var(KEY_VARIABLE).ok().map(|key| Secret::new(format!("Bearer {key}")));
+    let headers = key.into_iter().map(|key| (AUTHORIZATION, key)).collect();
+    let http = Http { url: uri, revision: None, headers, ca: None };
     let asking = async {
         let endpoint =
             Endpoint::new(&http, &Settings::default(), TaskTracker::new()).map_err(Failure::new)?;
@@ -107,6 +113,10 @@ fn endpoint_url(remote: &Remote) -> Result<String, Failure> {
 fn explain(url: &str, kind: Kind) -> Failure {
     Failure::new(match kind {
         Kind::Error { code, message, .. } => format!("{} ({code})", printable(&message)),
+        Kind::AuthFailed { .. } => format!(
+            "{url} wants to know who asks: put your API key into {KEY_VARIABLE} (or it does not \
+             know the one that is there)"
+        ),
         Kind::Unavailable(why) => format!(
             "No gateway answers at {url}: {why}. Start one with `promptgate serve`, or name \
              another with --url."

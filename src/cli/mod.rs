@@ -4,6 +4,7 @@ mod check;
 mod client;
 mod dial;
 mod init;
+mod key;
 mod serve;
 #[cfg(target_os = "linux")]
 mod supervise;
@@ -64,6 +65,11 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Make an API key
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
     /// List the prompts that a running gateway serves
     List {
         #[command(flatten)]
@@ -81,6 +87,12 @@ enum Command {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Print a new key, and the hash of it to put into the file
+    New,
+}
+
 #[derive(Args, Clone, Debug)]
 struct File {
     /// The configuration file
@@ -88,7 +100,8 @@ struct File {
     config: PathBuf,
 }
 
-/// Which gateway to ask, and how to show what it answers.
+/// Which gateway to ask, and how to show what it answers. The API key, where one is needed, comes from
+/// the environment variable PROMPTGATE_API_KEY.
 #[derive(Args, Clone, Debug)]
 struct Remote {
     /// URL of the gateway's endpoint [default: from the configuration file, else
@@ -126,6 +139,7 @@ pub fn main() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Command::Init => init::run(),
+        Command::Key { command: KeyCommand::New } => key::new(),
         Command::List { remote } => client::list(&remote),
         Command::Get { name, arguments, remote } => client::get(&remote, &name, &arguments),
     };

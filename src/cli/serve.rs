@@ -42,23 +42,19 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     run(async {
         let app = App::new(config);
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
-        let served = async {
-            let served = app.serve(streams).await;
-            served.map_err(|fault| Failure::new(fault.to_string()))
-        };
-        let mut served = std::pin::pin!(served);
+        let mut served = std::pin::pin!(app.serve(streams));
         tokio::select! {
-            served = served.as_mut() => {
+            () = served.as_mut() => {
                 // The client has gone: nobody needs to be waited for.
                 app.stop().await;
-                return served;
+                return Ok(());
             }
             () = shutdown::signal() => {}
         }
         // What is under way is answered while the gateway drains, which waits for it.
         tokio::select! {
             () = drain(&app) => {}
-            () = async { (served.await.ok(), std::future::pending::<()>().await).1 } => {}
+            () = async { (served.await, std::future::pending::<()>().await).1 } => {}
         }
         Ok(())
     })

@@ -1,6 +1,7 @@
 //! Configuration: what the file may say ([`raw`]), read with every mistake at once, into what the
 //! gateway runs on ([`Config`]).
 
+mod auth;
 pub mod error;
 pub mod raw;
 mod reader;
@@ -12,6 +13,7 @@ mod upstream;
 use std::path::Path;
 use std::time::Duration;
 
+pub use auth::{ApiKey, Auth, Identity};
 pub use error::{ConfigError, Mistake, Origin};
 pub use secret::Secret;
 pub use server::{Limits, Server};
@@ -24,6 +26,7 @@ use reader::{Context, Section};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub server: Server,
+    pub auth: Auth,
     pub naming: Naming,
     pub listing: Listing,
     /// In the order of their ids.
@@ -114,14 +117,16 @@ impl Config {
 
         let mut root = Section::root(raw.root, &context);
         let naming = naming(root.section("naming"));
+        let auth = auth::read(root.section("auth"));
         let config = Self {
-            server: server::read(root.section("server")),
+            server: server::read(root.section("server"), &auth),
+            auth,
             listing: listing(root.section("listing")),
             upstreams: upstream::read_all(&mut root),
             telemetry: telemetry(root.section("telemetry")),
             naming,
         };
-        root.not_yet(&["admin", "views", "auth", "access", "limits", "audit", "cluster"]);
+        root.not_yet(&["admin", "views", "access", "limits", "audit", "cluster"]);
         root.finish();
         context.mistakes.into_result(file)?;
         Ok(config)
@@ -210,6 +215,7 @@ mod tests {
                 in_flight: 4096,
                 in_flight_bytes: 256 * 1024 * 1024,
                 streams: 16384,
+                streams_per_caller: 1000,
                 stream_lifetime: secs(3600),
                 keep_alive: secs(15),
                 h2_streams: 100,

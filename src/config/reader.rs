@@ -169,6 +169,41 @@ impl<'a> Section<'a> {
         Section { path: self.path(key), table, known: Vec::new(), context: self.context }
     }
 
+    /// `true`, `false`, or one of the words.
+    pub(super) fn flag_or<T: Copy>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        choices: &[(&str, T)],
+    ) -> T {
+        let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+        let allowed = format!("one of {}", names.join(", "));
+        let parse = |value: Value, _| {
+            let text = match value.kind {
+                ValueKind::Boolean(flag) => flag.to_string(),
+                kind => into_text(kind)?,
+            };
+            choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice)
+        };
+        self.read(key, &allowed, parse).unwrap_or(default)
+    }
+
+    /// The tables of an array, in their order.
+    pub(super) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        let parse = |value: Value, _| {
+            let items = value.into_array().ok()?;
+            items.into_iter().map(|item| item.into_table().ok()).collect()
+        };
+        let tables: Vec<Map<String, Value>> =
+            self.read(key, "an array of tables", parse).unwrap_or_default();
+        let (path, context) = (self.path(key), self.context);
+        let section = |(index, table): (usize, _)| {
+            let path = join(&path, &index.to_string());
+            Section { path, table, known: Vec::new(), context }
+        };
+        tables.into_iter().enumerate().map(section).collect()
+    }
+
     /// The tables inside this key with their names, in the order of their names.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
         let outer = self.section(key);

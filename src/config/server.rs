@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::Uri;
 
+use super::auth::Auth;
 use super::reader::Section;
 use crate::seal::SealKeys;
 
@@ -59,6 +60,8 @@ pub struct Limits {
     pub in_flight_bytes: usize,
     /// Open event streams.
     pub streams: usize,
+    /// … and of one caller.
+    pub streams_per_caller: usize,
     /// Of legacy GET streams; zero is no limit.
     pub stream_lifetime: Duration,
     /// Until an answer becomes a stream, and between comments on a silent one.
@@ -105,13 +108,13 @@ impl Server {
 /// The variable that `seal_key` names unless the file says otherwise. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
-pub(super) fn read(mut section: Section<'_>) -> Server {
+pub(super) fn read(mut section: Section<'_>, auth: &Auth) -> Server {
     let address = "an address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
     let listen = section.parsed("listen", address, |t| t.parse().ok());
     let listen = listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
-    if !section.flag("insecure", false) && !listen.ip().is_loopback() {
-        let message = "listens beyond loopback, where anybody may ask, and this version has no \
-                       authentication; set server.insecure = true if something in front has";
+    if !section.flag("insecure", false) && !listen.ip().is_loopback() && !auth.required {
+        let message = "listens beyond loopback, where anybody may ask; set auth.api_keys, or \
+                       server.insecure = true if something in front authenticates";
         section.mistake("listen", message);
     }
     let server = Server {
@@ -159,6 +162,7 @@ fn limits(mut section: Section<'_>) -> Limits {
         in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
         in_flight_bytes: section.size("in_flight_bytes", 256 << 20, 1 << 20..=1 << 40),
         streams: section.count("streams", 16_384, 1..=1_000_000),
+        streams_per_caller: section.count("streams_per_caller", 1_000, 1..=1_000_000),
         stream_lifetime: section.duration(
             "stream_lifetime",
             Duration::from_secs(3_600),
@@ -183,7 +187,7 @@ fn limits(mut section: Section<'_>) -> Limits {
     if limits.in_flight_bytes < limits.body_size {
         section.mistake("in_flight_bytes", "must have room for one body of body_size");
     }
-    section.not_yet(&["tls_handshake", "streams_per_caller"]);
+    section.not_yet(&["tls_handshake"]);
     section.finish();
     limits
 }

@@ -25,6 +25,8 @@ pub enum TransportFault {
         "the Origin header names an origin that is not allowed; add it to server.allowed_origins"
     )]
     OriginRejected,
+    #[error("no caller: {why}")]
+    Unauthorized { why: &'static str },
     #[error("nothing is served at this path")]
     NotFound,
     #[error("this method is not allowed here")]
@@ -47,6 +49,8 @@ pub enum TransportFault {
     SessionUnknown,
     #[error("too many requests at once; try again later")]
     Overloaded,
+    #[error("the caller has too many streams open (server.limits.streams_per_caller)")]
+    TooManyStreams,
 }
 
 /// What the client asked for cannot be asked.

@@ -1,6 +1,6 @@
 //! Reading a request: its media types, and its body within size and time.
 
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -10,6 +10,7 @@ use super::load::{Load, Room};
 use crate::config::Limits;
 use crate::domain::fault::TransportFault;
 use crate::domain::trace;
+use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
 
 /// In which form a client takes its answer.
@@ -65,6 +66,17 @@ pub fn read_headers(headers: &HeaderMap) -> Headers<'_> {
         trace: [trace::PARENT, trace::STATE, trace::BAGGAGE]
             .map(|name| field(headers, &HeaderName::from_static(name))),
     }
+}
+
+/// Reads what proves who sends a request.
+pub fn read_credentials(headers: &HeaderMap) -> Credentials<'_> {
+    let given = |name| match field(headers, &name) {
+        Field::Absent => Given::Nothing,
+        Field::Once(value) => Given::Once(value),
+        Field::Unreadable => Given::Unreadable,
+    };
+    let api_key = given(HeaderName::from_static("x-api-key"));
+    Credentials { authorization: given(AUTHORIZATION), api_key }
 }
 
 /// Reads a body to its end, at most `body_size` bytes within `body`, as long as there is room for it.

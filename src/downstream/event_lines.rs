@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use http::{Response, Uri};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::line::Line;
-use super::load::Load;
+use super::load::{Load, StreamPlace};
 use super::respond::{self, Body};
 use super::sse::EventStream;
 use crate::config::Limits;
@@ -44,7 +44,7 @@ pub struct EventLine {
     ends_at: Option<Instant>,
     drain: CancellationToken,
     is_draining: bool,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 /// A session is known as long as this lives.
@@ -83,7 +83,7 @@ impl EventLines {
 
     /// Opens a stream.
     pub fn open(&self, caller: Caller) -> Result<Response<Body>, TransportFault> {
-        let place = self.load.stream()?;
+        let place = self.load.stream(&caller)?;
         let id = random::<16>().iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
         let kind = ConnectionKind::Sse;
         let connection = Connection::new(self.sessions.clone(), caller, &self.endpoint, kind);

@@ -15,6 +15,7 @@ use super::load::Load;
 use super::respond::{self, Body};
 use super::sse::EventStream;
 use crate::config::{Limits, Server};
+use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 use crate::session::dialect::Dialect;
 use crate::session::notices::Notices;
@@ -62,7 +63,11 @@ impl Endpoint {
             }
             return response;
         }
-        let answered = self.dispatch(request, dialect).await;
+        let caller = self.sessions.authenticate(&body::read_credentials(request.headers()));
+        let answered = match caller {
+            Ok(caller) => self.dispatch(request, dialect, caller).await,
+            Err(fault) => Err(fault.into()),
+        };
         let mut response = answered.unwrap_or_else(|refused| match refused {
             Refused::Transport(fault) => refuse(fault),
             Refused::Message(refusal) => respond::refusal(&refusal),
@@ -78,6 +83,7 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
         guess: Dialect,
+        caller: Caller,
     ) -> Result<Response<Body>, Refused> {
         if request.uri().path().len() > self.limits.uri_length
             || request.uri().query().is_some_and(|q| q.len() > self.limits.uri_length)
@@ -86,16 +92,15 @@ impl Endpoint {
         }
         if let Some(lines) = self.event_lines.as_ref().filter(|l| l.path() == request.uri().path())
         {
-            return self.event_line(request, lines).await;
+            return self.event_line(request, lines, caller).await;
         }
         if request.uri().path() != self.path {
             return Err(TransportFault::NotFound.into());
         }
         match *request.method() {
-            Method::POST => self.post(request, guess).await,
+            Method::POST => self.post(request, guess, caller).await,
             Method::GET => {
                 let headers = body::read_headers(request.headers());
-                let caller = self.sessions.authenticate()?;
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
                 let notices = self.sessions.open_stream(
                     &headers,
@@ -104,11 +109,10 @@ impl Endpoint {
                     &self.path,
                     now_secs(),
                 )?;
-                self.notices(notices, body::read_accept(request.headers())?)
+                self.notices(notices, body::read_accept(request.headers())?, &caller)
             }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
-                let caller = self.sessions.authenticate()?;
                 self.sessions.end(&headers, &caller, &self.path, now_secs())?;
                 Ok(respond::plain(StatusCode::OK))
             }
@@ -120,10 +124,10 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
         guess: Dialect,
+        caller: Caller,
     ) -> Result<Response<Body>, Refused> {
         body::check_media_type(request.headers())?;
         let accepts = body::read_accept(request.headers())?;
-        let caller = self.sessions.authenticate()?;
         let (head, incoming) = request.into_parts();
         let (bytes, room) = body::read(incoming, &head.headers, &self.limits, &self.load).await?;
         let room = Arc::new(room);
@@ -148,7 +152,7 @@ impl Endpoint {
                 Ok(respond::with_session(response, session.as_deref()))
             }
             Turn::Opened { message, .. } => Ok(respond::json(message)),
-            Turn::Listen(notices) => self.notices(notices, accepts),
+            Turn::Listen(notices) => self.notices(notices, accepts, &caller),
             Turn::Batch(items) => {
                 let has_calls = items.iter().any(|item| matches!(item, Ok(Turn::Pending(_))));
                 let (sessions, load) = (self.sessions.clone(), self.load.clone());
@@ -180,15 +184,15 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
         lines: &EventLines,
+        caller: Caller,
     ) -> Result<Response<Body>, Refused> {
         match *request.method() {
             Method::GET => match body::read_accept(request.headers())? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
-                _ => Ok(lines.open(self.sessions.authenticate()?)?),
+                _ => Ok(lines.open(caller)?),
             },
             Method::POST => {
                 body::check_media_type(request.headers())?;
-                let caller = self.sessions.authenticate()?;
                 let line = lines.session(request.uri(), &caller)?;
                 let (head, incoming) = request.into_parts();
                 let (bytes, room) =
@@ -234,11 +238,16 @@ impl Endpoint {
     }
 
     /// A stream of notices; listening as JSON is impossible.
-    fn notices(&self, notices: Notices, accepts: Accepts) -> Result<Response<Body>, Refused> {
+    fn notices(
+        &self,
+        notices: Notices,
+        accepts: Accepts,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Refused> {
         if accepts == Accepts::JsonOnly {
             return Err(TransportFault::NotAcceptable.into());
         }
-        let place = self.load.stream()?;
+        let place = self.load.stream(caller)?;
         Ok(respond::events(EventStream::notices(notices, place, self.limits.keep_alive)))
     }
 }

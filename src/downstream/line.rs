@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::answering::{Answering, Part, batch, now_secs};
-use super::load::{Load, Room};
+use super::load::{Load, Room, StreamPlace};
 use super::respond;
 use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
@@ -73,7 +73,7 @@ impl Line {
                     self.tell(notices, None);
                 }
             }
-            Ok(Turn::Listen(notices)) => match self.load.stream() {
+            Ok(Turn::Listen(notices)) => match self.load.stream(self.connection.caller()) {
                 Ok(place) => self.tell(notices, Some(place)),
                 Err(fault) => self.refuse(fault, notices.request().cloned()).await,
             },
@@ -169,7 +169,7 @@ impl Line {
     }
 
     /// Sends notices as long as somebody reads.
-    fn tell(&self, mut notices: Notices, place: Option<OwnedSemaphorePermit>) {
+    fn tell(&self, mut notices: Notices, place: Option<StreamPlace>) {
         let line = self.clone();
         self.notices.spawn(async move {
             let _place = place;

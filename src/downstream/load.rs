@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Limits;
+use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 
 /// Places that run out: whoever finds none is refused early and asked to come back.
-#[derive(Debug)]
 pub struct Load {
     /// One permit for each request that is being worked on.
     calls: Arc<Semaphore>,
@@ -16,6 +17,21 @@ pub struct Load {
     kibibytes: Arc<Semaphore>,
     /// One permit for each open stream of notices.
     streams: Arc<Semaphore>,
+    streams_per_caller: usize,
+    /// How many each caller has open; entries only of those that have one.
+    streams_of: Arc<DashMap<Caller, usize>>,
+}
+
+/// A place among the open streams.
+pub struct StreamPlace {
+    _place: OwnedSemaphorePermit,
+    _own: Option<OwnStream>,
+}
+
+/// One of the streams that a caller has open.
+struct OwnStream {
+    streams_of: Arc<DashMap<Caller, usize>>,
+    caller: Caller,
 }
 
 impl Load {
@@ -24,6 +40,8 @@ impl Load {
             calls: Arc::new(Semaphore::new(limits.in_flight)),
             kibibytes: Arc::new(Semaphore::new(limits.in_flight_bytes / 1024)),
             streams: Arc::new(Semaphore::new(limits.streams)),
+            streams_per_caller: limits.streams_per_caller,
+            streams_of: Arc::default(),
         }
     }
 
@@ -40,9 +58,31 @@ impl Load {
         Ok(room)
     }
 
-    /// A place among the open streams.
-    pub fn stream(&self) -> Result<OwnedSemaphorePermit, TransportFault> {
-        self.streams.clone().try_acquire_owned().map_err(|_| TransportFault::Overloaded)
+    /// A place among the open streams, and among those of the caller. Whoever is nobody in particular
+    /// has no limit of its own.
+    pub fn stream(&self, caller: &Caller) -> Result<StreamPlace, TransportFault> {
+        let place = self.streams.clone().try_acquire_owned();
+        let place = place.map_err(|_| TransportFault::Overloaded)?;
+        let own = (!caller.is_anonymous()).then(|| self.own_stream(caller)).transpose()?;
+        Ok(StreamPlace { _place: place, _own: own })
+    }
+
+    fn own_stream(&self, caller: &Caller) -> Result<OwnStream, TransportFault> {
+        let mut count = self.streams_of.entry(caller.clone()).or_default();
+        if *count >= self.streams_per_caller {
+            return Err(TransportFault::TooManyStreams);
+        }
+        *count += 1;
+        Ok(OwnStream { streams_of: self.streams_of.clone(), caller: caller.clone() })
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        if let Some(mut count) = self.streams_of.get_mut(&self.caller) {
+            *count -= 1;
+        }
+        self.streams_of.remove_if(&self.caller, |_, count| *count == 0);
     }
 }
 
@@ -76,6 +116,22 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn p6_a_caller_has_streams_of_its_own_up_to_its_limit() {
+        let toml = "[server.limits]\nstreams = 5\nstreams_per_caller = 2\n";
+        let load = Load::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
+        let (ci, other) = (Caller::new("ci"), Caller::new("other"));
+        let one = load.stream(&ci).unwrap();
+        let _two = load.stream(&ci).unwrap();
+        assert_eq!(load.stream(&ci).err(), Some(TransportFault::TooManyStreams));
+        let others = (load.stream(&other).unwrap(), load.stream(&Caller::anonymous()).unwrap());
+        let _all = load.stream(&Caller::anonymous()).unwrap();
+        assert_eq!(load.stream(&other).err(), Some(TransportFault::Overloaded));
+        drop((one, others));
+        let _again = load.stream(&ci).unwrap();
+        assert_eq!(load.streams_of.len(), 1, "whoever has none is forgotten");
+    }
 
     #[test]
     fn m3_room_is_taken_by_what_has_come_and_given_back() {

@@ -1,7 +1,7 @@
 //! The one place where answers get their HTTP form, and errors their code, status and reason.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::{Either, Full};
 
@@ -91,7 +91,10 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
         Fault::Transport(TransportFault::MethodNotAllowed { allow }) => {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        Fault::Transport(TransportFault::Overloaded) => {
+        Fault::Transport(TransportFault::Unauthorized { .. }) => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Fault::Transport(TransportFault::Overloaded | TransportFault::TooManyStreams) => {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(OVERLOADED_RETRY_SECS));
         }
         _ => {}
@@ -115,6 +118,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
     match fault {
         Fault::Transport(transport) => match transport {
             T::HostRejected | T::OriginRejected => StatusCode::FORBIDDEN,
+            T::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             T::NotFound | T::SessionUnknown => StatusCode::NOT_FOUND,
             T::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             T::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -124,6 +128,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
             T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
             T::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            T::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
         },
         Fault::Request(request) => match request {
             R::MethodNotFound if dialect.takes_status_of_errors() => StatusCode::NOT_FOUND,
@@ -155,7 +160,8 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
 fn code(fault: &Fault) -> i64 {
     use RequestFault as R;
     match fault {
-        Fault::Transport(TransportFault::Overloaded) | Fault::Internal => INTERNAL_ERROR,
+        Fault::Transport(TransportFault::Overloaded | TransportFault::TooManyStreams)
+        | Fault::Internal => INTERNAL_ERROR,
         Fault::Transport(_) => INVALID_REQUEST,
         Fault::Request(request) => match request {
             R::NotJson(_) => PARSE_ERROR,
@@ -243,6 +249,7 @@ fn reason(fault: &Fault) -> &'static str {
         Fault::Transport(transport) => match transport {
             T::HostRejected => "host_rejected",
             T::OriginRejected => "origin_rejected",
+            T::Unauthorized { .. } => "unauthorized",
             T::NotFound => "not_found",
             T::MethodNotAllowed { .. } => "method_not_allowed",
             T::UnsupportedMediaType => "unsupported_media_type",
@@ -254,6 +261,7 @@ fn reason(fault: &Fault) -> &'static str {
             T::SessionRequired => "session_required",
             T::SessionUnknown => "session_unknown",
             T::Overloaded => "overloaded",
+            T::TooManyStreams => "too_many_streams",
         },
         Fault::Request(request) => match request {
             R::NotJson(_) => "not_json",

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::answering::{Answering, Part};
 use super::event_lines::EventLine;
+use super::load::StreamPlace;
 use crate::session::notices::{Notice, Notices};
 
 /// The next event, and where the one after it comes from; nothing at the end.
@@ -56,7 +56,7 @@ impl EventStream {
     }
 
     /// The notices of a stream, which keeps its place among all streams as long as it lives.
-    pub fn notices(notices: Notices, place: OwnedSemaphorePermit, keep_alive: Duration) -> Self {
+    pub fn notices(notices: Notices, place: StreamPlace, keep_alive: Duration) -> Self {
         Self::new(next_notice(Feed { notices, _place: place }), keep_alive)
     }
 
@@ -101,7 +101,7 @@ impl Body for EventStream {
 /// Notices, and the place among all streams that they hold.
 struct Feed {
     notices: Notices,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 fn next_part(mut answering: Answering) -> Next {

@@ -34,16 +34,8 @@ where
 {
     /// Serves until the input ends or `drain` is cancelled, and what is under way is answered; or
     /// until nobody reads the output any more.
-    ///
-    /// # Errors
-    /// When the one client that there is may not call.
-    pub async fn serve(
-        self,
-        server: &Server,
-        sessions: Arc<Sessions>,
-        drain: &CancellationToken,
-    ) -> Result<(), TransportFault> {
-        let caller = sessions.authenticate()?;
+    pub async fn serve(self, server: &Server, sessions: Arc<Sessions>, drain: &CancellationToken) {
+        let caller = sessions.stdio_caller();
         let load = Arc::new(Load::new(&server.limits));
         let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
         let (line, outgoing) = Line::new(connection, load, server.limits.reader_patience());
@@ -60,13 +52,12 @@ where
             () = writing.as_mut() => {}
             () = reading => {
                 let _ = timeout(LAST_WRITES, writing).await;
-                return Ok(());
+                return;
             }
             () = over.cancelled() => {}
         }
         info!("nobody reads the output any more");
         connection.abandon();
-        Ok(())
     }
 }
 

@@ -1,24 +1,39 @@
 //! The gate: the only way from a call to the router.
 //!
-//! For now everything is permitted; authentication, access rules, limits and the audit record have
-//! their place in [`Gate::admit`], in front of the one constructor of [`Permitted`].
+//! Access rules, limits and the audit record have their place in [`Gate::admit`], in front of the one
+//! constructor of [`Permitted`]; for now whoever is known may do everything.
 
+mod authn;
 mod permitted;
 
+pub use authn::{Credentials, Given};
 pub use permitted::Permitted;
 
+use authn::Authenticator;
+
+use crate::config::Config;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
 
 /// Decides who may ask what.
-#[derive(Debug, Default)]
-pub struct Gate;
+pub struct Gate {
+    authenticator: Authenticator,
+}
 
 impl Gate {
+    pub fn new(config: &Config) -> Self {
+        Self { authenticator: Authenticator::new(&config.auth) }
+    }
+
     /// Who a request comes from, decided before its body is read.
-    pub fn authenticate(&self) -> Result<Caller, TransportFault> {
-        Ok(Caller::anonymous())
+    pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
+        self.authenticator.authenticate(credentials)
+    }
+
+    /// Who calls over standard streams.
+    pub fn stdio_caller(&self) -> Caller {
+        self.authenticator.of_stdio()
     }
 
     /// Lets a call through to the router, or says why not.

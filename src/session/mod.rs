@@ -33,7 +33,7 @@ use crate::domain::meta;
 use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, LISTEN, Method, PING};
 use crate::domain::question::Asks;
 use crate::domain::revision::{Era, Revision};
-use crate::policy::Gate;
+use crate::policy::{Credentials, Gate};
 use crate::router::Router;
 use crate::seal::Sealer;
 use connection::{Connection, ConnectionKind};
@@ -174,8 +174,13 @@ impl Sessions {
     }
 
     /// Who a request comes from; asked before its body is read.
-    pub fn authenticate(&self) -> Result<Caller, TransportFault> {
-        self.gate.authenticate()
+    pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
+        self.gate.authenticate(credentials)
+    }
+
+    /// Who calls over standard streams.
+    pub fn stdio_caller(&self) -> Caller {
+        self.gate.stdio_caller()
     }
 
     /// Reads a body: a message, or an array of them.

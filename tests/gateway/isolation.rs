@@ -33,7 +33,7 @@ impl Layer {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let router = Arc::new(Router::start(&config, sealer.clone(), &tasks, &stop));
-        let sessions = Sessions::new(&config, Gate, router, sealer, tasks, stop);
+        let sessions = Sessions::new(&config, Gate::new(&config), router, sealer, tasks, stop);
         Self { sessions: Arc::new(sessions) }
     }
 

@@ -5,6 +5,7 @@
 mod support;
 
 mod batches;
+mod callers;
 mod calls;
 mod carried;
 mod cli;

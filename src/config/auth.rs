@@ -1,0 +1,135 @@
+//! `[auth]`: who callers are, and how they prove it.
+
+use super::reader::Section;
+use crate::domain::caller::ANONYMOUS;
+
+/// How callers prove who they are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Auth {
+    /// Whether a request without a credential is refused.
+    pub required: bool,
+    pub api_keys: Vec<ApiKey>,
+    /// Who the caller is over standard streams.
+    pub stdio: Identity,
+}
+
+/// A key that was handed out. Only its hash is known here.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ApiKey {
+    /// SHA-256 of the key.
+    pub hash: [u8; 32],
+    pub caller: Identity,
+}
+
+/// A caller as the file names it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Identity {
+    /// 1 to 128 visible characters.
+    pub id: String,
+    pub groups: Vec<String>,
+}
+
+/// Longest id of a caller, in characters: it is part of every session id and cursor.
+const MAX_ID: usize = 128;
+
+pub(super) fn read(mut section: Section<'_>) -> Auth {
+    let choices = [("auto", None), ("true", Some(true)), ("false", Some(false))];
+    let required = section.flag_or("required", None, &choices);
+    let mut api_keys: Vec<ApiKey> = Vec::new();
+    for mut table in section.tables("api_keys") {
+        let key = api_key(&mut table);
+        if let Some(key) = key {
+            match api_keys.iter().any(|other| other.hash == key.hash) {
+                true => table.mistake("hash", "another caller has this key already"),
+                false => api_keys.push(key),
+            }
+        }
+        table.finish();
+    }
+    let mut stdio = section.section("stdio");
+    let caller = identity(&mut stdio, "local");
+    stdio.finish();
+    section.not_yet(&["jwt", "mtls"]);
+    if required == Some(true) && api_keys.is_empty() {
+        section.mistake("required", "nobody could call: set auth.api_keys too");
+    }
+    section.finish();
+    let required = required.unwrap_or(!api_keys.is_empty());
+    Auth { required, api_keys, stdio: caller }
+}
+
+fn api_key(table: &mut Section<'_>) -> Option<ApiKey> {
+    let rule = "\"sha256:\" and 64 hexadecimal digits, as `promptgate key new` prints it";
+    let hash = table.required("hash", rule, hash);
+    if !table.has("id") {
+        table.mistake("id", "is required: the name of the caller");
+    }
+    let caller = identity(table, "");
+    Some(ApiKey { hash: hash?, caller })
+}
+
+fn identity(table: &mut Section<'_>, default: &str) -> Identity {
+    let rule = "1 to 128 visible characters, and not \"anonymous\"";
+    let id = table.parsed("id", rule, |text| is_id(text).then(|| text.to_owned()));
+    Identity { id: id.unwrap_or_else(|| default.to_owned()), groups: table.texts("groups") }
+}
+
+fn is_id(text: &str) -> bool {
+    let visible = |c: char| !c.is_control() && !c.is_whitespace();
+    (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible) && text != ANONYMOUS
+}
+
+/// Reads `sha256:` and 64 hexadecimal digits.
+fn hash(text: &str) -> Option<[u8; 32]> {
+    let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64)?;
+    let mut hash = [0; 32];
+    for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::Config;
+
+    fn mistakes(text: &str) -> Vec<String> {
+        let error = Config::parse("g", text, Path::new(""), &[]).unwrap_err().to_string();
+        error.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn k1_every_mistake_about_callers_is_told() {
+        let hash = format!("sha256:{}", "0".repeat(64));
+        let found = mistakes(&format!(
+            "[[auth.api_keys]]\nhash = \"{hash}\"\n\
+             [[auth.api_keys]]\nid = \"a b\"\nhash = \"md5:00\"\n\
+             [[auth.api_keys]]\nid = \"c\"\nhash = \"{hash}\"\ngroup = []\n"
+        ));
+        let starts = [
+            "g:1: auth.api_keys.0.id: is required",
+            "g:4: auth.api_keys.1.id: must be 1 to 128 visible characters",
+            "g:5: auth.api_keys.1.hash: must be \"sha256:\" and 64",
+            "g:8: auth.api_keys.2.hash: another caller has this key already",
+            "g:9: auth.api_keys.2.group: unknown key; did you mean `groups`?",
+        ];
+        assert_eq!(found.len(), starts.len(), "{found:#?}");
+        for (line, start) in found.iter().zip(starts) {
+            assert!(line.starts_with(start), "{line}\n{start}");
+        }
+        let none = mistakes("[auth]\nrequired = true\n");
+        assert!(none[0].contains("nobody could call"), "{none:?}");
+    }
+
+    #[test]
+    fn k6_beyond_loopback_callers_must_be_known() {
+        let hash = format!("sha256:{}", "0".repeat(64));
+        let key = format!("[[auth.api_keys]]\nid = \"c\"\nhash = \"{hash}\"\n");
+        let open = format!("[server]\nlisten = \"0.0.0.0:8080\"\n{key}");
+        assert!(Config::parse("g", &open, Path::new(""), &[]).unwrap().auth.required);
+        let lax = format!("{open}[auth]\nrequired = false\n");
+        assert!(mistakes(&lax)[0].contains("beyond loopback"));
+    }
+}

@@ -1,0 +1,140 @@
+//! Who asks: credentials become a caller, or nothing does.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::config;
+use crate::domain::caller::Caller;
+use crate::domain::fault::TransportFault;
+
+/// What a request brings to prove who sends it.
+#[derive(Clone, Copy, Default)]
+pub struct Credentials<'a> {
+    /// `Authorization`
+    pub authorization: Given<'a>,
+    /// `X-API-Key`
+    pub api_key: Given<'a>,
+}
+
+/// A header that a credential may come in.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Given<'a> {
+    #[default]
+    Nothing,
+    Once(&'a str),
+    /// Several values, or one that is no text: nothing may be read into it.
+    Unreadable,
+}
+
+/// Shows nothing: whoever logs a request must not log its credential.
+impl fmt::Debug for Credentials<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(redacted)")
+    }
+}
+
+/// Turns credentials into callers. Each method stands alone: what fails in one is not tried in
+/// another, and never becomes an anonymous caller.
+pub struct Authenticator {
+    required: bool,
+    api_keys: Vec<([u8; 32], Caller)>,
+    stdio: Caller,
+}
+
+impl Authenticator {
+    pub fn new(auth: &config::Auth) -> Self {
+        let caller = |who: &config::Identity| Caller::in_groups(&who.id, &who.groups);
+        Self {
+            required: auth.required,
+            api_keys: auth.api_keys.iter().map(|key| (key.hash, caller(&key.caller))).collect(),
+            stdio: caller(&auth.stdio),
+        }
+    }
+
+    /// Who sends a request.
+    pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
+        let refused = |why| TransportFault::Unauthorized { why };
+        match (credentials.authorization, credentials.api_key) {
+            (Given::Nothing, Given::Nothing) if self.required => {
+                Err(refused("send Authorization: Bearer KEY, or X-API-Key: KEY"))
+            }
+            (Given::Nothing, Given::Nothing) => Ok(Caller::anonymous()),
+            (Given::Once(value), Given::Nothing) => {
+                let token = bearer(value).ok_or_else(|| refused("Authorization is not Bearer"))?;
+                self.by_api_key(token)
+            }
+            (Given::Nothing, Given::Once(key)) => self.by_api_key(key),
+            _ => Err(refused("send one credential, once")),
+        }
+    }
+
+    /// Who calls over standard streams: whoever could start the gateway.
+    pub fn of_stdio(&self) -> Caller {
+        self.stdio.clone()
+    }
+
+    /// Looks at every key, so that the time it takes tells nothing.
+    fn by_api_key(&self, key: &str) -> Result<Caller, TransportFault> {
+        let hash: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+        let mut found = None;
+        for (known, caller) in &self.api_keys {
+            if bool::from(known.ct_eq(&hash)) {
+                found = Some(caller);
+            }
+        }
+        let unknown = TransportFault::Unauthorized { why: "the key is not known here" };
+        found.cloned().ok_or(unknown)
+    }
+}
+
+/// The token of `Bearer TOKEN` (RFC 6750, section 2.1; the scheme in any case).
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim_matches(' ');
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && !token.contains(' '))
+        .then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authenticator(required: bool) -> Authenticator {
+        let caller = config::Identity { id: "ci".into(), groups: vec!["engineering".into()] };
+        let hash = Sha256::digest(b"pg_good").into();
+        let stdio = config::Identity { id: "local".into(), groups: vec![] };
+        let api_keys = vec![config::ApiKey { hash, caller }];
+        Authenticator::new(&config::Auth { required, api_keys, stdio })
+    }
+
+    fn ask(required: bool, authorization: Given<'_>, api_key: Given<'_>) -> Option<String> {
+        let caller = authenticator(required).authenticate(&Credentials { authorization, api_key });
+        caller.ok().map(|caller| caller.id().to_owned())
+    }
+
+    #[test]
+    fn a2_only_a_known_key_in_one_place_is_a_caller() {
+        use Given::{Nothing, Once, Unreadable};
+        for required in [true, false] {
+            let ask = |authorization, key| ask(required, authorization, key);
+            let ci = Some("ci".to_owned());
+            assert_eq!(ask(Once("Bearer pg_good"), Nothing), ci);
+            assert_eq!(ask(Once("bearer  pg_good"), Nothing), ci);
+            assert_eq!(ask(Nothing, Once("pg_good")), ci);
+            for wrong in
+                ["Bearer pg_bad", "Bearer ", "Bearer", "Basic cGc6", "pg_good", "Bearer a b"]
+            {
+                assert_eq!(ask(Once(wrong), Nothing), None, "{wrong}");
+            }
+            assert_eq!(ask(Once("Bearer pg_bad"), Once("pg_good")), None, "no other is tried");
+            assert_eq!(ask(Once("Bearer pg_good"), Once("pg_good")), None);
+            assert_eq!(ask(Unreadable, Nothing), None);
+            assert_eq!(ask(Nothing, Unreadable), None);
+            assert_eq!(ask(Nothing, Once("")), None);
+        }
+        assert_eq!(ask(true, Nothing, Nothing), None);
+        assert_eq!(ask(false, Nothing, Nothing).as_deref(), Some("anonymous"));
+    }
+}
