@@ -13,7 +13,6 @@ use promptgate::domain::merge::{Source, merge};
 use promptgate::domain::name::{Naming, Prefix};
 use promptgate::domain::prompt::Prompt;
 use promptgate::domain::revision::Revision;
-use promptgate::router::catalog::{Catalog, Content};
 use promptgate::router::reply::{ListReply, Origin, Reply};
 use promptgate::router::view::View;
 use promptgate::seal::{Kind, SealKeys, Sealer};
@@ -46,10 +45,10 @@ fn lists(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("list");
     group.sample_size(20);
     group.bench_function("merge 10 x 1000", |b| b.iter(|| black_box(view(10, 1000))));
-    let content = Content::new(Vec::new(), view(10, 1000), Vec::new());
-    let catalog = Arc::new(Catalog { content: Arc::new(content), ..Catalog::default() });
     let reply = Reply::List(ListReply {
-        catalog,
+        view: Arc::new(view(10, 1000)),
+        scope: CacheScope::Public,
+        incomplete: Vec::new(),
         after: Some("upstream-4__prompt-00499".to_owned()),
         page_size: 1000,
         next_cursor: Some("x".repeat(200)),

@@ -11,6 +11,7 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::domain::question::Asks;
+use crate::domain::rights::Everything;
 use crate::downstream::{Endpoint, Listener, Streams};
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamSummary};
@@ -34,7 +35,13 @@ impl App {
         let shutdown = Shutdown::default();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let tasks = &shutdown.background;
-        let router = Arc::new(Router::start(&config, sealer.clone(), tasks, &shutdown.stop));
+        let router = Arc::new(Router::start(
+            &config,
+            Arc::new(Everything),
+            sealer.clone(),
+            tasks,
+            &shutdown.stop,
+        ));
         let (tasks, drain) = (tasks.clone(), shutdown.drain.clone());
         let sessions =
             Sessions::new(&config, Gate::new(&config), router.clone(), sealer, tasks, drain);
@@ -51,7 +58,7 @@ impl App {
         let mut app = Self::new(config);
         app.local_addr = Some(socket.local_addr()?);
         let (server, drain) = (&app.config.server, &app.shutdown.drain);
-        let endpoint = Endpoint::new(server, app.sessions.clone(), drain.clone());
+        let endpoint = Endpoint::new(&app.config, app.sessions.clone(), drain.clone());
         let (endpoint, limits) = (Arc::new(endpoint), server.limits.clone());
         let listener = Listener { socket, endpoint, limits };
         let connections = app.shutdown.connections.clone();

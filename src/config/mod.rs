@@ -9,6 +9,7 @@ pub mod secret;
 mod server;
 pub mod units;
 mod upstream;
+mod views;
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub use error::{ConfigError, Mistake, Origin};
 pub use secret::Secret;
 pub use server::{Limits, Server};
 pub use upstream::{Http, Settings, Stdio, Transport, Upstream};
+pub use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
 use reader::{Context, Section};
@@ -31,6 +33,8 @@ pub struct Config {
     pub listing: Listing,
     /// In the order of their ids.
     pub upstreams: Vec<Upstream>,
+    /// In the order of their names.
+    pub views: Vec<View>,
     pub telemetry: Telemetry,
 }
 
@@ -117,16 +121,19 @@ impl Config {
 
         let mut root = Section::root(raw.root, &context);
         let naming = naming(root.section("naming"));
+        let upstreams = upstream::read_all(&mut root);
         let auth = auth::read(root.section("auth"));
+        let server = server::read(root.section("server"), &auth);
         let config = Self {
-            server: server::read(root.section("server"), &auth),
             auth,
             listing: listing(root.section("listing")),
-            upstreams: upstream::read_all(&mut root),
+            views: views::read_all(&mut root, &server, &upstreams),
+            server,
+            upstreams,
             telemetry: telemetry(root.section("telemetry")),
             naming,
         };
-        root.not_yet(&["admin", "views", "access", "limits", "audit", "cluster"]);
+        root.not_yet(&["admin", "access", "limits", "audit", "cluster"]);
         root.finish();
         context.mistakes.into_result(file)?;
         Ok(config)

@@ -26,12 +26,14 @@ pub(super) struct Section<'a> {
     path: String,
     table: Map<String, Value>,
     known: Vec<&'static str>,
+    /// Keys of `known` that were there.
+    found: Vec<&'static str>,
     context: &'a Context<'a>,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn root(table: Map<String, Value>, context: &'a Context<'a>) -> Self {
-        Self { path: String::new(), table, known: Vec::new(), context }
+        Self { path: String::new(), table, known: Vec::new(), found: Vec::new(), context }
     }
 
     pub(super) fn path(&self, key: &str) -> String {
@@ -50,6 +52,11 @@ impl<'a> Section<'a> {
     /// Whether the key is there.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
+    }
+
+    /// Whether a key that was read was there.
+    pub(super) fn was_read(&self, key: &str) -> bool {
+        self.found.contains(&key)
     }
 
     pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
@@ -166,7 +173,13 @@ impl<'a> Section<'a> {
     pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
         let parse = |value: Value, _| value.into_table().ok();
         let table = self.read(key, "a table", parse).unwrap_or_default();
-        Section { path: self.path(key), table, known: Vec::new(), context: self.context }
+        Section {
+            path: self.path(key),
+            table,
+            known: Vec::new(),
+            found: Vec::new(),
+            context: self.context,
+        }
     }
 
     /// `true`, `false`, or one of the words.
@@ -199,7 +212,7 @@ impl<'a> Section<'a> {
         let (path, context) = (self.path(key), self.context);
         let section = |(index, table): (usize, _)| {
             let path = join(&path, &index.to_string());
-            Section { path, table, known: Vec::new(), context }
+            Section { path, table, known: Vec::new(), found: Vec::new(), context }
         };
         tables.into_iter().enumerate().map(section).collect()
     }
@@ -214,7 +227,10 @@ impl<'a> Section<'a> {
             match value.into_table() {
                 Ok(table) => {
                     let context = outer.context;
-                    Some((name, Section { path, table, known: Vec::new(), context }))
+                    Some((
+                        name,
+                        Section { path, table, known: Vec::new(), found: Vec::new(), context },
+                    ))
                 }
                 Err(_) => {
                     outer.context.mistakes.add(&path, "must be a table");
@@ -330,6 +346,7 @@ impl<'a> Section<'a> {
     ) -> Option<T> {
         self.known.push(key);
         let value = self.table.remove(key)?;
+        self.found.push(key);
         let from_env = self.context.mistakes.is_from_environment(&self.path(key));
         let parsed = parse(value, from_env);
         if parsed.is_none() {

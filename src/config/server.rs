@@ -94,6 +94,11 @@ impl Limits {
 }
 
 impl Server {
+    /// Path of a named endpoint.
+    pub fn view_path(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
     /// The URL under which a gateway that listens at `addr` can be asked from this machine.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         let ip = match addr.ip() {

@@ -116,7 +116,8 @@ fn place(
     prefixes: &HashSet<&str>,
 ) -> Result<String, String> {
     let public = naming.public(prefix, &prompt.name).map_err(|e| e.to_string())?;
-    match naming.claimed_prefix(&public).filter(|_| prefix.is_bare()) {
+    let claimed = naming.claimed(&public).map(|(claimed, _)| claimed);
+    match claimed.filter(|_| prefix.is_bare()) {
         Some(claimed) if prefixes.contains(claimed) => {
             Err(format!("the bare name lies inside the prefix of upstream `{claimed}`"))
         }

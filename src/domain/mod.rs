@@ -8,6 +8,8 @@ pub mod jsonrpc;
 pub mod revision;
 pub mod method;
 pub mod caller;
+pub mod rights;
+pub mod glob;
 pub mod question;
 pub mod trace;
 pub mod call;

@@ -115,9 +115,10 @@ impl Naming {
         }
     }
 
-    /// What stands before the first separator: the prefix that a public name would belong to.
-    pub fn claimed_prefix<'a>(&self, public: &'a str) -> Option<&'a str> {
-        public.split_once(&*self.separator).map(|(prefix, _)| prefix)
+    /// What stands before the first separator, and behind it: the prefix that a public name would
+    /// belong to, and the name that it would have there.
+    pub fn claimed<'a>(&self, public: &'a str) -> Option<(&'a str, &'a str)> {
+        public.split_once(&*self.separator)
     }
 }
 

@@ -14,7 +14,7 @@ use super::guard::Guard;
 use super::load::Load;
 use super::respond::{self, Body};
 use super::sse::EventStream;
-use crate::config::{Limits, Server};
+use crate::config::{Config, Limits};
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 use crate::session::dialect::Dialect;
@@ -25,7 +25,8 @@ use crate::session::{Envelope, Refusal, Sessions, Slot, Turn, Via};
 pub struct Endpoint {
     sessions: Arc<Sessions>,
     guard: Guard,
-    path: String,
+    /// Of the main endpoint and of the views.
+    paths: Vec<String>,
     limits: Limits,
     load: Arc<Load>,
     /// The older transport, if it is served.
@@ -34,18 +35,22 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// `drain` ends the streams of the older transport.
-    pub fn new(server: &Server, sessions: Arc<Sessions>, drain: CancellationToken) -> Self {
+    pub fn new(config: &Config, sessions: Arc<Sessions>, drain: CancellationToken) -> Self {
+        let server = &config.server;
         let (path, limits) = (server.path.clone(), server.limits.clone());
+        let views = config.views.iter().map(|view| server.view_path(&view.name));
+        let paths = std::iter::once(path.clone()).chain(views).collect();
         let load = Arc::new(Load::new(&limits));
         let event_lines = server.sse_path.as_ref().map(|sse_path| {
             EventLines::new(sse_path, &path, &limits, sessions.clone(), load.clone(), drain)
         });
-        Self { sessions, guard: Guard::new(server), path, limits, load, event_lines }
+        Self { sessions, guard: Guard::new(server), paths, limits, load, event_lines }
     }
 
     /// Answers one request, whatever it is.
     pub async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
-        let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), &self.path);
+        let path = request.uri().path();
+        let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
         let refuse = |fault: TransportFault| {
             respond::refusal(&Refusal { fault: fault.into(), id: None, dialect })
         };
@@ -94,26 +99,20 @@ impl Endpoint {
         {
             return self.event_line(request, lines, caller).await;
         }
-        if request.uri().path() != self.path {
-            return Err(TransportFault::NotFound.into());
-        }
+        let path = self.paths.iter().find(|path| path.as_str() == request.uri().path());
+        let path = path.ok_or(TransportFault::NotFound)?;
         match *request.method() {
-            Method::POST => self.post(request, guess, caller).await,
+            Method::POST => self.post(request, path, guess, caller).await,
             Method::GET => {
                 let headers = body::read_headers(request.headers());
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
-                let notices = self.sessions.open_stream(
-                    &headers,
-                    last_event,
-                    &caller,
-                    &self.path,
-                    now_secs(),
-                )?;
+                let notices =
+                    self.sessions.open_stream(&headers, last_event, &caller, path, now_secs())?;
                 self.notices(notices, body::read_accept(request.headers())?, &caller)
             }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
-                self.sessions.end(&headers, &caller, &self.path, now_secs())?;
+                self.sessions.end(&headers, &caller, path, now_secs())?;
                 Ok(respond::plain(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
@@ -123,6 +122,7 @@ impl Endpoint {
     async fn post(
         &self,
         request: Request<Incoming>,
+        path: &str,
         guess: Dialect,
         caller: Caller,
     ) -> Result<Response<Body>, Refused> {
@@ -135,7 +135,7 @@ impl Endpoint {
         let envelope = Envelope {
             via: Via::Http(&headers),
             caller: &caller,
-            endpoint: &self.path,
+            endpoint: path,
             now_secs: now_secs(),
             guess,
             streams: accepts != Accepts::JsonOnly,

@@ -29,10 +29,12 @@ pub struct Catalog {
 /// The prompts themselves.
 #[derive(Debug, Default)]
 pub struct Content {
+    /// Another one for each content.
+    pub generation: u64,
     /// In byte order of the public names.
     owners: Vec<Owner>,
-    /// What everybody may see.
-    pub everyone: View,
+    /// All of them, as whoever may see everything does.
+    pub everyone: Arc<View>,
     pub left_out: Vec<LeftOut>,
 }
 
@@ -68,8 +70,18 @@ pub struct LeftOut {
 
 impl Content {
     /// `owners` come in byte order of their public names.
-    pub fn new(owners: Vec<Owner>, everyone: View, left_out: Vec<LeftOut>) -> Self {
-        Self { owners, everyone, left_out }
+    pub fn new(
+        generation: u64,
+        owners: Vec<Owner>,
+        everyone: View,
+        left_out: Vec<LeftOut>,
+    ) -> Self {
+        Self { generation, owners, everyone: Arc::new(everyone), left_out }
+    }
+
+    /// Who serves what, in the order of the view of everyone.
+    pub fn owners(&self) -> &[Owner] {
+        &self.owners
     }
 
     /// How many prompts of the upstream at that index are listed.

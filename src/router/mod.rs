@@ -8,6 +8,7 @@ pub mod refresh;
 pub mod reply;
 pub mod settle;
 pub mod view;
+pub mod views;
 
 use std::sync::Arc;
 
@@ -19,11 +20,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Limits, Listing};
 use crate::domain::call::{Call, Request};
-use crate::domain::cursor::Place;
+use crate::domain::caller::Caller;
+use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFaultKind};
 use crate::domain::name::Naming;
 use crate::domain::question::Asks;
+use crate::domain::rights::Rights;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
@@ -31,12 +34,14 @@ use crate::upstream::asides::{Aside, Ears, PageDone};
 use crate::upstream::exchange::Step;
 use crate::upstream::peer::{Outgoing, Wanted};
 use bridge::Bridge;
-use catalog::{Catalog, Incomplete, Owner};
+use catalog::{Catalog, Content, Incomplete, Owner};
 use line::{Line, News};
 use parked::Parked;
 use refresh::{Announce, Refresh};
 use reply::{ListReply, Origin, Reply};
 use settle::Settle;
+use view::View;
+use views::{Changes, Views};
 
 /// SHA-256 of a visible list: equal digests are equal lists.
 pub type Digest = [u8; 32];
@@ -46,7 +51,8 @@ pub struct Router {
     catalog: Arc<ArcSwap<Catalog>>,
     /// Marked whenever a snapshot is published.
     published: watch::Receiver<()>,
-    changes: watch::Receiver<Option<Digest>>,
+    changes: watch::Receiver<Option<Arc<Content>>>,
+    views: Views,
     /// Told of pages that users have visited, by all upstreams.
     pages: broadcast::Sender<PageDone>,
     upstreams: Vec<Arc<Upstream>>,
@@ -72,9 +78,10 @@ pub struct UpstreamSummary {
 const REPORTS: usize = 64;
 
 impl Router {
-    /// Starts a driver for every upstream and the task that keeps the catalog.
+    /// `rights` decide who sees and uses what. Starts a driver for every upstream and the task that keeps the catalog.
     pub fn start(
         config: &Config,
+        rights: Arc<dyn Rights>,
         sealer: Arc<Sealer>,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
@@ -103,6 +110,7 @@ impl Router {
         tasks.spawn(refreshing);
         let (naming, listing) = (config.naming.clone(), config.listing.clone());
         let limits = config.server.limits.clone();
+        let views = Views::new(config, rights);
         let parking =
             parked::Limits { all: limits.parked_calls, per_caller: limits.parked_per_caller };
         let parked = Parked::new(parking, tasks.clone(), shutdown.clone());
@@ -110,6 +118,7 @@ impl Router {
             catalog,
             published,
             changes,
+            views,
             pages,
             upstreams,
             sealer,
@@ -136,7 +145,7 @@ impl Router {
             }
             Request::Get { name, arguments, back } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, name)?;
+                let owner = self.owner(&catalog, &call, name)?;
                 let upstream = &self.upstreams[owner.upstream];
                 if upstream.config().settings.validate_arguments {
                     check_arguments(owner, arguments.as_ref())?;
@@ -156,7 +165,7 @@ impl Router {
             }
             Request::Complete { name, argument, value, context } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, name)?;
+                let owner = self.owner(&catalog, &call, name)?;
                 let wanted = Wanted::Complete {
                     prompt: owner.raw_name.clone(),
                     argument: argument.clone(),
@@ -168,10 +177,14 @@ impl Router {
         }
     }
 
-    /// Told whenever the visible list has become another one, and has settled; nothing as long as
-    /// upstreams have not been heard of.
-    pub fn changes(&self) -> watch::Receiver<Option<Digest>> {
-        self.changes.clone()
+    /// Tells when the list that the caller sees at the endpoint has become another one, and has
+    /// settled.
+    pub fn changes(self: &Arc<Self>, caller: &Caller, endpoint: &str) -> Changes {
+        let (router, caller) = (self.clone(), caller.clone());
+        let endpoint = endpoint.to_owned();
+        Changes::new(self.changes.clone(), move |content| {
+            *router.views.view(content, &caller, &endpoint).digest()
+        })
     }
 
     /// Pages that users have visited, as their upstreams tell it.
@@ -224,17 +237,22 @@ impl Router {
         if let Some(fault) = &catalog.list_fault {
             return Err(fault.clone());
         }
+        // What one caller sees, others may not.
+        let scope = match self.views.differ(&call.caller) {
+            true => CacheScope::Private,
+            false => catalog.scope,
+        };
         // All pages of one list have one scope (2026-07-28, caching).
-        if place.as_ref().is_some_and(|place| place.scope != catalog.scope) {
+        if place.as_ref().is_some_and(|place| place.scope != scope) {
             return Err(RequestFault::InvalidCursor.into());
         }
-        let view = &catalog.content.everyone;
+        let view = self.views.view(&catalog.content, &call.caller, &call.endpoint);
         let after = place.as_ref().map(|place| place.last.as_str());
         let next_cursor = view.page(after, self.listing.page_size).more_after.map(|last| {
             let owner = catalog.content.owner(last).map(|o| self.upstream_id(o));
             let place = Place {
                 caller: call.caller.id().to_owned(),
-                scope: catalog.scope,
+                scope,
                 issued_at: now_secs,
                 last: last.to_owned(),
                 owner: owner.unwrap_or_default(),
@@ -243,8 +261,41 @@ impl Router {
         });
         let now = Instant::now();
         let ttl = catalog.ttl(now, self.listing.ttl_max);
+        let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint);
         let (after, page_size) = (place.map(|place| place.last), self.listing.page_size);
-        Ok(Reply::List(ListReply { catalog, after, page_size, next_cursor, ttl, now }))
+        Ok(Reply::List(ListReply {
+            view,
+            scope,
+            incomplete,
+            after,
+            page_size,
+            next_cursor,
+            ttl,
+            now,
+        }))
+    }
+
+    /// The upstreams that are old or missing; to a caller with rights of its own only those of which
+    /// it sees something, or would if they had nothing to hide.
+    fn incomplete(
+        &self,
+        catalog: &Catalog,
+        view: &View,
+        caller: &Caller,
+        endpoint: &str,
+    ) -> Vec<Incomplete> {
+        let is_part = |part: &&Incomplete| {
+            let upstream =
+                self.upstreams.iter().position(|u| u.config().id.as_str() == part.upstream);
+            let owners = catalog.content.owners().iter();
+            let sees_some = || {
+                let mut theirs = owners.filter(|owner| Some(owner.upstream) == upstream);
+                theirs.any(|owner| view.contains(&owner.public_name))
+            };
+            let is_served = upstream.is_some_and(|u| self.views.serves_some(endpoint, u));
+            is_served && (!self.views.differ(caller) || sees_some())
+        };
+        catalog.incomplete.iter().filter(is_part).cloned().collect()
     }
 
     fn open_cursor(&self, token: &str, call: &Call, now_secs: u64) -> Result<Place, Fault> {
@@ -293,25 +344,28 @@ impl Router {
         }
     }
 
-    /// Who answers for a name. A name that an upstream may well have whose list was never seen is
-    /// not unknown: that would tell clients to forget it.
-    fn owner<'a>(&self, catalog: &'a Catalog, name: &str) -> Result<&'a Owner, Fault> {
+    /// Who answers for a name that the caller may use. One that it may not use is as unknown as one
+    /// that nobody has. A name that an upstream may well have whose list was never seen is not unknown:
+    /// that would tell clients to forget it.
+    fn owner<'a>(&self, catalog: &'a Catalog, call: &Call, name: &str) -> Result<&'a Owner, Fault> {
+        let (caller, endpoint, method) = (&call.caller, &call.endpoint, call.request.method());
+        let unknown = || Fault::from(RequestFault::UnknownPrompt);
         if let Some(owner) = catalog.content.owner(name) {
-            return Ok(owner);
+            let is_allowed = self.views.allows(caller, method, endpoint, owner);
+            return is_allowed.then_some(owner).ok_or_else(unknown);
         }
-        let prefix = self.naming.claimed_prefix(name);
-        let claimed = self.upstreams.iter().map(|upstream| upstream.config()).find(|upstream| {
-            !upstream.prefix.is_bare() && prefix == Some(upstream.prefix.as_str())
+        let unheard = self.naming.claimed(name).and_then(|(prefix, raw_name)| {
+            let index = self.upstreams.iter().position(|upstream| {
+                let own = &upstream.config().prefix;
+                !own.is_bare() && own.as_str() == prefix
+            })?;
+            let allows = self.views.would_allow(caller, method, endpoint, (index, name, raw_name));
+            let id = &self.upstreams[index].config().id;
+            let unheard =
+                |part: &&Incomplete| part.walked_at.is_none() && part.upstream == id.as_str();
+            catalog.incomplete.iter().find(unheard).filter(|_| allows)
         });
-        let unheard = claimed.and_then(|upstream| {
-            let unheard = |part: &&Incomplete| {
-                part.walked_at.is_none() && part.upstream == upstream.id.as_str()
-            };
-            catalog.incomplete.iter().find(unheard)
-        });
-        Err(unheard.map_or(RequestFault::UnknownPrompt.into(), |part| {
-            Fault::upstream(&part.upstream, part.kind.clone())
-        }))
+        Err(unheard.map_or_else(unknown, |part| Fault::upstream(&part.upstream, part.kind.clone())))
     }
 
     fn upstream_id(&self, owner: &Owner) -> String {

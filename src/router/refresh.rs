@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use unicode_normalization::UnicodeNormalization;
 
-use super::Digest;
 use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner};
 use super::settle::Settle;
 use super::view::View;
@@ -33,8 +32,8 @@ pub struct Refresh {
 pub struct Announce {
     /// Marked with every snapshot.
     pub published: watch::Sender<()>,
-    /// The digest of the visible list, once it has settled; nothing before the first whole one.
-    pub changes: watch::Sender<Option<Digest>>,
+    /// What there is, once it has settled; nothing before it is whole.
+    pub changes: watch::Sender<Option<Arc<Content>>>,
     pub settle: Settle,
 }
 
@@ -42,11 +41,11 @@ impl Announce {
     /// Takes note of what a snapshot makes visible: the first whole list is there at once, later
     /// ones once they have settled. Half a list is no news.
     fn observe(&mut self, snapshot: &Catalog, now: Instant) {
-        let (digest, told) = (*snapshot.content.everyone.digest(), *self.changes.borrow());
+        let told = self.changes.borrow().as_ref().map(|told| *told.everyone.digest());
         match told {
             _ if snapshot.pending => {}
-            None => self.tell(digest),
-            Some(told) if told != digest => self.settle.note(now),
+            None => self.tell(&snapshot.content),
+            Some(told) if told != *snapshot.content.everyone.digest() => self.settle.note(now),
             Some(_) => {}
         }
     }
@@ -59,9 +58,12 @@ impl Announce {
         }
     }
 
-    fn tell(&mut self, digest: Digest) {
+    fn tell(&mut self, content: &Arc<Content>) {
         self.settle.done();
-        self.changes.send_if_modified(|told| told.replace(digest) != Some(digest));
+        self.changes.send_if_modified(|told| {
+            let before = told.replace(content.clone());
+            before.is_none_or(|before| before.everyone.digest() != content.everyone.digest())
+        });
     }
 }
 
@@ -113,7 +115,7 @@ impl Refresh {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = announce.due() => {
-                    announce.tell(*self.content.everyone.digest());
+                    announce.tell(&self.content);
                     continue;
                 }
                 () = sleep_until(deadline), if waiting => {
@@ -235,7 +237,8 @@ impl Refresh {
             reason: left_out.reason,
         });
         let left_out: Vec<_> = named.chain(self.malformed()).collect();
-        let content = Content::new(owners.collect(), view, left_out);
+        let generation = self.content.generation + 1;
+        let content = Content::new(generation, owners.collect(), view, left_out);
         self.log(&content);
         content
     }

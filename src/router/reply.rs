@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::catalog::Catalog;
+use super::catalog::Incomplete;
 use super::line::Asker;
-use super::view::Page;
+use super::view::{Page, View};
 use crate::domain::content;
+use crate::domain::cursor::CacheScope;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::json::{Json, Kind as JsonKind};
@@ -40,10 +41,14 @@ pub struct Ask {
     pub asker: Asker,
 }
 
-/// A page of the list, still inside its snapshot.
+/// A page of the list, still inside its view.
 #[derive(Debug)]
 pub struct ListReply {
-    pub catalog: Arc<Catalog>,
+    /// What its caller sees.
+    pub view: Arc<View>,
+    pub scope: CacheScope,
+    /// Upstreams that are old or missing, as far as its caller may know of them.
+    pub incomplete: Vec<Incomplete>,
     /// The name behind which the page starts.
     pub after: Option<String>,
     pub page_size: usize,
@@ -78,7 +83,7 @@ const MAX_VALUES: usize = 100;
 
 impl ListReply {
     pub fn page(&self) -> Page<'_> {
-        self.catalog.content.everyone.page(self.after.as_deref(), self.page_size)
+        self.view.page(self.after.as_deref(), self.page_size)
     }
 }
 

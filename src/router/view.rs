@@ -50,6 +50,28 @@ impl View {
         view
     }
 
+    /// The items of which `visible` says so, by their index.
+    pub fn part(&self, visible: &[bool]) -> Self {
+        let mut part = Self::default();
+        for (item, _) in self.items.iter().zip(visible).filter(|(_, visible)| **visible) {
+            if !part.items.is_empty() {
+                part.text.push(',');
+            }
+            let start = part.text.len();
+            part.text.push_str(&self.text[item.range.clone()]);
+            let range = start..part.text.len();
+            part.items.push(Item { public_name: item.public_name.clone(), range });
+        }
+        part.digest = seal::digest([part.text.as_str()]);
+        part
+    }
+
+    /// Whether a name is listed.
+    pub fn contains(&self, public_name: &str) -> bool {
+        let by_name = |item: &Item| item.public_name.as_str().cmp(public_name);
+        self.items.binary_search_by(by_name).is_ok()
+    }
+
     /// The page of at most `size` prompts that starts behind the name `after`, whether that is
     /// still listed or not.
     pub fn page(&self, after: Option<&str>, size: usize) -> Page<'_> {

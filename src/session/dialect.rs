@@ -249,7 +249,7 @@ impl Dialect {
         write_incomplete(list, &mut meta);
         self.lead(identity, &meta, &mut out);
         if self.revision.era() == Era::Modern {
-            let (ttl, scope) = (list.ttl.as_millis(), list.catalog.scope.as_str());
+            let (ttl, scope) = (list.ttl.as_millis(), list.scope.as_str());
             let _ = write!(out, r#""ttlMs":{ttl},"cacheScope":"{scope}","#);
         }
         out.push_str("\"prompts\":[");
@@ -285,11 +285,11 @@ fn write_origin(origin: &Origin, meta: &mut String) {
 
 /// Names the upstreams whose prompts are old or missing.
 fn write_incomplete(list: &ListReply, meta: &mut String) {
-    if list.catalog.incomplete.is_empty() {
+    if list.incomplete.is_empty() {
         return;
     }
     meta.push_str("\"promptgate/incomplete\":[");
-    for (i, part) in list.catalog.incomplete.iter().enumerate() {
+    for (i, part) in list.incomplete.iter().enumerate() {
         let comma = if i > 0 { "," } else { "" };
         let stale = part.walked_at.is_some();
         let _ = write!(

@@ -62,7 +62,7 @@ impl Sessions {
         let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
         let ends_at = lifetime.map(|lifetime| Instant::now() + lifetime);
-        let (changes, drain) = (self.router.changes(), self.drain.clone());
+        let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
         let dialect = Dialect::new(token.revision);
         let notices = Notices::new(changes, known, dialect, audience, drain, ends_at);
         Ok(notices.with_pages(self.router.pages(), self.visits.clone(), token.nonce))
@@ -155,7 +155,8 @@ impl Sessions {
             }
             Via::Connection(connection) => {
                 let notices = connection.open(token).then(|| {
-                    let (changes, drain) = (self.router.changes(), self.drain.clone());
+                    let changes = self.router.changes(caller, endpoint);
+                    let drain = self.drain.clone();
                     let audience = Audience::Connection;
                     Notices::new(changes, None, dialect, audience, drain, None).with_pages(
                         self.router.pages(),

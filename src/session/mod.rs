@@ -307,7 +307,8 @@ impl Sessions {
         let result = result_message(&id, &result);
         let running = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
         let audience = Audience::Subscription { id, wants, result, running };
-        let (changes, drain) = (self.router.changes(), self.drain.clone());
+        let Envelope { caller, endpoint, .. } = *incoming.envelope;
+        let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
         Ok(Notices::new(changes, None, dialect, audience, drain, None))
     }
 

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,7 @@ use super::token::Nonce;
 use super::visits::Visits;
 use crate::domain::jsonrpc::Id;
 use crate::router::Digest;
+use crate::router::views::Changes;
 use crate::seal::{Kind, Sealer, random};
 use crate::upstream::asides::PageDone;
 
@@ -32,7 +33,7 @@ pub struct Notice {
 
 /// The notices of one stream.
 pub struct Notices {
-    changes: watch::Receiver<Option<Digest>>,
+    changes: Changes,
     /// Nothing until the first whole list is there.
     told: Option<Digest>,
     dialect: Dialect,
@@ -75,14 +76,15 @@ pub(super) struct EventIds {
 impl Notices {
     /// `known` is the digest of the list that the client says it knows.
     pub(super) fn new(
-        changes: watch::Receiver<Option<Digest>>,
+        mut changes: Changes,
         known: Option<Digest>,
         dialect: Dialect,
         audience: Audience,
         drain: CancellationToken,
         ends_at: Option<Instant>,
     ) -> Self {
-        let told = known.or(*changes.borrow());
+        let now = changes.digest();
+        let told = known.or(now);
         let mut notices = Self {
             told,
             changes,
@@ -126,7 +128,7 @@ impl Notices {
             return None;
         }
         loop {
-            let digest = *self.changes.borrow_and_update();
+            let digest = self.changes.digest();
             if let Some(notice) = digest.and_then(|digest| self.tell(digest)) {
                 return Some(notice);
             }
@@ -150,7 +152,7 @@ impl Notices {
             };
             tokio::select! {
                 page = page_done(&mut self.pages) => return Some(self.tell_of_page(&page)),
-                changed = self.changes.changed() => changed.ok()?,
+                changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
                 () = lifetime => return None,
                 () = session_ended => return None,
@@ -261,8 +263,12 @@ mod tests {
 
     use super::super::running::Running;
     use super::super::streams::Streams;
+    use tokio::sync::watch;
+
     use super::*;
     use crate::domain::revision::Revision;
+    use crate::router::catalog::Content;
+    use crate::router::view::View;
     use crate::seal::SealKeys;
 
     fn sealer() -> Arc<Sealer> {
@@ -271,7 +277,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn l7_where_no_stream_can_be_closed_the_end_is_told_before_the_result() {
-        let (changes, _) = watch::channel(Some([0; 32]));
+        let (changes, _) = contents(0);
         let running = Running::default();
         let subscription = |id: u64| Audience::Subscription {
             id: Id::number(id),
@@ -303,14 +309,29 @@ mod tests {
         }
     }
 
+    /// A content whose digest is n, 32 times.
+    fn content(n: u8) -> Arc<Content> {
+        Arc::new(Content::new(n.into(), Vec::new(), View::default(), Vec::new()))
+    }
+
+    type Contents = (watch::Sender<Option<Arc<Content>>>, watch::Receiver<Option<Arc<Content>>>);
+
+    fn contents(n: u8) -> Contents {
+        watch::channel(Some(content(n)))
+    }
+
+    fn digests(changes: &watch::Sender<Option<Arc<Content>>>) -> Changes {
+        Changes::new(changes.subscribe(), |content| [content.generation as u8; 32])
+    }
+
     fn notices(
-        changes: &watch::Sender<Option<Digest>>,
+        changes: &watch::Sender<Option<Arc<Content>>>,
         known: Option<Digest>,
         revision: Revision,
         audience: Audience,
     ) -> Notices {
         let (drain, dialect) = (CancellationToken::new(), Dialect::new(revision));
-        Notices::new(changes.subscribe(), known, dialect, audience, drain, None)
+        Notices::new(digests(changes), known, dialect, audience, drain, None)
     }
 
     async fn silent(notices: &mut Notices) -> bool {
@@ -319,15 +340,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn l2_only_another_list_is_told_and_many_changes_are_told_once() {
-        let (changes, _) = watch::channel(Some([0; 32]));
+        let (changes, _) = contents(0);
         let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
         let audience = session(&sealer, &ended);
         let mut notices = notices(&changes, None, Revision::V2025_06_18, audience);
         assert!(silent(&mut notices).await);
-        changes.send_replace(Some([0; 32]));
+        changes.send_replace(Some(content(0)));
         assert!(silent(&mut notices).await, "the same list");
-        for digest in [[1; 32], [2; 32]] {
-            changes.send_replace(Some(digest));
+        for n in [1, 2] {
+            changes.send_replace(Some(content(n)));
         }
         let notice = notices.next().await.unwrap();
         assert!(notice.message.contains("notifications/prompts/list_changed"));
@@ -338,19 +359,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn l3_a_change_of_one_view_is_told_to_those_who_see_it() {
-        let (mine, _) = watch::channel(Some([0; 32]));
-        let (theirs, _) = watch::channel(Some([0; 32]));
+        let (mine, _) = contents(0);
+        let (theirs, _) = contents(0);
         let (sealer, ended, revision) = (sealer(), Arc::new(Ended::new(9)), Revision::V2025_06_18);
         let mut me = notices(&mine, None, revision, session(&sealer, &ended));
         let mut they = notices(&theirs, None, revision, session(&sealer, &ended));
-        mine.send_replace(Some([1; 32]));
+        mine.send_replace(Some(content(1)));
         assert!(me.next().await.is_some());
         assert!(silent(&mut they).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_comes_back_is_told_at_once_if_its_list_is_another_one() {
-        let (changes, _) = watch::channel(Some([7; 32]));
+        let (changes, _) = contents(7);
         let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
         for (known, told) in [([7; 32], false), ([6; 32], true)] {
             let audience = session(&sealer, &ended);
@@ -361,7 +382,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_newest_legacy_revision_is_primed_with_an_id() {
-        let (changes, _) = watch::channel(Some([7; 32]));
+        let (changes, _) = contents(7);
         let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
         let audience = session(&sealer, &ended);
         let mut notices = notices(&changes, None, Revision::V2025_11_25, audience);
@@ -373,7 +394,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_subscription_is_acknowledged_first_tagged_and_ends_with_a_result() {
-        let (changes, _) = watch::channel(Some([0; 32]));
+        let (changes, _) = contents(0);
         let subscription = |wants| Audience::Subscription {
             id: Id::number(7),
             wants,
@@ -388,7 +409,7 @@ mod tests {
             assert!(first.contains("subscriptions/acknowledged"));
             assert!(first.contains("\"io.modelcontextprotocol/subscriptionId\":7"));
         }
-        changes.send_replace(Some([1; 32]));
+        changes.send_replace(Some(content(1)));
         let changed = all.next().await.unwrap().message;
         assert!(changed.contains("list_changed") && changed.contains("subscriptionId\":7"));
         assert!(silent(&mut none).await);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use promptgate::config::Config;
 use promptgate::domain::caller::Caller;
 use promptgate::domain::fault::{Fault, RequestFault, TransportFault};
+use promptgate::domain::rights::Everything;
 use promptgate::policy::Gate;
 use promptgate::router::Router;
 use promptgate::seal::{SealKeys, Sealer};
@@ -32,7 +33,8 @@ impl Layer {
         let config = Config::parse("test", toml, Path::new("."), &[]).unwrap();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
-        let router = Arc::new(Router::start(&config, sealer.clone(), &tasks, &stop));
+        let router =
+            Arc::new(Router::start(&config, Arc::new(Everything), sealer.clone(), &tasks, &stop));
         let sessions = Sessions::new(&config, Gate::new(&config), router, sealer, tasks, stop);
         Self { sessions: Arc::new(sessions) }
     }

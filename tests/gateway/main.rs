@@ -21,4 +21,5 @@ mod questions;
 mod stdio;
 mod transports;
 mod upstream_faults;
+mod views;
 mod wire;

@@ -1,0 +1,94 @@
+//! Patterns over names, in which `*` stands for any text.
+
+/// A pattern. Matching takes time linear in the name for each piece between two stars.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Glob {
+    /// What stands between the stars; one more than there are stars.
+    pieces: Vec<String>,
+}
+
+/// Longest pattern, in bytes: names are shorter.
+pub const MAX_PATTERN: usize = 512;
+
+impl Glob {
+    /// Reads a pattern; nothing if it is empty or too long.
+    pub fn parse(pattern: &str) -> Option<Self> {
+        let pieces = pattern.split('*').map(str::to_owned).collect();
+        (1..=MAX_PATTERN).contains(&pattern.len()).then_some(Self { pieces })
+    }
+
+    pub fn matches(&self, name: &str) -> bool {
+        let [first, inner @ .., last] = self.pieces.as_slice() else {
+            return self.pieces.first().is_some_and(|piece| piece == name);
+        };
+        let Some(mut rest) = name.strip_prefix(first.as_str()) else {
+            return false;
+        };
+        for piece in inner {
+            // The first place is as good as any: what follows may start anywhere behind it.
+            let Some(at) = rest.find(piece.as_str()) else {
+                return false;
+            };
+            rest = &rest[at + piece.len()..];
+        }
+        rest.ends_with(last.as_str())
+    }
+
+    /// What stands between the stars.
+    pub fn pieces(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn matches(pattern: &str, name: &str) -> bool {
+        Glob::parse(pattern).unwrap().matches(name)
+    }
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, name) in [
+            ("*", ""),
+            ("*", "a"),
+            ("a*", "a"),
+            ("a*c", "abc"),
+            ("a*b*c", "a1b2b3c"),
+            ("é*", "éa"),
+            ("**", "x"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("a", "ab"), ("a*a", "a"), ("a*b", "abc"), ("*b*b*", "ab"), ("A*", "a")]
+        {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+        assert_eq!(Glob::parse(""), None);
+        assert!(Glob::parse(&"*".repeat(MAX_PATTERN)).is_some());
+        assert_eq!(Glob::parse(&"*".repeat(MAX_PATTERN + 1)), None);
+    }
+
+    /// The definition, slowly.
+    fn by_definition(pattern: &[char], name: &[char]) -> bool {
+        match (pattern, name) {
+            ([], []) => true,
+            (['*', rest @ ..], _) => (0..=name.len()).any(|n| by_definition(rest, &name[n..])),
+            ([p, rest @ ..], [c, more @ ..]) => p == c && by_definition(rest, more),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn matching_follows_the_definition(pattern in "[ab*]{1,7}", name in "[ab]{0,9}") {
+            let chars = |text: &str| text.chars().collect::<Vec<_>>();
+            let expected = by_definition(&chars(&pattern), &chars(&name));
+            prop_assert_eq!(matches(&pattern, &name), expected);
+        }
+    }
+}
