@@ -11,9 +11,8 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::domain::question::Asks;
-use crate::domain::rights::Everything;
 use crate::downstream::{Endpoint, Listener, Streams};
-use crate::policy::Gate;
+use crate::policy::{self, Gate};
 use crate::router::{Router, UpstreamSummary};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::Sessions;
@@ -37,7 +36,7 @@ impl App {
         let tasks = &shutdown.background;
         let router = Arc::new(Router::start(
             &config,
-            Arc::new(Everything),
+            policy::rights(&config),
             sealer.clone(),
             tasks,
             &shutdown.stop,

@@ -3,6 +3,7 @@
 mod check;
 mod client;
 mod dial;
+mod explain;
 mod init;
 mod key;
 mod serve;
@@ -64,6 +65,18 @@ enum Command {
         parent: i32,
         #[arg(last = true, required = true)]
         command: Vec<String>,
+    },
+    /// Tell what a caller may do with a prompt, and which rule decides
+    Explain {
+        /// Id of the caller
+        caller: String,
+        /// Name of the prompt, as `promptgate list` shows it
+        name: String,
+        /// A group of the caller's that the file does not know of
+        #[arg(long = "group")]
+        groups: Vec<String>,
+        #[command(flatten)]
+        file: File,
     },
     /// Make an API key
     Key {
@@ -139,6 +152,9 @@ pub fn main() -> ExitCode {
             Err(failure) => Err(failure),
         },
         Command::Init => init::run(),
+        Command::Explain { caller, name, groups, file } => {
+            explain::run(&file.config, &caller, &name, &groups)
+        }
         Command::Key { command: KeyCommand::New } => key::new(),
         Command::List { remote } => client::list(&remote),
         Command::Get { name, arguments, remote } => client::get(&remote, &name, &arguments),

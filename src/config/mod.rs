@@ -1,6 +1,7 @@
 //! Configuration: what the file may say ([`raw`]), read with every mistake at once, into what the
 //! gateway runs on ([`Config`]).
 
+mod access;
 mod auth;
 pub mod error;
 pub mod raw;
@@ -14,6 +15,7 @@ mod views;
 use std::path::Path;
 use std::time::Duration;
 
+pub use access::{Access, SCHEMA, action};
 pub use auth::{ApiKey, Auth, Identity};
 pub use error::{ConfigError, Mistake, Origin};
 pub use secret::Secret;
@@ -29,6 +31,8 @@ use reader::{Context, Section};
 pub struct Config {
     pub server: Server,
     pub auth: Auth,
+    /// Absent: everything is allowed.
+    pub access: Option<Access>,
     pub naming: Naming,
     pub listing: Listing,
     /// In the order of their ids.
@@ -123,9 +127,12 @@ impl Config {
         let naming = naming(root.section("naming"));
         let upstreams = upstream::read_all(&mut root);
         let auth = auth::read(root.section("auth"));
+        let knows_callers = auth.required || !auth.api_keys.is_empty();
+        let access = access::read(root.section("access"), &upstreams, knows_callers);
         let server = server::read(root.section("server"), &auth);
         let config = Self {
             auth,
+            access,
             listing: listing(root.section("listing")),
             views: views::read_all(&mut root, &server, &upstreams),
             server,
@@ -133,7 +140,7 @@ impl Config {
             telemetry: telemetry(root.section("telemetry")),
             naming,
         };
-        root.not_yet(&["admin", "access", "limits", "audit", "cluster"]);
+        root.not_yet(&["admin", "limits", "audit", "cluster"]);
         root.finish();
         context.mistakes.into_result(file)?;
         Ok(config)

@@ -3,11 +3,15 @@
 //! Access rules, limits and the audit record have their place in [`Gate::admit`], in front of the one
 //! constructor of [`Permitted`]; for now whoever is known may do everything.
 
+mod access;
 mod authn;
 mod permitted;
 
+pub use access::{Access, Verdict};
 pub use authn::{Credentials, Given};
 pub use permitted::Permitted;
+
+use std::sync::Arc;
 
 use authn::Authenticator;
 
@@ -15,10 +19,19 @@ use crate::config::Config;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::rights::{Everything, Rights};
 
 /// Decides who may ask what.
 pub struct Gate {
     authenticator: Authenticator,
+}
+
+/// Who may use which prompt, as the configuration says.
+pub fn rights(config: &Config) -> Arc<dyn Rights> {
+    match &config.access {
+        Some(access) => Arc::new(Access::new(access)),
+        None => Arc::new(Everything),
+    }
 }
 
 impl Gate {

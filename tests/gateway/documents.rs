@@ -101,6 +101,30 @@ fn every_configuration_in_the_readme_is_valid() {
 }
 
 #[test]
+fn the_rules_of_the_documentation_are_valid() {
+    let text = read("docs/access.md");
+    let upstream = |id: &str| {
+        format!("[upstreams.{id}]\ntransport = \"library\"\npath = \"examples/library\"\n")
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let policies = text.split("```cedar\n").nth(1).unwrap().split("```").next().unwrap();
+    std::fs::write(folder.path().join("policies.cedar"), policies).unwrap();
+    let schema = text.split("```\nentity").nth(1).unwrap().split("```").next().unwrap();
+    assert!(promptgate::config::SCHEMA.ends_with(schema), "the schema is the one that is used");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut counted = 0;
+    for block in toml_blocks(&text) {
+        let absolute = folder.path().join("policies.cedar");
+        let block = block.replace("policies.cedar", absolute.to_str().unwrap());
+        let toml = upstream("library") + &upstream("git") + &block;
+        let config = Config::parse("docs", &toml, root, &[]);
+        let config = config.unwrap_or_else(|e| panic!("{e}\n{block}"));
+        counted += config.access.unwrap().policies.num_of_policies();
+    }
+    assert_eq!(counted, 5);
+}
+
+#[test]
 fn every_reason_of_an_error_is_documented() {
     let respond = read("src/downstream/respond.rs") + &read("src/domain/fault.rs");
     let reasons: Vec<_> = respond

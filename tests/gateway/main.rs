@@ -4,6 +4,7 @@
 
 mod support;
 
+mod access;
 mod batches;
 mod callers;
 mod calls;
