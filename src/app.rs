@@ -41,9 +41,9 @@ impl App {
             tasks,
             &shutdown.stop,
         ));
-        let (tasks, drain) = (tasks.clone(), shutdown.drain.clone());
-        let sessions =
-            Sessions::new(&config, Gate::new(&config), router.clone(), sealer, tasks, drain);
+        let (tasks, ends) = (tasks.clone(), (shutdown.drain.clone(), shutdown.stop.clone()));
+        let gate = Gate::new(&config);
+        let sessions = Sessions::new(&config, gate, router.clone(), sealer, tasks, ends);
         warn_of_shared_credentials(&config);
         Self { config, router, sessions: Arc::new(sessions), shutdown, local_addr: None }
     }

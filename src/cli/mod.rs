@@ -60,9 +60,12 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Supervise {
-        /// Process id of the gateway
+        /// Process id of whoever started this
         #[arg(long)]
         parent: i32,
+        /// Become the child itself
+        #[arg(long)]
+        last: bool,
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
@@ -147,10 +150,12 @@ pub fn main() -> ExitCode {
         Command::Check { file, dial: false, .. } => check::run(&file.config),
         Command::Check { file, dial: true, json } => dial::run(&file.config, json),
         #[cfg(target_os = "linux")]
-        Command::Supervise { parent, command } => match supervise::run(parent, &command) {
-            Ok(code) => return code,
-            Err(failure) => Err(failure),
-        },
+        Command::Supervise { parent, last, command } => {
+            match supervise::run(parent, last, &command) {
+                Ok(code) => return code,
+                Err(failure) => Err(failure),
+            }
+        }
         Command::Init => init::run(),
         Command::Explain { caller, name, groups, file } => {
             explain::run(&file.config, &caller, &name, &groups)

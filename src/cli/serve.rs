@@ -46,7 +46,10 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
         tokio::select! {
             () = served.as_mut() => {
                 // The client has gone: nobody needs to be waited for.
-                app.stop().await;
+                tokio::select! {
+                    () = app.stop() => {}
+                    () = shutdown::signal() => {}
+                }
                 return Ok(());
             }
             () = shutdown::signal() => {}

@@ -2,13 +2,13 @@
 //! not when the gateway is killed, nor what the child has started and let go.
 
 use std::fs::File;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process, kill_process_group,
-    set_child_subreaper, set_parent_process_death_signal,
+    set_child_subreaper, set_parent_process_death_signal, waitpid,
 };
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,18 +18,28 @@ use super::Failure;
 
 /// How long a child may take to end once it is asked to; shorter than the gateway's own patience with
 /// both.
-const AFTER_TERM: Duration = Duration::from_millis(2_500);
+const AFTER_TERM: Duration = Duration::from_millis(2_000);
 
-/// Rounds of killing what a child has left: each finds what the round before was still starting.
-const ROUNDS: usize = 100;
+/// Rounds of killing what a child has left, and the time between two: each finds what the round before
+/// was still starting, or what takes a moment to go.
+const ROUNDS: usize = 50;
+const ROUND: Duration = Duration::from_millis(10);
 
 /// Runs `command`, and ends with it, or when the process `parent` has gone.
-pub(super) fn run(parent: i32, command: &[String]) -> Result<ExitCode, Failure> {
+pub(super) fn run(parent: i32, is_last: bool, command: &[String]) -> Result<ExitCode, Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("cannot supervise: {error}"));
     let os = |error: rustix::io::Errno| failed(error.into());
-    set_parent_process_death_signal(Some(Signal::TERM)).map_err(os)?;
+    // The child dies with its supervisor, which has no time for a request.
+    let signal = if is_last { Signal::KILL } else { Signal::TERM };
+    set_parent_process_death_signal(Some(signal)).map_err(os)?;
     if getppid().map(Pid::as_raw_pid) != Some(parent) {
-        return Err(Failure::new("the gateway has gone"));
+        return Err(Failure::new("the process that started this has gone"));
+    }
+    if is_last {
+        let [program, arguments @ ..] = command else {
+            return Err(Failure::usage("a command is needed"));
+        };
+        return Err(failed(std::process::Command::new(program).args(arguments).exec()));
     }
     // Whoever loses its parent below becomes our child, and is found here.
     set_child_subreaper(Some(getpid())).map_err(os)?;
@@ -40,19 +50,25 @@ pub(super) fn run(parent: i32, command: &[String]) -> Result<ExitCode, Failure> 
 }
 
 async fn supervise(command: &[String]) -> std::io::Result<ExitStatus> {
-    let [program, arguments @ ..] = command else {
-        return Err(std::io::ErrorKind::InvalidInput.into());
-    };
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut child = Command::new(program).args(arguments).process_group(0).spawn()?;
+    let mut adopted = signal(SignalKind::child())?;
+    let own = getpid().as_raw_pid().to_string();
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["supervise", "--last", "--parent", &own, "--"])
+        .args(command)
+        .process_group(0)
+        .spawn()?;
     let group = child.id();
     // The streams are the child's alone: their ends are its ends.
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
-    tokio::select! {
-        status = child.wait() => return status,
-        _ = terminate.recv() => {}
+    loop {
+        tokio::select! {
+            status = child.wait() => return status,
+            _ = adopted.recv() => reap_adopted(group),
+            _ = terminate.recv() => break,
+        }
     }
     signal_group(group, Signal::TERM);
     match timeout(AFTER_TERM, child.wait()).await {
@@ -60,6 +76,17 @@ async fn supervise(command: &[String]) -> std::io::Result<ExitStatus> {
         Err(_) => {
             signal_group(group, Signal::KILL);
             child.wait().await
+        }
+    }
+}
+
+/// Takes note of the ends of those that were let go, lest they stay as zombies. The child itself is
+/// waited for elsewhere.
+fn reap_adopted(child: Option<u32>) {
+    let own = child.and_then(|id| i32::try_from(id).ok());
+    for pid in children_of(getpid()) {
+        if Some(pid.as_raw_pid()) != own {
+            let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
     }
 }
@@ -81,9 +108,9 @@ fn end_descendants() {
         }
         for child in children {
             let _ = kill_process(child, Signal::KILL);
+            let _ = waitpid(Some(child), WaitOptions::NOHANG);
         }
-        // One at least has ended, or is about to.
-        let _ = rustix::process::wait(WaitOptions::empty());
+        std::thread::sleep(ROUND);
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Line {
     calls: TaskTracker,
     /// Streams of notices, which end at drain, or with the connection.
     notices: TaskTracker,
+    /// Cancelled when nobody hears notices any more.
+    hung_up: CancellationToken,
     /// Cancelled when nobody reads any more.
     over: CancellationToken,
     /// How long a client may take no message.
@@ -52,8 +54,9 @@ impl Line {
     ) -> (Self, mpsc::Receiver<String>) {
         let (out, outgoing) = mpsc::channel(OUT);
         let (calls, notices) = (TaskTracker::new(), TaskTracker::new());
-        let (connection, over) = (Arc::new(connection), CancellationToken::new());
-        (Self { connection, out, load, calls, notices, over, patience }, outgoing)
+        let (connection, hung_up) = (Arc::new(connection), CancellationToken::new());
+        let over = CancellationToken::new();
+        (Self { connection, out, load, calls, notices, hung_up, over, patience }, outgoing)
     }
 
     pub fn connection(&self) -> &Arc<Connection> {
@@ -118,7 +121,7 @@ impl Line {
         self.calls.close();
         self.calls.wait().await;
         if !is_draining {
-            self.over.cancel();
+            self.hung_up.cancel();
         }
         self.notices.close();
         self.notices.wait().await;
@@ -177,6 +180,7 @@ impl Line {
                 let next = tokio::select! {
                     next = notices.next() => next,
                     () = line.out.closed() => None,
+                    () = line.hung_up.cancelled() => None,
                     () = line.over.cancelled() => None,
                 };
                 let Some(notice) = next else {

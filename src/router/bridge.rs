@@ -60,11 +60,7 @@ impl Bridge<'_> {
                 match step.map_err(|fault| self.refused(fault.kind))? {
                     Step::Answered(result) => break result,
                     Step::Said(Aside::Question { question, answer }) => {
-                        if self.next_round().is_err() {
-                            let message = "too many questions".to_owned();
-                            let _ = answer.send(Answer::Error { code: -32603, message });
-                            continue;
-                        }
+                        self.next_round()?;
                         let asked = self.ask(question);
                         if let Some(said) = exchange.meanwhile(asked).await {
                             let none = || Answer::Error { code: -32603, message: NONE.to_owned() };

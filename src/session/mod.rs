@@ -64,6 +64,8 @@ pub struct Sessions {
     tasks: TaskTracker,
     /// Ends streams when the gateway is about to end.
     drain: CancellationToken,
+    /// Ends what still runs then.
+    stop: CancellationToken,
 }
 
 /// What a message asks of the transport.
@@ -153,7 +155,7 @@ impl Sessions {
         router: Arc<Router>,
         sealer: Arc<Sealer>,
         tasks: TaskTracker,
-        drain: CancellationToken,
+        (drain, stop): (CancellationToken, CancellationToken),
     ) -> Self {
         let server = &config.server;
         Self {
@@ -170,6 +172,7 @@ impl Sessions {
             streams: Streams::default(),
             tasks,
             drain,
+            stop,
         }
     }
 
@@ -340,7 +343,8 @@ impl Sessions {
             request,
         };
         let gone = match envelope.via {
-            Via::Http(_) => CancellationToken::new(),
+            // From then on nothing can be posted.
+            Via::Http(_) => self.drain.clone(),
             Via::Connection(connection) => connection.gone.clone(),
         };
         Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, progress_token, gone }))

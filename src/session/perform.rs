@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::teller::Teller;
 use super::{Ending, Pending, Sessions, Slot};
-use crate::domain::fault::Fault;
+use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::router::line::Line;
 
 impl Sessions {
@@ -59,6 +59,7 @@ impl Sessions {
             () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),
             answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
             () = cancelled => Ending::Cancelled,
+            () = self.stop.cancelled() => Ending::Fault(shutting_down()),
         };
         teller.finish(&mut news);
         if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
@@ -66,6 +67,10 @@ impl Sessions {
         }
         ending
     }
+}
+
+fn shutting_down() -> Fault {
+    Fault::upstream("", Kind::Unavailable("the gateway is shutting down".to_owned()))
 }
 
 /// Ends a task with whoever waits for it.

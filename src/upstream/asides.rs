@@ -107,6 +107,12 @@ impl Asides {
         }
     }
 
+    /// The same ear, for one that may not ask.
+    pub fn without_questions(mut self) -> Self {
+        self.asks = Asks::NONE;
+        self
+    }
+
     fn progress(&self, params: Json<'_>) {
         if self.progress {
             let _ = self.sender.try_send(Aside::Progress(Document::copy_of(params)));
@@ -131,6 +137,8 @@ pub struct Mailbox {
     is_asked: AtomicBool,
     /// A question came of which nobody could tell whose it was.
     is_ambiguous: AtomicBool,
+    /// A question came that was tied to no call.
+    asks_beside: AtomicBool,
     /// A call that could be asked was given up before its answer.
     has_orphans: AtomicBool,
     ears: Ears,
@@ -143,6 +151,7 @@ impl Mailbox {
             asides: DashMap::new(),
             is_asked: AtomicBool::new(false),
             is_ambiguous: AtomicBool::new(false),
+            asks_beside: AtomicBool::new(false),
             has_orphans: AtomicBool::new(false),
             ears,
         })
@@ -156,6 +165,11 @@ impl Mailbox {
     /// Whether calls have to go one at a time, lest their questions be mixed up.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous.load(Ordering::Relaxed)
+    }
+
+    /// Whether questions come that are tied to no call.
+    pub fn asks_beside(&self) -> bool {
+        self.asks_beside.load(Ordering::Relaxed)
     }
 
     /// Whether a call that nobody waits for any more might still ask.
@@ -223,7 +237,11 @@ impl Mailbox {
             debug!(method = method.escape_debug().to_string(), "a request that is not its to send");
             return Heard::Nothing;
         }
-        match (Question::read(method, params), self.asides_of(call)) {
+        let question = Question::read(method, params);
+        if question.is_ok() && call.is_none() {
+            self.asks_beside.store(true, Ordering::Relaxed);
+        }
+        match (question, self.asides_of(call)) {
             (Ok(question), Some(asides)) => asides.question(id, question),
             (Ok(_), None) => Heard::Now(answer::not_offered(&id)),
             (Err(QuestionError::Malformed(what)), _) => Heard::Now(answer::malformed(&id, what)),
@@ -241,7 +259,8 @@ impl Mailbox {
                     asides.progress(params);
                 }
             }
-            (ELICITATION_COMPLETE, Some(params)) => match self.asides_of(call) {
+            // What is tied to no call may be about one that has ended.
+            (ELICITATION_COMPLETE, Some(params)) => match call.and_then(|id| self.asides.get(id)) {
                 Some(asides) => asides.page_done(params),
                 None => {
                     if let Some(id) = params.get("elicitationId").and_then(Json::as_str) {

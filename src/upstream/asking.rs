@@ -25,11 +25,18 @@ use crate::domain::question::Asks;
 pub struct Asking {
     connector: Arc<Connector>,
     upstream: Arc<config::Upstream>,
-    lines: Mutex<HashMap<Key, Arc<Line>>>,
+    lines: Mutex<Lines>,
     /// Told when a place may be free.
     freed: Notify,
     tasks: TaskTracker,
     shutdown: CancellationToken,
+}
+
+#[derive(Default)]
+struct Lines {
+    open: HashMap<Key, Arc<Line>>,
+    /// Connections that are not used any more, and not gone either.
+    closing: usize,
 }
 
 /// Whose connection it is, and what was declared on it.
@@ -85,6 +92,9 @@ const IDLE: Duration = Duration::from_secs(5 * 60);
 /// anybody listens asks nobody.
 const STREAM: Duration = Duration::from_secs(1);
 
+/// How long a child that was left may count; its end takes less unless a call still runs on it.
+const ENDING: Duration = Duration::from_secs(10);
+
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -114,14 +124,18 @@ impl Asking {
         };
         loop {
             let used = self.place(&key, most, like).await;
-            let peer = used.line.peer().await?;
+            let peer = match used.line.peer().await {
+                // It was left in between: there is another one, or will be.
+                Err(Kind::SessionLost) => continue,
+                peer => peer?,
+            };
             let turn = match peer.mixes_questions() {
                 true => Some(used.line.turn.clone().lock_owned().await),
                 false => None,
             };
             // A call that ended without its answer may still ask, and nobody could tell that it is not
             // the next one that does.
-            if peer.mixes_questions() && peer.has_orphans() {
+            if peer.has_orphans() {
                 self.discard(&used.line);
             }
             // It may have been closed while its turn was waited for.
@@ -137,8 +151,8 @@ impl Asking {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
             if let Some(line) = self.try_place(key, most, like) {
-                // Others may wait for the same one, or for another place.
-                self.freed.notify_one();
+                // Others may wait for the same one.
+                self.freed.notify_waiters();
                 return Used { asking: self.clone(), line };
             }
             freed.await;
@@ -147,17 +161,18 @@ impl Asking {
 
     fn try_place(self: &Arc<Self>, key: &Key, most: usize, like: &Arc<Peer>) -> Option<Arc<Line>> {
         let mut lines = self.lines();
-        if !lines.contains_key(key) && lines.len() >= most {
-            let idle = lines.values().filter_map(|line| {
+        if !lines.open.contains_key(key) && lines.open.len() + lines.closing >= most {
+            let idle = lines.open.values().filter_map(|line| {
                 let Usage { calls, since } = *line.usage();
-                (calls == 0).then(|| (since, line.key.clone()))
+                (calls == 0).then(|| (since, line.clone()))
             });
-            let oldest = idle.min_by_key(|(since, _)| *since)?.1;
-            if let Some(line) = lines.remove(&oldest) {
-                line.closed.cancel();
+            if let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) {
+                Self::remove(&mut lines, &oldest);
             }
+            // Its place is free once it has gone.
+            return None;
         }
-        let line = match lines.entry(key.clone()) {
+        let line = match lines.open.entry(key.clone()) {
             Entry::Occupied(entry) => entry.get().clone(),
             Entry::Vacant(entry) => {
                 let line = entry.insert(Arc::new(Line::new(key.clone()))).clone();
@@ -173,14 +188,21 @@ impl Asking {
     /// Takes a connection out, so that the next call opens another one.
     fn discard(&self, line: &Arc<Line>) {
         Self::remove(&mut self.lines(), line);
-        self.freed.notify_one();
+        self.freed.notify_waiters();
     }
 
-    fn remove(lines: &mut HashMap<Key, Arc<Line>>, line: &Arc<Line>) {
-        if lines.get(&line.key).is_some_and(|known| Arc::ptr_eq(known, line)) {
-            lines.remove(&line.key);
+    fn remove(lines: &mut Lines, line: &Arc<Line>) {
+        if lines.open.get(&line.key).is_some_and(|known| Arc::ptr_eq(known, line)) {
+            lines.open.remove(&line.key);
+            lines.closing += 1;
         }
         line.closed.cancel();
+    }
+
+    /// A connection that was taken out has gone.
+    fn is_gone(&self) {
+        self.lines().closing -= 1;
+        self.freed.notify_waiters();
     }
 
     /// Opens a connection, keeps it as long as it is used, and closes it.
@@ -193,27 +215,37 @@ impl Asking {
                 let kind = failed.and_then(Result::err).unwrap_or(over);
                 self.discard(&line);
                 line.opening.send_replace(Opening::Failed(kind));
+                self.is_gone();
                 return;
             }
         };
         let (opened, is_open) = oneshot::channel();
-        let mut listening = pin!(listen(&peer, opened));
-        tokio::select! {
-            () = listening.as_mut() => {}
-            _ = timeout(STREAM, is_open) => {}
-        }
-        line.opening.send_replace(Opening::Open(peer.clone()));
-        tokio::select! {
-            () = self.shutdown.cancelled() => {}
-            () = line.closed.cancelled() => {}
-            () = peer.gone() => {}
-            () = self.idle(&line) => {}
-            () = listening => {}
+        {
+            let mut listening = pin!(listen(&peer, opened));
+            tokio::select! {
+                () = listening.as_mut() => {}
+                _ = timeout(STREAM, is_open) => {}
+            }
+            line.opening.send_replace(Opening::Open(peer.clone()));
+            tokio::select! {
+                () = self.shutdown.cancelled() => {}
+                () = line.closed.cancelled() => {}
+                () = peer.gone() => {}
+                () = self.idle(&line) => {}
+                () = listening => {}
+            }
         }
         self.discard(&line);
         debug!(upstream = %self.upstream.id, "asking connection closed");
-        // Calls that still run on it end with it.
         let _ = timeout(FAREWELL, peer.close()).await;
+        // A child that is being ended still counts: one more is what there may be.
+        let ended = peer.ended();
+        line.opening.send_replace(Opening::Failed(Kind::SessionLost));
+        drop(peer);
+        if let Some(ended) = ended {
+            let _ = timeout(ENDING, ended.cancelled()).await;
+        }
+        self.is_gone();
     }
 
     /// Waits until nobody has used a connection for long, and takes it out.
@@ -230,7 +262,7 @@ impl Asking {
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<Key, Arc<Line>>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -294,7 +326,7 @@ impl Drop for Used {
         usage.calls -= 1;
         usage.since = Instant::now();
         drop(usage);
-        self.asking.freed.notify_one();
+        self.asking.freed.notify_waiters();
     }
 }
 

@@ -69,7 +69,8 @@ impl Place {
         }
     }
 
-    fn give_up(&self) {
+    /// Gives the place back; it is taken again before the call goes on.
+    pub fn give_up(&self) {
         self.held().permit = None;
     }
 

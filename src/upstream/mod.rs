@@ -20,9 +20,10 @@ pub mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -49,6 +50,10 @@ pub struct Upstream {
     /// Absent if the upstream can never be reached as it is configured.
     asking: Option<Arc<Asking>>,
 }
+
+/// How long a call waits for a connection on which it may be asked while others are at it; then it goes
+/// on without being asked, since a user may think for minutes.
+const TURN: Duration = Duration::from_secs(2);
 
 impl Upstream {
     /// Starts the driver of the upstream at `index` and returns its handle.
@@ -128,7 +133,7 @@ impl Upstream {
         &self,
         caller: &Caller,
         outgoing: &Outgoing,
-        asides: Option<Asides>,
+        mut asides: Option<Asides>,
         place: &Place,
     ) -> Result<Document, Kind> {
         let peer = self.connected().await?;
@@ -137,16 +142,23 @@ impl Upstream {
             && !outgoing.asks.is_none()
         {
             let lease = async || {
-                let lease = asking.lease(caller, outgoing.asks, &peer).await;
-                lease.map_err(unreachable_because)
+                let lease = timeout(TURN, asking.lease(caller, outgoing.asks, &peer)).await;
+                lease.ok().transpose().map_err(unreachable_because)
             };
-            let first = lease().await?;
-            place.take().await;
-            match first.peer.perform(outgoing, asides.clone()).await {
-                Err(Kind::SessionLost) => first.lost(),
-                answer => return answer,
+            if let Some(first) = lease().await? {
+                place.take().await;
+                match first.peer.perform(outgoing, asides.clone()).await {
+                    Err(Kind::SessionLost) => first.lost(),
+                    answer => return answer,
+                }
+                place.give_up();
+                if let Some(second) = lease().await? {
+                    place.take().await;
+                    return second.peer.perform(outgoing, asides).await;
+                }
             }
-            return lease().await?.peer.perform(outgoing, asides).await;
+            // Another user thinks: this one is served, if nothing needs to be asked.
+            asides = asides.map(Asides::without_questions);
         }
         place.take().await;
         match peer.perform(outgoing, asides.clone()).await {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::asides::Asides;
 use super::handshake::{Ask, Conversation};
@@ -177,9 +178,20 @@ impl Peer {
         matches!(self, Peer::Remote(peer) if peer.wire.is_shared())
     }
 
-    /// Whether a call that nobody waits for any more might still ask.
+    /// Whether a call that nobody waits for any more might still ask, and nobody could tell.
     pub fn has_orphans(&self) -> bool {
-        matches!(self, Peer::Remote(peer) if peer.wire.mailbox().has_orphans())
+        matches!(self, Peer::Remote(peer) if {
+            let mailbox = peer.wire.mailbox();
+            mailbox.has_orphans() && (self.mixes_questions() || mailbox.asks_beside())
+        })
+    }
+
+    /// Waits until nothing of it is left, once it was dropped.
+    pub fn ended(&self) -> Option<CancellationToken> {
+        match self {
+            Peer::Library(_) => None,
+            Peer::Remote(peer) => peer.wire.ended(),
+        }
     }
 
     /// What it is spoken with over, where it is spoken with.

@@ -29,6 +29,8 @@ pub struct Child {
     mailbox: Arc<Mailbox>,
     /// Cancelled when the child is gone.
     gone: CancellationToken,
+    /// Cancelled when nothing of it is left.
+    ended: CancellationToken,
     _end: DropGuard,
 }
 
@@ -58,7 +60,11 @@ impl Child {
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
-        let path = std::env::var_os("PATH");
+        let own = stdio.env.iter().find(|(name, _)| name == "PATH");
+        let path = match own {
+            Some((_, path)) => Some(path.expose().into()),
+            None => std::env::var_os("PATH"),
+        };
         // Its supervisor would start well, and fail where nobody tells why.
         let found = which::which_in(&stdio.program, path, &stdio.cwd);
         found.map_err(|error| failed(error.to_string()))?;
@@ -74,6 +80,8 @@ impl Child {
             tasks: tasks.clone(),
             max_message: settings.max_message,
         };
+        let ended = CancellationToken::new();
+        let nothing_left = ended.clone().drop_guard();
         let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
         let cleared = mailbox.clone();
         tasks.spawn(async move {
@@ -92,8 +100,9 @@ impl Child {
             done.cancel();
             cleared.close();
             end_process(process).await;
+            drop(nothing_left);
         });
-        Ok(Self { outgoing, mailbox, gone, _end: end.drop_guard() })
+        Ok(Self { outgoing, mailbox, gone, ended, _end: end.drop_guard() })
     }
 
     /// Sends a request and waits for the answer to `id`.
@@ -111,6 +120,11 @@ impl Child {
     /// Who waits for what on its output.
     pub fn mailbox(&self) -> &Arc<Mailbox> {
         &self.mailbox
+    }
+
+    /// Cancelled when nothing of the child is left.
+    pub fn ended(&self) -> CancellationToken {
+        self.ended.clone()
     }
 
     /// Waits until the child is gone.

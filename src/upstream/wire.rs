@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
+use tokio_util::sync::CancellationToken;
 
 use super::answer;
 use super::asides::{Asides, Mailbox};
@@ -141,6 +142,14 @@ impl Wire {
             Wire::Http { .. } => std::future::pending().await,
             Wire::Sse(line) => line.gone().await,
             Wire::Stdio(child) => child.gone().await,
+        }
+    }
+
+    /// Cancelled when nothing of the upstream's process is left, where there is one.
+    pub fn ended(&self) -> Option<CancellationToken> {
+        match self {
+            Wire::Stdio(child) => Some(child.ended()),
+            Wire::Http { .. } | Wire::Sse(_) => None,
         }
     }
 

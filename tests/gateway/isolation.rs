@@ -35,7 +35,8 @@ impl Layer {
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let router =
             Arc::new(Router::start(&config, Arc::new(Everything), sealer.clone(), &tasks, &stop));
-        let sessions = Sessions::new(&config, Gate::new(&config), router, sealer, tasks, stop);
+        let sessions =
+            Sessions::new(&config, Gate::new(&config), router, sealer, tasks, (stop.clone(), stop));
         Self { sessions: Arc::new(sessions) }
     }
 

@@ -263,7 +263,7 @@ async fn questions_without_end_are_ended() {
     let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
     let (asked, answer) = legacy.get_answering(get(), |_| blue()).await;
     assert_eq!(asked.len(), 8);
-    assert_eq!(text(&answer)[8]["code"], -32603, "the ninth is refused to the upstream");
+    assert_eq!(answer["error"]["data"]["reason"], "question_unanswered");
 
     let upstream = Upstream::modern_asker(many()).await;
     let gateway = before(&upstream, "").await;
@@ -609,4 +609,48 @@ async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
     assert_eq!(sent.hear().await, done);
     other.ask("ping", json!({})).await;
     assert!(other.heard_nothing(), "nobody else hears of it");
+}
+
+#[tokio::test]
+async fn what_asks_beside_its_answers_is_understood_by_modern_clients_too() {
+    use crate::support::Live;
+    use std::sync::{Arc, Mutex};
+    let get_stream: Arc<Mutex<Option<Live>>> = Arc::default();
+    let open: Arc<Mutex<Option<(Live, Value)>>> = Arc::default();
+    let upstream = Upstream::start(move |asked| {
+        let stream = &mut *get_stream.lock().unwrap();
+        match (asked.http_method.as_str(), asked.method()) {
+            ("GET", _) => {
+                let (live, play) = Live::new();
+                *stream = Some(live);
+                play
+            }
+            ("POST", "prompts/get") => {
+                let (live, play) = Live::new();
+                *open.lock().unwrap() = Some((live, asked.message["id"].clone()));
+                let (method, params) = form("Which colour?");
+                let question =
+                    json!({"jsonrpc": "2.0", "id": "q", "method": method, "params": params});
+                stream.as_ref().expect("it listens before it calls").say(&question);
+                play
+            }
+            ("POST", "") => {
+                if let Some((live, id)) = open.lock().unwrap().take() {
+                    let said = asked.message.get("result").unwrap_or(&asked.message["error"]);
+                    let content = json!({"type": "text", "text": json!([said]).to_string()});
+                    live.say(&json!({"jsonrpc": "2.0", "id": id,
+                        "result": {"messages": [{"role": "user", "content": content}]}}));
+                }
+                Play::Http(202, vec![], vec![])
+            }
+            _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
+        }
+    })
+    .await;
+    let gateway = before(&upstream, "").await;
+    let mut modern = party(&gateway, Manner::Modern, FORM).await;
+    for _ in 0..2 {
+        let (asked, answer) = modern.get_answering(get(), |_| blue()).await;
+        assert_eq!((asked.len(), text(&answer)), (1, json!([blue()])));
+    }
 }

@@ -229,3 +229,58 @@ async fn x1_at_drain_every_kind_of_stream_ends_in_its_way() {
     };
     timeout(PATIENCE, async { tokio::join!(draining, ends) }).await.expect("it ends");
 }
+
+#[tokio::test]
+async fn w19_no_answer_is_lost_at_the_end_of_the_input() {
+    let upstream = Upstream::modern(|asked| {
+        (asked.method() == "prompts/get")
+            .then(|| asked.content(json!({"type": "text", "text": "x".repeat(200_000)})))
+    })
+    .await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    let (stream, serving) = gateway.stdio_task();
+    let (output, mut input) = tokio::io::split(stream);
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
+    let mut messages = format!("{}\n", request(0, "initialize", params));
+    for id in 1..=20 {
+        messages += &format!("{}\n", request(id, "prompts/get", json!({"name": "up__p"})));
+    }
+    let writing = async {
+        input.write_all(messages.as_bytes()).await.unwrap();
+        input.shutdown().await.unwrap();
+    };
+    let reading = async {
+        let mut lines = BufReader::new(output).lines();
+        let mut ids = Vec::new();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            let message: Value = serde_json::from_str(&line).expect("a whole message");
+            ids.push(message["id"].as_u64().unwrap());
+        }
+        ids.sort_unstable();
+        ids
+    };
+    let (ids, ()) = timeout(PATIENCE, async { tokio::join!(reading, writing) }).await.unwrap();
+    assert_eq!(ids, (0..=20).collect::<Vec<_>>());
+    timeout(PATIENCE, serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn x1_a_question_that_cannot_be_answered_any_more_does_not_hold_up_the_end() {
+    use crate::support::asker::form;
+    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    let toml = "[server.limits]\npre_drain = \"0s\"\n".to_owned() + &upstream.patient_table("up");
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client().legacy_with("2025-11-25", json!({"elicitation": {}})).await;
+    let body = request(7, "prompts/get", json!({"name": "up__p"})).to_string();
+    let mut stream = client.stream("POST", &[JSON, EVENTS], body.as_bytes()).await;
+    assert_eq!(stream.event().await.unwrap().json()["method"], "elicitation/create");
+    let ending = async {
+        let taken_back = stream.event().await.expect("a message").json();
+        let answer = match taken_back.get("id") {
+            Some(_) => taken_back,
+            None => stream.event().await.expect("an answer").json(),
+        };
+        assert_eq!(answer["id"], 7);
+    };
+    timeout(PATIENCE, async { tokio::join!(gateway.drain(), ending) }).await.expect("it ends");
+}

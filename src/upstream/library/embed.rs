@@ -112,10 +112,10 @@ mod tests {
         fs::write(folder.path().join("dot.png"), b"\x89PNG").unwrap();
         fs::write(folder.path().join("raw.bin"), b"\xff\x00").unwrap();
         let content = |name| content(folder.path(), "lib", name, 100).unwrap();
-        assert_eq!(
-            content("a b/guide.md"),
-            r##"{"resource":{"mimeType":"text/markdown","text":"# Hi","uri":"promptgate://lib/a%20b/guide.md"},"type":"resource"}"##
-        );
+        let guide: serde_json::Value = serde_json::from_str(&content("a b/guide.md")).unwrap();
+        let uri = "promptgate://lib/a%20b/guide.md";
+        let resource = serde_json::json!({"mimeType": "text/markdown", "text": "# Hi", "uri": uri});
+        assert_eq!(guide, serde_json::json!({"type": "resource", "resource": resource}));
         assert!(content("dot.png").contains(r#""data":"iVBORw==""#));
         assert!(content("raw.bin").contains(r#""blob":"/wA=""#));
     }
