@@ -1,6 +1,6 @@
 //! How much is being worked on at once, over all clients and transports.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -8,11 +8,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
+use crate::session::CallPlace;
 
 /// Places that run out: whoever finds none is refused early and asked to come back.
 pub struct Load {
     /// One permit for each request that is being worked on.
     calls: Arc<Semaphore>,
+    /// One permit for each of those whose users think.
+    thinking: Arc<Semaphore>,
     /// One permit for each KiB of their bodies.
     kibibytes: Arc<Semaphore>,
     /// One permit for each open stream of notices.
@@ -20,6 +23,24 @@ pub struct Load {
     streams_per_caller: usize,
     /// How many each caller has open; entries only of those that have one.
     streams_of: Arc<DashMap<Caller, usize>>,
+}
+
+/// A call that runs, or whose user thinks.
+struct Running {
+    thinking: Arc<Semaphore>,
+    /// Of the one or of the other.
+    permit: Mutex<OwnedSemaphorePermit>,
+}
+
+impl CallPlace for Running {
+    fn think(&self) -> bool {
+        let mut permit = self.permit.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if Arc::ptr_eq(permit.semaphore(), &self.thinking) {
+            return true;
+        }
+        let thinking = self.thinking.clone().try_acquire_owned();
+        thinking.map(|thinking| *permit = thinking).is_ok()
+    }
 }
 
 /// A place among the open streams.
@@ -38,6 +59,8 @@ impl Load {
     pub fn new(limits: &Limits) -> Self {
         Self {
             calls: Arc::new(Semaphore::new(limits.in_flight)),
+            // As many again: their calls do nothing, but are kept.
+            thinking: Arc::new(Semaphore::new(limits.in_flight)),
             kibibytes: Arc::new(Semaphore::new(limits.in_flight_bytes / 1024)),
             streams: Arc::new(Semaphore::new(limits.streams)),
             streams_per_caller: limits.streams_per_caller,
@@ -46,9 +69,10 @@ impl Load {
     }
 
     /// A place among the calls that run.
-    pub fn call(&self) -> Result<Arc<OwnedSemaphorePermit>, TransportFault> {
-        let place = self.calls.clone().try_acquire_owned();
-        place.map(Arc::new).map_err(|_| TransportFault::Overloaded)
+    pub fn call(&self) -> Result<Arc<dyn CallPlace>, TransportFault> {
+        let permit = self.calls.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| TransportFault::Overloaded)?;
+        Ok(Arc::new(Running { thinking: self.thinking.clone(), permit: Mutex::new(permit) }))
     }
 
     /// Room for a message of this many bytes.

@@ -19,7 +19,6 @@ mod visits;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -135,9 +134,15 @@ pub struct Refusal {
 /// What a call holds as long as it runs: its places among all that run.
 #[derive(Clone)]
 pub struct Slot {
-    pub call: Arc<OwnedSemaphorePermit>,
+    pub call: Arc<dyn CallPlace>,
     /// Of the message that asked for it.
     pub room: Arc<dyn Send + Sync>,
+}
+
+/// A place among the calls that run.
+pub trait CallPlace: Send + Sync {
+    /// A user is going to think: the place goes to others. Not if too many think already.
+    fn think(&self) -> bool;
 }
 
 /// How a call ended.

@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::teller::Teller;
-use super::{Ending, Pending, Sessions, Slot};
+use super::{CallPlace, Ending, Pending, Sessions, Slot};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::router::line::Line;
 
@@ -27,8 +27,10 @@ impl Sessions {
         let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
         let tasks = self.tasks.clone();
         let task = tasks.spawn(async move {
-            let _slot = slot;
-            self.run(pending, told, now_secs).await
+            let Slot { call, room } = slot;
+            let ending = self.run(pending, told, &*call, now_secs).await;
+            drop(room);
+            ending
         });
         let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
         async move {
@@ -38,7 +40,13 @@ impl Sessions {
         }
     }
 
-    async fn run(&self, pending: Pending, told: mpsc::Sender<String>, now_secs: u64) -> Ending {
+    async fn run(
+        &self,
+        pending: Pending,
+        told: mpsc::Sender<String>,
+        place: &dyn CallPlace,
+        now_secs: u64,
+    ) -> Ending {
         let Pending { dialect, call, nonce, running, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
         let (line, mut news) = Line::new();
@@ -53,7 +61,7 @@ impl Sessions {
                 None => std::future::pending().await,
             }
         };
-        let mut teller = Teller::new(self, dialect, told, nonce, progress_token);
+        let mut teller = Teller::new(self, dialect, told, place, nonce, progress_token);
         let ending = tokio::select! {
             biased;
             () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),

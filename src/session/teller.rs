@@ -3,11 +3,11 @@
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Sessions;
 use super::dialect::Dialect;
 use super::questions::{AskedQuestion, Questions};
 use super::token::Nonce;
 use super::visits::Visits;
+use super::{CallPlace, Sessions};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::router::line::News;
@@ -17,6 +17,7 @@ use crate::upstream::asides::PageDone;
 pub(super) struct Teller<'a> {
     dialect: Dialect,
     told: mpsc::Sender<String>,
+    place: &'a dyn CallPlace,
     nonce: Nonce,
     progress_token: Option<Id>,
     /// The last that was told: it must increase with each notification (2025-11-25, progress).
@@ -32,12 +33,14 @@ impl<'a> Teller<'a> {
         sessions: &'a Sessions,
         dialect: Dialect,
         told: mpsc::Sender<String>,
+        place: &'a dyn CallPlace,
         nonce: Option<Nonce>,
         progress_token: Option<Id>,
     ) -> Self {
         Self {
             dialect,
             told,
+            place,
             nonce: nonce.unwrap_or_default(),
             progress_token,
             progress: f64::NEG_INFINITY,
@@ -98,6 +101,8 @@ impl<'a> Teller<'a> {
             }
             // Nobody waits for the answer any more.
             News::Question { answer, .. } if answer.is_closed() => None,
+            // Too many users think: whoever asks hears that nobody answers.
+            News::Question { .. } if !self.place.think() => None,
             News::Question { question, asker, answer } => {
                 if let Some(id) = question.page_id() {
                     let upstream = asker.upstream.as_str().into();

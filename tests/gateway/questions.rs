@@ -572,9 +572,17 @@ async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
     let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
     let toml = format!("[server.limits]\nin_flight = 1\n{}", upstream.patient_table("up"));
     let gateway = Gateway::start(&toml).await;
-    let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
-    let (_, answer) = legacy.get_answering(get(), |_| blue()).await;
-    assert_eq!(text(&answer), json!([blue()]));
+    let client =
+        gateway.client().legacy_with("2025-11-25", serde_json::from_str(FORM).unwrap()).await;
+    let body = crate::support::client::request(7, "prompts/get", get()).to_string();
+    let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
+    let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
+    let question = thinking.event().await.unwrap().json();
+    // Who thinks takes nobody's place, and is heard.
+    gateway.client().ask("prompts/list", json!({})).await;
+    let said = json!({"jsonrpc": "2.0", "id": question["id"], "result": blue()});
+    assert_eq!(client.post(&said).await.status, 202);
+    assert_eq!(text(&thinking.event().await.unwrap().json()), json!([blue()]));
 }
 
 #[tokio::test]
