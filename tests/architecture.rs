@@ -164,7 +164,7 @@ fn permitted_is_constructed_only_in_policy() {
     let allowed = ["policy/"];
     assert_eq!(found_outside(&sources, "Permitted::new(", &allowed), Vec::<&str>::new());
     let definition = sources.iter().find(|s| s.path == "policy/permitted.rs").unwrap();
-    assert!(definition.code.contains("pub struct Permitted<T>(T);"), "its field is private");
+    assert!(definition.code.contains("    value: T,\n"), "its fields are private");
     assert!(definition.code.contains("pub(super) fn new("), "its constructor is policy's own");
 }
 

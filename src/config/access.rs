@@ -39,6 +39,11 @@ pub fn action(method: Method) -> &'static str {
     }
 }
 
+/// The method of an action's name.
+pub(super) fn action_of(name: &str) -> Option<Method> {
+    Method::ALL.into_iter().find(|method| action(*method) == name)
+}
+
 /// Nothing where there are neither rules nor a file: everything is allowed then. `knows_callers` is
 /// whether callers can prove who they are.
 pub(super) fn read(

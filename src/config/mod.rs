@@ -5,6 +5,7 @@ mod access;
 mod auth;
 pub mod error;
 pub mod raw;
+mod limits;
 mod reader;
 pub mod secret;
 mod server;
@@ -18,6 +19,7 @@ use std::time::Duration;
 pub use access::{Access, SCHEMA, action};
 pub use auth::{ApiKey, Auth, Identity};
 pub use error::{ConfigError, Mistake, Origin};
+pub use limits::{Limit, Per};
 pub use secret::Secret;
 pub use server::{Limits, Server};
 pub use upstream::{Http, Settings, Stdio, Transport, Upstream};
@@ -33,6 +35,7 @@ pub struct Config {
     pub auth: Auth,
     /// Absent: everything is allowed.
     pub access: Option<Access>,
+    pub limits: Vec<Limit>,
     pub naming: Naming,
     pub listing: Listing,
     /// In the order of their ids.
@@ -133,6 +136,7 @@ impl Config {
         let config = Self {
             auth,
             access,
+            limits: limits::read_all(&mut root),
             listing: listing(root.section("listing")),
             views: views::read_all(&mut root, &server, &upstreams),
             server,
@@ -140,7 +144,7 @@ impl Config {
             telemetry: telemetry(root.section("telemetry")),
             naming,
         };
-        root.not_yet(&["admin", "limits", "audit", "cluster"]);
+        root.not_yet(&["admin", "audit", "cluster"]);
         root.finish();
         context.mistakes.into_result(file)?;
         Ok(config)

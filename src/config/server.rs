@@ -23,6 +23,8 @@ pub struct Server {
     pub allowed_hosts: Vec<String>,
     /// Beside loopback origins, as browsers send them.
     pub allowed_origins: Vec<String>,
+    /// Whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpAddr>,
     /// Absent: tokens live as long as the process.
     pub seal_keys: Option<SealKeys>,
     pub instructions: Option<String>,
@@ -135,6 +137,7 @@ pub(super) fn read(mut section: Section<'_>, auth: &Auth) -> Server {
             .flatten(),
         allowed_hosts: hosts(&mut section),
         allowed_origins: origins(&mut section),
+        trusted_proxies: proxies(&mut section),
         seal_keys: seal_keys(&mut section),
         instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
         name: section.text("name", "promptgate"),
@@ -143,7 +146,7 @@ pub(super) fn read(mut section: Section<'_>, auth: &Auth) -> Server {
     if server.sse_path.as_ref() == Some(&server.path) {
         section.mistake("sse_path", "must be another path than server.path");
     }
-    section.not_yet(&["trusted_proxies", "tls"]);
+    section.not_yet(&["tls"]);
     section.finish();
     server
 }
@@ -247,6 +250,17 @@ fn origins(section: &mut Section<'_>) -> Vec<String> {
         }
     }
     origins
+}
+
+fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
+    let mut proxies = Vec::new();
+    for text in section.texts("trusted_proxies") {
+        match text.parse() {
+            Ok(address) => proxies.push(address),
+            Err(_) => section.mistake("trusted_proxies", format!("{text:?} is no IP address")),
+        }
+    }
+    proxies
 }
 
 fn seal_keys(section: &mut Section<'_>) -> Option<SealKeys> {

@@ -1,5 +1,7 @@
 //! What is asked, free of wire form: the one thing that policy and router see.
 
+use std::net::IpAddr;
+
 use super::caller::Caller;
 use super::document::Document;
 use super::fault::{Fault, RequestFault};
@@ -15,6 +17,8 @@ pub struct Call {
     pub caller: Caller,
     /// Path of the endpoint that was asked.
     pub endpoint: String,
+    /// Where it comes from, where that is an address.
+    pub address: Option<IpAddr>,
     pub client: Client,
     pub along: Along,
     pub request: Request,

@@ -1,5 +1,7 @@
 //! Errors that know whose fault they are. `downstream::respond` alone turns them into wire form.
 
+use std::time::Duration;
+
 use super::json::JsonError;
 use super::jsonrpc::FrameError;
 
@@ -49,6 +51,12 @@ pub enum TransportFault {
     SessionUnknown,
     #[error("too many requests at once; try again later")]
     Overloaded,
+    #[error("rate limited by {limit:?}; try again later")]
+    RateLimited {
+        /// Name of the limit.
+        limit: String,
+        retry_after: Duration,
+    },
     #[error("the caller has too many streams open (server.limits.streams_per_caller)")]
     TooManyStreams,
 }

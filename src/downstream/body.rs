@@ -1,5 +1,7 @@
 //! Reading a request: its media types, and its body within size and time.
 
+use std::net::IpAddr;
+
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName};
 use http_body_util::BodyExt;
@@ -77,6 +79,27 @@ pub fn read_credentials(headers: &HeaderMap) -> Credentials<'_> {
     };
     let api_key = given(HeaderName::from_static("x-api-key"));
     Credentials { authorization: given(AUTHORIZATION), api_key }
+}
+
+/// Where a request comes from: the other end of its connection, or, behind proxies that are trusted, the
+/// last address in `X-Forwarded-For` that is none of theirs.
+pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
+    if !trusted.contains(&peer) {
+        return peer;
+    }
+    let values = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+    let hops: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
+    let mut client = peer;
+    for hop in hops.into_iter().rev() {
+        let Ok(address) = hop.parse::<IpAddr>().map(|address| address.to_canonical()) else {
+            return client;
+        };
+        client = address;
+        if !trusted.contains(&address) {
+            return client;
+        }
+    }
+    client
 }
 
 /// Reads a body to its end, at most `body_size` bytes within `body`, as long as there is room for it.
@@ -168,6 +191,23 @@ mod tests {
         assert_eq!(accept(&["application/json"]), Ok(Accepts::JsonOnly));
         assert_eq!(accept(&["text/event-stream"]), Ok(Accepts::StreamOnly));
         assert_eq!(accept(&["text/html"]), Err(TransportFault::NotAcceptable));
+    }
+
+    #[test]
+    fn a13_a_forwarded_address_counts_only_behind_trusted_proxies() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let forwarded =
+            with(HeaderName::from_static("x-forwarded-for"), &["6.6.6.6, 1.2.3.4", "10.0.0.2"]);
+        let client = |peer: &str, trusted: &[&str]| {
+            let trusted: Vec<_> = trusted.iter().map(|text| ip(text)).collect();
+            client_address(ip(peer), &forwarded, &trusted).to_string()
+        };
+        assert_eq!(client("10.0.0.1", &[]), "10.0.0.1", "nobody is trusted");
+        assert_eq!(client("10.0.0.1", &["10.0.0.2"]), "10.0.0.1");
+        assert_eq!(client("10.0.0.1", &["10.0.0.1"]), "10.0.0.2");
+        assert_eq!(client("10.0.0.1", &["10.0.0.1", "10.0.0.2"]), "1.2.3.4");
+        let odd = with(HeaderName::from_static("x-forwarded-for"), &["1.2.3.4, unknown"]);
+        assert_eq!(client_address(ip("10.0.0.1"), &odd, &[ip("10.0.0.1")]), ip("10.0.0.1"));
     }
 
     #[test]

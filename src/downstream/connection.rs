@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,6 +31,7 @@ use crate::config::Limits;
 /// Why the connection ended early; of interest to a log at most.
 pub async fn serve<S>(
     stream: S,
+    peer: IpAddr,
     endpoint: Arc<Endpoint>,
     limits: &Limits,
     tasks: TaskTracker,
@@ -52,7 +54,7 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         let (endpoint, busy) = (endpoint.clone(), phase.begin());
         async move {
-            let response: Response<Body> = endpoint.serve(request).await;
+            let response: Response<Body> = endpoint.serve(request, peer).await;
             Ok::<_, Infallible>(response.map(|body| Sending { body, _busy: busy }))
         }
     });

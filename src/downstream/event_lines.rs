@@ -1,6 +1,7 @@
 //! HTTP+SSE (2024-11-05): a GET opens the one stream on which everything goes down, and names in its
 //! first event where messages are to be posted.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,11 +83,12 @@ impl EventLines {
     }
 
     /// Opens a stream.
-    pub fn open(&self, caller: Caller) -> Result<Response<Body>, TransportFault> {
+    pub fn open(&self, caller: Caller, address: IpAddr) -> Result<Response<Body>, TransportFault> {
         let place = self.load.stream(&caller)?;
         let id = random::<16>().iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
+        let (sessions, address) = (self.sessions.clone(), Some(address));
         let kind = ConnectionKind::Sse;
-        let connection = Connection::new(self.sessions.clone(), caller, &self.endpoint, kind);
+        let connection = Connection::new(sessions, caller, &self.endpoint, address, kind);
         let (line, outgoing) = Line::new(connection, self.load.clone(), self.patience);
         let endpoint = format!("{}?{SESSION}={id}", self.path);
         let event_line = EventLine {

@@ -1,5 +1,6 @@
 //! Streamable HTTP: one endpoint for all revisions.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderName, Method, Request, Response, StatusCode};
@@ -28,6 +29,7 @@ pub struct Endpoint {
     /// Of the main endpoint and of the views.
     paths: Vec<String>,
     limits: Limits,
+    trusted_proxies: Vec<IpAddr>,
     load: Arc<Load>,
     /// The older transport, if it is served.
     event_lines: Option<EventLines>,
@@ -44,11 +46,12 @@ impl Endpoint {
         let event_lines = server.sse_path.as_ref().map(|sse_path| {
             EventLines::new(sse_path, &path, &limits, sessions.clone(), load.clone(), drain)
         });
-        Self { sessions, guard: Guard::new(server), paths, limits, load, event_lines }
+        let (guard, trusted_proxies) = (Guard::new(server), server.trusted_proxies.clone());
+        Self { sessions, guard, paths, limits, trusted_proxies, load, event_lines }
     }
 
-    /// Answers one request, whatever it is.
-    pub async fn serve(&self, request: Request<Incoming>) -> Response<Body> {
+    /// Answers one request, whatever it is, of whoever is at the other end of the connection.
+    pub async fn serve(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
         let path = request.uri().path();
         let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
         let refuse = |fault: TransportFault| {
@@ -68,9 +71,12 @@ impl Endpoint {
             }
             return response;
         }
-        let caller = self.sessions.authenticate(&body::read_credentials(request.headers()));
+        let address = body::client_address(peer, request.headers(), &self.trusted_proxies);
+        let credentials = body::read_credentials(request.headers());
+        let caller = self.sessions.check_address(address);
+        let caller = caller.and_then(|()| self.sessions.authenticate(&credentials));
         let answered = match caller {
-            Ok(caller) => self.dispatch(request, dialect, caller).await,
+            Ok(caller) => self.dispatch(request, dialect, Sender { caller, address }).await,
             Err(fault) => Err(fault.into()),
         };
         let mut response = answered.unwrap_or_else(|refused| match refused {
@@ -88,7 +94,7 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
         guess: Dialect,
-        caller: Caller,
+        sender: Sender,
     ) -> Result<Response<Body>, Refused> {
         if request.uri().path().len() > self.limits.uri_length
             || request.uri().query().is_some_and(|q| q.len() > self.limits.uri_length)
@@ -97,22 +103,27 @@ impl Endpoint {
         }
         if let Some(lines) = self.event_lines.as_ref().filter(|l| l.path() == request.uri().path())
         {
-            return self.event_line(request, lines, caller).await;
+            return self.event_line(request, lines, sender).await;
         }
         let path = self.paths.iter().find(|path| path.as_str() == request.uri().path());
         let path = path.ok_or(TransportFault::NotFound)?;
         match *request.method() {
-            Method::POST => self.post(request, path, guess, caller).await,
+            Method::POST => self.post(request, path, guess, sender).await,
             Method::GET => {
                 let headers = body::read_headers(request.headers());
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
-                let notices =
-                    self.sessions.open_stream(&headers, last_event, &caller, path, now_secs())?;
-                self.notices(notices, body::read_accept(request.headers())?, &caller)
+                let notices = self.sessions.open_stream(
+                    &headers,
+                    last_event,
+                    &sender.caller,
+                    path,
+                    now_secs(),
+                )?;
+                self.notices(notices, body::read_accept(request.headers())?, &sender.caller)
             }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
-                self.sessions.end(&headers, &caller, path, now_secs())?;
+                self.sessions.end(&headers, &sender.caller, path, now_secs())?;
                 Ok(respond::plain(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
@@ -124,8 +135,9 @@ impl Endpoint {
         request: Request<Incoming>,
         path: &str,
         guess: Dialect,
-        caller: Caller,
+        sender: Sender,
     ) -> Result<Response<Body>, Refused> {
+        let Sender { caller, address } = sender;
         body::check_media_type(request.headers())?;
         let accepts = body::read_accept(request.headers())?;
         let (head, incoming) = request.into_parts();
@@ -136,6 +148,7 @@ impl Endpoint {
             via: Via::Http(&headers),
             caller: &caller,
             endpoint: path,
+            address: Some(address),
             now_secs: now_secs(),
             guess,
             streams: accepts != Accepts::JsonOnly,
@@ -184,12 +197,13 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
         lines: &EventLines,
-        caller: Caller,
+        sender: Sender,
     ) -> Result<Response<Body>, Refused> {
+        let Sender { caller, address } = sender;
         match *request.method() {
             Method::GET => match body::read_accept(request.headers())? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
-                _ => Ok(lines.open(caller)?),
+                _ => Ok(lines.open(caller, address)?),
             },
             Method::POST => {
                 body::check_media_type(request.headers())?;
@@ -250,6 +264,12 @@ impl Endpoint {
         let place = self.load.stream(caller)?;
         Ok(respond::events(EventStream::notices(notices, place, self.limits.keep_alive)))
     }
+}
+
+/// Who sends a request, and from where.
+struct Sender {
+    caller: Caller,
+    address: IpAddr,
 }
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");

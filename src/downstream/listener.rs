@@ -52,8 +52,16 @@ impl Listener {
             let (endpoint, limits) = (self.endpoint.clone(), self.limits.clone());
             let (tasks, drain) = (connections.clone(), drain.clone());
             let serving = async move {
-                if let Err(error) = connection::serve(stream, endpoint, &limits, tasks, drain).await
-                {
+                let served = connection::serve(
+                    stream,
+                    peer.ip().to_canonical(),
+                    endpoint,
+                    &limits,
+                    tasks,
+                    drain,
+                )
+                .await;
+                if let Err(error) = served {
                     debug!(%error, "connection ended early");
                 }
                 drop(slot);

@@ -91,6 +91,10 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
         Fault::Transport(TransportFault::MethodNotAllowed { allow }) => {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
+        Fault::Transport(TransportFault::RateLimited { retry_after, .. }) => {
+            let seconds = retry_after.as_millis().div_ceil(1000);
+            headers.insert(RETRY_AFTER, HeaderValue::from(u64::try_from(seconds).unwrap_or(1)));
+        }
         Fault::Transport(TransportFault::Unauthorized { .. }) => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -128,7 +132,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
             T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
             T::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            T::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
+            T::TooManyStreams | T::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
         },
         Fault::Request(request) => match request {
             R::MethodNotFound if dialect.takes_status_of_errors() => StatusCode::NOT_FOUND,
@@ -160,7 +164,11 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
 fn code(fault: &Fault) -> i64 {
     use RequestFault as R;
     match fault {
-        Fault::Transport(TransportFault::Overloaded | TransportFault::TooManyStreams)
+        Fault::Transport(
+            TransportFault::Overloaded
+            | TransportFault::TooManyStreams
+            | TransportFault::RateLimited { .. },
+        )
         | Fault::Internal => INTERNAL_ERROR,
         Fault::Transport(_) => INVALID_REQUEST,
         Fault::Request(request) => match request {
@@ -234,6 +242,12 @@ fn data(fault: &Fault) -> Option<String> {
             write_str(requested, &mut data);
             Some(data + "}")
         }
+        Fault::Transport(TransportFault::RateLimited { limit, retry_after }) => {
+            let millis = retry_after.as_nanos().div_ceil(1_000_000);
+            let mut data = format!(r#"{{"reason":"{reason}","retryAfterMs":{millis},"limit":"#);
+            write_str(limit, &mut data);
+            Some(data + "}")
+        }
         Fault::Request(RequestFault::CapabilityMissing { required }) => {
             Some(format!(r#"{{"reason":"{reason}","requiredCapabilities":{required}}}"#))
         }
@@ -262,6 +276,7 @@ fn reason(fault: &Fault) -> &'static str {
             T::SessionUnknown => "session_unknown",
             T::Overloaded => "overloaded",
             T::TooManyStreams => "too_many_streams",
+            T::RateLimited { .. } => "rate_limited",
         },
         Fault::Request(request) => match request {
             R::NotJson(_) => "not_json",

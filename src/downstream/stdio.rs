@@ -37,7 +37,8 @@ where
     pub async fn serve(self, server: &Server, sessions: Arc<Sessions>, drain: &CancellationToken) {
         let caller = sessions.stdio_caller();
         let load = Arc::new(Load::new(&server.limits));
-        let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
+        let connection =
+            Connection::new(sessions, caller, &server.path, None, ConnectionKind::Stdio);
         let (line, outgoing) = Line::new(connection, load, server.limits.reader_patience());
         let (over, connection) = (line.over(), line.connection().clone());
         let (mut input, output) = (self.input, self.output);

@@ -6,14 +6,18 @@
 mod access;
 mod authn;
 mod permitted;
+mod rate_limit;
 
 pub use access::{Access, Verdict};
 pub use authn::{Credentials, Given};
 pub use permitted::Permitted;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use authn::Authenticator;
+use governor::clock::DefaultClock;
+use rate_limit::RateLimits;
 
 use crate::config::Config;
 use crate::domain::call::Call;
@@ -24,6 +28,7 @@ use crate::domain::rights::{Everything, Rights};
 /// Decides who may ask what.
 pub struct Gate {
     authenticator: Authenticator,
+    limits: Arc<RateLimits>,
 }
 
 /// Who may use which prompt, as the configuration says.
@@ -36,7 +41,13 @@ pub fn rights(config: &Config) -> Arc<dyn Rights> {
 
 impl Gate {
     pub fn new(config: &Config) -> Self {
-        Self { authenticator: Authenticator::new(&config.auth) }
+        let limits = Arc::new(RateLimits::new(&config.limits, DefaultClock::default()));
+        Self { authenticator: Authenticator::new(&config.auth), limits }
+    }
+
+    /// Counts a request before anything is known of it but where it comes from.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
+        self.limits.check_address(address)
     }
 
     /// Who a request comes from, decided before its body is read.
@@ -51,6 +62,7 @@ impl Gate {
 
     /// Lets a call through to the router, or says why not.
     pub fn admit(&self, call: Call) -> Result<Permitted<Call>, Fault> {
-        Ok(Permitted::new(call))
+        self.limits.check_call(&call)?;
+        Ok(Permitted::new(call, self.limits.clone()))
     }
 }

@@ -138,21 +138,22 @@ impl Router {
         deadline: Instant,
         now_secs: u64,
     ) -> Result<Reply, Fault> {
-        let call = call.into_inner();
+        let (permitted, call) = (&call, call.get());
         match &call.request {
             Request::List { cursor } => {
-                self.list(&call, cursor.as_deref(), deadline, now_secs).await
+                self.list(call, cursor.as_deref(), deadline, now_secs).await
             }
             Request::Get { name, arguments, back } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, &call, name)?;
+                let owner = self.owner(&catalog, call, name)?;
                 let upstream = &self.upstreams[owner.upstream];
+                permitted.reach(upstream.config().id.as_str(), &owner.raw_name)?;
                 if upstream.config().settings.validate_arguments {
                     check_arguments(owner, arguments.as_ref())?;
                 }
                 let bridge = Bridge {
                     router: self,
-                    call: &call,
+                    call,
                     line,
                     owner,
                     upstream,
@@ -165,14 +166,15 @@ impl Router {
             }
             Request::Complete { name, argument, value, context } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, &call, name)?;
+                let owner = self.owner(&catalog, call, name)?;
+                permitted.reach(&self.upstream_id(owner), &owner.raw_name)?;
                 let wanted = Wanted::Complete {
                     prompt: owner.raw_name.clone(),
                     argument: argument.clone(),
                     value: value.clone(),
                     context: context.clone(),
                 };
-                self.complete(&call, owner, wanted, line, deadline).await
+                self.complete(call, owner, wanted, line, deadline).await
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Connections that last (stdio, HTTP+SSE): the handshake on one stands for all that follows on it, so
 //! nothing needs to be sent along.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,8 @@ pub struct Connection {
     pub(super) caller: Caller,
     /// Where its cursors and states belong.
     endpoint: String,
+    /// Where it comes from, where that is an address.
+    address: Option<IpAddr>,
     /// Tells its calls from those of others, before and after the handshake.
     pub(super) nonce: Nonce,
     pub(super) kind: ConnectionKind,
@@ -40,10 +43,12 @@ impl Connection {
         sessions: Arc<Sessions>,
         caller: Caller,
         endpoint: &str,
+        address: Option<IpAddr>,
         kind: ConnectionKind,
     ) -> Self {
         let (endpoint, nonce, gone) = (endpoint.to_owned(), random(), CancellationToken::new());
-        Self { sessions, caller, endpoint, nonce, kind, gone, opened: Mutex::default() }
+        let opened = Mutex::default();
+        Self { sessions, caller, endpoint, address, nonce, kind, gone, opened }
     }
 
     /// Nothing more comes from the client: nobody answers what it is asked.
@@ -63,6 +68,7 @@ impl Connection {
             via: Via::Connection(self),
             caller: &self.caller,
             endpoint: &self.endpoint,
+            address: self.address,
             now_secs,
             guess: self.dialect(),
             streams: true,

@@ -16,6 +16,7 @@ mod teller;
 mod token;
 mod visits;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,6 +108,8 @@ pub struct Envelope<'a> {
     pub via: Via<'a>,
     pub caller: &'a Caller,
     pub endpoint: &'a str,
+    /// Where it comes from, where that is an address.
+    pub address: Option<IpAddr>,
     /// Time since the Unix epoch.
     pub now_secs: u64,
     /// How the client is written to as long as no more is known than the head of its request.
@@ -184,6 +187,11 @@ impl Sessions {
     /// Who a request comes from; asked before its body is read.
     pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
         self.gate.authenticate(credentials)
+    }
+
+    /// Counts a request before anything is known of it but where it comes from.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
+        self.gate.check_address(address)
     }
 
     /// Who calls over standard streams.
@@ -340,6 +348,7 @@ impl Sessions {
         let call = Call {
             caller: envelope.caller.clone(),
             endpoint: envelope.endpoint.to_owned(),
+            address: envelope.address,
             client: Client { asks, asked, progress: progress_token.is_some() },
             along: Along::read(params, |name| match envelope.via {
                 Via::Http(headers) => headers.trace(name),

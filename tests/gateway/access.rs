@@ -3,16 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::support::client::modern;
+use crate::support::gateway::api_key;
 use crate::support::{Client, Gateway, Upstream, eventually};
-
-fn key(id: &str, group: &str) -> String {
-    use sha2::{Digest, Sha256};
-    let hash = promptgate::seal::digest_text(&Sha256::digest(id.as_bytes()).into());
-    format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\ngroups = [\"{group}\"]\n")
-}
 
 /// The ids are the keys.
 fn keys() -> String {
+    let key = |id, group| api_key(id, id) + &format!("groups = [\"{group}\"]\n");
     key("alice", "sales") + &key("bob", "engineering") + &key("carol", "sales")
 }
 

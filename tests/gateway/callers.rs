@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::support::client::request;
+use crate::support::gateway::api_key;
 use crate::support::{Client, Gateway, Upstream};
 
 /// Keys of two callers, as `promptgate key new` makes them.
@@ -10,12 +11,7 @@ const ALICE: &str = "pg_alice";
 const BOB: &str = "pg_bob";
 
 fn keys() -> String {
-    use sha2::{Digest, Sha256};
-    let entry = |id: &str, key: &str| {
-        let hash = promptgate::seal::digest_text(&Sha256::digest(key.as_bytes()).into());
-        format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n")
-    };
-    entry("alice", ALICE) + &entry("bob", BOB)
+    api_key("alice", ALICE) + &api_key("bob", BOB)
 }
 
 fn with_key(client: Client, key: &str) -> Client {

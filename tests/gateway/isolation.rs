@@ -55,6 +55,7 @@ impl Layer {
             via: Via::Http(headers),
             caller: &caller,
             endpoint: "/mcp",
+            address: None,
             now_secs: NOW,
             guess: self.sessions.dialect_of(headers, "/mcp"),
             streams: true,

@@ -15,6 +15,7 @@ mod documents;
 mod eras;
 mod isolation;
 mod library;
+mod limits;
 mod listing;
 mod matrix;
 mod notices;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use promptgate::app::App;
 use promptgate::config::Config;
 use promptgate::downstream::Streams;
+use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
 
@@ -69,6 +70,12 @@ impl Gateway {
 
 pub fn upstream_tables(upstreams: &[(&str, &super::Upstream)]) -> String {
     upstreams.iter().map(|(id, upstream)| upstream.table(id)).collect()
+}
+
+/// The table of a caller who holds this key; what follows may add to it.
+pub fn api_key(id: &str, key: &str) -> String {
+    let hash = promptgate::seal::digest_text(&Sha256::digest(key.as_bytes()).into());
+    format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n")
 }
 
 fn with_port(toml: &str) -> String {

@@ -1,0 +1,139 @@
+//! Rate limits: who asks too often hears when to come again, and nobody else is the worse for it.
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use crate::support::client::{Reply, modern, request};
+use crate::support::gateway::api_key;
+use crate::support::{Client, Gateway, Upstream};
+
+/// One call of each bucket an hour, but for the burst: nothing is refilled while a test runs.
+fn limit(name: &str, per: &str, burst: u32, rest: &str) -> String {
+    format!("[[limits]]\nname = \"{name}\"\nper = {per}\nrate = \"1/h\"\nburst = {burst}\n{rest}")
+}
+
+fn keys() -> String {
+    api_key("alice", "alice") + &api_key("bob", "bob")
+}
+
+fn as_caller(gateway: &Gateway, id: &str) -> Client {
+    gateway.client().with("X-API-Key", id)
+}
+
+async fn get(client: &Client, name: &str) -> Reply {
+    client.modern("prompts/get", json!({"name": name})).await
+}
+
+fn assert_limited(reply: &Reply, limit: &str) {
+    assert_eq!(reply.refusal(), (429, -32603, "rate_limited".into()), "{reply:?}");
+    let data = &reply.json()["error"]["data"];
+    assert_eq!(data["limit"], limit);
+    let millis = data["retryAfterMs"].as_u64().expect("a time to wait");
+    assert!(millis > 3_500_000 && millis <= 3_600_000, "{millis}");
+    let seconds: u64 = reply.header("retry-after").unwrap().parse().unwrap();
+    assert_eq!(seconds, millis.div_ceil(1000));
+}
+
+#[tokio::test]
+async fn p4_one_more_than_the_burst_is_refused_and_nobody_else_is() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let limit = limit("gets", "[\"caller\"]", 3, "methods = [\"prompts/get\"]\n");
+    let gateway = Gateway::start(&(keys() + &limit + &upstream.table("up"))).await;
+    let (alice, bob) = (as_caller(&gateway, "alice"), as_caller(&gateway, "bob"));
+    for _ in 0..3 {
+        assert_eq!(get(&alice, "up__p").await.status, 200);
+    }
+    let refused = get(&alice, "up__p").await;
+    assert_limited(&refused, "gets");
+    assert_eq!(refused.json()["id"], 1, "it is the answer to this request");
+    let gets = || upstream.methods().iter().filter(|method| *method == "prompts/get").count();
+    assert_eq!(gets(), 3, "the upstream has not heard of it");
+    assert_eq!(get(&bob, "up__p").await.status, 200);
+    assert_eq!(alice.names().await.0, ["up__p"], "lists are not counted");
+    // The session of whoever was refused lives on.
+    let alice = alice.legacy("2025-11-25").await;
+    let refused = alice.post(&request(7, "prompts/get", json!({"name": "up__p"}))).await;
+    assert_limited(&refused, "gets");
+    assert_eq!(alice.post(&request(8, "prompts/list", json!({}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn p4_lists_and_completions_can_be_limited_too() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let limit = limit("all", "[\"caller\", \"method\"]", 1, "");
+    let gateway = Gateway::start(&(keys() + &limit + &upstream.table("up"))).await;
+    let alice = as_caller(&gateway, "alice");
+    let complete = json!({"ref": {"type": "ref/prompt", "name": "up__p"}, "argument": {"name": "a", "value": ""}});
+    let calls = [
+        ("prompts/list", json!({})),
+        ("prompts/get", json!({"name": "up__p"})),
+        ("completion/complete", complete),
+    ];
+    for (method, params) in &calls {
+        assert_eq!(alice.modern(method, params.clone()).await.status, 200, "{method}");
+    }
+    for (method, params) in calls {
+        assert_limited(&alice.modern(method, params).await, "all");
+    }
+}
+
+#[tokio::test]
+async fn p1_a_limit_by_prompt_does_not_tell_what_is_denied() {
+    let upstream = Upstream::with_prompts(&["p", "secret"]).await;
+    let rules = "[[access.rules]]\nallow = [\"list\", \"get\"]\nprompts = [\"p\"]\n";
+    let limit = limit("by prompt", "[\"prompt\"]", 1, "");
+    let toml = keys() + rules + &limit + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let (alice, bob) = (as_caller(&gateway, "alice"), as_caller(&gateway, "bob"));
+    for name in ["up__secret", "up__never"] {
+        let answers = [get(&alice, name).await, get(&alice, name).await, get(&bob, name).await];
+        for answer in answers {
+            assert_eq!(answer.refusal(), (200, -32602, "unknown_prompt".into()));
+        }
+    }
+    assert_eq!(get(&alice, "up__p").await.status, 200);
+    assert_limited(&get(&bob, "up__p").await, "by prompt");
+}
+
+#[tokio::test]
+async fn a11_an_address_is_counted_before_its_keys_are_looked_at() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let limit = limit("knocks", "[\"address\"]", 5, "");
+    let proxied = "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n".to_owned();
+    let gateway = Gateway::start(&(proxied + &keys() + &limit + &upstream.table("up"))).await;
+    let stranger = as_caller(&gateway, "a guess").with("X-Forwarded-For", "192.0.2.1");
+    for _ in 0..5 {
+        assert_eq!(get(&stranger, "up__p").await.status, 401);
+    }
+    assert_limited(&get(&stranger, "up__p").await, "knocks");
+    // Not even a good key from there, and nobody from elsewhere is the worse for it.
+    let alice = as_caller(&gateway, "alice").with("X-Forwarded-For", "192.0.2.1");
+    assert_limited(&get(&alice, "up__p").await, "knocks");
+    let alice = as_caller(&gateway, "alice").with("X-Forwarded-For", "192.0.2.2");
+    assert_eq!(get(&alice, "up__p").await.status, 200);
+}
+
+#[tokio::test]
+async fn p4_each_item_of_a_batch_and_each_line_of_a_stream_counts() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let limit = limit("two", "[\"caller\"]", 2, "");
+    let gateway = Gateway::start(&(limit + &upstream.table("up"))).await;
+    let client = gateway.client().legacy("2025-03-26").await;
+    let items: Vec<_> =
+        (1..=3).map(|id| request(id, "prompts/get", json!({"name": "up__p"}))).collect();
+    let reply = client.post(&json!(items)).await;
+    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.get("error").is_some()).collect();
+    assert_eq!((answers.len(), refused.len()), (3, 1));
+    assert_eq!(refused[0]["error"]["data"]["reason"], "rate_limited");
+
+    let (input, mut output) = tokio::io::split(gateway.stdio());
+    let mut lines = BufReader::new(input).lines();
+    for id in 1..=3 {
+        let (body, _) = modern(id, "prompts/get", json!({"name": "up__p"}));
+        output.write_all(format!("{body}\n").as_bytes()).await.unwrap();
+        let answer: Value =
+            serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+        assert_eq!(answer["error"]["data"]["reason"] == "rate_limited", id == 3, "{answer}");
+    }
+}
