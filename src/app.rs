@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::domain::question::Asks;
-use crate::downstream::{Endpoint, Listener, Streams};
+use crate::downstream::{Endpoint, Listener, Secure, Streams};
 use crate::policy::{self, Gate};
 use crate::router::{Router, UpstreamSummary};
 use crate::seal::{SealKeys, Sealer};
@@ -51,7 +51,7 @@ impl App {
     /// Starts a gateway that serves over HTTP.
     ///
     /// # Errors
-    /// When an address cannot be bound.
+    /// When an address cannot be bound, or the certificates cannot be used.
     pub async fn start(config: Config) -> io::Result<Self> {
         let socket = TcpListener::bind(config.server.listen).await?;
         let mut app = Self::new(config);
@@ -59,7 +59,12 @@ impl App {
         let (server, drain) = (&app.config.server, &app.shutdown.drain);
         let endpoint = Endpoint::new(&app.config, app.sessions.clone(), drain.clone());
         let (endpoint, limits) = (Arc::new(endpoint), server.limits.clone());
-        let listener = Listener { socket, endpoint, limits };
+        let secure = server.tls.as_ref().map(|tls| Secure::new(tls, limits.tls_handshake));
+        let secure = secure.transpose()?.map(Arc::new);
+        if let Some(secure) = &secure {
+            app.shutdown.background.spawn(secure.clone().watch(app.shutdown.stop.clone()));
+        }
+        let listener = Arc::new(Listener { socket, endpoint, limits, secure });
         let connections = app.shutdown.connections.clone();
         connections.spawn(listener.run(connections.clone(), drain.clone()));
         Ok(app)

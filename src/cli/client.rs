@@ -117,6 +117,10 @@ fn explain(url: &str, kind: Kind) -> Failure {
             "{url} wants to know who asks: put your API key into {KEY_VARIABLE} (or it does not \
              know the one that is there)"
         ),
+        Kind::Unavailable(why) if why.contains("certificate") => format!(
+            "{url} cannot be trusted: {why}. Name a file with the authority's certificate in \
+             SSL_CERT_FILE."
+        ),
         Kind::Unavailable(why) => format!(
             "No gateway answers at {url}: {why}. Start one with `promptgate serve`, or name \
              another with --url."

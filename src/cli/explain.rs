@@ -46,7 +46,7 @@ pub(super) fn run(path: &Path, caller: &str, name: &str, groups: &[String]) -> R
 
 /// The caller with the groups that the file gives it, and these.
 fn known(config: &Config, id: &str, groups: &[String]) -> Caller {
-    let keys = config.auth.api_keys.iter().map(|key| &key.caller);
+    let keys = config.auth.named();
     let named = keys.chain([&config.auth.stdio]).filter(|caller| caller.id == id);
     let mut all: Vec<_> = named.flat_map(|caller| caller.groups.clone()).collect();
     all.extend_from_slice(groups);

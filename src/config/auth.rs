@@ -1,7 +1,7 @@
 //! `[auth]`: who callers are, and how they prove it.
 
 use super::reader::Section;
-use crate::domain::caller::ANONYMOUS;
+use crate::domain::caller::{ANONYMOUS, MAX_ID};
 
 /// How callers prove who they are.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -9,6 +9,10 @@ pub struct Auth {
     /// Whether a request without a credential is refused.
     pub required: bool,
     pub api_keys: Vec<ApiKey>,
+    /// Whether certificates of callers are looked at.
+    pub takes_certificates: bool,
+    /// If there is any: the only subjects that are callers.
+    pub certificates: Vec<Certificate>,
     /// Who the caller is over standard streams.
     pub stdio: Identity,
 }
@@ -21,6 +25,27 @@ pub struct ApiKey {
     pub caller: Identity,
 }
 
+/// A subject of certificates, and the caller that it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Certificate {
+    /// As RFC 4514 writes it, such as `CN=ci,O=Example`.
+    pub subject: String,
+    pub caller: Identity,
+}
+
+impl Auth {
+    /// Whether callers can prove who they are.
+    pub fn has_method(&self) -> bool {
+        !self.api_keys.is_empty() || self.takes_certificates
+    }
+
+    /// The callers that the file names, beside whoever calls over standard streams.
+    pub fn named(&self) -> impl Iterator<Item = &Identity> {
+        let keys = self.api_keys.iter().map(|key| &key.caller);
+        keys.chain(self.certificates.iter().map(|certificate| &certificate.caller))
+    }
+}
+
 /// A caller as the file names it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Identity {
@@ -29,10 +54,7 @@ pub struct Identity {
     pub groups: Vec<String>,
 }
 
-/// Longest id of a caller, in characters: it is part of every session id and cursor.
-const MAX_ID: usize = 128;
-
-pub(super) fn read(mut section: Section<'_>) -> Auth {
+pub(super) fn read(mut section: Section<'_>, takes_certificates: bool) -> Auth {
     let choices = [("auto", None), ("true", Some(true)), ("false", Some(false))];
     let required = section.flag_or("required", None, &choices);
     let mut api_keys: Vec<ApiKey> = Vec::new();
@@ -46,16 +68,20 @@ pub(super) fn read(mut section: Section<'_>) -> Auth {
         }
         table.finish();
     }
+    let certificates = certificates(&mut section, takes_certificates);
     let mut stdio = section.section("stdio");
     let caller = identity(&mut stdio, "local");
     stdio.finish();
-    section.not_yet(&["jwt", "mtls"]);
-    if required == Some(true) && api_keys.is_empty() {
-        section.mistake("required", "nobody could call: set auth.api_keys too");
+    section.not_yet(&["jwt"]);
+    let mut auth =
+        Auth { required: true, api_keys, takes_certificates, certificates, stdio: caller };
+    auth.required = required.unwrap_or(auth.has_method());
+    if auth.required && !auth.has_method() {
+        let message = "nobody could call: set auth.api_keys or server.tls.client_ca too";
+        section.mistake("required", message);
     }
     section.finish();
-    let required = required.unwrap_or(!api_keys.is_empty());
-    Auth { required, api_keys, stdio: caller }
+    auth
 }
 
 fn api_key(table: &mut Section<'_>) -> Option<ApiKey> {
@@ -66,6 +92,29 @@ fn api_key(table: &mut Section<'_>) -> Option<ApiKey> {
     }
     let caller = identity(table, "");
     Some(ApiKey { hash: hash?, caller })
+}
+
+fn certificates(section: &mut Section<'_>, takes_certificates: bool) -> Vec<Certificate> {
+    let mut certificates: Vec<Certificate> = Vec::new();
+    for mut table in section.tables("mtls") {
+        if !takes_certificates {
+            table.mistake("", "no certificate is looked at: set server.tls.client_ca too");
+        }
+        let subject = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let subject = table.required("subject", "a subject such as \"CN=ci,O=Example\"", subject);
+        if !table.has("id") {
+            table.mistake("id", "is required: the name of the caller");
+        }
+        let caller = identity(&mut table, "");
+        if let Some(subject) = subject {
+            match certificates.iter().any(|other| other.subject == subject) {
+                true => table.mistake("subject", "another caller has this subject already"),
+                false => certificates.push(Certificate { subject, caller }),
+            }
+        }
+        table.finish();
+    }
+    certificates
 }
 
 fn identity(table: &mut Section<'_>, default: &str) -> Identity {

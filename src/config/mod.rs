@@ -9,6 +9,7 @@ mod limits;
 mod reader;
 pub mod secret;
 mod server;
+mod tls;
 pub mod units;
 mod upstream;
 mod views;
@@ -17,11 +18,12 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use access::{Access, SCHEMA, action};
-pub use auth::{ApiKey, Auth, Identity};
+pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use error::{ConfigError, Mistake, Origin};
 pub use limits::{Limit, Per};
 pub use secret::Secret;
 pub use server::{Limits, Server};
+pub use tls::{Tls, TlsFiles};
 pub use upstream::{Http, Settings, Stdio, Transport, Upstream};
 pub use views::View;
 
@@ -129,10 +131,13 @@ impl Config {
         let mut root = Section::root(raw.root, &context);
         let naming = naming(root.section("naming"));
         let upstreams = upstream::read_all(&mut root);
-        let auth = auth::read(root.section("auth"));
-        let knows_callers = auth.required || !auth.api_keys.is_empty();
+        let mut server = root.section("server");
+        let tls = tls::read(&mut server);
+        let takes_certificates = tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let auth = auth::read(root.section("auth"), takes_certificates);
+        let knows_callers = auth.required || auth.has_method();
         let access = access::read(root.section("access"), &upstreams, knows_callers);
-        let server = server::read(root.section("server"), &auth);
+        let server = server::read(server, tls, &auth);
         let config = Self {
             auth,
             access,
@@ -221,6 +226,7 @@ mod tests {
             Limits {
                 connections: 16384,
                 first_byte: secs(5),
+                tls_handshake: secs(5),
                 head: secs(10),
                 head_size: 32 * 1024,
                 headers: 100,
@@ -339,7 +345,7 @@ mod tests {
 
     #[test]
     fn keys_of_later_versions_are_refused_not_ignored() {
-        let found = mistakes("[audit]\npath = \"x\"\n[server]\ntls = { cert = \"a\" }\n");
+        let found = mistakes("[audit]\npath = \"x\"\n[auth.jwt]\nissuer = \"a\"\n");
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|line| line.contains("not available in this version")));
     }

@@ -7,6 +7,7 @@ use http::Uri;
 
 use super::auth::Auth;
 use super::reader::Section;
+use super::tls::Tls;
 use crate::seal::SealKeys;
 
 /// The downstream side.
@@ -25,6 +26,8 @@ pub struct Server {
     pub allowed_origins: Vec<String>,
     /// Whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpAddr>,
+    /// Absent: plain HTTP.
+    pub tls: Option<Tls>,
     /// Absent: tokens live as long as the process.
     pub seal_keys: Option<SealKeys>,
     pub instructions: Option<String>,
@@ -39,6 +42,8 @@ pub struct Limits {
     pub connections: usize,
     /// From accept to the first byte.
     pub first_byte: Duration,
+    /// From accept to the end of the handshake.
+    pub tls_handshake: Duration,
     /// From the first byte of a request to the end of its head.
     pub head: Duration,
     /// Bytes.
@@ -108,19 +113,20 @@ impl Server {
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,
         };
-        format!("http://{}{}", SocketAddr::new(ip, addr.port()), self.path)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}{}", SocketAddr::new(ip, addr.port()), self.path)
     }
 }
 
 /// The variable that `seal_key` names unless the file says otherwise. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
-pub(super) fn read(mut section: Section<'_>, auth: &Auth) -> Server {
+pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
     let address = "an address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
     let listen = section.parsed("listen", address, |t| t.parse().ok());
     let listen = listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
     if !section.flag("insecure", false) && !listen.ip().is_loopback() && !auth.required {
-        let message = "listens beyond loopback, where anybody may ask; set auth.api_keys, or \
+        let message = "listens beyond loopback, where anybody may ask; set auth.api_keys or server.tls.client_ca, or \
                        server.insecure = true if something in front authenticates";
         section.mistake("listen", message);
     }
@@ -138,6 +144,7 @@ pub(super) fn read(mut section: Section<'_>, auth: &Auth) -> Server {
         allowed_hosts: hosts(&mut section),
         allowed_origins: origins(&mut section),
         trusted_proxies: proxies(&mut section),
+        tls,
         seal_keys: seal_keys(&mut section),
         instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
         name: section.text("name", "promptgate"),
@@ -146,7 +153,6 @@ pub(super) fn read(mut section: Section<'_>, auth: &Auth) -> Server {
     if server.sse_path.as_ref() == Some(&server.path) {
         section.mistake("sse_path", "must be another path than server.path");
     }
-    section.not_yet(&["tls"]);
     section.finish();
     server
 }
@@ -156,6 +162,7 @@ fn limits(mut section: Section<'_>) -> Limits {
     let limits = Limits {
         connections: section.count("connections", 16_384, 1..=1_000_000),
         first_byte: section.duration("first_byte", Duration::from_secs(5), millis),
+        tls_handshake: section.duration("tls_handshake", Duration::from_secs(5), millis),
         head: section.duration("head", Duration::from_secs(10), millis),
         // hyper needs 8 KiB to read a head at all.
         head_size: section.size("head_size", 32 << 10, 8 << 10..=1 << 20),
@@ -195,7 +202,6 @@ fn limits(mut section: Section<'_>) -> Limits {
     if limits.in_flight_bytes < limits.body_size {
         section.mistake("in_flight_bytes", "must have room for one body of body_size");
     }
-    section.not_yet(&["tls_handshake"]);
     section.finish();
     limits
 }

@@ -16,6 +16,9 @@ struct Who {
     scopes: Vec<String>,
 }
 
+/// Longest id of a caller, in characters: it is part of every session id and cursor.
+pub const MAX_ID: usize = 128;
+
 /// What nobody else may be called.
 pub const ANONYMOUS: &str = "anonymous";
 

@@ -70,15 +70,15 @@ pub fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     }
 }
 
-/// Reads what proves who sends a request.
-pub fn read_credentials(headers: &HeaderMap) -> Credentials<'_> {
+/// Gathers what proves who sends a request: its headers, and the subject of its connection's certificate.
+pub fn read_credentials<'a>(headers: &'a HeaderMap, subject: Option<&'a str>) -> Credentials<'a> {
     let given = |name| match field(headers, &name) {
         Field::Absent => Given::Nothing,
         Field::Once(value) => Given::Once(value),
         Field::Unreadable => Given::Unreadable,
     };
     let api_key = given(HeaderName::from_static("x-api-key"));
-    Credentials { authorization: given(AUTHORIZATION), api_key }
+    Credentials { authorization: given(AUTHORIZATION), api_key, subject }
 }
 
 /// Where a request comes from: the other end of its connection, or, behind proxies that are trusted, the

@@ -25,13 +25,20 @@ use super::respond::Body;
 use super::watched::{Busy, PhaseCell, Watched};
 use crate::config::Limits;
 
+/// The other end of a connection.
+pub struct Peer {
+    pub address: IpAddr,
+    /// Of the certificate that it showed.
+    pub subject: Option<String>,
+}
+
 /// Serves a connection until it ends, its client dawdles, or `drain` asks it to finish.
 ///
 /// # Errors
 /// Why the connection ended early; of interest to a log at most.
 pub async fn serve<S>(
     stream: S,
-    peer: IpAddr,
+    peer: Peer,
     endpoint: Arc<Endpoint>,
     limits: &Limits,
     tasks: TaskTracker,
@@ -40,7 +47,7 @@ pub async fn serve<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut stream = stream;
+    let (mut stream, peer) = (stream, Arc::new(peer));
     let sniffing = sniff(&mut stream, limits);
     let Some((version, prefix)) = drain.run_until_cancelled(sniffing).await.transpose()? else {
         return Ok(());
@@ -52,9 +59,9 @@ where
     let watched =
         TokioIo::new(Watched::new(stream, prefix, phase.clone(), limits.reader_patience()));
     let service = service_fn(move |request: Request<Incoming>| {
-        let (endpoint, busy) = (endpoint.clone(), phase.begin());
+        let (endpoint, peer, busy) = (endpoint.clone(), peer.clone(), phase.begin());
         async move {
-            let response: Response<Body> = endpoint.serve(request, peer).await;
+            let response: Response<Body> = endpoint.serve(request, &peer).await;
             Ok::<_, Infallible>(response.map(|body| Sending { body, _busy: busy }))
         }
     });

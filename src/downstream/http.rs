@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answering::{Answer, Answering, Part, batch, now_secs};
 use super::body::{self, Accepts};
+use super::connection::Peer;
 use super::event_lines::EventLines;
 use super::guard::Guard;
 use super::load::Load;
@@ -51,7 +52,7 @@ impl Endpoint {
     }
 
     /// Answers one request, whatever it is, of whoever is at the other end of the connection.
-    pub async fn serve(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Body> {
+    pub async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let path = request.uri().path();
         let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
         let refuse = |fault: TransportFault| {
@@ -71,8 +72,8 @@ impl Endpoint {
             }
             return response;
         }
-        let address = body::client_address(peer, request.headers(), &self.trusted_proxies);
-        let credentials = body::read_credentials(request.headers());
+        let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
+        let credentials = body::read_credentials(request.headers(), peer.subject.as_deref());
         let caller = self.sessions.check_address(address);
         let caller = caller.and_then(|()| self.sessions.authenticate(&credentials));
         let answered = match caller {

@@ -1,17 +1,18 @@
 //! The accept loop.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::Endpoint;
-use super::connection;
+use super::connection::{self, Peer};
+use super::{Endpoint, Secure};
 use crate::config::Limits;
 
 /// Accepts connections, each of which gets a task of its own.
@@ -19,6 +20,8 @@ pub struct Listener {
     pub socket: TcpListener,
     pub endpoint: Arc<Endpoint>,
     pub limits: Limits,
+    /// Absent: plain HTTP.
+    pub secure: Option<Arc<Secure>>,
 }
 
 /// Pause after a failed accept. The usual cause is that no file descriptor is left: trying again
@@ -27,7 +30,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Listener {
     /// Runs until `drain`; the connections then finish what they have in hand.
-    pub async fn run(self, connections: TaskTracker, drain: CancellationToken) {
+    pub async fn run(self: Arc<Self>, connections: TaskTracker, drain: CancellationToken) {
         let most = allowed_connections(self.limits.connections);
         let slots = Arc::new(Semaphore::new(most));
         loop {
@@ -49,25 +52,38 @@ impl Listener {
             };
             // Answers are small and whole: waiting to fill a packet only costs time.
             let _ = stream.set_nodelay(true);
-            let (endpoint, limits) = (self.endpoint.clone(), self.limits.clone());
+            let (listener, address) = (self.clone(), peer.ip().to_canonical());
             let (tasks, drain) = (connections.clone(), drain.clone());
             let serving = async move {
-                let served = connection::serve(
-                    stream,
-                    peer.ip().to_canonical(),
-                    endpoint,
-                    &limits,
-                    tasks,
-                    drain,
-                )
-                .await;
-                if let Err(error) = served {
+                if let Err(error) = listener.serve(stream, address, tasks, drain).await {
                     debug!(%error, "connection ended early");
                 }
                 drop(slot);
             };
             connections.spawn(serving.instrument(info_span!("connection", %peer)));
         }
+    }
+}
+
+impl Listener {
+    async fn serve(
+        &self,
+        stream: TcpStream,
+        address: IpAddr,
+        tasks: TaskTracker,
+        drain: CancellationToken,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let (endpoint, limits) = (self.endpoint.clone(), &self.limits);
+        let Some(secure) = &self.secure else {
+            let peer = Peer { address, subject: None };
+            return connection::serve(stream, peer, endpoint, limits, tasks, drain).await;
+        };
+        let Some(accepted) = drain.run_until_cancelled(secure.accept(stream)).await else {
+            return Ok(());
+        };
+        let (stream, subject) = accepted?;
+        let peer = Peer { address, subject };
+        connection::serve(stream, peer, endpoint, limits, tasks, drain).await
     }
 }
 

@@ -12,8 +12,10 @@ mod load;
 mod respond;
 mod sse;
 mod stdio;
+mod tls;
 mod watched;
 
 pub use http::Endpoint;
 pub use listener::Listener;
 pub use stdio::Streams;
+pub use tls::Secure;

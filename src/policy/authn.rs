@@ -1,12 +1,13 @@
 //! Who asks: credentials become a caller, or nothing does.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::config;
-use crate::domain::caller::Caller;
+use crate::domain::caller::{Caller, MAX_ID};
 use crate::domain::fault::TransportFault;
 
 /// What a request brings to prove who sends it.
@@ -16,6 +17,8 @@ pub struct Credentials<'a> {
     pub authorization: Given<'a>,
     /// `X-API-Key`
     pub api_key: Given<'a>,
+    /// Subject of the certificate that the connection was opened with.
+    pub subject: Option<&'a str>,
 }
 
 /// A header that a credential may come in.
@@ -39,7 +42,11 @@ impl fmt::Debug for Credentials<'_> {
 /// another, and never becomes an anonymous caller.
 pub struct Authenticator {
     required: bool,
+    /// What to bring, told to whoever brings nothing.
+    wanted: &'static str,
     api_keys: Vec<([u8; 32], Caller)>,
+    /// If there is any: the only subjects that are callers.
+    subjects: HashMap<String, Caller>,
     stdio: Caller,
 }
 
@@ -48,25 +55,47 @@ impl Authenticator {
         let caller = |who: &config::Identity| Caller::in_groups(&who.id, &who.groups);
         Self {
             required: auth.required,
+            wanted: match auth.api_keys.is_empty() {
+                true => "open the connection with a certificate",
+                false => "send Authorization: Bearer KEY, or X-API-Key: KEY",
+            },
             api_keys: auth.api_keys.iter().map(|key| (key.hash, caller(&key.caller))).collect(),
+            subjects: auth
+                .certificates
+                .iter()
+                .map(|certificate| (certificate.subject.clone(), caller(&certificate.caller)))
+                .collect(),
             stdio: caller(&auth.stdio),
         }
     }
 
-    /// Who sends a request.
+    /// Who sends a request. A credential that it carries counts before the connection's certificate.
     pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
         let refused = |why| TransportFault::Unauthorized { why };
         match (credentials.authorization, credentials.api_key) {
-            (Given::Nothing, Given::Nothing) if self.required => {
-                Err(refused("send Authorization: Bearer KEY, or X-API-Key: KEY"))
-            }
-            (Given::Nothing, Given::Nothing) => Ok(Caller::anonymous()),
+            (Given::Nothing, Given::Nothing) => match credentials.subject {
+                Some(subject) => self.by_subject(subject),
+                None if self.required => Err(refused(self.wanted)),
+                None => Ok(Caller::anonymous()),
+            },
             (Given::Once(value), Given::Nothing) => {
                 let token = bearer(value).ok_or_else(|| refused("Authorization is not Bearer"))?;
                 self.by_api_key(token)
             }
             (Given::Nothing, Given::Once(key)) => self.by_api_key(key),
             _ => Err(refused("send one credential, once")),
+        }
+    }
+
+    fn by_subject(&self, subject: &str) -> Result<Caller, TransportFault> {
+        let refused = |why| TransportFault::Unauthorized { why };
+        if !self.subjects.is_empty() {
+            let known = self.subjects.get(subject).cloned();
+            return known.ok_or(refused("the certificate's subject is not one of auth.mtls"));
+        }
+        match subject.chars().count() {
+            0..=MAX_ID => Ok(Caller::new(subject)),
+            _ => Err(refused("the certificate's subject is too long: give it an id in auth.mtls")),
         }
     }
 
@@ -105,12 +134,20 @@ mod tests {
         let caller = config::Identity { id: "ci".into(), groups: vec!["engineering".into()] };
         let hash = Sha256::digest(b"pg_good").into();
         let stdio = config::Identity { id: "local".into(), groups: vec![] };
-        let api_keys = vec![config::ApiKey { hash, caller }];
-        Authenticator::new(&config::Auth { required, api_keys, stdio })
+        let certificate =
+            config::Certificate { subject: "CN=ci,O=Acme".into(), caller: caller.clone() };
+        Authenticator::new(&config::Auth {
+            required,
+            api_keys: vec![config::ApiKey { hash, caller }],
+            takes_certificates: true,
+            certificates: vec![certificate],
+            stdio,
+        })
     }
 
     fn ask(required: bool, authorization: Given<'_>, api_key: Given<'_>) -> Option<String> {
-        let caller = authenticator(required).authenticate(&Credentials { authorization, api_key });
+        let credentials = Credentials { authorization, api_key, subject: None };
+        let caller = authenticator(required).authenticate(&credentials);
         caller.ok().map(|caller| caller.id().to_owned())
     }
 
@@ -136,5 +173,18 @@ mod tests {
         }
         assert_eq!(ask(true, Nothing, Nothing), None);
         assert_eq!(ask(false, Nothing, Nothing).as_deref(), Some("anonymous"));
+    }
+    #[test]
+    fn a2_a_certificate_counts_where_no_other_credential_comes() {
+        let ask = |authorization, subject| {
+            let credentials =
+                Credentials { authorization, api_key: Given::Nothing, subject: Some(subject) };
+            let caller = authenticator(false).authenticate(&credentials);
+            caller.ok().map(|caller| caller.id().to_owned())
+        };
+        assert_eq!(ask(Given::Nothing, "CN=ci,O=Acme").as_deref(), Some("ci"));
+        assert_eq!(ask(Given::Nothing, "CN=ci"), None, "not even anonymous");
+        assert_eq!(ask(Given::Once("Bearer pg_bad"), "CN=ci,O=Acme"), None, "no other is tried");
+        assert_eq!(ask(Given::Once("Bearer pg_good"), "CN=other").as_deref(), Some("ci"));
     }
 }

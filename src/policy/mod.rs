@@ -1,7 +1,7 @@
 //! The gate: the only way from a call to the router.
 //!
-//! Access rules, limits and the audit record have their place in [`Gate::admit`], in front of the one
-//! constructor of [`Permitted`]; for now whoever is known may do everything.
+//! Who calls is decided first, then how often they may; what they may use, the router asks where it knows
+//! what a call is for. [`Gate::admit`] is in front of the one constructor of [`Permitted`].
 
 mod access;
 mod authn;

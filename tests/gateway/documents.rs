@@ -55,15 +55,17 @@ async fn the_shipped_configuration_serves_what_the_readme_promises() {
 }
 
 /// The TOML blocks of a document.
-fn toml_blocks(text: &str) -> Vec<String> {
+pub fn toml_blocks(text: &str) -> Vec<String> {
     let blocks = text.split("```toml\n").skip(1);
     blocks.filter_map(|block| block.split("```").next()).map(str::to_owned).collect()
 }
 
 #[test]
 fn the_documented_defaults_are_the_defaults() {
-    let blocks = toml_blocks(&read("docs/configuration.md"));
+    let mut blocks = toml_blocks(&read("docs/configuration.md"));
     assert!(blocks.len() >= 5, "the blocks were found");
+    // Subjects need a file of certificates: a test of their own.
+    blocks.retain(|block| !block.contains("[[auth.mtls]]"));
     let documented = blocks.concat();
     let env = [("REMOTE_TOKEN".to_owned(), "t".to_owned())];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

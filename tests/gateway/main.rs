@@ -21,6 +21,7 @@ mod matrix;
 mod notices;
 mod questions;
 mod stdio;
+mod tls;
 mod transports;
 mod upstream_faults;
 mod views;

@@ -1,0 +1,106 @@
+//! `server.tls`: the gateway's certificate, and whose certificates callers may show.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+use super::reader::Section;
+
+/// Files of PEM, read anew when they change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Tls {
+    /// The chain, the gateway's own certificate first.
+    pub cert: PathBuf,
+    /// PKCS#8, PKCS#1 or SEC1.
+    pub key: PathBuf,
+    /// Those who sign certificates of callers; absent: none is asked for.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// What stood in the files at one time.
+#[derive(Clone, Eq, PartialEq)]
+pub struct TlsFiles {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+/// Nothing without a certificate: plain HTTP.
+pub(super) fn read(server: &mut Section<'_>) -> Option<Tls> {
+    let mut section = server.section("tls");
+    let (cert, key) = (section.file("cert"), section.file("key"));
+    let client_ca = section.file("client_ca");
+    let tls = match (cert, key) {
+        (Some(cert), Some(key)) => Some(Tls { cert, key, client_ca }),
+        (None, None) if client_ca.is_none() => None,
+        _ => {
+            section.mistake("", "needs both cert and key");
+            None
+        }
+    };
+    if let Some(Err(problem)) = tls.as_ref().map(|tls| tls.read()?.config()) {
+        section.mistake("", problem);
+    }
+    section.finish();
+    tls
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Which file cannot be read, and why.
+    pub fn read(&self) -> Result<TlsFiles, String> {
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+        };
+        let client_ca = self.client_ca.as_deref().map(read).transpose()?;
+        Ok(TlsFiles { cert: read(&self.cert)?, key: read(&self.key)?, client_ca })
+    }
+}
+
+impl TlsFiles {
+    /// TLS 1.2 and 1.3, for HTTP/1.1 and HTTP/2. A caller may come without a certificate: whether it has
+    /// to prove who it is, and how, is decided for each request.
+    ///
+    /// # Errors
+    /// What is wrong with the files.
+    pub fn config(&self) -> Result<ServerConfig, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(pem, "client_ca")? {
+                    roots.add(certificate).map_err(|e| format!("client_ca: {e}"))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = verifier.allow_unauthenticated().build();
+                builder.with_client_cert_verifier(verifier.map_err(|e| format!("client_ca: {e}"))?)
+            }
+        };
+        let key = PrivateKeyDer::from_pem_slice(&self.key)
+            .map_err(|_| "key: holds no private key in PEM".to_owned())?;
+        let mut config = builder
+            .with_single_cert(certificates(&self.cert, "cert")?, key)
+            .map_err(|e| format!("cert and key: {e}"))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+fn certificates(pem: &[u8], key: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err(format!("{key}: holds no certificate in PEM")),
+    }
+}

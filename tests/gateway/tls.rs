@@ -1,0 +1,223 @@
+//! TLS, and callers who prove who they are by certificates.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use promptgate::config::Config;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::documents::toml_blocks;
+use crate::support::client::{Reply, modern};
+use crate::support::gateway::api_key;
+use crate::support::{Gateway, Upstream, eventually};
+
+/// Someone whose signature is trusted, or not.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key, in PEM.
+struct Pair {
+    cert: String,
+    key: String,
+}
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = params("authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn issue(&self, name: &str) -> Pair {
+        let key = KeyPair::generate().unwrap();
+        let cert = params(name).signed_by(&key, &self.0).unwrap().pem();
+        Pair { cert, key: key.serialize_pem() }
+    }
+}
+
+impl Pair {
+    fn write(&self, folder: &Path) {
+        std::fs::write(folder.join("key.pem"), &self.key).unwrap();
+        std::fs::write(folder.join("cert.pem"), &self.cert).unwrap();
+    }
+}
+
+/// A folder with the gateway's pair, and the authority that signed it and signs callers.
+fn folder() -> (TempDir, Authority) {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.issue("gateway").write(folder.path());
+    std::fs::write(folder.path().join("ca.pem"), authority.0.pem()).unwrap();
+    (folder, authority)
+}
+
+fn server(folder: &TempDir, rest: &str, takes_certificates: bool) -> String {
+    let path = folder.path().display();
+    let client_ca = if takes_certificates { format!("{path}/ca.pem") } else { String::new() };
+    format!(
+        "[server]\ntls = {{ cert = \"{path}/cert.pem\", key = \"{path}/key.pem\", client_ca = \"{client_ca}\" }}\n{rest}"
+    )
+}
+
+fn client(authority: &Authority, pair: Option<&Pair>) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.0.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let Some(pair) = pair else {
+        return builder.with_no_client_auth();
+    };
+    let cert = CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+    builder.with_client_auth_cert(vec![cert], key).unwrap()
+}
+
+/// One list of prompts over a connection of its own; nothing if there is no connection.
+async fn list(gateway: &Gateway, config: ClientConfig, headers: &str) -> Option<Reply> {
+    let (body, own) = modern(1, "prompts/list", json!({}));
+    let own: String = own.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let body = body.to_string();
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nConnection: close\r\n\
+         Content-Length: {}\r\n{own}{headers}\r\n{body}",
+        body.len()
+    );
+    let stream = TcpStream::connect(gateway.addr).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.ok()?;
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.ok()?;
+    Reply::parse(&answer)
+}
+
+#[tokio::test]
+async fn a_client_is_served_over_tls_and_plain_text_is_not_answered() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let (folder, authority) = folder();
+    let gateway = Gateway::start(&(server(&folder, "", false) + &upstream.table("up"))).await;
+    let reply = list(&gateway, client(&authority, None), "").await.expect("an answer");
+    assert_eq!(reply.json()["result"]["prompts"][0]["name"], "up__p");
+    assert!(list(&gateway, client(&Authority::new(), None), "").await.is_none());
+    let plain = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
+    assert!(gateway.client().raw(plain).await.is_none());
+}
+
+#[tokio::test]
+async fn a1_the_subject_of_a_certificate_is_the_caller() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let (folder, authority) = folder();
+    let rules = "[[access.rules]]\nallow = [\"list\"]\ncallers = [\"CN=ci\", \"key\"]\n";
+    let toml = server(&folder, rules, true) + &api_key("key", "pg_key") + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let status = async |pair: Option<&Pair>, headers: &str| {
+        let reply = list(&gateway, client(&authority, pair), headers).await?;
+        let prompts = reply.json()["result"]["prompts"].as_array().map(Vec::len);
+        Some((reply.status, prompts))
+    };
+    let (ci, other) = (authority.issue("ci"), authority.issue("other"));
+    assert_eq!(status(Some(&ci), "").await, Some((200, Some(1))));
+    assert_eq!(status(Some(&other), "").await, Some((200, Some(0))));
+    assert_eq!(status(None, "").await, Some((401, None)));
+    assert_eq!(status(None, "X-API-Key: pg_key\r\n").await, Some((200, Some(1))));
+    assert_eq!(status(Some(&ci), "X-API-Key: pg_bad\r\n").await, Some((401, None)));
+    // Signed by somebody else: no connection.
+    assert_eq!(status(Some(&Authority::new().issue("ci")), "").await, None);
+}
+
+#[tokio::test]
+async fn a2_where_subjects_are_listed_no_other_is_a_caller() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let (folder, authority) = folder();
+    let listed = "[[auth.mtls]]\nsubject = \"CN=ci\"\nid = \"ci\"\n";
+    let toml = server(&folder, listed, true) + "[auth]\nrequired = false\n" + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    for (name, status) in [("ci", 200), ("other", 401)] {
+        let pair = authority.issue(name);
+        let reply = list(&gateway, client(&authority, Some(&pair)), "").await.expect("an answer");
+        assert_eq!(reply.status, status, "{name}");
+    }
+    let toml = server(&folder, "", true) + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let reply = list(&gateway, client(&authority, None), "").await.expect("an answer");
+    let message = reply.json()["error"]["message"].to_string();
+    assert!(message.contains("with a certificate"), "{message}");
+}
+
+#[tokio::test]
+async fn certificates_are_read_again_when_they_change() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let (folder, authority) = folder();
+    let gateway = Gateway::start(&(server(&folder, "", false) + &upstream.table("up"))).await;
+    let trusts =
+        async |authority: &Authority| list(&gateway, client(authority, None), "").await.is_some();
+    assert!(trusts(&authority).await);
+    let next = Authority::new();
+    next.issue("gateway").write(folder.path());
+    eventually(async || trusts(&next).await.then_some(())).await;
+    assert!(!trusts(&authority).await);
+}
+
+#[tokio::test]
+async fn w12_a_handshake_that_stalls_ends_in_time() {
+    let (folder, authority) = folder();
+    let rest = "[server.limits]\ntls_handshake = \"50ms\"\n";
+    let gateway = Gateway::start(&server(&folder, rest, false)).await;
+    let mut silent = TcpStream::connect(gateway.addr).await.unwrap();
+    let mut rest = Vec::new();
+    let _ = silent.read_to_end(&mut rest).await;
+    assert_eq!(rest, b"", "it was closed, and nothing was said");
+    assert!(list(&gateway, client(&authority, None), "").await.is_some());
+}
+
+#[test]
+fn the_documented_subject_is_valid() {
+    let (folder, _) = folder();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let blocks = toml_blocks(&std::fs::read_to_string(path).unwrap());
+    let block = blocks.iter().find(|block| block.contains("[[auth.mtls]]")).expect("the block");
+    let config = Config::parse("docs", &server(&folder, block, true), Path::new(""), &[]).unwrap();
+    assert_eq!(config.auth.certificates[0].subject, "CN=ci,O=Example");
+    assert!(config.auth.required);
+}
+
+#[test]
+fn k1_what_is_wrong_with_the_files_is_a_mistake_of_the_configuration() {
+    let (folder, _) = folder();
+    let mistake = |toml: &str| {
+        Config::parse("g", toml, Path::new(""), &[]).expect_err("a mistake").to_string()
+    };
+    let whole = server(&folder, "", true);
+    let path = |name: &str| folder.path().join(name);
+    assert!(mistake("[server]\ntls = { cert = \"c\" }\n").contains("needs both cert and key"));
+    let lost = whole.replace("cert.pem", "lost.pem");
+    assert!(mistake(&lost).contains("lost.pem"));
+    std::fs::write(path("ca.pem"), "nothing").unwrap();
+    assert!(mistake(&whole).contains("client_ca: holds no certificate"));
+    let without = server(&folder, "", false);
+    Authority::new().issue("x").write(&path(""));
+    std::fs::write(path("cert.pem"), Authority::new().issue("x").cert).unwrap();
+    assert!(mistake(&without).contains("cert and key: "));
+    std::fs::write(path("key.pem"), "").unwrap();
+    assert!(mistake(&without).contains("key: holds no private key"));
+    let listed = "[[auth.mtls]]\nsubject = \"CN=ci\"\nid = \"ci\"\n";
+    assert!(mistake(listed).contains("set server.tls.client_ca too"));
+}
