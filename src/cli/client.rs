@@ -18,6 +18,7 @@ use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::question::Asks;
+use crate::domain::reach::Reach;
 use crate::upstream::asides::{Ears, Mailbox};
 use crate::upstream::http::Endpoint;
 use crate::upstream::peer::{Outgoing, Peer, Wanted};
@@ -82,7 +83,7 @@ fn ask<T>(
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let key = std::env::var(KEY_VARIABLE).ok().map(|key| Secret::new(format!("Bearer {key}")));
     let headers = key.into_iter().map(|key| (AUTHORIZATION, key)).collect();
-    let http = Http { url: uri, revision: None, headers, ca: None };
+    let http = Http { url: uri, revision: None, headers, ca: None, reach: Reach::BeyondTheLink };
     let asking = async {
         let endpoint =
             Endpoint::new(&http, &Settings::default(), TaskTracker::new()).map_err(Failure::new)?;

@@ -1,7 +1,6 @@
 //! `[upstreams.…]` and `[defaults]`: who is asked, and how patiently.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::reader::Section;
 use super::secret::Secret;
 use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::question::Asks;
+use crate::domain::reach::Reach;
 use crate::domain::revision::Revision;
 
 /// One upstream.
@@ -73,6 +73,8 @@ pub struct Http {
     pub headers: Vec<(HeaderName, Secret)>,
     /// PEM certificates trusted beside the public ones.
     pub ca: Option<PathBuf>,
+    /// Which addresses the host may have.
+    pub reach: Reach,
 }
 
 /// Waits and bounds towards one upstream.
@@ -219,16 +221,18 @@ fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> O
             false => headers.push((name, value)),
         }
     }
-    if let Some(url) = url.as_ref().filter(|url| is_link_local(url)) {
-        let host = url.host().unwrap_or_default();
-        section.mistake("url", format!("{host} is link-local, where no prompt server may be"));
+    let reach = match section.flag("allow_private", true) {
+        true => Reach::BeyondTheLink,
+        false => Reach::PublicOnly,
+    };
+    if let Some(Err(error)) = url.as_ref().and_then(Uri::host).map(|host| reach.check_host(host)) {
+        section.mistake("url", error.to_string());
     }
     let ca = section.file("ca");
     if let Some(path) = ca.as_ref().filter(|path| !path.is_file()) {
         section.mistake("ca", format!("{} is not a file", path.display()));
     }
-    section.not_yet(&["allow_private"]);
-    Some(Http { url: url?, revision, headers, ca })
+    Some(Http { url: url?, revision, headers, ca, reach })
 }
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {
@@ -263,18 +267,6 @@ fn url(text: &str) -> Option<Uri> {
     let port_fits = authority.port().is_none() || authority.port_u16().is_some();
     let plain = !authority.as_str().contains('@') && !text.contains('#') && port_fits;
     (matches!(url.scheme_str(), Some("http" | "https")) && plain).then_some(url)
-}
-
-/// Addresses of the link itself, such as a cloud's metadata service, are never asked.
-fn is_link_local(url: &Uri) -> bool {
-    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
-    match host.parse() {
-        Ok(IpAddr::V4(ip)) => ip.is_link_local(),
-        Ok(IpAddr::V6(ip)) => {
-            ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_link_local())
-        }
-        Err(_) => false,
-    }
 }
 
 fn revisions() -> String {

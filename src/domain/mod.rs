@@ -5,6 +5,7 @@ pub mod document;
 pub mod events;
 pub mod lines;
 pub mod jsonrpc;
+pub mod reach;
 pub mod revision;
 pub mod method;
 pub mod caller;

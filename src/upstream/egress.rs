@@ -1,7 +1,11 @@
 //! The way out: the one HTTP client that requests to upstreams go through.
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,17 +15,22 @@ use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tower_service::Service;
 
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
+use crate::domain::reach::Reach;
 
 /// A pooled client over HTTP/1.1 and, by ALPN, HTTP/2. It follows no redirects and asks for no
-/// compression, so that what arrives is bounded by what is read.
+/// compression, so that what arrives is bounded by what is read; and it connects to no address out of
+/// reach, whatever names resolve to.
 pub struct Egress {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
+    reach: Reach,
 }
 
 /// Connections that wait for the next request, per upstream. More in-flight calls open more;
@@ -41,14 +50,15 @@ impl Egress {
     ///
     /// # Errors
     /// When `ca` cannot be read or holds no certificate.
-    pub fn new(connect: Duration, ca: Option<&Path>) -> Result<Self, String> {
+    pub fn new(connect: Duration, ca: Option<&Path>, reach: Reach) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| e.to_string())?
             .with_root_certificates(roots(ca)?)
             .with_no_client_auth();
-        let mut tcp = HttpConnector::new();
+        let mut tcp =
+            HttpConnector::new_with_resolver(Resolver { system: GaiResolver::new(), reach });
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(connect));
@@ -69,7 +79,7 @@ impl Egress {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .build(https);
-        Ok(Self { client })
+        Ok(Self { client, reach })
     }
 
     /// Sends one request and waits for the head of its answer. Dropping the future or the body
@@ -78,10 +88,53 @@ impl Egress {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, UpstreamFaultKind> {
+        // An address that is written as one is never resolved.
+        let host = request.uri().host().unwrap_or_default();
+        self.reach.check_host(host).map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
         self.client.request(request).await.map_err(|error| match error.is_connect() {
             true => UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error))),
             false => UpstreamFaultKind::Reset,
         })
+    }
+}
+
+/// Resolves names, and drops what is out of reach: here is where the addresses come from that are then
+/// connected to, so no second answer can differ from the one that was checked.
+#[derive(Clone)]
+struct Resolver {
+    system: GaiResolver,
+    reach: Reach,
+}
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.system.poll_ready(context)
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let (resolving, reach) = (self.system.call(name), self.reach);
+        Box::pin(async move { in_reach(resolving.await?, reach) })
+    }
+}
+
+fn in_reach(
+    addresses: impl Iterator<Item = SocketAddr>,
+    reach: Reach,
+) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+    let (mut allowed, mut refused) = (Vec::new(), None);
+    for address in addresses {
+        match reach.check(address.ip()) {
+            Ok(()) => allowed.push(address),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) if allowed.is_empty() => Err(io::Error::other(error)),
+        _ => Ok(allowed.into_iter()),
     }
 }
 
@@ -108,4 +161,40 @@ fn root_cause(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn send(host: &str, port: u16, reach: Reach) -> Result<(), UpstreamFaultKind> {
+        let egress = Egress::new(Duration::from_secs(5), None, reach).unwrap();
+        let request = Request::get(format!("http://{host}:{port}/")).body(Full::default()).unwrap();
+        egress.send(request).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a12_what_is_out_of_reach_gets_no_connection_however_it_is_written() {
+        let sinkhole = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = sinkhole.local_addr().unwrap().port();
+        let spellings =
+            ["127.0.0.1", "localhost", "2130706433", "0x7f000001", "0177.1", "[::ffff:127.0.0.1]"];
+        for host in spellings {
+            match send(host, port, Reach::PublicOnly).await {
+                Err(UpstreamFaultKind::Unavailable(why)) => {
+                    assert!(why.contains("not a public address"), "{host}: {why}");
+                }
+                other => panic!("{host}: {other:?}"),
+            }
+        }
+        let metadata = send("2852039166", port, Reach::BeyondTheLink).await;
+        assert!(format!("{metadata:?}").contains("link-local"), "{metadata:?}");
+        let knock = tokio::time::timeout(Duration::ZERO, sinkhole.accept()).await;
+        assert!(knock.is_err(), "somebody knocked");
+        let answering = async { drop(sinkhole.accept().await.unwrap()) };
+        let (sent, ()) = tokio::join!(send("localhost", port, Reach::BeyondTheLink), answering);
+        assert_eq!(sent.unwrap_err(), UpstreamFaultKind::Reset, "it got there");
+    }
 }

@@ -77,7 +77,7 @@ impl Endpoint {
             headers.insert(name, value);
         }
         Ok(Self {
-            egress: Egress::new(settings.connect, http.ca.as_deref())?,
+            egress: Egress::new(settings.connect, http.ca.as_deref(), http.reach)?,
             url: http.url.clone(),
             headers,
             max_message: settings.max_message,

@@ -1,6 +1,9 @@
 //! Upstreams that break the rules (fault matrix, U): the fault has a name, nothing hangs, nothing
 //! grows, and none of their words are repeated.
 
+use std::path::Path;
+
+use promptgate::config::Config;
 use serde_json::{Value, json};
 
 use crate::support::upstream::{HANG, good_legacy};
@@ -273,4 +276,32 @@ async fn u9_an_empty_cursor_is_followed() {
     .await;
     let gateway = Gateway::before(&[("up", &upstream)]).await;
     assert_eq!(gateway.client().names().await.0, ["up__a", "up__b"]);
+}
+
+#[tokio::test]
+async fn a12_an_upstream_out_of_reach_is_never_asked_and_the_others_are() {
+    let (near, other) =
+        (Upstream::with_prompts(&["p"]).await, Upstream::with_prompts(&["q"]).await);
+    let table = near.table("near").replace("127.0.0.1", "localhost") + "allow_private = false\n";
+    let gateway = Gateway::start(&(table + &other.table("other"))).await;
+    let summary = gateway.summary().await;
+    assert_eq!(summary[0], ("near".into(), 0, Some("upstream_unavailable")));
+    assert_eq!(gateway.client().names().await.0, ["other__q"]);
+    assert_eq!(near.methods(), Vec::<String>::new());
+}
+
+#[test]
+fn a12_an_address_out_of_reach_is_a_mistake_of_the_configuration() {
+    for (host, allow_private, told) in [
+        ("169.254.169.254", true, "link-local"),
+        ("[::ffff:169.254.169.254]", true, "link-local"),
+        ("10.0.0.1", false, "allow_private"),
+    ] {
+        let toml = format!(
+            "[upstreams.up]\ntransport = \"http\"\nurl = \"http://{host}/mcp\"\n\
+             allow_private = {allow_private}\n"
+        );
+        let error = Config::parse("g", &toml, Path::new(""), &[]).expect_err(host).to_string();
+        assert!(error.contains("g:3: upstreams.up.url") && error.contains(told), "{error}");
+    }
 }

@@ -1,0 +1,159 @@
+//! Which addresses an upstream may be at.
+
+use std::net::IpAddr;
+use std::sync::LazyLock;
+
+use ipnet::IpNet;
+
+/// How far requests may go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reach {
+    /// Anywhere but the link itself, where clouds keep their credentials.
+    BeyondTheLink,
+    /// What the whole internet can reach, too.
+    PublicOnly,
+}
+
+/// An address that may not be asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum OutOfReach {
+    #[error("{0} is link-local, where no prompt server may be")]
+    LinkLocal(IpAddr),
+    #[error("{0} is not a public address: set allow_private = true if the upstream belongs there")]
+    Private(IpAddr),
+}
+
+impl Reach {
+    /// # Errors
+    /// When this address may not be asked. What an IPv6 address embeds of IPv4 counts as that.
+    pub fn check(self, address: IpAddr) -> Result<(), OutOfReach> {
+        let meant = meant(address);
+        if is_in(&LINK_LOCAL, meant) {
+            return Err(OutOfReach::LinkLocal(address));
+        }
+        match self {
+            Self::PublicOnly if is_in(&NOT_PUBLIC, meant) => Err(OutOfReach::Private(address)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of the host of a URL, if it is written as an address. A name is known only once it is
+    /// resolved.
+    pub fn check_host(self, host: &str) -> Result<(), OutOfReach> {
+        let literal = host.trim_matches(['[', ']']).parse();
+        literal.map_or(Ok(()), |address| self.check(address))
+    }
+}
+
+/// The address that is reached in the end: behind the mapped ones (RFC 4291, section 2.5.5.2) and those
+/// of translators (RFC 6052) there is one of IPv4.
+fn meant(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
+            let [.., a, b, c, d] = v6.octets();
+            IpAddr::from([a, b, c, d])
+        }
+        canonical => canonical,
+    }
+}
+
+fn is_in(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
+}
+
+static LINK_LOCAL: LazyLock<Vec<IpNet>> =
+    LazyLock::new(|| parse(&["169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128"]));
+
+/// The special-purpose registries of IANA (RFC 6890): what is not globally reachable, and tunnels, whose
+/// ends nobody knows.
+static NOT_PUBLIC: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+    parse(&[
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        "::/96",
+        "64:ff9b:1::/48",
+        "100::/64",
+        "2001::/23",
+        "2001:db8::/32",
+        "2002::/16",
+        "3fff::/20",
+        "5f00::/16",
+        "fc00::/7",
+        "fec0::/10",
+        "ff00::/8",
+    ])
+});
+
+fn parse(networks: &[&str]) -> Vec<IpNet> {
+    networks.iter().filter_map(|network| network.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_network_of_the_tables_is_one() {
+        assert_eq!((LINK_LOCAL.len(), NOT_PUBLIC.len()), (3, 25));
+    }
+
+    #[test]
+    fn a12_link_local_is_out_of_reach_in_every_spelling() {
+        for text in [
+            "169.254.169.254",
+            "[::ffff:169.254.169.254]",
+            "[::ffff:a9fe:a9fe]",
+            "[64:ff9b::a9fe:a9fe]",
+            "[fe80::1]",
+            "[febf::1]",
+            "[fd00:ec2::254]",
+        ] {
+            for reach in [Reach::BeyondTheLink, Reach::PublicOnly] {
+                let refused = reach.check_host(text);
+                assert!(matches!(refused, Err(OutOfReach::LinkLocal(_))), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a12_only_public_addresses_are_in_reach_without_allow_private() {
+        for text in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.31.255.255",
+            "192.168.0.1",
+            "100.127.0.1",
+            "0.0.0.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "::1",
+            "::",
+            "::ffff:10.0.0.1",
+            "64:ff9b::a00:1",
+            "2002:7f00:1::",
+            "fd12::1",
+            "ff02::1",
+        ] {
+            let refused = Reach::PublicOnly.check_host(text);
+            assert!(matches!(refused, Err(OutOfReach::Private(_))), "{text}");
+            assert_eq!(Reach::BeyondTheLink.check_host(text), Ok(()), "{text}");
+        }
+        for text in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101"]
+        {
+            assert_eq!(Reach::PublicOnly.check_host(text), Ok(()), "{text}");
+        }
+        assert_eq!(Reach::PublicOnly.check_host("localhost"), Ok(()), "not known yet");
+    }
+}
