@@ -87,10 +87,7 @@ pub(super) fn read(mut section: Section<'_>, takes_certificates: bool) -> Auth {
 fn api_key(table: &mut Section<'_>) -> Option<ApiKey> {
     let rule = "\"sha256:\" and 64 hexadecimal digits, as `promptgate key new` prints it";
     let hash = table.required("hash", rule, hash);
-    if !table.has("id") {
-        table.mistake("id", "is required: the name of the caller");
-    }
-    let caller = identity(table, "");
+    let caller = named(table);
     Some(ApiKey { hash: hash?, caller })
 }
 
@@ -102,10 +99,7 @@ fn certificates(section: &mut Section<'_>, takes_certificates: bool) -> Vec<Cert
         }
         let subject = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let subject = table.required("subject", "a subject such as \"CN=ci,O=Example\"", subject);
-        if !table.has("id") {
-            table.mistake("id", "is required: the name of the caller");
-        }
-        let caller = identity(&mut table, "");
+        let caller = named(&mut table);
         if let Some(subject) = subject {
             match certificates.iter().any(|other| other.subject == subject) {
                 true => table.mistake("subject", "another caller has this subject already"),
@@ -115,6 +109,14 @@ fn certificates(section: &mut Section<'_>, takes_certificates: bool) -> Vec<Cert
         table.finish();
     }
     certificates
+}
+
+/// A caller that must have a name.
+fn named(table: &mut Section<'_>) -> Identity {
+    if !table.has("id") {
+        table.mistake("id", "is required: the name of the caller");
+    }
+    identity(table, "")
 }
 
 fn identity(table: &mut Section<'_>, default: &str) -> Identity {

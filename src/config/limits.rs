@@ -61,16 +61,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
 
 fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     let name = table.text("name", &format!("limit {}", index + 1));
-    let mut per = Vec::new();
-    for text in table.texts("per") {
-        match PER.iter().find(|(known, _)| *known == text) {
-            Some((_, one)) => per.push(*one),
-            None => {
-                let known = PER.map(|(name, _)| format!("\"{name}\"")).join(", ");
-                table.mistake("per", format!("{text:?} is not one of {known}"));
-            }
-        }
-    }
+    let per = table.choices("per", &PER);
     let mut methods = Vec::new();
     for text in table.texts("methods") {
         match Method::parse(&text).or_else(|| action_of(&text)) {

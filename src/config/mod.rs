@@ -135,8 +135,7 @@ impl Config {
         let tls = tls::read(&mut server);
         let takes_certificates = tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let auth = auth::read(root.section("auth"), takes_certificates);
-        let knows_callers = auth.required || auth.has_method();
-        let access = access::read(root.section("access"), &upstreams, knows_callers);
+        let access = access::read(root.section("access"), &upstreams, auth.has_method());
         let server = server::read(server, tls, &auth);
         let config = Self {
             auth,

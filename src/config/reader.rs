@@ -96,10 +96,8 @@ impl<'a> Section<'a> {
         default: T,
         choices: &[(&str, T)],
     ) -> T {
-        let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-        let allowed = format!("one of {}", names.join(", "));
-        let find = |text: &str| choices.iter().find(|(name, _)| *name == text).map(|(_, t)| *t);
-        self.parsed(key, &allowed, find).unwrap_or(default)
+        let find = |text: &str| chosen(choices, text);
+        self.parsed(key, &one_of(choices), find).unwrap_or(default)
     }
 
     pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
@@ -182,6 +180,18 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Any of the words, in the order in which they stand.
+    pub(super) fn choices<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Vec<T> {
+        let mut all = Vec::new();
+        for text in self.texts(key) {
+            match chosen(choices, &text) {
+                Some(one) => all.push(one),
+                None => self.mistake(key, format!("{text:?} is not {}", one_of(choices))),
+            }
+        }
+        all
+    }
+
     /// `true`, `false`, or one of the words.
     pub(super) fn flag_or<T: Copy>(
         &mut self,
@@ -189,16 +199,14 @@ impl<'a> Section<'a> {
         default: T,
         choices: &[(&str, T)],
     ) -> T {
-        let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-        let allowed = format!("one of {}", names.join(", "));
         let parse = |value: Value, _| {
             let text = match value.kind {
                 ValueKind::Boolean(flag) => flag.to_string(),
                 kind => into_text(kind)?,
             };
-            choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice)
+            chosen(choices, &text)
         };
-        self.read(key, &allowed, parse).unwrap_or(default)
+        self.read(key, &one_of(choices), parse).unwrap_or(default)
     }
 
     /// The tables of an array, in their order.
@@ -357,6 +365,16 @@ impl<'a> Section<'a> {
 }
 
 const SECRET: &str = "{ env = \"NAME\" }, { file = \"path\" } or { value = \"…\" }";
+
+/// What a mistake says of a key that takes one of these.
+fn one_of<T>(choices: &[(&str, T)]) -> String {
+    let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    format!("one of {}", names.join(", "))
+}
+
+fn chosen<T: Copy>(choices: &[(&str, T)], text: &str) -> Option<T> {
+    choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice)
+}
 
 fn into_text(kind: ValueKind) -> Option<String> {
     match kind {

@@ -365,17 +365,7 @@ fn questions(section: &mut Section<'_>) -> Option<Asks> {
         ("sampling", sampling),
         ("roots", Asks::ROOTS),
     ];
-    let mut asks = Asks::NONE;
-    for name in section.texts("questions") {
-        match known.iter().find(|(known, _)| *known == name) {
-            Some((_, these)) => asks = asks.or(*these),
-            None => {
-                let allowed = known.map(|(name, _)| format!("\"{name}\"")).join(", ");
-                section.mistake("questions", format!("{name:?} is not one of {allowed}"));
-            }
-        }
-    }
-    Some(asks)
+    Some(section.choices("questions", &known).into_iter().fold(Asks::NONE, Asks::or))
 }
 
 impl Default for Settings {

@@ -1,6 +1,7 @@
 //! How often whom may ask what: a bucket for each combination that a limit counts by (the generic cell
 //! rate algorithm), bounded in number, the least recently used forgotten first.
 
+use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
@@ -27,6 +28,8 @@ pub struct RateLimits<C: Clock = DefaultClock> {
 
 struct Limit<C: Clock> {
     config: config::Limit,
+    /// Whether it counts by what a call is for.
+    needs_target: bool,
     buckets: RateLimiter<String, Buckets, C, NoOpMiddleware<C::Instant>>,
 }
 
@@ -51,7 +54,9 @@ impl<C: Clock + Clone> RateLimits<C> {
             // An interval of zero is no rate that the configuration lets through.
             let quota = Quota::with_period(config.interval)?.allow_burst(config.burst);
             let buckets = RateLimiter::new(quota, Buckets::new(BUCKETS), clock.clone());
-            Some(Limit { config: config.clone(), buckets })
+            let is_target = |per: &Per| matches!(per, Per::Prompt | Per::Upstream);
+            let needs_target = config.per.iter().any(is_target);
+            Some(Limit { config: config.clone(), needs_target, buckets })
         };
         Self { limits: limits.iter().filter_map(limit).collect(), clock }
     }
@@ -77,12 +82,10 @@ impl<C: Clock + Clone> RateLimits<C> {
         let method = call.request.method();
         for limit in self.limits.iter().filter(|limit| !limit.config.before_authentication) {
             let config = &limit.config;
-            let needs_target =
-                config.per.iter().any(|per| matches!(per, Per::Prompt | Per::Upstream));
             let applies = config.methods.contains(&method)
                 && config.callers.iter().any(|glob| glob.matches(call.caller.id()))
                 // Lists are for no prompt of anybody in particular.
-                && (needs_target && method != Method::List) == target.is_some();
+                && (limit.needs_target && method != Method::List) == target.is_some();
             if applies {
                 self.check(limit, &key(&config.per, call, target))?;
             }
@@ -102,17 +105,22 @@ impl<C: Clock + Clone> RateLimits<C> {
 /// share one.
 fn key(per: &[Per], call: &Call, target: Option<Target<'_>>) -> String {
     let mut key = String::new();
+    let mut add = |part: &str| {
+        // Writing to a string cannot fail.
+        let _ = write!(key, "{}:{part}", part.len());
+    };
+    let upstream = target.map_or("", |target| target.upstream);
     for per in per {
-        let part = match per {
-            Per::Caller => call.caller.id().to_owned(),
-            Per::Method => call.request.method().as_str().to_owned(),
-            Per::Address => call.address.map(network).unwrap_or_default(),
-            Per::Upstream => target.map_or("", |target| target.upstream).to_owned(),
+        match per {
+            Per::Caller => add(call.caller.id()),
+            Per::Method => add(call.request.method().as_str()),
+            Per::Address => add(&call.address.map(network).unwrap_or_default()),
+            Per::Upstream => add(upstream),
             Per::Prompt => {
-                target.map_or(String::new(), |t| format!("{}/{}", t.upstream, t.raw_name))
+                add(upstream);
+                add(target.map_or("", |target| target.raw_name));
             }
-        };
-        key.push_str(&format!("{}:{part}", part.len()));
+        }
     }
     key
 }

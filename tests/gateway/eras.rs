@@ -258,17 +258,8 @@ async fn w14_five_hundred_clients_with_one_id_get_their_own_answers() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let gateway = Gateway::start(&upstream.patient_table("up")).await;
     gateway.summary().await;
-    let calls = (0..500).map(|i| {
-        let client = gateway.client();
-        tokio::spawn(async move {
-            let params = json!({"name": "up__p", "arguments": {"who": format!("client-{i}")}});
-            let result = client.ask("prompts/get", params).await;
-            let text = result["messages"][0]["content"]["text"].as_str().unwrap().to_owned();
-            assert!(text.contains(&format!("client-{i}\"")), "{i}: {text}");
-        })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await.unwrap();
+    for (i, text) in gateway.texts_at_once(500).await.iter().enumerate() {
+        assert!(text.contains(&format!("client-{i}\"")), "{i}: {text}");
     }
 }
 

@@ -1,9 +1,11 @@
 //! Questions of upstreams in the middle of a get: who is asked what, and how the answers get back.
 
+use std::sync::{Arc, Mutex};
+
 use serde_json::{Value, json};
 
 use crate::support::asker::{Question, blue, form, page};
-use crate::support::{Gateway, Manner, PATIENCE, Party, Play, Upstream, eventually};
+use crate::support::{Gateway, Live, Manner, PATIENCE, Party, Play, Upstream, eventually};
 
 const FORM: &str = r#"{"elicitation":{"form":{}}}"#;
 const ALL: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{}}"#;
@@ -427,14 +429,12 @@ async fn who_takes_no_stream_is_not_asked() {
     assert_eq!(text(&reply.json())[0]["code"], -32601);
 }
 
-#[tokio::test]
-async fn what_asks_on_a_stream_of_its_own_is_answered_one_call_at_a_time() {
-    use crate::support::Live;
-    use std::sync::{Arc, Mutex};
-    // The question comes on the GET stream, as servers do that do not tie it to a call.
+/// An upstream that asks on the GET stream, as servers do that do not tie questions to calls, and answers
+/// what is open with what it is told.
+async fn asks_beside_its_answers() -> Upstream {
     let get_stream: Arc<Mutex<Option<Live>>> = Arc::default();
     let open: Arc<Mutex<Vec<(Live, Value)>>> = Arc::default();
-    let upstream = Upstream::start(move |asked| {
+    Upstream::start(move |asked| {
         let stream = &mut *get_stream.lock().unwrap();
         match (asked.http_method.as_str(), asked.method()) {
             ("GET", _) => {
@@ -455,7 +455,7 @@ async fn what_asks_on_a_stream_of_its_own_is_answered_one_call_at_a_time() {
                 play
             }
             ("POST", "") => {
-                let said = asked.message["result"].clone();
+                let said = asked.message.get("result").unwrap_or(&asked.message["error"]);
                 for (live, id) in open.lock().unwrap().drain(..) {
                     let content = json!({"type": "text", "text": json!([said]).to_string()});
                     live.say(&json!({"jsonrpc": "2.0", "id": id,
@@ -466,7 +466,12 @@ async fn what_asks_on_a_stream_of_its_own_is_answered_one_call_at_a_time() {
             _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
         }
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn what_asks_on_a_stream_of_its_own_is_answered_one_call_at_a_time() {
+    let upstream = asks_beside_its_answers().await;
     let gateway = before(&upstream, "").await;
     // The stream opens beside the first call: it may not be there yet.
     let answer = eventually(async || {
@@ -587,8 +592,6 @@ async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
 
 #[tokio::test]
 async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
-    use crate::support::Live;
-    use std::sync::{Arc, Mutex};
     let streams: Arc<Mutex<Vec<Live>>> = Arc::default();
     let opened = streams.clone();
     let upstream =
@@ -621,40 +624,7 @@ async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
 
 #[tokio::test]
 async fn what_asks_beside_its_answers_is_understood_by_modern_clients_too() {
-    use crate::support::Live;
-    use std::sync::{Arc, Mutex};
-    let get_stream: Arc<Mutex<Option<Live>>> = Arc::default();
-    let open: Arc<Mutex<Option<(Live, Value)>>> = Arc::default();
-    let upstream = Upstream::start(move |asked| {
-        let stream = &mut *get_stream.lock().unwrap();
-        match (asked.http_method.as_str(), asked.method()) {
-            ("GET", _) => {
-                let (live, play) = Live::new();
-                *stream = Some(live);
-                play
-            }
-            ("POST", "prompts/get") => {
-                let (live, play) = Live::new();
-                *open.lock().unwrap() = Some((live, asked.message["id"].clone()));
-                let (method, params) = form("Which colour?");
-                let question =
-                    json!({"jsonrpc": "2.0", "id": "q", "method": method, "params": params});
-                stream.as_ref().expect("it listens before it calls").say(&question);
-                play
-            }
-            ("POST", "") => {
-                if let Some((live, id)) = open.lock().unwrap().take() {
-                    let said = asked.message.get("result").unwrap_or(&asked.message["error"]);
-                    let content = json!({"type": "text", "text": json!([said]).to_string()});
-                    live.say(&json!({"jsonrpc": "2.0", "id": id,
-                        "result": {"messages": [{"role": "user", "content": content}]}}));
-                }
-                Play::Http(202, vec![], vec![])
-            }
-            _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
-        }
-    })
-    .await;
+    let upstream = asks_beside_its_answers().await;
     let gateway = before(&upstream, "").await;
     let mut modern = party(&gateway, Manner::Modern, FORM).await;
     for _ in 0..2 {

@@ -368,15 +368,7 @@ async fn w14_five_hundred_clients_share_one_child_and_get_their_own_answers() {
         format!("[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n");
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
-    let calls = (0..500).map(|i| {
-        let client = gateway.client();
-        tokio::spawn(async move {
-            let params = json!({"name": "up__p", "arguments": {"who": format!("client-{i}")}});
-            let result = client.ask("prompts/get", params).await;
-            assert_eq!(result["messages"][0]["content"]["text"], format!("client-{i}"));
-        })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await.unwrap();
+    for (i, text) in gateway.texts_at_once(500).await.iter().enumerate() {
+        assert_eq!(*text, format!("client-{i}"));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use promptgate::app::App;
 use promptgate::config::Config;
 use promptgate::downstream::Streams;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
@@ -54,6 +55,24 @@ impl Gateway {
 
     pub fn client(&self) -> Client {
         Client::new(self.addr)
+    }
+
+    /// The texts that as many clients get of `up__p` at once, each with its own name (`client-0`, …)
+    /// for the argument `who`.
+    pub async fn texts_at_once(&self, clients: usize) -> Vec<String> {
+        let calls = (0..clients).map(|i| {
+            let client = self.client();
+            tokio::spawn(async move {
+                let params = json!({"name": "up__p", "arguments": {"who": format!("client-{i}")}});
+                let result = client.ask("prompts/get", params).await;
+                result["messages"][0]["content"]["text"].as_str().expect("text").to_owned()
+            })
+        });
+        let mut texts = Vec::with_capacity(clients);
+        for call in calls.collect::<Vec<_>>() {
+            texts.push(call.await.unwrap());
+        }
+        texts
     }
 
     /// Ends the gateway, as a signal would.
