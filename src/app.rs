@@ -9,6 +9,8 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tracing::warn;
 
+use crate::audit::Audit;
+use crate::audit::record::Event;
 use crate::config::Config;
 use crate::domain::question::Asks;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
@@ -23,14 +25,21 @@ pub struct App {
     config: Config,
     router: Arc<Router>,
     sessions: Arc<Sessions>,
+    audit: Audit,
     shutdown: Shutdown,
     /// Absent while it does not listen.
     local_addr: Option<SocketAddr>,
 }
 
 impl App {
-    /// Starts the drivers; nobody is served yet.
-    pub fn new(config: Config) -> Self {
+    /// Starts the drivers; nobody is served yet. `shares` says that other gateways may run with the same
+    /// configuration.
+    ///
+    /// # Errors
+    /// When the audit log cannot be opened.
+    pub fn new(config: Config, shares: bool) -> io::Result<Self> {
+        let audit = Audit::open(config.audit.as_ref(), shares)?;
+        audit.note(loaded(&config));
         let shutdown = Shutdown::default();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let tasks = &shutdown.background;
@@ -38,14 +47,17 @@ impl App {
             &config,
             policy::rights(&config),
             sealer.clone(),
+            audit.clone(),
             tasks,
             &shutdown.stop,
         ));
         let (tasks, ends) = (tasks.clone(), (shutdown.drain.clone(), shutdown.stop.clone()));
-        let gate = Gate::new(&config);
+        let gate = Arc::new(Gate::new(&config, audit.clone()));
+        tasks.spawn(gate.clone().watch_refusals(shutdown.stop.clone()));
         let sessions = Sessions::new(&config, gate, router.clone(), sealer, tasks, ends);
         warn_of_shared_credentials(&config);
-        Self { config, router, sessions: Arc::new(sessions), shutdown, local_addr: None }
+        let sessions = Arc::new(sessions);
+        Ok(Self { config, router, sessions, audit, shutdown, local_addr: None })
     }
 
     /// Starts a gateway that serves over HTTP.
@@ -53,8 +65,12 @@ impl App {
     /// # Errors
     /// When an address cannot be bound, or the certificates cannot be used.
     pub async fn start(config: Config) -> io::Result<Self> {
-        let socket = TcpListener::bind(config.server.listen).await?;
-        let mut app = Self::new(config);
+        let listen = config.server.listen;
+        let socket = TcpListener::bind(listen).await.map_err(|error| {
+            let what = format!("cannot listen on {listen}: {error}; set server.listen");
+            io::Error::new(error.kind(), what)
+        })?;
+        let mut app = Self::new(config, false)?;
         app.local_addr = Some(socket.local_addr()?);
         let (server, drain) = (&app.config.server, &app.shutdown.drain);
         let endpoint = Endpoint::new(&app.config, app.sessions.clone(), drain.clone());
@@ -100,11 +116,24 @@ impl App {
     /// Ends at once, as far as there is nobody left to serve.
     pub async fn stop(&self) {
         self.shutdown.clone().stop().await;
+        self.end_record().await;
     }
 
     /// Lets what is in flight finish, and ends.
     pub async fn drain(&self) {
         self.shutdown.clone().run(&self.config.server.limits).await;
+        self.end_record().await;
+    }
+
+    /// The last records, off the threads that serve: the disk may be slow.
+    async fn end_record(&self) {
+        let audit = self.audit.clone();
+        let _ = tokio::task::spawn_blocking(move || audit.close()).await;
+    }
+
+    /// Starts another segment of the audit log.
+    pub fn rotate_audit(&self) {
+        self.audit.rotate();
     }
 }
 
@@ -119,6 +148,17 @@ fn warn_of_shared_credentials(config: &Config) {
             );
         }
     }
+}
+
+/// What is recorded of the configuration: which it is, and how it bears on who may do what.
+fn loaded(config: &Config) -> Event {
+    let auth = if config.auth.required { "required" } else { "optional" };
+    let event = Event::new("config_loaded").text("digest", &config.digest);
+    let event = event.text("auth", if config.auth.has_method() { auth } else { "none" });
+    let count = |event: Event, name, count: usize| event.number(name, count as u64);
+    let event = count(event, "upstreams", config.upstreams.len());
+    let event = count(event, "limits", config.limits.len());
+    event.json("access", if config.access.is_some() { "true" } else { "false" })
 }
 
 fn seal_keys(config: &Config) -> SealKeys {

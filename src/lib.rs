@@ -24,6 +24,7 @@ pub mod session;
 pub mod policy;
 pub mod router;
 pub mod upstream;
+pub mod audit;
 pub mod domain;
 pub mod seal;
 pub mod telemetry;

@@ -52,23 +52,59 @@ impl Shutdown {
     }
 }
 
-/// Waits for SIGTERM or SIGINT.
-pub async fn signal() {
+/// Ends with SIGTERM or SIGINT. From the call on neither ends the process by itself.
+pub fn signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => {
-                tokio::select! {
-                    _ = tokio::signal::ctrl_c() => {}
-                    _ = terminate.recv() => {}
+        let signals = signal(SignalKind::terminate())
+            .and_then(|terminate| Ok((terminate, signal(SignalKind::interrupt())?)));
+        async move {
+            match signals {
+                Ok((mut terminate, mut interrupt)) => {
+                    tokio::select! {
+                        _ = terminate.recv() => {}
+                        _ = interrupt.recv() => {}
+                    }
                 }
+                Err(_) => std::future::pending().await,
             }
-            Err(_) => drop(tokio::signal::ctrl_c().await),
         }
     }
     #[cfg(not(unix))]
-    drop(tokio::signal::ctrl_c().await);
+    async {
+        drop(tokio::signal::ctrl_c().await);
+    }
+}
+
+/// Calls `then` whenever SIGHUP comes, from the call on; never ends.
+pub fn on_hang_up(mut then: impl FnMut()) -> impl Future<Output = ()> {
+    #[cfg(unix)]
+    let hang_ups = {
+        use tokio::signal::unix::{SignalKind, signal};
+        signal(SignalKind::hangup())
+    };
+    async move {
+        #[cfg(unix)]
+        if let Ok(mut hang_ups) = hang_ups {
+            while hang_ups.recv().await.is_some() {
+                then();
+            }
+        }
+        let _ = &mut then;
+        std::future::pending().await
+    }
+}
+
+/// Makes a write beyond the largest file that is allowed an error, as a full disk is, and not the end of the process.
+pub fn survive_large_files() {
+    #[cfg(target_os = "linux")]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        // A handler stays for good, whether or not anybody listens.
+        let too_large = rustix::process::Signal::XFSZ.as_raw();
+        drop(signal(SignalKind::from_raw(too_large)));
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The layers of the request path: each may import what stands to its right.
 const PATH: [&str; 5] = ["downstream", "session", "policy", "router", "upstream"];
 /// What every layer may import.
-const SHARED: [&str; 4] = ["domain", "seal", "config", "telemetry"];
+const SHARED: [&str; 5] = ["domain", "seal", "config", "telemetry", "audit"];
 
 struct Source {
     /// Relative to `src`, with forward slashes.

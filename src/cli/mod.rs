@@ -1,5 +1,6 @@
 //! The commands that a person types.
 
+mod audit;
 mod check;
 mod client;
 mod dial;
@@ -81,6 +82,11 @@ enum Command {
         #[command(flatten)]
         file: File,
     },
+    /// Check the audit log, and find values in it
+    Audit {
+        #[command(subcommand)]
+        command: AuditCommand,
+    },
     /// Make an API key
     Key {
         #[command(subcommand)]
@@ -100,6 +106,34 @@ enum Command {
         arguments: Vec<(String, String)>,
         #[command(flatten)]
         remote: Remote,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum AuditCommand {
+    /// Tell whether a log is whole and as it was written; exit code 1 if it is not
+    ///
+    /// The key comes from the configuration, or from PROMPTGATE_AUDIT_KEY. Whoever must not have it checks the
+    /// order of the records and the signatures of checkpoints with --public-key.
+    Verify {
+        /// Folder of the log [default: audit.path of the configuration]
+        dir: Option<PathBuf>,
+        #[command(flatten)]
+        file: File,
+        /// Check without the secret: the public key that the gateway logs when it starts
+        #[arg(long, value_name = "BASE64")]
+        public_key: Option<String>,
+        /// Checkpoints that were kept elsewhere, such as the gateway's own log as JSON lines: the audit log must
+        /// hold what they have signed
+        #[arg(long, value_name = "FILE")]
+        checkpoints: Option<PathBuf>,
+    },
+    /// Tell the digest under which a value stands in the log; the value is read from standard input
+    ///
+    /// One line feed at its end is not part of it.
+    Hash {
+        #[command(flatten)]
+        file: File,
     },
 }
 
@@ -160,6 +194,13 @@ pub fn main() -> ExitCode {
         Command::Explain { caller, name, groups, file } => {
             explain::run(&file.config, &caller, &name, &groups)
         }
+        Command::Audit { command } => match command {
+            AuditCommand::Verify { dir, file, public_key, checkpoints } => {
+                let kept = checkpoints.as_deref();
+                audit::verify(dir.as_deref(), &file.config, public_key.as_deref(), kept)
+            }
+            AuditCommand::Hash { file } => audit::hash(&file.config),
+        },
         Command::Key { command: KeyCommand::New } => key::new(),
         Command::List { remote } => client::list(&remote),
         Command::Get { name, arguments, remote } => client::get(&remote, &name, &arguments),

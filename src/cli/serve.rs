@@ -11,13 +11,13 @@ use crate::{shutdown, telemetry};
 
 pub(super) fn http(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
-    telemetry::init(&config.telemetry);
-    let listen = config.server.listen;
+    let _log = telemetry::init(&config.telemetry);
     run(async {
-        let app = App::start(config).await.map_err(|error| {
-            Failure::new(format!("cannot listen on {listen}: {error}; set server.listen"))
-        })?;
+        shutdown::survive_large_files();
+        let ended = shutdown::signal();
+        let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
         // A reader that has gone away is no reason to stop serving.
+        let rotating = shutdown::on_hang_up(|| app.rotate_audit());
         let url = app.url().unwrap_or_default();
         let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
         let greeting = async {
@@ -27,7 +27,8 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
             std::future::pending().await
         };
         tokio::select! {
-            () = shutdown::signal() => {}
+            () = ended => {}
+            () = rotating => {}
             () = greeting => {}
         }
         drain(&app).await;
@@ -38,9 +39,11 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
 /// Nothing but messages goes to standard output; the log goes to standard error.
 pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
-    telemetry::init(&config.telemetry);
+    let _log = telemetry::init(&config.telemetry);
     run(async {
-        let app = App::new(config);
+        shutdown::survive_large_files();
+        let ended = shutdown::signal();
+        let app = App::new(config, true).map_err(|error| Failure::new(error.to_string()))?;
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
         let mut served = std::pin::pin!(app.serve(streams));
         tokio::select! {
@@ -52,7 +55,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
                 }
                 return Ok(());
             }
-            () = shutdown::signal() => {}
+            () = ended => {}
         }
         // What is under way is answered while the gateway drains, which waits for it.
         tokio::select! {

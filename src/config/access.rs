@@ -8,7 +8,7 @@ use cedar_policy::{Policy, PolicyId, PolicySet, Schema, ValidationMode, Validato
 
 use super::reader::Section;
 use super::upstream::Upstream;
-use super::views::globs;
+use super::views::{all, globs};
 use crate::domain::caller::ANONYMOUS;
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
@@ -102,7 +102,7 @@ fn rule(table: &mut Section<'_>, upstreams: &[Upstream], knows_callers: bool) ->
         }
         whose.push(format!("resource in Upstream::{id:?}"));
     }
-    let names = globs(table, "prompts").iter().map(like).collect();
+    let names = globs(table, "prompts").unwrap_or_else(all).iter().map(like).collect();
     let when: Vec<_> = [who, whose, names]
         .into_iter()
         .filter(|any: &Vec<String>| !any.is_empty())

@@ -2,6 +2,7 @@
 
 use super::reader::Section;
 use crate::domain::caller::{ANONYMOUS, MAX_ID};
+use crate::seal::hex::from_hex;
 
 /// How callers prove who they are.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -130,14 +131,9 @@ fn is_id(text: &str) -> bool {
     (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible) && text != ANONYMOUS
 }
 
-/// Reads `sha256:` and 64 hexadecimal digits.
+/// Reads `sha256:` and 64 hexadecimal digits, in any case.
 fn hash(text: &str) -> Option<[u8; 32]> {
-    let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64)?;
-    let mut hash = [0; 32];
-    for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(hash)
+    from_hex(&text.strip_prefix("sha256:")?.to_ascii_lowercase())
 }
 
 #[cfg(test)]

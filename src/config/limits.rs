@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::access::action_of;
 use super::reader::Section;
-use super::views::globs;
+use super::views::{all, globs};
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
 
@@ -73,7 +73,7 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     if methods.is_empty() {
         methods = Method::ALL.to_vec();
     }
-    let callers = globs(table, "callers");
+    let callers = globs(table, "callers").unwrap_or_else(all);
     let (count, interval) =
         table.required("rate", "a rate such as \"10/s\", \"600/m\" or \"1000/h\"", rate)?;
     let burst = table.count("burst", count as usize, 1..=1_000_000);

@@ -2,6 +2,7 @@
 //! gateway runs on ([`Config`]).
 
 mod access;
+mod audit;
 mod auth;
 pub mod error;
 pub mod raw;
@@ -18,6 +19,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use access::{Access, SCHEMA, action};
+pub use audit::{Audit, Durability, OnAuditFailure};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use error::{ConfigError, Mistake, Origin};
 pub use limits::{Limit, Per};
@@ -28,16 +30,21 @@ pub use upstream::{Http, Settings, Stdio, Transport, Upstream};
 pub use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
+use crate::seal;
 use reader::{Context, Section};
 
 /// The validated configuration. Every value is in bounds; nothing is left to default later.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// `sha256:…` of the file, so that it is known which one was used.
+    pub digest: String,
     pub server: Server,
     pub auth: Auth,
     /// Absent: everything is allowed.
     pub access: Option<Access>,
     pub limits: Vec<Limit>,
+    /// Absent: nothing is recorded.
+    pub audit: Option<Audit>,
     pub naming: Naming,
     pub listing: Listing,
     /// In the order of their ids.
@@ -138,9 +145,11 @@ impl Config {
         let access = access::read(root.section("access"), &upstreams, auth.has_method());
         let server = server::read(server, tls, &auth);
         let config = Self {
+            digest: seal::digest_text(&seal::sha256(text.as_bytes())),
             auth,
             access,
             limits: limits::read_all(&mut root),
+            audit: audit::read(root.section("audit")),
             listing: listing(root.section("listing")),
             views: views::read_all(&mut root, &server, &upstreams),
             server,
@@ -148,7 +157,7 @@ impl Config {
             telemetry: telemetry(root.section("telemetry")),
             naming,
         };
-        root.not_yet(&["admin", "audit", "cluster"]);
+        root.not_yet(&["admin", "cluster"]);
         root.finish();
         context.mistakes.into_result(file)?;
         Ok(config)
@@ -344,7 +353,7 @@ mod tests {
 
     #[test]
     fn keys_of_later_versions_are_refused_not_ignored() {
-        let found = mistakes("[audit]\npath = \"x\"\n[auth.jwt]\nissuer = \"a\"\n");
+        let found = mistakes("[cluster]\nredis = \"x\"\n[auth.jwt]\nissuer = \"a\"\n");
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|line| line.contains("not available in this version")));
     }

@@ -275,6 +275,11 @@ impl<'a> Section<'a> {
         Some(self.context.base.join(text))
     }
 
+    /// What lies in the folder of the file under this name.
+    pub(super) fn beside(&self, name: &str) -> PathBuf {
+        self.context.base.join(name)
+    }
+
     /// A folder, relative to the folder of the file, which it is by default.
     pub(super) fn folder(&mut self, key: &'static str) -> PathBuf {
         let folder = self.file(key).unwrap_or_else(|| self.context.base.to_path_buf());

@@ -40,23 +40,25 @@ pub(super) fn read_all(
         if server.sse_path.as_ref() == Some(&server.view_path(&name)) {
             section.mistake("", "server.sse_path is its path already");
         }
-        let prompts = globs(&mut section, "prompts");
+        let prompts = globs(&mut section, "prompts").unwrap_or_else(all);
         section.finish();
         views.push(View { name, upstreams: ids, prompts });
     }
     views
 }
 
-/// Patterns; everything where there are none.
-pub(super) fn globs(section: &mut Section<'_>, key: &'static str) -> Vec<Glob> {
+/// Patterns over names; nothing where there is no such key.
+pub(super) fn globs(section: &mut Section<'_>, key: &'static str) -> Option<Vec<Glob>> {
     let texts = section.texts(key);
-    let mut globs: Vec<_> = texts.iter().filter_map(|text| Glob::parse(text)).collect();
+    let globs: Vec<_> = texts.iter().filter_map(|text| Glob::parse(text)).collect();
     if globs.len() < texts.len() {
         let rule = format!("each pattern has 1 to {MAX_PATTERN} bytes, in which * is any text");
         section.mistake(key, rule);
     }
-    if !section.was_read(key) {
-        globs.extend(Glob::parse("*"));
-    }
-    globs
+    section.was_read(key).then_some(globs)
+}
+
+/// The pattern that every name matches.
+pub(super) fn all() -> Vec<Glob> {
+    Glob::parse("*").into_iter().collect()
 }

@@ -8,12 +8,41 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Caller(Arc<Who>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Who {
     id: Box<str>,
     /// Sorted, each once.
     groups: Vec<String>,
     scopes: Vec<String>,
+    proof: Proof,
+}
+
+/// How a caller has shown who it is, as far as that may be told: never the credential itself.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Proof {
+    #[default]
+    Nothing,
+    /// Known by the id of the caller.
+    ApiKey,
+    Certificate {
+        /// As RFC 4514 writes it.
+        subject: String,
+    },
+    Token(Box<TokenProof>),
+    /// Whoever could start the gateway.
+    Started,
+}
+
+/// What a token says about itself.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TokenProof {
+    pub issuer: String,
+    pub subject: String,
+    pub client: Option<String>,
+    /// `sha256:…` of `jti`.
+    pub id_hash: Option<String>,
+    /// Seconds since the Unix epoch from which on it proves nothing.
+    pub expires: u64,
 }
 
 /// Longest id of a caller, in characters: it is part of every session id and cursor.
@@ -41,7 +70,22 @@ impl Caller {
         let mut groups = groups.to_vec();
         groups.sort_unstable();
         groups.dedup();
-        Self(Arc::new(Who { id: id.into(), groups, scopes: Vec::new() }))
+        let (scopes, proof) = (Vec::new(), Proof::Nothing);
+        Self(Arc::new(Who { id: id.into(), groups, scopes, proof }))
+    }
+
+    /// The same caller, and how it is known.
+    pub fn proved_by(self, proof: Proof) -> Self {
+        let Who { id, groups, scopes, .. } = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(Who { id, groups, scopes, proof }))
+    }
+
+    /// The same caller, with what its token allows.
+    pub fn with_scopes(self, mut scopes: Vec<String>) -> Self {
+        scopes.sort_unstable();
+        scopes.dedup();
+        let Who { id, groups, proof, .. } = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(Who { id, groups, scopes, proof }))
     }
 
     pub fn id(&self) -> &str {
@@ -50,6 +94,10 @@ impl Caller {
 
     pub fn groups(&self) -> &[String] {
         &self.0.groups
+    }
+
+    pub fn proof(&self) -> &Proof {
+        &self.0.proof
     }
 
     /// What its token allows, where it came with one.

@@ -57,8 +57,35 @@ pub enum TransportFault {
         limit: String,
         retry_after: Duration,
     },
+    #[error("the audit log cannot be written, and nothing is served unrecorded; try again later")]
+    AuditUnavailable,
     #[error("the caller has too many streams open (server.limits.streams_per_caller)")]
     TooManyStreams,
+}
+
+impl TransportFault {
+    /// See [`Fault::reason`].
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::HostRejected => "host_rejected",
+            Self::OriginRejected => "origin_rejected",
+            Self::Unauthorized { .. } => "unauthorized",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed { .. } => "method_not_allowed",
+            Self::UnsupportedMediaType => "unsupported_media_type",
+            Self::NotAcceptable => "not_acceptable",
+            Self::BodyTooLarge { .. } => "body_too_large",
+            Self::BodyTimeout => "body_timeout",
+            Self::BodyBroken => "body_broken",
+            Self::UriTooLong { .. } => "uri_too_long",
+            Self::SessionRequired => "session_required",
+            Self::SessionUnknown => "session_unknown",
+            Self::Overloaded => "overloaded",
+            Self::TooManyStreams => "too_many_streams",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::AuditUnavailable => "audit_unavailable",
+        }
+    }
 }
 
 /// What the client asked for cannot be asked.
@@ -107,6 +134,33 @@ pub enum RequestFault {
     LegacyVersionUnknown,
     #[error("this protocol version is not served")]
     UnsupportedVersion { requested: String },
+}
+
+impl RequestFault {
+    /// See [`Fault::reason`].
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotJson(_) => "not_json",
+            Self::UnsafeJson(JsonError::DuplicateMember { .. }) => "duplicate_member",
+            Self::UnsafeJson(JsonError::TooDeep { .. }) => "too_deep",
+            Self::UnsafeJson(_) => "ambiguous_value",
+            Self::NotJsonRpc(_) => "not_json_rpc",
+            Self::BatchUnsupported => "batch_unsupported",
+            Self::EraUnknown => "era_unknown",
+            Self::IdInUse => "id_in_use",
+            Self::MethodNotFound => "method_not_found",
+            Self::InvalidParams { .. } => "invalid_params",
+            Self::MetaMissing { .. } => "meta_missing",
+            Self::LogLevelUnknown => "log_level_unknown",
+            Self::MissingArgument { .. } => "missing_argument",
+            Self::UnknownPrompt => "unknown_prompt",
+            Self::InvalidCursor => "invalid_cursor",
+            Self::InvalidState => "invalid_request_state",
+            Self::CapabilityMissing { .. } => "capability_missing",
+            Self::HeaderMismatch { .. } => "header_mismatch",
+            Self::LegacyVersionUnknown | Self::UnsupportedVersion { .. } => "unsupported_version",
+        }
+    }
 }
 
 /// What an upstream did, or did not do, once it was asked.
@@ -205,6 +259,16 @@ pub fn excerpt(text: &str) -> String {
 }
 
 impl Fault {
+    /// The stable name of the fault, as `error.data.reason` gives it; `docs/errors.md` lists them.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Fault::Transport(fault) => fault.reason(),
+            Fault::Request(fault) => fault.reason(),
+            Fault::Upstream(fault) => fault.kind.reason(),
+            Fault::Internal => "internal",
+        }
+    }
+
     pub fn invalid_params(what: impl Into<String>) -> Self {
         RequestFault::InvalidParams { what: what.into() }.into()
     }

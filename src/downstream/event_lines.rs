@@ -18,6 +18,7 @@ use super::sse::EventStream;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
+use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::Sessions;
 use crate::session::connection::{Connection, ConnectionKind};
@@ -85,7 +86,7 @@ impl EventLines {
     /// Opens a stream.
     pub fn open(&self, caller: Caller, address: IpAddr) -> Result<Response<Body>, TransportFault> {
         let place = self.load.stream(&caller)?;
-        let id = random::<16>().iter().fold(String::new(), |id, byte| format!("{id}{byte:02x}"));
+        let id = hex(&random::<16>());
         let (sessions, address) = (self.sessions.clone(), Some(address));
         let kind = ConnectionKind::Sse;
         let connection = Connection::new(sessions, caller, &self.endpoint, address, kind);

@@ -75,7 +75,7 @@ impl Endpoint {
         let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
         let credentials = body::read_credentials(request.headers(), peer.subject.as_deref());
         let caller = self.sessions.check_address(address);
-        let caller = caller.and_then(|()| self.sessions.authenticate(&credentials));
+        let caller = caller.and_then(|()| self.sessions.authenticate(&credentials, address));
         let answered = match caller {
             Ok(caller) => self.dispatch(request, dialect, Sender { caller, address }).await,
             Err(fault) => Err(fault.into()),

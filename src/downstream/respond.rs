@@ -9,7 +9,7 @@ use super::sse::EventStream;
 use crate::domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
-use crate::domain::json::{JsonError, write_str};
+use crate::domain::json::write_str;
 use crate::domain::jsonrpc::Id;
 use crate::domain::revision::Revision;
 use crate::session::Refusal;
@@ -98,7 +98,11 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
         Fault::Transport(TransportFault::Unauthorized { .. }) => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        Fault::Transport(TransportFault::Overloaded | TransportFault::TooManyStreams) => {
+        Fault::Transport(
+            TransportFault::Overloaded
+            | TransportFault::TooManyStreams
+            | TransportFault::AuditUnavailable,
+        ) => {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(OVERLOADED_RETRY_SECS));
         }
         _ => {}
@@ -131,7 +135,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
             T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
-            T::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            T::Overloaded | T::AuditUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             T::TooManyStreams | T::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
         },
         Fault::Request(request) => match request {
@@ -166,6 +170,7 @@ fn code(fault: &Fault) -> i64 {
     match fault {
         Fault::Transport(
             TransportFault::Overloaded
+            | TransportFault::AuditUnavailable
             | TransportFault::TooManyStreams
             | TransportFault::RateLimited { .. },
         )
@@ -220,7 +225,7 @@ fn message(fault: &Fault) -> String {
 
 /// `error.data`: the stable reason, and what goes with it. An upstream's own error keeps its own.
 fn data(fault: &Fault) -> Option<String> {
-    let reason = reason(fault);
+    let reason = fault.reason();
     match fault {
         Fault::Upstream(UpstreamFault { upstream, kind }) => match kind {
             Kind::Error { code, data: Some(data), .. } if passes(*code) => Some(data.clone()),
@@ -255,55 +260,6 @@ fn data(fault: &Fault) -> Option<String> {
     }
 }
 
-/// The stable names of faults; `docs/errors.md` lists them.
-fn reason(fault: &Fault) -> &'static str {
-    use RequestFault as R;
-    use TransportFault as T;
-    match fault {
-        Fault::Transport(transport) => match transport {
-            T::HostRejected => "host_rejected",
-            T::OriginRejected => "origin_rejected",
-            T::Unauthorized { .. } => "unauthorized",
-            T::NotFound => "not_found",
-            T::MethodNotAllowed { .. } => "method_not_allowed",
-            T::UnsupportedMediaType => "unsupported_media_type",
-            T::NotAcceptable => "not_acceptable",
-            T::BodyTooLarge { .. } => "body_too_large",
-            T::BodyTimeout => "body_timeout",
-            T::BodyBroken => "body_broken",
-            T::UriTooLong { .. } => "uri_too_long",
-            T::SessionRequired => "session_required",
-            T::SessionUnknown => "session_unknown",
-            T::Overloaded => "overloaded",
-            T::TooManyStreams => "too_many_streams",
-            T::RateLimited { .. } => "rate_limited",
-        },
-        Fault::Request(request) => match request {
-            R::NotJson(_) => "not_json",
-            R::UnsafeJson(JsonError::DuplicateMember { .. }) => "duplicate_member",
-            R::UnsafeJson(JsonError::TooDeep { .. }) => "too_deep",
-            R::UnsafeJson(_) => "ambiguous_value",
-            R::NotJsonRpc(_) => "not_json_rpc",
-            R::BatchUnsupported => "batch_unsupported",
-            R::EraUnknown => "era_unknown",
-            R::IdInUse => "id_in_use",
-            R::MethodNotFound => "method_not_found",
-            R::InvalidParams { .. } => "invalid_params",
-            R::MetaMissing { .. } => "meta_missing",
-            R::LogLevelUnknown => "log_level_unknown",
-            R::MissingArgument { .. } => "missing_argument",
-            R::UnknownPrompt => "unknown_prompt",
-            R::InvalidCursor => "invalid_cursor",
-            R::InvalidState => "invalid_request_state",
-            R::CapabilityMissing { .. } => "capability_missing",
-            R::HeaderMismatch { .. } => "header_mismatch",
-            R::LegacyVersionUnknown | R::UnsupportedVersion { .. } => "unsupported_version",
-        },
-        Fault::Upstream(UpstreamFault { kind, .. }) => kind.reason(),
-        Fault::Internal => "internal",
-    }
-}
-
 /// Whether an upstream's code means to the client what it means to us: the reserved range is about
 /// *our* request, but for the two that speak of parameters and of the upstream itself.
 fn passes(code: i64) -> bool {
@@ -325,6 +281,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::domain::json::JsonError;
 
     fn error(fault: Fault) -> Value {
         let id = Id::number(7);

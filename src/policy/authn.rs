@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::config;
-use crate::domain::caller::{Caller, MAX_ID};
+use crate::domain::caller::{Caller, MAX_ID, Proof};
 use crate::domain::fault::TransportFault;
+use crate::seal;
 
 /// What a request brings to prove who sends it.
 #[derive(Clone, Copy, Default)]
@@ -52,20 +52,29 @@ pub struct Authenticator {
 
 impl Authenticator {
     pub fn new(auth: &config::Auth) -> Self {
-        let caller = |who: &config::Identity| Caller::in_groups(&who.id, &who.groups);
+        let caller = |who: &config::Identity, proof| {
+            Caller::in_groups(&who.id, &who.groups).proved_by(proof)
+        };
         Self {
             required: auth.required,
             wanted: match auth.api_keys.is_empty() {
                 true => "open the connection with a certificate",
                 false => "send Authorization: Bearer KEY, or X-API-Key: KEY",
             },
-            api_keys: auth.api_keys.iter().map(|key| (key.hash, caller(&key.caller))).collect(),
+            api_keys: auth
+                .api_keys
+                .iter()
+                .map(|key| (key.hash, caller(&key.caller, Proof::ApiKey)))
+                .collect(),
             subjects: auth
                 .certificates
                 .iter()
-                .map(|certificate| (certificate.subject.clone(), caller(&certificate.caller)))
+                .map(|config::Certificate { subject, caller: who }| {
+                    let proof = Proof::Certificate { subject: subject.clone() };
+                    (subject.clone(), caller(who, proof))
+                })
                 .collect(),
-            stdio: caller(&auth.stdio),
+            stdio: caller(&auth.stdio, Proof::Started),
         }
     }
 
@@ -94,7 +103,10 @@ impl Authenticator {
             return known.ok_or(refused("the certificate's subject is not one of auth.mtls"));
         }
         match subject.chars().count() {
-            0..=MAX_ID => Ok(Caller::new(subject)),
+            0..=MAX_ID => {
+                let proof = Proof::Certificate { subject: subject.to_owned() };
+                Ok(Caller::new(subject).proved_by(proof))
+            }
             _ => Err(refused("the certificate's subject is too long: give it an id in auth.mtls")),
         }
     }
@@ -106,7 +118,7 @@ impl Authenticator {
 
     /// Looks at every key, so that the time it takes tells nothing.
     fn by_api_key(&self, key: &str) -> Result<Caller, TransportFault> {
-        let hash: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+        let hash = seal::sha256(key.as_bytes());
         let mut found = None;
         for (known, caller) in &self.api_keys {
             if bool::from(known.ct_eq(&hash)) {
@@ -132,7 +144,7 @@ mod tests {
 
     fn authenticator(required: bool) -> Authenticator {
         let caller = config::Identity { id: "ci".into(), groups: vec!["engineering".into()] };
-        let hash = Sha256::digest(b"pg_good").into();
+        let hash = seal::sha256(b"pg_good");
         let stdio = config::Identity { id: "local".into(), groups: vec![] };
         let certificate =
             config::Certificate { subject: "CN=ci,O=Acme".into(), caller: caller.clone() };

@@ -7,29 +7,52 @@ mod access;
 mod authn;
 mod permitted;
 mod rate_limit;
+mod record;
+mod refusals;
+mod streams;
 
 pub use access::{Access, Verdict};
 pub use authn::{Credentials, Given};
 pub use permitted::Permitted;
+pub use record::{CallRecord, Outcome};
+pub use streams::StreamRecord;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use authn::Authenticator;
 use governor::clock::DefaultClock;
-use rate_limit::RateLimits;
+use rate_limit::{RateLimits, network};
+use refusals::{Refusal, Refusals, Who};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
 
+use crate::audit::Audit;
+use crate::audit::record::Event;
 use crate::config::Config;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::glob::Glob;
+use crate::domain::method::Method;
 use crate::domain::rights::{Everything, Rights};
 
-/// Decides who may ask what.
+/// Decides who may ask what, and keeps the record of it.
 pub struct Gate {
     authenticator: Authenticator,
     limits: Arc<RateLimits>,
+    audit: Audit,
+    /// Whether lists are recorded.
+    records_lists: bool,
+    /// Over public names: whose argument values are recorded.
+    raw_arguments: Vec<Glob>,
+    refusals: Refusals,
 }
+
+/// How often it is looked which refusals are to be recorded.
+const REFUSALS_LOOK: Duration = Duration::from_secs(1);
 
 /// Who may use which prompt, as the configuration says.
 pub fn rights(config: &Config) -> Arc<dyn Rights> {
@@ -40,19 +63,33 @@ pub fn rights(config: &Config) -> Arc<dyn Rights> {
 }
 
 impl Gate {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, audit: Audit) -> Self {
         let limits = Arc::new(RateLimits::new(&config.limits, DefaultClock::default()));
-        Self { authenticator: Authenticator::new(&config.auth), limits }
+        let settings = config.audit.as_ref();
+        Self {
+            authenticator: Authenticator::new(&config.auth),
+            limits,
+            audit,
+            records_lists: settings.is_some_and(|audit| audit.list),
+            raw_arguments: settings.map(|audit| audit.raw_arguments.clone()).unwrap_or_default(),
+            refusals: Refusals::default(),
+        }
     }
 
     /// Counts a request before anything is known of it but where it comes from.
     pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
-        self.limits.check_address(address)
+        let checked = self.limits.check_address(address);
+        checked.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
     /// Who a request comes from, decided before its body is read.
-    pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
-        self.authenticator.authenticate(credentials)
+    pub fn authenticate(
+        &self,
+        credentials: &Credentials<'_>,
+        address: IpAddr,
+    ) -> Result<Caller, TransportFault> {
+        let caller = self.authenticator.authenticate(credentials);
+        caller.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
     /// Who calls over standard streams.
@@ -60,9 +97,93 @@ impl Gate {
         self.authenticator.of_stdio()
     }
 
+    /// The record of a call, to be completed before its answer leaves.
+    pub fn record(&self, call: &Call) -> Arc<CallRecord> {
+        let is_recorded = self.records_lists || call.request.method() != Method::List;
+        if !self.audit.is_on() || !is_recorded {
+            return Arc::new(CallRecord::none());
+        }
+        let name = call.request.prompt_name().unwrap_or_default();
+        let raw = self.raw_arguments.iter().any(|glob| glob.matches(name));
+        Arc::new(CallRecord::open(&self.audit, call, raw))
+    }
+
     /// Lets a call through to the router, or says why not.
-    pub fn admit(&self, call: Call) -> Result<Permitted<Call>, Fault> {
+    pub fn admit(&self, call: Call, record: &Arc<CallRecord>) -> Result<Permitted<Call>, Fault> {
+        if record.refuses() {
+            return Err(TransportFault::AuditUnavailable.into());
+        }
         self.limits.check_call(&call)?;
-        Ok(Permitted::new(call, self.limits.clone()))
+        if call.request.method() == Method::List {
+            record.listed();
+        }
+        Ok(Permitted::new(call, self.limits.clone(), record.clone()))
+    }
+
+    /// Writes what became of a call of this caller, before its answer leaves. One that was stopped by a limit, or because
+    /// nothing can be recorded, is counted instead.
+    ///
+    /// # Errors
+    /// When that cannot be written: then the answer must not leave.
+    pub async fn complete(
+        &self,
+        record: &CallRecord,
+        caller: &Caller,
+        outcome: Outcome<'_>,
+    ) -> Result<(), TransportFault> {
+        use TransportFault::{AuditUnavailable, RateLimited};
+        if let Outcome::Fault(Fault::Transport(fault @ (RateLimited { .. } | AuditUnavailable))) =
+            outcome
+            && record.is_unwritten()
+        {
+            record.forget();
+            self.refused(Who::Caller(caller.id().to_owned()), fault);
+            return Ok(());
+        }
+        record.complete(outcome).await.map_err(|_| TransportFault::AuditUnavailable)
+    }
+
+    /// The record of a stream that is opened; its end is recorded when it is dropped.
+    ///
+    /// # Errors
+    /// When nothing can be recorded at present.
+    pub fn stream(&self, caller: &Caller, endpoint: &str) -> Result<StreamRecord, TransportFault> {
+        match self.audit.refuses() {
+            true => Err(TransportFault::AuditUnavailable),
+            false => Ok(StreamRecord::open(&self.audit, caller, endpoint)),
+        }
+    }
+
+    /// Takes note that a caller brought what belongs to somebody else.
+    pub fn suspect(&self, caller: &Caller, fault: &TransportFault) {
+        self.refused(Who::Caller(caller.id().to_owned()), fault);
+    }
+
+    /// A call has failed in a way that nobody thought of.
+    pub fn note_panic(&self) {
+        error!("a call has panicked; please report it with the lines above");
+        self.audit.note(Event::new("panic"));
+    }
+
+    /// Records refusals that have not come again, until `stop`.
+    pub async fn watch_refusals(self: Arc<Self>, stop: CancellationToken) {
+        while stop.run_until_cancelled(sleep(REFUSALS_LOOK)).await.is_some() {
+            self.refusals.due(Instant::now()).into_iter().for_each(|event| self.audit.note(event));
+        }
+        self.refusals.rest().into_iter().for_each(|event| self.audit.note(event));
+    }
+
+    fn refused(&self, who: Who, fault: &TransportFault) {
+        if !self.audit.is_on() {
+            return;
+        }
+        let by = match fault {
+            TransportFault::RateLimited { limit, .. } => limit.clone(),
+            TransportFault::Unauthorized { why } => (*why).to_owned(),
+            _ => String::new(),
+        };
+        let refusal = Refusal { who, reason: fault.reason(), by };
+        let due = self.refusals.count(refusal, Instant::now());
+        due.into_iter().for_each(|event| self.audit.note(event));
     }
 }

@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use super::rate_limit::{RateLimits, Target};
+use super::record::CallRecord;
 use crate::domain::call::Call;
-use crate::domain::fault::Fault;
+use crate::domain::fault::{Fault, TransportFault};
 
 /// A value that policy has let through. Only `policy` can make one, so what demands it cannot be
 /// reached around the gate.
 pub struct Permitted<T> {
     value: T,
     limits: Arc<RateLimits>,
+    record: Arc<CallRecord>,
 }
 
 impl<T> Permitted<T> {
-    pub(super) fn new(value: T, limits: Arc<RateLimits>) -> Self {
-        Self { value, limits }
+    pub(super) fn new(value: T, limits: Arc<RateLimits>, record: Arc<CallRecord>) -> Self {
+        Self { value, limits, record }
     }
 
     /// What was let through.
@@ -25,8 +27,25 @@ impl<T> Permitted<T> {
 }
 
 impl Permitted<Call> {
-    /// The last gate, where it is known what the call is for and that its caller may use it.
-    pub fn reach(&self, upstream: &str, raw_name: &str) -> Result<(), Fault> {
-        Ok(self.limits.check_target(&self.value, Target { upstream, raw_name })?)
+    /// The last gate, where it is known what the call is for and that its caller may use it. Behind it the call
+    /// is on record, with the digest of the `definition` that it is made by.
+    ///
+    /// # Errors
+    /// When a limit is reached, or the call cannot be recorded.
+    pub async fn reach(
+        &self,
+        upstream: &str,
+        raw_name: &str,
+        definition: &str,
+    ) -> Result<(), Fault> {
+        let target = Target { upstream, raw_name };
+        self.limits.check_target(&self.value, target)?;
+        let recorded = self.record.allowed(target, definition).await;
+        Ok(recorded.map_err(|_| TransportFault::AuditUnavailable)?)
+    }
+
+    /// Its caller may not use what the call is for. The caller is not told, but the log is.
+    pub fn deny(&self, upstream: &str, raw_name: &str) {
+        self.record.denied(Target { upstream, raw_name });
     }
 }

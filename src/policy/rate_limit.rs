@@ -126,7 +126,7 @@ fn key(per: &[Per], call: &Call, target: Option<Target<'_>>) -> String {
 }
 
 /// What an address is counted as: of IPv6 the first 64 bits, since whoever has one address has the rest.
-fn network(address: IpAddr) -> String {
+pub fn network(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).to_string(),

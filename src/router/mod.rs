@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::Audit;
 use crate::config::{Config, Limits, Listing};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::Caller;
@@ -83,6 +84,7 @@ impl Router {
         config: &Config,
         rights: Arc<dyn Rights>,
         sealer: Arc<Sealer>,
+        audit: Audit,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Self {
@@ -93,13 +95,14 @@ impl Router {
         let (publish, published) = watch::channel(());
         let (change, changes) = watch::channel(None);
         let settle = Settle::new(config.listing.settle, config.listing.settle_max);
-        let announce = Announce { published: publish, changes: change, settle };
+        let audited = audit.clone();
+        let announce = Announce { published: publish, changes: change, settle, audit };
         let (report, reports) = mpsc::channel(REPORTS);
         let pages = Ears::pages();
         let start = |(index, upstream): (usize, &crate::config::Upstream)| {
             let (upstream, report) = (upstream.clone(), report.clone());
-            let (pages, shutdown) = (pages.clone(), shutdown.clone());
-            Arc::new(Upstream::start(index, upstream, report, pages, tasks, shutdown))
+            let (pages, audit, shutdown) = (pages.clone(), audited.clone(), shutdown.clone());
+            Arc::new(Upstream::start(index, upstream, report, pages, audit, tasks, shutdown))
         };
         let upstreams = config.upstreams.iter().enumerate().map(start).collect();
         let refresh =
@@ -145,9 +148,10 @@ impl Router {
             }
             Request::Get { name, arguments, back } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, call, name)?;
+                let owner = self.owner(&catalog, permitted, name)?;
                 let upstream = &self.upstreams[owner.upstream];
-                permitted.reach(upstream.config().id.as_str(), &owner.raw_name)?;
+                let id = upstream.config().id.as_str();
+                permitted.reach(id, &owner.raw_name, &owner.digest).await?;
                 if upstream.config().settings.validate_arguments {
                     check_arguments(owner, arguments.as_ref())?;
                 }
@@ -166,8 +170,9 @@ impl Router {
             }
             Request::Complete { name, argument, value, context } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, call, name)?;
-                permitted.reach(&self.upstream_id(owner), &owner.raw_name)?;
+                let owner = self.owner(&catalog, permitted, name)?;
+                let id = self.upstreams[owner.upstream].config().id.as_str();
+                permitted.reach(id, &owner.raw_name, &owner.digest).await?;
                 let wanted = Wanted::Complete {
                     prompt: owner.raw_name.clone(),
                     argument: argument.clone(),
@@ -349,12 +354,22 @@ impl Router {
     /// Who answers for a name that the caller may use. One that it may not use is as unknown as one
     /// that nobody has. A name that an upstream may well have whose list was never seen is not unknown:
     /// that would tell clients to forget it.
-    fn owner<'a>(&self, catalog: &'a Catalog, call: &Call, name: &str) -> Result<&'a Owner, Fault> {
+    fn owner<'a>(
+        &self,
+        catalog: &'a Catalog,
+        permitted: &Permitted<Call>,
+        name: &str,
+    ) -> Result<&'a Owner, Fault> {
+        let call = permitted.get();
         let (caller, endpoint, method) = (&call.caller, &call.endpoint, call.request.method());
         let unknown = || Fault::from(RequestFault::UnknownPrompt);
         if let Some(owner) = catalog.content.owner(name) {
-            let is_allowed = self.views.allows(caller, method, endpoint, owner);
-            return is_allowed.then_some(owner).ok_or_else(unknown);
+            if !self.views.allows(caller, method, endpoint, owner) {
+                permitted
+                    .deny(self.upstreams[owner.upstream].config().id.as_str(), &owner.raw_name);
+                return Err(unknown());
+            }
+            return Ok(owner);
         }
         let unheard = self.naming.claimed(name).and_then(|(prefix, raw_name)| {
             let index = self.upstreams.iter().position(|upstream| {

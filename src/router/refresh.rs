@@ -13,6 +13,8 @@ use unicode_normalization::UnicodeNormalization;
 use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner};
 use super::settle::Settle;
 use super::view::View;
+use crate::audit::Audit;
+use crate::audit::record::Event;
 use crate::config::{self, OnFailure};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::merge::{Source, merge};
@@ -26,6 +28,8 @@ pub struct Refresh {
     naming: Naming,
     on_failure: OnFailure,
     content: Arc<Content>,
+    /// What has changed since it was last asked for.
+    redefined: Vec<Redefined>,
 }
 
 /// Where snapshots and changes are told.
@@ -35,6 +39,7 @@ pub struct Announce {
     /// What there is, once it has settled; nothing before it is whole.
     pub changes: watch::Sender<Option<Arc<Content>>>,
     pub settle: Settle,
+    pub audit: Audit,
 }
 
 impl Announce {
@@ -60,12 +65,42 @@ impl Announce {
 
     fn tell(&mut self, content: &Arc<Content>) {
         self.settle.done();
-        self.changes.send_if_modified(|told| {
+        let is_other = self.changes.send_if_modified(|told| {
             let before = told.replace(content.clone());
             before.is_none_or(|before| before.everyone.digest() != content.everyone.digest())
         });
+        if is_other {
+            let digest = seal::digest_text(content.everyone.digest());
+            let event = Event::new("list_changed").text("list", &digest);
+            self.audit.note(event.number("prompts", content.everyone.len() as u64));
+        }
+    }
+
+    /// Records prompts that are other ones than they were under the same names.
+    fn record(&self, redefined: &[Redefined]) {
+        for Redefined { upstream, raw_name, before, now } in redefined.iter().take(RECORDED) {
+            warn!(upstream, name = excerpt(raw_name), "a prompt's definition has changed");
+            let event = Event::new("definition_changed").text("upstream", upstream);
+            let event = event.text("prompt", raw_name).text("before", before);
+            self.audit.note(event.text("now", now));
+        }
+        if let Some(more) = redefined.len().checked_sub(RECORDED).filter(|more| *more > 0) {
+            self.audit.note(Event::new("definitions_changed").number("more", more as u64));
+        }
     }
 }
+
+/// A prompt that has another definition than before.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Redefined {
+    upstream: String,
+    raw_name: String,
+    before: String,
+    now: String,
+}
+
+/// Definitions that are recorded one by one after one merge.
+const RECORDED: usize = 1_000;
 
 /// Who an upstream is, its last good list, and its last word.
 struct Known {
@@ -96,7 +131,7 @@ impl Refresh {
             state: State::Unseen,
         };
         let upstreams = upstreams.into_iter().map(known).collect();
-        Self { upstreams, naming, on_failure, content: Arc::default() }
+        Self { upstreams, naming, on_failure, content: Arc::default(), redefined: Vec::new() }
     }
 
     /// Runs until shutdown: publishes a snapshot after each report, and one more at `deadline`,
@@ -128,6 +163,7 @@ impl Refresh {
                     None => reporting = false,
                 },
             }
+            announce.record(&std::mem::take(&mut self.redefined));
             let snapshot = self.snapshot();
             announce.observe(&snapshot, Instant::now());
             catalog.store(Arc::new(snapshot));
@@ -153,7 +189,9 @@ impl Refresh {
             }
         };
         if changed {
-            self.content = Arc::new(self.merge());
+            let content = self.merge();
+            self.redefined.extend(self.redefined_in(&content));
+            self.content = Arc::new(content);
         }
     }
 
@@ -243,6 +281,21 @@ impl Refresh {
         content
     }
 
+    /// Prompts that are there under the same names as before, and are other ones.
+    fn redefined_in(&self, content: &Content) -> Vec<Redefined> {
+        let redefined = |now: &Owner| {
+            let before = self.content.owner(&now.public_name)?;
+            let is_same = before.upstream != now.upstream || before.digest == now.digest;
+            (!is_same).then(|| Redefined {
+                upstream: self.upstreams[now.upstream].id.to_string(),
+                raw_name: now.raw_name.clone(),
+                before: before.digest.clone(),
+                now: now.digest.clone(),
+            })
+        };
+        content.owners().iter().filter_map(redefined).collect()
+    }
+
     fn malformed(&self) -> impl Iterator<Item = LeftOut> {
         self.upstreams.iter().flat_map(|known| {
             let walked = self.served(known).map(|(walked, _)| walked);
@@ -296,7 +349,8 @@ mod tests {
             state: State::Unseen,
         };
         let upstreams = ids.iter().map(known).collect();
-        Refresh { upstreams, naming: Naming::new("__", 128), on_failure, content: Arc::default() }
+        let naming = Naming::new("__", 128);
+        Refresh { upstreams, naming, on_failure, content: Arc::default(), redefined: Vec::new() }
     }
 
     fn good(upstream: usize, names: &[&str]) -> Report {

@@ -4,6 +4,7 @@
 //! HKDF-SHA256 (RFC 5869). Kind and version are in the subkey, the endpoint is associated data, so
 //! a token of one kind or endpoint never opens as another. Several keys: the first seals, all open.
 
+pub mod hex;
 mod keys;
 
 use base64::Engine;
@@ -13,7 +14,7 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
 
-pub use keys::{KEY_LEN, KeyError, SealKeys};
+pub use keys::{AuditKey, KEY_LEN, KeyError, SealKeys};
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,21 +106,26 @@ pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// SHA-256 (FIPS 180-4).
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
 /// `sha256:` and 64 lower-case hexadecimal digits.
 pub fn digest_text(digest: &[u8; 32]) -> String {
-    use std::fmt::Write;
-    digest.iter().fold("sha256:".to_owned(), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    format!("sha256:{}", hex::hex(digest))
 }
 
 fn derive(key: &[u8; KEY_LEN], kind: Kind) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(Key::from_slice(&subkey(key, kind.label())))
+}
+
+fn subkey(key: &[u8; KEY_LEN], label: &str) -> [u8; KEY_LEN] {
     let mut subkey = [0; KEY_LEN];
     Hkdf::<Sha256>::new(None, key)
-        .expand(kind.label().as_bytes(), &mut subkey)
+        .expand(label.as_bytes(), &mut subkey)
         .expect("32 bytes are far below the limit of 255 hashes");
-    XChaCha20Poly1305::new(Key::from_slice(&subkey))
+    subkey
 }
 
 #[cfg(test)]

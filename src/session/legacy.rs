@@ -53,6 +53,8 @@ impl Sessions {
         };
         let dialect = self.dialect_of(headers, endpoint);
         let token = opened.map_err(|fault| Refusal { fault, id: None, dialect })?;
+        let record = self.gate.stream(caller, endpoint);
+        let record = record.map_err(|fault| Refusal { fault: fault.into(), id: None, dialect })?;
         let audience = Audience::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
             place: self.streams.open(token.nonce),
@@ -65,6 +67,7 @@ impl Sessions {
         let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
         let dialect = Dialect::new(token.revision);
         let notices = Notices::new(changes, known, dialect, audience, drain, ends_at);
+        let notices = notices.recorded(record);
         Ok(notices.with_pages(self.router.pages(), self.visits.clone(), token.nonce))
     }
 
@@ -181,7 +184,11 @@ impl Sessions {
             return Err(TransportFault::SessionRequired.into());
         }
         let id = headers.session.value();
-        let token = id.and_then(|id| Token::open(&self.sealer, endpoint, id)).filter(|token| {
+        let token = id.and_then(|id| Token::open(&self.sealer, endpoint, id));
+        if token.as_ref().is_some_and(|token| token.caller != caller.id()) {
+            self.gate.suspect(caller, &TransportFault::SessionUnknown);
+        }
+        let token = token.filter(|token| {
             token.caller == caller.id()
                 && now_secs.saturating_sub(token.issued_at)
                     <= self.limits.session_lifetime.as_secs()

@@ -49,7 +49,7 @@ use visits::Visits;
 
 /// Speaks with clients of all revisions.
 pub struct Sessions {
-    gate: Gate,
+    gate: Arc<Gate>,
     router: Arc<Router>,
     sealer: Arc<Sealer>,
     identity: Identity,
@@ -159,7 +159,7 @@ pub enum Ending {
 impl Sessions {
     pub fn new(
         config: &Config,
-        gate: Gate,
+        gate: Arc<Gate>,
         router: Arc<Router>,
         sealer: Arc<Sealer>,
         tasks: TaskTracker,
@@ -185,8 +185,12 @@ impl Sessions {
     }
 
     /// Who a request comes from; asked before its body is read.
-    pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
-        self.gate.authenticate(credentials)
+    pub fn authenticate(
+        &self,
+        credentials: &Credentials<'_>,
+        address: IpAddr,
+    ) -> Result<Caller, TransportFault> {
+        self.gate.authenticate(credentials, address)
     }
 
     /// Counts a request before anything is known of it but where it comes from.
@@ -324,8 +328,10 @@ impl Sessions {
         let running = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
         let audience = Audience::Subscription { id, wants, result, running };
         let Envelope { caller, endpoint, .. } = *incoming.envelope;
+        let record = self.gate.stream(caller, endpoint);
+        let record = record.map_err(|fault| (fault.into(), dialect))?;
         let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
-        Ok(Notices::new(changes, None, dialect, audience, drain, None))
+        Ok(Notices::new(changes, None, dialect, audience, drain, None).recorded(record))
     }
 
     /// A call that is known and well formed, of the session or connection `nonce`.

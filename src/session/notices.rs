@@ -17,6 +17,7 @@ use super::streams::StreamPlace;
 use super::token::Nonce;
 use super::visits::Visits;
 use crate::domain::jsonrpc::Id;
+use crate::policy::StreamRecord;
 use crate::router::Digest;
 use crate::router::views::Changes;
 use crate::seal::{Kind, Sealer, random};
@@ -45,6 +46,8 @@ pub struct Notices {
     /// Pages that users were sent to; absent where nobody can be told of them.
     pages: Option<(broadcast::Receiver<PageDone>, Visits, Nonce)>,
     is_over: bool,
+    /// Of a stream of its own.
+    record: Option<StreamRecord>,
 }
 
 /// Who listens, and how they asked to be told.
@@ -95,6 +98,7 @@ impl Notices {
             ends_at,
             pages: None,
             is_over: false,
+            record: None,
         };
         notices.open();
         notices
@@ -108,6 +112,12 @@ impl Notices {
         session: Nonce,
     ) -> Self {
         self.pages = self.dialect.hears_of_pages().then_some((pages, visits, session));
+        self
+    }
+
+    /// The same stream on record.
+    pub(super) fn recorded(mut self, record: StreamRecord) -> Self {
+        self.record = Some(record);
         self
     }
 

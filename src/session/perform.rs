@@ -10,7 +10,9 @@ use tokio::time::Instant;
 use super::teller::Teller;
 use super::{CallPlace, Ending, Pending, Sessions, Slot};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::policy::Outcome;
 use crate::router::line::Line;
+use crate::router::reply::Reply;
 
 impl Sessions {
     /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
@@ -25,7 +27,7 @@ impl Sessions {
         now_secs: u64,
     ) -> impl Future<Output = Ending> + Send + 'static {
         let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
-        let tasks = self.tasks.clone();
+        let (tasks, gate) = (self.tasks.clone(), self.gate.clone());
         let task = tasks.spawn(async move {
             let Slot { call, room } = slot;
             let ending = self.run(pending, told, &*call, now_secs).await;
@@ -36,7 +38,12 @@ impl Sessions {
         async move {
             let ending = task.await;
             drop(abort);
-            ending.unwrap_or(Ending::Fault(Fault::Internal))
+            ending.unwrap_or_else(|error| {
+                if error.is_panic() {
+                    gate.note_panic();
+                }
+                Ending::Fault(Fault::Internal)
+            })
         }
     }
 
@@ -50,9 +57,16 @@ impl Sessions {
         let Pending { dialect, call, nonce, running, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
         let (line, mut news) = Line::new();
-        let answer = async move {
-            let permitted = self.gate.admit(call)?;
+        let (record, caller) = (self.gate.record(&call), call.caller.clone());
+        let (admitted, mut list) = (record.clone(), None);
+        let answer = async {
+            let permitted = self.gate.admit(call, &admitted)?;
             let reply = self.router.route(permitted, &line, deadline, now_secs).await?;
+            if let Reply::List(reply) = &reply {
+                list = Some(*reply.view.digest());
+            }
+            // Nothing more is said to the client before its answer.
+            drop(line);
             Ok(dialect.reply(&reply, &self.identity))
         };
         let cancelled = async {
@@ -70,6 +84,15 @@ impl Sessions {
             () = self.stop.cancelled() => Ending::Fault(shutting_down()),
         };
         teller.finish(&mut news);
+        let outcome = match &ending {
+            Ending::Result(result) => Outcome::Result { result, list: list.as_ref() },
+            Ending::Fault(fault) => Outcome::Fault(fault),
+            Ending::Cancelled => Outcome::Cancelled,
+        };
+        let ending = match self.gate.complete(&record, &caller, outcome).await {
+            Ok(()) => ending,
+            Err(fault) => Ending::Fault(fault.into()),
+        };
         if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
             self.visits.note_all(fault, nonce, self.limits.json_depth);
         }

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tracing::debug;
 
 use super::answer;
+use crate::audit::Audit;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
@@ -49,6 +50,7 @@ pub struct Ears {
     /// Told of `list_changed`.
     pub changed: Arc<Notify>,
     pub pages: broadcast::Sender<PageDone>,
+    pub audit: Audit,
 }
 
 /// A user has done what a page was for (2025-11-25, `notifications/elicitation/complete`).
@@ -68,7 +70,8 @@ impl Ears {
     /// Those of an upstream whose notices nobody else hears.
     pub fn new(upstream: &str) -> Self {
         let (pages, _) = broadcast::channel(1);
-        Self { upstream: upstream.into(), changed: Arc::default(), pages }
+        let (upstream, audit) = (upstream.into(), Audit::default());
+        Self { upstream, changed: Arc::default(), pages, audit }
     }
 
     /// Where all upstreams tell of pages.

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::audit::Audit;
 use crate::config;
 use crate::domain::caller::Caller;
 use crate::domain::document::Document;
@@ -62,6 +63,7 @@ impl Upstream {
         config: config::Upstream,
         reports: mpsc::Sender<Report>,
         pages: broadcast::Sender<PageDone>,
+        audit: Audit,
         tasks: &TaskTracker,
         shutdown: CancellationToken,
     ) -> Self {
@@ -69,7 +71,7 @@ impl Upstream {
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
         let (upstream, changed) = (config.id.as_str().into(), wake.changed.clone());
-        let ears = Ears { upstream, changed, pages };
+        let ears = Ears { upstream, changed, pages, audit };
         let connector = Connector::new(config.clone(), ears, tasks.clone());
         let connector = connector.map(Arc::new);
         let asking = connector.as_ref().ok().map(|connector| {

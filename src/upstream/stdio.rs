@@ -17,6 +17,8 @@ use tracing::{debug, info, warn};
 
 use super::answer;
 use super::asides::{Ears, Heard, Mailbox};
+use crate::audit::Audit;
+use crate::audit::record::Event;
 use crate::config::{self, Settings};
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
@@ -72,6 +74,7 @@ impl Child {
         // The error of the system names no path.
         let mut process = spawned.map_err(|error| failed(error.to_string()))?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
+        let life = ChildRecord::start(&ears, process.id());
         let mailbox = Mailbox::new(ears);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let lines = Lines {
@@ -100,6 +103,7 @@ impl Child {
             done.cancel();
             cleared.close();
             end_process(process).await;
+            drop(life);
             drop(nothing_left);
         });
         Ok(Self { outgoing, mailbox, gone, ended, _end: end.drop_guard() })
@@ -135,6 +139,33 @@ impl Child {
     /// Sends a message that has no answer.
     pub async fn notify(&self, body: String) -> Result<(), Kind> {
         self.outgoing.send(body).await.map_err(|_| Kind::Reset)
+    }
+}
+
+/// What the audit log says of a child: that it was started, and, when this is dropped, that nothing of it is left.
+struct ChildRecord {
+    audit: Audit,
+    upstream: Arc<str>,
+    pid: u64,
+}
+
+impl ChildRecord {
+    fn start(ears: &Ears, pid: Option<u32>) -> Self {
+        let pid = pid.unwrap_or_default().into();
+        let record = Self { audit: ears.audit.clone(), upstream: ears.upstream.clone(), pid };
+        record.note("child_started");
+        record
+    }
+
+    fn note(&self, event: &'static str) {
+        let event = Event::new(event).text("upstream", &self.upstream);
+        self.audit.note(event.number("pid", self.pid));
+    }
+}
+
+impl Drop for ChildRecord {
+    fn drop(&mut self) {
+        self.note("child_ended");
     }
 }
 

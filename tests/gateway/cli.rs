@@ -1,42 +1,23 @@
 //! The binary as a person uses it.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::support::PATIENCE;
-
-const BINARY: &str = env!("CARGO_BIN_EXE_promptgate");
-
-fn run(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(BINARY).args(arguments).current_dir(folder).output().unwrap()
-}
+use crate::support::process::run;
+use crate::support::{PATIENCE, Process};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A gateway as a process of its own, and the URL that it printed.
-async fn serve(folder: &Path) -> (tokio::process::Child, String) {
-    let mut child = tokio::process::Command::new(BINARY)
-        .current_dir(folder)
-        .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
-        .env("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "0s")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let first = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    let url = first.rsplit(' ').next().unwrap().to_owned();
-    assert!(first.starts_with("promptgate ") && url.starts_with("http://127.0.0.1:"), "{first}");
-    let second = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
-    assert_eq!(second, "  library: 1 prompt");
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, url)
+/// A gateway with one library of one prompt, and its URL.
+async fn serve(folder: &Path) -> (Process, String) {
+    let mut process = Process::serve(folder).await;
+    let second = tokio::time::timeout(PATIENCE, process.lines.next_line()).await.unwrap();
+    assert_eq!(second.unwrap().unwrap(), "  library: 1 prompt");
+    let url = format!("http://{}/mcp", process.addr);
+    (process, url)
 }
 
 #[test]
@@ -91,7 +72,7 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
     assert!(text(&again.stderr).contains("is there already"));
     assert!(text(&run(folder.path(), &["check"]).stdout).contains("is valid"));
 
-    let (mut child, url) = serve(folder.path()).await;
+    let (process, url) = serve(folder.path()).await;
     let list = run(folder.path(), &["list", "--url", &url]);
     assert!(text(&list.stdout).starts_with("library__explain-code  Explains a piece"), "{list:?}");
     let list = run(folder.path(), &["list", "--url", &url, "--json"]);
@@ -109,10 +90,7 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
     assert_eq!(missing.status.code(), Some(1));
     assert!(text(&missing.stderr).contains("`code` is missing"), "{missing:?}");
 
-    let pid = child.id().unwrap().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    let ended = tokio::time::timeout(PATIENCE, child.wait()).await.unwrap().unwrap();
-    assert_eq!(ended.code(), Some(0));
+    process.stop().await;
     let gone = run(folder.path(), &["list", "--url", &url]);
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("promptgate serve"), "{gone:?}");

@@ -5,11 +5,14 @@
 mod support;
 
 mod access;
+mod audit;
 mod batches;
 mod callers;
 mod calls;
 mod carried;
 mod cli;
+#[cfg(target_os = "linux")]
+mod crashes;
 mod cursors;
 mod documents;
 mod eras;

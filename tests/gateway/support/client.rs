@@ -104,6 +104,13 @@ impl Client {
         self.send("POST", "/mcp", &headers, body.to_string().as_bytes()).await
     }
 
+    /// A modern request to a gateway that may end meanwhile: nothing if no whole answer comes.
+    pub async fn try_modern(&self, method: &str, params: Value) -> Option<Reply> {
+        let (body, headers) = modern(1, method, params);
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        self.raw(&self.request("POST", "/mcp", &headers, body.to_string().as_bytes())).await
+    }
+
     /// The result of a modern request.
     pub async fn ask(&self, method: &str, params: Value) -> Value {
         let reply = self.modern(method, params).await;
@@ -145,6 +152,10 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Reply {
+        self.raw(&self.request(method, path, headers, body)).await.expect("an answer")
+    }
+
+    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         let own = self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str()));
         let all: Vec<_> = headers.iter().copied().chain(own).collect();
@@ -157,8 +168,7 @@ impl Client {
         if method == "POST" {
             head.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
-        let request = [head.as_bytes(), b"\r\n", body].concat();
-        self.raw(&request).await.expect("an answer")
+        [head.as_bytes(), b"\r\n", body].concat()
     }
 
     /// Opens a stream of events. The request asks for it in the client's way.
@@ -203,7 +213,7 @@ impl Client {
 
     /// Sends bytes as they are and reads until the other side closes.
     pub async fn raw(&self, request: &[u8]) -> Option<Reply> {
-        let mut stream = TcpStream::connect(self.addr).await.unwrap();
+        let mut stream = TcpStream::connect(self.addr).await.ok()?;
         let exchange = async {
             // The gateway may answer, and close, before it has read everything.
             let _ = stream.write_all(request).await;

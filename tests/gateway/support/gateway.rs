@@ -97,10 +97,15 @@ pub fn api_key(id: &str, key: &str) -> String {
     format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n")
 }
 
+/// A free port; no audit log, unless the test is about one.
 fn with_port(toml: &str) -> String {
     let listen = "listen = \"127.0.0.1:0\"";
-    match toml.split_once("[server]\n") {
+    let with_port = match toml.split_once("[server]\n") {
         Some((before, after)) => format!("{before}[server]\n{listen}\n{after}"),
         None => format!("[server]\n{listen}\n{toml}"),
+    };
+    match toml.contains("[audit]\n") {
+        true => with_port,
+        false => format!("{with_port}\n[audit]\npath = \"\"\n"),
     }
 }

@@ -4,13 +4,16 @@
 pub mod asker;
 pub mod client;
 pub mod gateway;
+pub mod layer;
 pub mod party;
+pub mod process;
 pub mod server;
 pub mod upstream;
 
 pub use client::Client;
 pub use gateway::Gateway;
 pub use party::{Manner, Party};
+pub use process::Process;
 pub use server::{Server, Speaks};
 pub use upstream::{Asked, Live, Play, Upstream};
 

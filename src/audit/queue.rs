@@ -1,0 +1,201 @@
+//! What waits to be written: bounded, and never dropped in silence.
+
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::log::Gap;
+use super::record::{Event, Stamp};
+
+/// Between all who record and the one who writes.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    wake: Condvar,
+    /// Bytes that may wait.
+    limit: usize,
+    /// Whether calls go on while nothing can be written.
+    degrades: bool,
+}
+
+/// A record that waits.
+pub(super) struct Entry {
+    pub event: Event,
+    pub stamp: Stamp,
+    /// Told once it is written; nobody waits where there is none.
+    pub written: Option<oneshot::Sender<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: Vec<Entry>,
+    bytes: usize,
+    missing: Option<Gap>,
+    is_down: bool,
+    rotate: bool,
+    closing: bool,
+    closed: bool,
+    synced: Option<io::Result<()>>,
+}
+
+/// What the writer has to do.
+pub(super) struct Work {
+    pub entries: Vec<Entry>,
+    pub missing: Option<Gap>,
+    pub rotate: bool,
+    pub closing: bool,
+    pub synced: Option<io::Result<()>>,
+}
+
+/// A record that cannot be written now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Refused;
+
+impl Queue {
+    pub(super) fn new(limit: usize, degrades: bool) -> Self {
+        Self { state: Mutex::default(), wake: Condvar::new(), limit, degrades }
+    }
+
+    /// Takes a record that somebody waits for; nothing to wait for where calls go on without.
+    pub(super) fn submit(
+        &self,
+        event: Event,
+        stamp: Stamp,
+    ) -> Result<Option<oneshot::Receiver<()>>, Refused> {
+        let mut state = self.lock();
+        let fits = state.bytes + event.size() <= self.limit;
+        if self.degrades && (state.is_down || !fits) {
+            state.note(event, stamp, self.limit);
+            return Ok(None);
+        }
+        if state.is_down || !fits || state.closed {
+            return Err(Refused);
+        }
+        let (written, waits) = oneshot::channel();
+        state.push(Entry { event, stamp, written: Some(written) });
+        drop(state);
+        self.wake.notify_one();
+        Ok(Some(waits))
+    }
+
+    /// Takes a record that nobody waits for. One for which there is no room is counted.
+    pub(super) fn note(&self, event: Event, stamp: Stamp) {
+        self.lock().note(event, stamp, self.limit);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn rotate(&self) {
+        self.lock().rotate = true;
+        self.wake.notify_one();
+    }
+
+    /// Tells the writer how a sync ended.
+    pub(super) fn synced(&self, result: io::Result<()>) {
+        self.lock().synced = Some(result);
+        self.wake.notify_one();
+    }
+
+    /// Ends the writing, and waits for its end as long as that.
+    pub(super) fn close(&self, patience: Duration) {
+        let mut state = self.lock();
+        state.closing = true;
+        self.wake.notify_all();
+        let ended = self.wake.wait_timeout_while(state, patience, |state| !state.closed);
+        drop(ended.map(drop));
+    }
+
+    /// Asks for the end without waiting for it.
+    pub(super) fn end(&self) {
+        self.lock().closing = true;
+        self.wake.notify_all();
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.lock().is_down
+    }
+
+    /// Waits until there is something to do, or for `patience`. Records are left in the queue unless `takes`.
+    pub(super) fn wait(&self, patience: Duration, takes: bool) -> Work {
+        let idle = |state: &mut State| {
+            let has_records = takes && (!state.entries.is_empty() || state.missing.is_some());
+            !(has_records || state.rotate || state.closing || state.synced.is_some())
+        };
+        let waited = self.wake.wait_timeout_while(self.lock(), patience, idle);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut work = Work {
+            entries: Vec::new(),
+            missing: None,
+            rotate: std::mem::take(&mut state.rotate),
+            closing: state.closing,
+            synced: state.synced.take(),
+        };
+        if takes {
+            work.entries = std::mem::take(&mut state.entries);
+            work.missing = state.missing.take();
+            state.bytes = 0;
+        }
+        work
+    }
+
+    /// Waits for the end of a sync.
+    pub(super) fn wait_for_sync(&self, patience: Duration) -> Option<io::Result<()>> {
+        let is_under_way = |state: &mut State| state.synced.is_none();
+        let waited = self.wake.wait_timeout_while(self.lock(), patience, is_under_way);
+        waited.unwrap_or_else(PoisonError::into_inner).0.synced.take()
+    }
+
+    /// From now on nothing can be written. Records whose callers wait are refused, or kept if calls go on; the others
+    /// are kept.
+    pub(super) fn go_down(&self, unwritten: Vec<Entry>, missing: Option<Gap>) {
+        let mut state = self.lock();
+        state.is_down = true;
+        let degrades = self.degrades;
+        // Whoever waits hears it by the end of the channel.
+        let keep = |mut entry: Entry| (entry.written.take().is_none() || degrades).then_some(entry);
+        let later = std::mem::take(&mut state.entries);
+        state.bytes = 0;
+        for entry in unwritten.into_iter().chain(later).filter_map(keep) {
+            state.push(entry);
+        }
+        state.missing = match (missing, state.missing.take()) {
+            (Some(first), Some(last)) => {
+                Some(Gap { count: first.count + last.count, first: first.first, last: last.last })
+            }
+            (one, other) => one.or(other),
+        };
+    }
+
+    pub(super) fn go_up(&self) {
+        self.lock().is_down = false;
+    }
+
+    /// The writer has ended: nothing is taken any more.
+    pub(super) fn closed(&self) {
+        let mut state = self.lock();
+        (state.closed, state.is_down) = (true, true);
+        state.entries.clear();
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn push(&mut self, entry: Entry) {
+        self.bytes += entry.event.size();
+        self.entries.push(entry);
+    }
+
+    fn note(&mut self, event: Event, stamp: Stamp, limit: usize) {
+        if self.bytes + event.size() <= limit {
+            return self.push(Entry { event, stamp, written: None });
+        }
+        let gap = self.missing.get_or_insert(Gap { count: 0, first: stamp, last: stamp });
+        gap.count += 1;
+        gap.last = stamp;
+    }
+}

@@ -1,0 +1,265 @@
+//! The one thread that writes, and the one that syncs beside it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use super::folder::Syncing;
+use super::log::{Log, Signed};
+use super::queue::{Entry, Queue, Work};
+use super::record::{Event, Stamp};
+
+/// Writes what waits in the queue, as much at once as there is.
+pub(super) struct Scribe {
+    pub queue: Arc<Queue>,
+    pub log: Log,
+    pub clock: Box<dyn Fn() -> Stamp + Send>,
+    /// How often what was written is synced; nothing: each time, before anybody is told that it is written.
+    pub sync_every: Option<Duration>,
+    /// Bytes that may be written and not synced.
+    pub unsynced_limit: usize,
+    pub down: Option<Down>,
+    pub synced_at: Duration,
+    pub is_nearly_full: bool,
+}
+
+/// Since when nothing can be written, and why.
+pub(super) struct Down {
+    since: Duration,
+    retried: Duration,
+    reason: String,
+}
+
+/// How often it is looked whether writing works again, and whether the file is still there.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How long the last sync may take when the gateway ends.
+const LAST_SYNC: Duration = Duration::from_secs(5);
+
+/// From how many percent of `audit.max_size` on it is told that the folder gets full.
+const NEARLY_FULL: u64 = 80;
+
+impl Scribe {
+    /// Writes until the queue is closed.
+    pub(super) fn run(mut self) {
+        let (jobs, queue) = (self.start_syncing(), self.queue.clone());
+        let mut ticked = Duration::ZERO;
+        loop {
+            // As long as too much is unsynced, nothing more is written: the queue fills up, and callers are told.
+            let takes = self.down.is_none()
+                && !(self.log.is_syncing() && self.log.unsynced() > self.unsynced_limit);
+            let work = queue.wait(self.patience(), takes);
+            let now = (self.clock)();
+            if let Some(result) = work.synced {
+                let ended = self.log.end_sync(result, now);
+                self.judge(ended, now);
+            }
+            let (closing, rotate) = (work.closing, work.rotate);
+            self.write(Work { synced: None, ..work }, now);
+            if now.up.saturating_sub(ticked) >= TICK {
+                ticked = now.up;
+                self.tick(now);
+            }
+            self.keep_house(now, rotate, &jobs);
+            if closing {
+                break;
+            }
+        }
+        self.finish();
+        queue.closed();
+    }
+
+    fn patience(&self) -> Duration {
+        let sync = self.sync_every.unwrap_or(TICK);
+        let until = self.log.checkpoint_due().saturating_sub((self.clock)().up);
+        sync.min(TICK).min(until).max(Duration::from_millis(1))
+    }
+
+    /// Syncs in a thread of its own, so that nobody's record waits for that of others to reach the disk.
+    fn start_syncing(&self) -> SyncSender<Syncing> {
+        let (jobs, waiting) = sync_channel::<Syncing>(1);
+        let queue = self.queue.clone();
+        std::thread::spawn(move || {
+            for job in waiting {
+                queue.synced(job.run());
+            }
+        });
+        jobs
+    }
+
+    fn write(&mut self, Work { entries, missing, .. }: Work, now: Stamp) {
+        if let Err(error) = self.append(&entries, now) {
+            self.queue.go_down(entries, missing);
+            return self.judge(Err(error), now);
+        }
+        // Those who wait for records that are written but not synced hear nothing, and are refused.
+        let synced = match self.sync_every {
+            None => self.log.sync(now),
+            Some(_) => Ok(()),
+        };
+        if synced.is_ok() {
+            for written in entries.into_iter().filter_map(|entry| entry.written) {
+                let _ = written.send(());
+            }
+        }
+        let Some(gap) = missing else {
+            return self.judge(synced, now);
+        };
+        match synced.and_then(|()| self.log.append_gap(&gap, now)) {
+            Ok(()) => warn!(count = gap.count, "audit records are missing: there was no room"),
+            Err(error) => {
+                self.queue.go_down(Vec::new(), Some(gap));
+                self.judge(Err(error), now);
+            }
+        }
+    }
+
+    fn append(&mut self, entries: &[Entry], now: Stamp) -> io::Result<()> {
+        match entries.is_empty() {
+            true => Ok(()),
+            false => self.log.append(entries.iter().map(|entry| (&entry.event, entry.stamp)), now),
+        }
+    }
+
+    /// Looks after what nobody waits for.
+    fn keep_house(&mut self, now: Stamp, rotate: bool, jobs: &SyncSender<Syncing>) {
+        if self.down.is_some() {
+            return;
+        }
+        self.watch_fill(now);
+        let kept = self.try_keep_house(now, rotate, jobs);
+        self.judge(kept, now);
+    }
+
+    fn try_keep_house(
+        &mut self,
+        now: Stamp,
+        rotate: bool,
+        jobs: &SyncSender<Syncing>,
+    ) -> io::Result<()> {
+        if self.log.wants_checkpoint(now) {
+            let signed = self.log.sign(now)?;
+            self.announce(&signed);
+        }
+        if (rotate || self.log.wants_rotation(now)) && !self.log.is_syncing() {
+            let signed = self.log.rotate(now)?;
+            self.announce(&signed);
+            self.remove_surplus(now)?;
+        } else if rotate {
+            self.queue.rotate();
+        }
+        let is_due = |every| now.up.saturating_sub(self.synced_at) >= every;
+        match self.sync_every {
+            Some(every) if is_due(every) => {
+                self.synced_at = now.up;
+                match self.log.begin_sync() {
+                    Some(Ok(job)) => {
+                        let _ = jobs.try_send(job);
+                        Ok(())
+                    }
+                    Some(Err(error)) => self.log.end_sync(Err(error), now),
+                    None => Ok(()),
+                }
+            }
+            Some(_) => Ok(()),
+            None => self.log.sync(now),
+        }
+    }
+
+    /// Removes the oldest segments beyond those that are kept; that they are gone stands in the log before.
+    fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
+        while let Some((name, last_seq)) = self.log.surplus()? {
+            let event =
+                Event::new("segment_removed").text("name", &name).number("last_seq", last_seq);
+            self.log.append(std::iter::once((&event, now)), now)?;
+            self.log.sync(now)?;
+            self.log.remove(&name)?;
+        }
+        Ok(())
+    }
+
+    /// What is looked at once in a while.
+    fn tick(&mut self, now: Stamp) {
+        if self.log.check_place() {
+            error!("the audit log's file was taken away; another segment is started");
+            self.queue.note(Event::new("segment_lost"), now);
+        }
+        self.log.recount();
+        self.retry(now);
+    }
+
+    fn watch_fill(&mut self, now: Stamp) {
+        let fill = self.log.fill();
+        if fill >= NEARLY_FULL && !self.is_nearly_full {
+            warn!(
+                percent = fill,
+                "the audit log gets full: move old segments away, or raise audit.max_size"
+            );
+            self.queue.note(Event::new("nearly_full").number("percent", fill), now);
+        }
+        self.is_nearly_full = fill >= NEARLY_FULL;
+    }
+
+    /// Tries whether writing works again.
+    fn retry(&mut self, now: Stamp) {
+        let Some(down) = &mut self.down else {
+            return;
+        };
+        if self.log.is_syncing() || now.up.saturating_sub(down.retried) < TICK {
+            return;
+        }
+        down.retried = now.up;
+        let for_ms = now.up.saturating_sub(down.since).as_millis();
+        let event = Event::new("resumed")
+            .text("after", &down.reason)
+            .number("down_ms", u64::try_from(for_ms).unwrap_or(u64::MAX));
+        let tried = self.log.sync(now);
+        let tried = tried.and_then(|()| self.log.append(std::iter::once((&event, now)), now));
+        if tried.is_ok() {
+            self.down = None;
+            self.queue.go_up();
+            info!("the audit log is written again");
+        }
+    }
+
+    /// Takes note of a failure: from then on callers are refused, or go on unrecorded.
+    fn judge(&mut self, outcome: io::Result<()>, now: Stamp) {
+        let Err(failure) = outcome else {
+            return;
+        };
+        if self.down.is_none() {
+            error!(%failure, "the audit log cannot be written; audit.on_failure says what becomes of calls");
+            let reason = failure.to_string();
+            self.down = Some(Down { since: now.up, retried: now.up, reason });
+            self.queue.go_down(Vec::new(), None);
+        }
+    }
+
+    /// The last words: what waits, that it was the end, and a checkpoint.
+    fn finish(&mut self) {
+        if self.log.is_syncing()
+            && let Some(result) = self.queue.wait_for_sync(LAST_SYNC)
+        {
+            let _ = self.log.end_sync(result, (self.clock)());
+        }
+        let work = self.queue.wait(Duration::ZERO, true);
+        let now = (self.clock)();
+        self.write(Work { synced: None, ..work }, now);
+        let event = Event::new("stopped");
+        let last = self.log.append(std::iter::once((&event, now)), now);
+        let last = last.and_then(|()| self.log.sign(now));
+        match last.and_then(|signed| self.log.sync(now).map(|()| signed)) {
+            Ok(signed) => self.announce(&signed),
+            Err(failure) => error!(%failure, "the audit log has no proper end"),
+        }
+    }
+
+    /// Says a checkpoint where it can be kept by others: the log that ends before it was cut.
+    fn announce(&self, Signed { seq, mac, signature }: &Signed) {
+        let instance = &self.log.writer().instance;
+        info!(count = seq, head = mac, instance, signature, "audit checkpoint");
+    }
+}

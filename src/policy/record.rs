@@ -1,0 +1,239 @@
+//! What the audit log says of one call: that it was received, before anybody is asked, and what became of it, before
+//! anybody is answered.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::rate_limit::Target;
+use crate::audit::record::Event;
+use crate::audit::{Audit, Unrecorded};
+use crate::domain::call::{Call, Request};
+use crate::domain::caller::{Caller, Proof};
+use crate::domain::fault::Fault;
+use crate::seal;
+
+/// The record of one call; nothing if it is not recorded. One that is left without an end gets one.
+pub struct CallRecord(Option<Open>);
+
+struct Open {
+    audit: Audit,
+    number: u64,
+    started: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What is to be said of the call, as long as it was not.
+    received: Option<Event>,
+    has_ended: bool,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'a> {
+    /// The result as it is sent; for a list the digest of all that its caller sees.
+    Result {
+        result: &'a str,
+        list: Option<&'a [u8; 32]>,
+    },
+    Fault(&'a Fault),
+    Cancelled,
+}
+
+impl CallRecord {
+    /// A record of nothing.
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// A record of the call; `raw` lets the values of its arguments be written.
+    pub(super) fn open(audit: &Audit, call: &Call, raw: bool) -> Self {
+        let number = audit.next_call();
+        let event = with_caller(Event::new("received").number("call", number), &call.caller);
+        let mut event = event
+            .optional_text("address", call.address.map(|a| a.to_string()).as_deref())
+            .text("endpoint", &call.endpoint)
+            .json("method", &format!("\"{}\"", call.request.method()))
+            .optional_text("name", call.request.prompt_name())
+            .optional_text("traceparent", call.along.trace.parent.as_deref());
+        if !matches!(call.request, Request::List { .. }) {
+            event = event.optional_text("digest_key", audit.digest_key());
+        }
+        match &call.request {
+            Request::List { .. } => {}
+            Request::Get { arguments, back, .. } => {
+                if let Some(arguments) = arguments {
+                    event = audit.with_arguments(event, "arguments", arguments, raw);
+                }
+                if let Some(responses) = back.as_ref().and_then(|back| back.responses.as_ref()) {
+                    event = audit.with_arguments(event, "responses", responses, false);
+                }
+            }
+            Request::Complete { argument, value, context, .. } => {
+                event = event
+                    .text("argument", argument)
+                    .number("value_bytes", value.len() as u64)
+                    .optional_text("value_hmac", audit.digest(value).as_deref());
+                if let Some(context) = context {
+                    event = audit.with_arguments(event, "context", context, raw);
+                }
+            }
+        }
+        let state = Mutex::new(State { received: Some(event), has_ended: false });
+        Self(Some(Open { audit: audit.clone(), number, started: Instant::now(), state }))
+    }
+
+    /// Whether the call must be refused, since it could not be recorded.
+    pub(super) fn refuses(&self) -> bool {
+        self.0.as_ref().is_some_and(|open| open.audit.refuses())
+    }
+
+    /// A list was let through. Nobody else is asked, so it is enough that this comes before the end.
+    pub(super) fn listed(&self) {
+        if let Some(open) = &self.0
+            && let Some(event) = open.take_received()
+        {
+            open.audit.note(event.text("decision", "allowed"));
+        }
+    }
+
+    /// The call is let through to an upstream, which is not asked before this is written.
+    pub(super) async fn allowed(
+        &self,
+        target: Target<'_>,
+        definition: &str,
+    ) -> Result<(), Unrecorded> {
+        let Some(open) = &self.0 else {
+            return Ok(());
+        };
+        match open.take_received() {
+            Some(event) => {
+                let event = with_target(event, target).text("definition", definition);
+                open.audit.record(event.text("decision", "allowed")).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The caller may not use this, which it is not told.
+    pub(super) fn denied(&self, target: Target<'_>) {
+        if let Some(open) = &self.0 {
+            let mut state = open.lock();
+            let event = state.received.take();
+            state.received =
+                event.map(|event| with_target(event, target).text("decision", "denied"));
+        }
+    }
+
+    /// Writes how the call has ended, before its answer leaves.
+    ///
+    /// # Errors
+    /// When that cannot be written: then the answer must not leave.
+    pub async fn complete(&self, outcome: Outcome<'_>) -> Result<(), Unrecorded> {
+        let Some(open) = &self.0 else {
+            return Ok(());
+        };
+        if self.refuses() {
+            self.forget();
+            return Err(Unrecorded);
+        }
+        let received = {
+            let mut state = open.lock();
+            state.has_ended = true;
+            state.received.take()
+        };
+        if let Some(event) = received {
+            open.audit.note(event);
+        }
+        open.audit.record(open.completed(outcome)).await
+    }
+
+    /// Leaves out what was to be said of the call: it is counted elsewhere.
+    pub(super) fn forget(&self) {
+        if let Some(open) = &self.0 {
+            let mut state = open.lock();
+            (state.received, state.has_ended) = (None, true);
+        }
+    }
+
+    /// Whether nothing was written of the call yet.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.0.as_ref().is_some_and(|open| open.lock().received.is_some())
+    }
+}
+
+impl Open {
+    fn take_received(&self) -> Option<Event> {
+        self.lock().received.take()
+    }
+
+    fn completed(&self, outcome: Outcome<'_>) -> Event {
+        let event = Event::new("completed").number("call", self.number);
+        let event = event.number("duration_us", micros(self.started.elapsed()));
+        match outcome {
+            Outcome::Result { result, list } => {
+                let event = event.text("outcome", "ok").number("result_bytes", result.len() as u64);
+                match list {
+                    // Made when the list was: a page of ten thousand prompts is not read again for this.
+                    Some(digest) => event.text("list", &seal::digest_text(digest)),
+                    None => {
+                        event.text("result", &seal::digest_text(&seal::sha256(result.as_bytes())))
+                    }
+                }
+            }
+            Outcome::Fault(fault) => event.text("outcome", fault.reason()),
+            Outcome::Cancelled => event.text("outcome", "cancelled"),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that nobody waits for any more ends here.
+impl Drop for Open {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if state.has_ended {
+            return;
+        }
+        if let Some(event) = state.received.take() {
+            self.audit.note(event);
+        }
+        let outcome = match std::thread::panicking() {
+            true => Outcome::Fault(&Fault::Internal),
+            false => Outcome::Cancelled,
+        };
+        self.audit.note(self.completed(outcome));
+    }
+}
+
+/// Who a record is about, and how that is known.
+pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
+    let event = event.text("caller", caller.id());
+    match caller.proof() {
+        Proof::Nothing => event,
+        Proof::ApiKey => event.text("proof", "api_key"),
+        Proof::Certificate { subject } => {
+            event.text("proof", "certificate").text("subject", subject)
+        }
+        Proof::Token(token) => event
+            .text("proof", "jwt")
+            .text("issuer", &token.issuer)
+            .text("subject", &token.subject)
+            .optional_text("client_id", token.client.as_deref())
+            .optional_text("token_id", token.id_hash.as_deref()),
+        Proof::Started => event.text("proof", "stdio"),
+    }
+}
+
+fn with_target(event: Event, Target { upstream, raw_name }: Target<'_>) -> Event {
+    event.text("upstream", upstream).text("prompt", raw_name)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

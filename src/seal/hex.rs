@@ -1,0 +1,44 @@
+//! Bytes as hexadecimal digits, in one spelling: lower case.
+
+/// Two digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        for nibble in [byte >> 4, byte & 15] {
+            out.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
+        }
+    }
+    out
+}
+
+/// What [`hex`] writes of `N` bytes, read; nothing for any other spelling.
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    };
+    if text.len() != 2 * N {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_in_one_way() {
+        let bytes: [u8; 32] = std::array::from_fn(|i| (i * 9) as u8);
+        assert_eq!(from_hex(&hex(&bytes)), Some(bytes));
+        assert_eq!(hex(&[0, 0x9f, 0xff]), "009fff");
+        assert_eq!(from_hex::<32>(&hex(&bytes).to_uppercase()), None);
+        assert_eq!(from_hex::<2>("00"), None);
+        assert_eq!(from_hex::<1>("0g"), None);
+    }
+}

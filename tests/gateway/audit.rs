@@ -1,0 +1,317 @@
+//! What is recorded, and what happens when it cannot be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use promptgate::audit::keys::Keys;
+use promptgate::audit::verify::{Known, verify};
+use promptgate::domain::caller::Caller;
+use promptgate::domain::fault::Fault;
+use promptgate::domain::method::Method;
+use promptgate::domain::rights::Rights;
+use promptgate::seal::AuditKey;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::gateway::api_key;
+use crate::support::layer::Layer;
+use crate::support::{Gateway, Upstream, eventually};
+
+pub const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+/// A folder with a log in it.
+pub struct Log {
+    folder: TempDir,
+}
+
+impl Log {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("audit")
+    }
+
+    /// `[audit]` with this log; what follows belongs to it.
+    pub fn table(&self) -> String {
+        format!("[audit]\npath = {:?}\nkey = {{ value = \"{KEY}\" }}\n", self.path())
+    }
+
+    /// All records by now, in their order.
+    pub fn records(&self) -> Vec<Value> {
+        records(&self.path())
+    }
+
+    pub fn of(&self, event: &str) -> Vec<Value> {
+        self.records().into_iter().filter(|record| record["event"] == event).collect()
+    }
+
+    pub fn text(&self) -> String {
+        text(&self.path())
+    }
+}
+
+fn text(path: &Path) -> String {
+    let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
+    names.retain(|name| name.extension().is_some_and(|e| e == "jsonl"));
+    names.sort();
+    names.iter().map(|name| fs::read_to_string(name).unwrap()).collect()
+}
+
+/// The records of a log, headers left out.
+pub fn records(path: &Path) -> Vec<Value> {
+    let text = text(path);
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line.get("seq").is_some()).collect()
+}
+
+/// Nothing is wrong with the log; what it says of itself.
+pub fn check(path: &Path) -> promptgate::audit::verify::Report {
+    let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
+    let report = verify(path, Known { keys: Some(keys), ..Known::default() }).unwrap();
+    assert!(report.mistakes.is_empty(), "{:#?}", report.mistakes);
+    report
+}
+
+#[tokio::test]
+async fn d1_a_call_is_on_record_before_its_upstream_sees_it_and_its_end_before_its_client_does() {
+    let log = Log::new();
+    let path = log.path();
+    let upstream = Upstream::modern(move |asked| {
+        if asked.method() == "prompts/get" {
+            let seen = asked.message["params"]["arguments"]["n"].clone();
+            let on_disk = records(&path);
+            let received = on_disk
+                .iter()
+                .find(|r| r["event"] == "received" && r["arguments"]["n"]["value"] == seen);
+            let received = received.expect("it was recorded before");
+            assert_eq!(received["decision"], "allowed");
+            let call = &received["call"];
+            let completed = |r: &Value| r["event"] == "completed" && r["call"] == *call;
+            assert!(!on_disk.iter().any(completed));
+        }
+        None
+    })
+    .await;
+    let toml = log.table() + "raw_arguments = [\"up__*\"]\n" + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    for n in ["1", "2"] {
+        let params = json!({"name": "up__p", "arguments": {"n": n}});
+        gateway.client().ask("prompts/get", params).await;
+        let completed = log.of("completed");
+        assert_eq!(completed.len(), n.parse::<usize>().unwrap());
+        assert_eq!(completed.last().unwrap()["outcome"], "ok");
+    }
+    assert_eq!(upstream.gets().len(), 2);
+    gateway.drain().await;
+    let report = check(&log.path());
+    assert!(report.unknown.is_empty() && report.missing.is_empty());
+    let last = log.records().pop().unwrap();
+    assert_eq!(last["event"], "checkpoint", "the end is signed");
+}
+
+#[tokio::test]
+async fn d7_a10_the_record_tells_who_what_and_when_and_no_secret() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p", "secret"]).await;
+    let toml = log.table()
+        + &upstream.table("up")
+        + &api_key("ci", "pg_canary_key")
+        + "groups = [\"staff\"]\n\
+           [[access.rules]]\nallow = [\"list\", \"get\"]\nprompts = [\"p\"]\n\
+           [[limits]]\nname = \"few\"\nper = [\"caller\"]\nmethods = [\"completion/complete\"]\n\
+           rate = \"1/d\"\nburst = 1\n";
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client().with("Authorization", "Bearer pg_canary_key");
+    client.ask("prompts/list", json!({})).await;
+    let params = json!({"name": "up__p", "arguments": {"who": "canary-value"}});
+    client.ask("prompts/get", params).await;
+    client.ask_error("prompts/get", json!({"name": "up__secret"})).await;
+    client.ask_error("prompts/get", json!({"name": "up__none"})).await;
+    let complete = json!({"ref": {"type": "ref/prompt", "name": "up__p"},
+        "argument": {"name": "who", "value": "canary-typed"}});
+    client.ask_error("completion/complete", complete.clone()).await;
+    for _ in 0..3 {
+        assert_eq!(client.modern("completion/complete", complete.clone()).await.status, 429);
+        let wrong = gateway.client().with("Authorization", "Bearer pg_canary_wrong");
+        assert_eq!(wrong.modern("prompts/list", json!({})).await.status, 401);
+    }
+    let listen = client.listen().await;
+    drop(listen);
+    eventually(async || (!log.of("stream_ended").is_empty()).then_some(())).await;
+    gateway.drain().await;
+
+    let received = log.of("received");
+    let decisions: Vec<_> = received
+        .iter()
+        .map(|r| (r["name"].as_str().unwrap_or("-"), r["decision"].as_str().unwrap_or("-")))
+        .collect();
+    let expected = [
+        ("-", "allowed"),
+        ("up__p", "allowed"),
+        ("up__secret", "denied"),
+        ("up__none", "-"),
+        ("up__p", "denied"),
+    ];
+    assert_eq!(decisions, expected);
+    let get = &received[1];
+    assert_eq!(get["caller"], "ci");
+    assert_eq!((&get["proof"], &get["method"]), (&json!("api_key"), &json!("prompts/get")));
+    assert_eq!((&get["upstream"], &get["prompt"]), (&json!("up"), &json!("p")));
+    assert_eq!(get["address"], "127.0.0.1");
+    assert!(get["definition"].as_str().unwrap().starts_with("sha256:"));
+    let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
+    let digest = promptgate::audit::digest::value_digest(&keys, b"canary-value");
+    assert_eq!(get["arguments"]["who"], json!({"bytes": 12, "hmac": digest}));
+    let completed = log.of("completed");
+    let outcomes: Vec<_> = completed.iter().map(|r| r["outcome"].as_str().unwrap()).collect();
+    let unknown = "unknown_prompt";
+    assert_eq!(outcomes, ["ok", "ok", unknown, unknown, unknown]);
+    assert!(completed[0]["list"].is_string() && completed[1]["result"].is_string());
+
+    let refused = log.of("refused");
+    let count = |reason: &str| -> u64 {
+        let of_reason = refused.iter().filter(|r| r["reason"] == reason);
+        of_reason.map(|r| r["count"].as_u64().unwrap()).sum()
+    };
+    assert_eq!((count("rate_limited"), count("unauthorized")), (3, 3));
+    assert_eq!(
+        refused.len(),
+        4,
+        "one at once, and one at the end, for each of the two: {refused:?}"
+    );
+    assert_eq!(log.of("stream_started").len(), 1);
+    assert_eq!(log.of("config_loaded")[0]["auth"], "required");
+    assert_eq!(log.of("list_changed")[0]["prompts"], 2);
+    assert!(!log.text().contains("canary"), "{}", log.text());
+    check(&log.path());
+}
+
+#[tokio::test]
+async fn a_changed_definition_is_on_record_with_both_digests() {
+    let log = Log::new();
+    let library = tempfile::tempdir().unwrap();
+    let write = |text: &str| {
+        fs::write(
+            library.path().join("greet.md"),
+            format!("---\nname: greet\ndescription: {text}\n---\nHello\n"),
+        )
+    };
+    write("one").unwrap();
+    let table = format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path());
+    let gateway = Gateway::start(&(log.table() + &table)).await;
+    gateway.client().ask("prompts/list", json!({})).await;
+    write("two").unwrap();
+    let changed = eventually(async || log.of("definition_changed").pop()).await;
+    assert_eq!((&changed["upstream"], &changed["prompt"]), (&json!("lib"), &json!("greet")));
+    assert_ne!(changed["before"], changed["now"]);
+    // Settled a moment later.
+    eventually(async || (log.of("list_changed").len() == 2).then_some(())).await;
+    gateway.drain().await;
+}
+
+#[tokio::test]
+async fn d2_a_full_folder_refuses_and_serves_again_once_there_is_room() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let toml =
+        log.table() + "segment_size = \"16KiB\"\nmax_size = \"64KiB\"\n" + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let get = async || gateway.client().modern("prompts/get", json!({"name": "up__p"})).await;
+    let mut served = 0;
+    let refused = loop {
+        let reply = get().await;
+        match reply.status {
+            200 => served += 1,
+            _ => break reply,
+        }
+    };
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let error = refused.json()["error"].clone();
+    assert_eq!(
+        (&error["code"], &error["data"]["reason"]),
+        (&json!(-32603), &json!("audit_unavailable"))
+    );
+    assert!(served > 10);
+    let seen = upstream.gets().len();
+    assert_eq!(get().await.status, 503);
+    assert_eq!(upstream.gets().len(), seen, "nobody is asked unrecorded");
+    assert_eq!(log.of("nearly_full").len(), 1);
+
+    // The operator moves the oldest segment away.
+    let moved = tempfile::tempdir().unwrap();
+    let oldest = "audit-00000001.jsonl";
+    fs::rename(log.path().join(oldest), moved.path().join(oldest)).unwrap();
+    eventually(async || (get().await.status == 200).then_some(())).await;
+    gateway.drain().await;
+    fs::rename(moved.path().join(oldest), log.path().join(oldest)).unwrap();
+    let report = check(&log.path());
+    assert!(report.missing.is_empty(), "{report:?}");
+    assert_eq!(log.of("resumed").len(), 1);
+    let completed = log.of("completed");
+    assert!(completed.iter().filter(|r| r["outcome"] == "ok").count() > served);
+}
+
+#[tokio::test]
+async fn d2_where_that_is_wanted_calls_go_on_and_what_is_missing_is_counted() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let toml = log.table()
+        + "segment_size = \"16KiB\"\nmax_size = \"160KiB\"\non_failure = \"degrade\"\nbuffer = \"64KiB\"\n"
+        + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    const CALLS: u64 = 700;
+    for _ in 0..CALLS {
+        gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    }
+    let moved = tempfile::tempdir().unwrap();
+    for number in 1..=6 {
+        let name = format!("audit-0000000{number}.jsonl");
+        fs::rename(log.path().join(&name), moved.path().join(&name)).unwrap();
+    }
+    eventually(async || (!log.of("gap").is_empty()).then_some(())).await;
+    gateway.drain().await;
+    for entry in fs::read_dir(moved.path()).unwrap() {
+        let entry = entry.unwrap();
+        fs::rename(entry.path(), log.path().join(entry.file_name())).unwrap();
+    }
+    let report = check(&log.path());
+    let missing: u64 = report.missing.iter().map(|range| range.end() - range.start() + 1).sum();
+    let of_calls = (log.of("received").len() + log.of("completed").len()) as u64;
+    assert!(missing > 0);
+    assert_eq!(missing + of_calls, 2 * CALLS, "every record is there or counted");
+}
+
+/// Fails in a way that nobody has thought of.
+struct Broken;
+
+impl Rights for Broken {
+    fn entitlement(&self, _: &Caller) -> Option<String> {
+        None
+    }
+
+    fn allows(&self, _: &Caller, _: Method, _: &str, raw_name: &str) -> bool {
+        // Not a panic of its own: nobody needs to be told.
+        if raw_name == "cursed" {
+            std::panic::resume_unwind(Box::new("broken"));
+        }
+        true
+    }
+}
+
+#[tokio::test]
+async fn d10_a_call_that_panics_is_on_record_and_takes_nothing_else_with_it() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p", "cursed"]).await;
+    let layer = Layer::with_rights(&(log.table() + &upstream.table("up")), Arc::new(Broken));
+    let get = async |name: &str| layer.call("ann", "prompts/get", json!({"name": name})).await;
+    assert_eq!(get("up__cursed").await.unwrap_err(), Fault::Internal);
+    assert!(get("up__p").await.is_ok());
+    let panic = eventually(async || log.of("panic").pop()).await;
+    assert!(panic["seq"].is_number());
+    let outcomes: Vec<_> = log.of("completed").iter().map(|r| r["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["internal", "ok"]);
+}

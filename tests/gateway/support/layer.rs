@@ -1,0 +1,96 @@
+//! The session layer and all behind it, without sockets and credentials.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use promptgate::audit::Audit;
+use promptgate::config::Config;
+use promptgate::domain::caller::Caller;
+use promptgate::domain::fault::Fault;
+use promptgate::domain::rights::{Everything, Rights};
+use promptgate::policy::Gate;
+use promptgate::router::Router;
+use promptgate::seal::{SealKeys, Sealer};
+use promptgate::session::headers::{Field, Headers};
+use promptgate::session::{CallPlace, Ending, Envelope, Refusal, Sessions, Slot, Turn, Via};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::client::{MODERN, modern};
+
+/// The session layer by itself, so that callers can be named without credentials.
+pub struct Layer {
+    pub sessions: Arc<Sessions>,
+}
+
+/// A place that never runs out.
+struct Place;
+
+impl CallPlace for Place {
+    fn think(&self) -> bool {
+        true
+    }
+}
+
+pub const NOW: u64 = 1_000_000;
+
+impl Layer {
+    pub fn start(toml: &str) -> Self {
+        Self::with_rights(toml, Arc::new(Everything))
+    }
+
+    /// With these rights; records what it does if the configuration says so.
+    pub fn with_rights(toml: &str, rights: Arc<dyn Rights>) -> Self {
+        let toml = match toml.contains("[audit]\n") {
+            true => toml.to_owned(),
+            false => format!("{toml}[audit]\npath = \"\"\n"),
+        };
+        let config = Config::parse("test", &toml, Path::new("."), &[]).unwrap();
+        let audit = Audit::open(config.audit.as_ref(), false).unwrap();
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
+        let router =
+            Arc::new(Router::start(&config, rights, sealer.clone(), audit.clone(), &tasks, &stop));
+        let gate = Arc::new(Gate::new(&config, audit));
+        let sessions = Sessions::new(&config, gate, router, sealer, tasks, (stop.clone(), stop));
+        Self { sessions: Arc::new(sessions) }
+    }
+
+    pub fn read(&self, caller: &str, headers: &Headers<'_>, body: &Value) -> Result<Turn, Refusal> {
+        let caller = Caller::new(caller);
+        let envelope = Envelope {
+            via: Via::Http(headers),
+            caller: &caller,
+            endpoint: "/mcp",
+            address: None,
+            now_secs: NOW,
+            guess: self.sessions.dialect_of(headers, "/mcp"),
+            streams: true,
+        };
+        self.sessions.read(body.to_string().as_bytes(), &envelope)
+    }
+
+    /// What a modern call comes to.
+    pub async fn call(&self, caller: &str, method: &str, params: Value) -> Result<Value, Fault> {
+        let mut body = modern(1, method, params.clone()).0;
+        let capabilities = json!({"elicitation": {}});
+        body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = capabilities;
+        let headers = Headers {
+            version: Field::Once(MODERN),
+            method: Field::Once(method),
+            name: params["name"].as_str().map_or(Field::Absent, Field::Once),
+            ..Headers::default()
+        };
+        let turn = self.read(caller, &headers, &body).map_err(|refusal| refusal.fault)?;
+        let Turn::Pending(pending) = turn else { panic!("a call") };
+        let slot = Slot { call: Arc::new(Place), room: Arc::new(()) };
+        let (told, _heard) = mpsc::channel(16);
+        match self.sessions.clone().perform(pending, slot, told, NOW).await {
+            Ending::Result(result) => Ok(serde_json::from_str(&result).unwrap()),
+            Ending::Fault(fault) => Err(fault),
+            Ending::Cancelled => panic!("nobody cancels"),
+        }
+    }
+}
