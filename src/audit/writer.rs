@@ -36,6 +36,9 @@ pub(super) struct Down {
 /// How often it is looked whether writing works again, and whether the file is still there.
 const TICK: Duration = Duration::from_secs(1);
 
+/// As much unsynced is synced before its time: a disk that is given much at once lets writers wait.
+const SYNC_BYTES: usize = 1 << 20;
+
 /// How long the last sync may take when the gateway ends.
 const LAST_SYNC: Duration = Duration::from_secs(5);
 
@@ -151,7 +154,10 @@ impl Scribe {
         } else if rotate {
             self.queue.rotate();
         }
-        let is_due = |every| now.up.saturating_sub(self.synced_at) >= every;
+        let is_due = |every| {
+            let is_time = now.up.saturating_sub(self.synced_at) >= every;
+            is_time || (!self.log.is_syncing() && self.log.unsynced() >= SYNC_BYTES)
+        };
         match self.sync_every {
             Some(every) if is_due(every) => {
                 self.synced_at = now.up;
