@@ -54,6 +54,7 @@ impl App {
         let (tasks, ends) = (tasks.clone(), (shutdown.drain.clone(), shutdown.stop.clone()));
         let gate = Arc::new(Gate::new(&config, audit.clone()));
         tasks.spawn(gate.clone().watch_refusals(shutdown.stop.clone()));
+        tasks.spawn(gate.clone().keep_keys(shutdown.stop.clone()));
         let sessions = Sessions::new(&config, gate, router.clone(), sealer, tasks, ends);
         warn_of_shared_credentials(&config);
         let sessions = Arc::new(sessions);
@@ -64,14 +65,18 @@ impl App {
     ///
     /// # Errors
     /// When an address cannot be bound, or the certificates cannot be used.
-    pub async fn start(config: Config) -> io::Result<Self> {
+    pub async fn start(mut config: Config) -> io::Result<Self> {
         let listen = config.server.listen;
         let socket = TcpListener::bind(listen).await.map_err(|error| {
             let what = format!("cannot listen on {listen}: {error}; set server.listen");
             io::Error::new(error.kind(), what)
         })?;
+        let addr = socket.local_addr()?;
+        if config.server.public_url.is_none() {
+            config.server.resource = config.server.url_at(addr);
+        }
         let mut app = Self::new(config, false)?;
-        app.local_addr = Some(socket.local_addr()?);
+        app.local_addr = Some(addr);
         let (server, drain) = (&app.config.server, &app.shutdown.drain);
         let endpoint = Endpoint::new(&app.config, app.sessions.clone(), drain.clone());
         let (endpoint, limits) = (Arc::new(endpoint), server.limits.clone());

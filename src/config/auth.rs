@@ -1,5 +1,6 @@
 //! `[auth]`: who callers are, and how they prove it.
 
+use super::jwt::{self, Jwt};
 use super::reader::Section;
 use crate::domain::caller::{ANONYMOUS, MAX_ID};
 use crate::seal::hex::from_hex;
@@ -10,6 +11,8 @@ pub struct Auth {
     /// Whether a request without a credential is refused.
     pub required: bool,
     pub api_keys: Vec<ApiKey>,
+    /// Tokens of an identity provider.
+    pub jwt: Option<Jwt>,
     /// Whether certificates of callers are looked at.
     pub takes_certificates: bool,
     /// If there is any: the only subjects that are callers.
@@ -37,7 +40,7 @@ pub struct Certificate {
 impl Auth {
     /// Whether callers can prove who they are.
     pub fn has_method(&self) -> bool {
-        !self.api_keys.is_empty() || self.takes_certificates
+        !self.api_keys.is_empty() || self.jwt.is_some() || self.takes_certificates
     }
 
     /// The callers that the file names, beside whoever calls over standard streams.
@@ -73,12 +76,12 @@ pub(super) fn read(mut section: Section<'_>, takes_certificates: bool) -> Auth {
     let mut stdio = section.section("stdio");
     let caller = identity(&mut stdio, "local");
     stdio.finish();
-    section.not_yet(&["jwt"]);
+    let jwt = jwt::read(&mut section);
     let mut auth =
-        Auth { required: true, api_keys, takes_certificates, certificates, stdio: caller };
+        Auth { required: true, api_keys, jwt, takes_certificates, certificates, stdio: caller };
     auth.required = required.unwrap_or(auth.has_method());
     if auth.required && !auth.has_method() {
-        let message = "nobody could call: set auth.api_keys or server.tls.client_ca too";
+        let message = "nobody could call: set auth.api_keys, auth.jwt or server.tls.client_ca too";
         section.mistake("required", message);
     }
     section.finish();

@@ -6,6 +6,7 @@ mod audit;
 mod auth;
 pub mod error;
 pub mod raw;
+mod jwt;
 mod limits;
 mod reader;
 pub mod secret;
@@ -22,6 +23,7 @@ pub use access::{Access, SCHEMA, action};
 pub use audit::{Audit, Durability, OnAuditFailure};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use error::{ConfigError, Mistake, Origin};
+pub use jwt::Jwt;
 pub use limits::{Limit, Per};
 pub use secret::Secret;
 pub use server::{Limits, Server};
@@ -353,7 +355,7 @@ mod tests {
 
     #[test]
     fn keys_of_later_versions_are_refused_not_ignored() {
-        let found = mistakes("[cluster]\nredis = \"x\"\n[auth.jwt]\nissuer = \"a\"\n");
+        let found = mistakes("[cluster]\nredis = \"x\"\n[admin]\nlisten = \"\"\n");
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|line| line.contains("not available in this version")));
     }

@@ -20,6 +20,9 @@ pub struct Server {
     pub sse_path: Option<String>,
     /// Canonical URI of the endpoint; its host is an allowed one.
     pub public_url: Option<Uri>,
+    /// The same as text, without a slash at the end; where it is not set, that of the address that is listened on. Views
+    /// have theirs below it.
+    pub resource: String,
     /// Beside loopback names, lower case, without port.
     pub allowed_hosts: Vec<String>,
     /// Beside loopback origins, as browsers send them.
@@ -126,21 +129,33 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
     let listen = section.parsed("listen", address, |t| t.parse().ok());
     let listen = listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
     if !section.flag("insecure", false) && !listen.ip().is_loopback() && !auth.required {
-        let message = "listens beyond loopback, where anybody may ask; set auth.api_keys or server.tls.client_ca, or \
+        let message = "listens beyond loopback, where anybody may ask; set auth.api_keys, auth.jwt or server.tls.client_ca, or \
                        server.insecure = true if something in front authenticates";
         section.mistake("listen", message);
     }
+    let path = section
+        .parsed("path", "a path such as \"/mcp\", without a slash at the end", path)
+        .unwrap_or_else(|| "/mcp".to_owned());
+    let public_url: Option<Uri> = section
+        .parsed("public_url", "\"\" or a URL such as \"https://prompts.example.com/mcp\"", url)
+        .flatten();
+    if public_url.is_none() && auth.jwt.is_some() && !listen.ip().is_loopback() {
+        let message = "listens beyond loopback, so tokens need a name to be made for: set \
+                       server.public_url to the URL that clients use";
+        section.mistake("listen", message);
+    }
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let server = Server {
         listen,
-        path: section
-            .parsed("path", "a path such as \"/mcp\", without a slash at the end", path)
-            .unwrap_or_else(|| "/mcp".to_owned()),
+        resource: public_url.as_ref().map_or_else(
+            || format!("{scheme}://{listen}{path}"),
+            |url| url.to_string().trim_end_matches('/').to_owned(),
+        ),
+        path,
+        public_url,
         sse_path: section
             .parsed("sse_path", "\"\" or a path such as \"/sse\"", optional_path)
             .unwrap_or_else(|| Some("/sse".to_owned())),
-        public_url: section
-            .parsed("public_url", "\"\" or a URL such as \"https://prompts.example.com/mcp\"", url)
-            .flatten(),
         allowed_hosts: hosts(&mut section),
         allowed_origins: origins(&mut section),
         trusted_proxies: proxies(&mut section),

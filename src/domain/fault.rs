@@ -27,8 +27,17 @@ pub enum TransportFault {
         "the Origin header names an origin that is not allowed; add it to server.allowed_origins"
     )]
     OriginRejected,
+    #[error("no caller: {wanted}")]
+    Unauthenticated {
+        /// What to bring.
+        wanted: &'static str,
+    },
     #[error("no caller: {why}")]
     Unauthorized { why: &'static str },
+    #[error("the token does not allow enough: the challenge names the scopes that are needed")]
+    InsufficientScope,
+    #[error("tokens cannot be checked at present; try again later")]
+    AuthUnavailable,
     #[error("nothing is served at this path")]
     NotFound,
     #[error("this method is not allowed here")]
@@ -69,7 +78,9 @@ impl TransportFault {
         match self {
             Self::HostRejected => "host_rejected",
             Self::OriginRejected => "origin_rejected",
-            Self::Unauthorized { .. } => "unauthorized",
+            Self::Unauthenticated { .. } | Self::Unauthorized { .. } => "unauthorized",
+            Self::InsufficientScope => "insufficient_scope",
+            Self::AuthUnavailable => "auth_unavailable",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::UnsupportedMediaType => "unsupported_media_type",

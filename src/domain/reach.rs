@@ -45,6 +45,17 @@ impl Reach {
     }
 }
 
+/// Whether a URL may be asked for keys or tokens: what is not encrypted stays on this machine.
+pub fn is_safe_url(scheme: &str, host: &str) -> bool {
+    scheme == "https" || (scheme == "http" && is_loopback(host))
+}
+
+/// Whether the host of a URL is this machine, as far as it is written so.
+pub fn is_loopback(host: &str) -> bool {
+    let literal: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    host.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| meant(ip).is_loopback())
+}
+
 /// The address that is reached in the end: behind the mapped ones (RFC 4291, section 2.5.5.2) and those
 /// of translators (RFC 6052) there is one of IPv4.
 fn meant(address: IpAddr) -> IpAddr {

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::answering::now_secs;
 use super::line::Line;
 use super::load::{Load, StreamPlace};
 use super::respond::{self, Body};
@@ -20,8 +21,8 @@ use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 use crate::seal::hex::hex;
 use crate::seal::random;
-use crate::session::Sessions;
 use crate::session::connection::{Connection, ConnectionKind};
+use crate::session::{Sessions, end_of_stream};
 
 /// The open streams: as many entries as `server.limits.streams` allows.
 pub struct EventLines {
@@ -89,6 +90,7 @@ impl EventLines {
         let id = hex(&random::<16>());
         let (sessions, address) = (self.sessions.clone(), Some(address));
         let kind = ConnectionKind::Sse;
+        let ends_at = end_of_stream(&caller, self.lifetime, now_secs());
         let connection = Connection::new(sessions, caller, &self.endpoint, address, kind);
         let (line, outgoing) = Line::new(connection, self.load.clone(), self.patience);
         let endpoint = format!("{}?{SESSION}={id}", self.path);
@@ -96,7 +98,7 @@ impl EventLines {
             outgoing,
             entry: OpenEntry { open: self.open.clone(), id, connection: line.connection().clone() },
             over: line.over(),
-            ends_at: self.lifetime.map(|lifetime| Instant::now() + lifetime),
+            ends_at,
             drain: self.drain.clone(),
             is_draining: false,
             _place: place,

@@ -14,6 +14,7 @@ use super::connection::Peer;
 use super::event_lines::EventLines;
 use super::guard::Guard;
 use super::load::Load;
+use super::resources::Resources;
 use super::respond::{self, Body};
 use super::sse::EventStream;
 use crate::config::{Config, Limits};
@@ -27,6 +28,7 @@ use crate::session::{Envelope, Refusal, Sessions, Slot, Turn, Via};
 pub struct Endpoint {
     sessions: Arc<Sessions>,
     guard: Guard,
+    resources: Resources,
     /// Of the main endpoint and of the views.
     paths: Vec<String>,
     limits: Limits,
@@ -48,15 +50,24 @@ impl Endpoint {
             EventLines::new(sse_path, &path, &limits, sessions.clone(), load.clone(), drain)
         });
         let (guard, trusted_proxies) = (Guard::new(server), server.trusted_proxies.clone());
-        Self { sessions, guard, paths, limits, trusted_proxies, load, event_lines }
+        let resources = Resources::new(config);
+        Self { sessions, guard, resources, paths, limits, trusted_proxies, load, event_lines }
     }
 
     /// Answers one request, whatever it is, of whoever is at the other end of the connection.
     pub async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
-        let path = request.uri().path();
+        // Shares the request's bytes, which go on with it.
+        let uri = request.uri().clone();
+        let path = uri.path();
         let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
+        let resources = &self.resources;
         let refuse = |fault: TransportFault| {
-            respond::refusal(&Refusal { fault: fault.into(), id: None, dialect })
+            let challenge = resources.challenge(path, &fault);
+            let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
+            match challenge {
+                Some(challenge) => respond::challenged(refusal, &challenge),
+                None => refusal,
+            }
         };
         if let Err(fault) = self.guard.check_host(request.uri(), request.headers()) {
             return refuse(fault);
@@ -72,14 +83,7 @@ impl Endpoint {
             }
             return response;
         }
-        let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
-        let credentials = body::read_credentials(request.headers(), peer.subject.as_deref());
-        let caller = self.sessions.check_address(address);
-        let caller = caller.and_then(|()| self.sessions.authenticate(&credentials, address));
-        let answered = match caller {
-            Ok(caller) => self.dispatch(request, dialect, Sender { caller, address }).await,
-            Err(fault) => Err(fault.into()),
-        };
+        let answered = self.let_in(request, path, dialect, peer).await;
         let mut response = answered.unwrap_or_else(|refused| match refused {
             Refused::Transport(fault) => refuse(fault),
             Refused::Message(refusal) => respond::refusal(&refusal),
@@ -88,6 +92,27 @@ impl Endpoint {
             origin.allow(response.headers_mut());
         }
         response
+    }
+
+    /// Answers a request of a known host and origin, once it is known whose it is.
+    async fn let_in(
+        &self,
+        request: Request<Incoming>,
+        path: &str,
+        guess: Dialect,
+        peer: &Peer,
+    ) -> Result<Response<Body>, Refused> {
+        let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
+        self.sessions.check_address(address)?;
+        // Whoever has no token yet finds here where to get one.
+        if let Some(document) = self.resources.document(path) {
+            return open_document(request.method(), document);
+        }
+        let credentials = body::read_credentials(request.headers(), peer.subject.as_deref());
+        let audience = self.resources.audience(path);
+        let caller = self.sessions.authenticate(&credentials, audience, address, now_secs());
+        let sender = Sender { caller: caller.await?, address };
+        self.dispatch(request, guess, sender).await
     }
 
     /// `guess` is how the client is written to as long as no more is known than its headers.
@@ -264,6 +289,17 @@ impl Endpoint {
         }
         let place = self.load.stream(caller)?;
         Ok(respond::events(EventStream::notices(notices, place, self.limits.keep_alive)))
+    }
+}
+
+/// A document that everybody may read.
+fn open_document(
+    method: &Method,
+    document: Result<String, TransportFault>,
+) -> Result<Response<Body>, Refused> {
+    match *method {
+        Method::GET | Method::HEAD => Ok(respond::document(document?)),
+        _ => Err(TransportFault::MethodNotAllowed { allow: "GET" }.into()),
     }
 }
 

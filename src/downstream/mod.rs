@@ -9,6 +9,7 @@ mod http;
 mod line;
 mod listener;
 mod load;
+mod resources;
 mod respond;
 mod sse;
 mod stdio;

@@ -58,6 +58,14 @@ pub fn events(stream: EventStream) -> Response<Body> {
     response
 }
 
+/// 200 with a JSON document that may be kept for a while.
+pub fn document(text: String) -> Response<Body> {
+    let mut response = with_json(StatusCode::OK, text);
+    let hour = HeaderValue::from_static("max-age=3600");
+    response.headers_mut().insert(CACHE_CONTROL, hour);
+    response
+}
+
 /// The JSON-RPC message that carries an error.
 pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
     let mut out = String::from("{\"jsonrpc\":\"2.0\",");
@@ -81,6 +89,14 @@ pub fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {
     error_message(fault, id.as_ref(), *dialect)
 }
 
+/// The same answer with what would be let in (RFC 6750, section 3).
+pub fn challenged(mut response: Response<Body>, challenge: &str) -> Response<Body> {
+    if let Ok(value) = HeaderValue::from_str(challenge) {
+        response.headers_mut().insert(WWW_AUTHENTICATE, value);
+    }
+    response
+}
+
 /// The answer to a message that is refused, or whose call failed.
 pub fn refusal(refusal: &Refusal) -> Response<Body> {
     let Refusal { fault, id, dialect } = refusal;
@@ -95,13 +111,11 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
             let seconds = retry_after.as_millis().div_ceil(1000);
             headers.insert(RETRY_AFTER, HeaderValue::from(u64::try_from(seconds).unwrap_or(1)));
         }
-        Fault::Transport(TransportFault::Unauthorized { .. }) => {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
         Fault::Transport(
             TransportFault::Overloaded
             | TransportFault::TooManyStreams
-            | TransportFault::AuditUnavailable,
+            | TransportFault::AuditUnavailable
+            | TransportFault::AuthUnavailable,
         ) => {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(OVERLOADED_RETRY_SECS));
         }
@@ -125,8 +139,8 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
     use TransportFault as T;
     match fault {
         Fault::Transport(transport) => match transport {
-            T::HostRejected | T::OriginRejected => StatusCode::FORBIDDEN,
-            T::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            T::HostRejected | T::OriginRejected | T::InsufficientScope => StatusCode::FORBIDDEN,
+            T::Unauthenticated { .. } | T::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             T::NotFound | T::SessionUnknown => StatusCode::NOT_FOUND,
             T::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             T::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -135,7 +149,9 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
             T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
-            T::Overloaded | T::AuditUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            T::Overloaded | T::AuditUnavailable | T::AuthUnavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             T::TooManyStreams | T::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
         },
         Fault::Request(request) => match request {
@@ -171,6 +187,7 @@ fn code(fault: &Fault) -> i64 {
         Fault::Transport(
             TransportFault::Overloaded
             | TransportFault::AuditUnavailable
+            | TransportFault::AuthUnavailable
             | TransportFault::TooManyStreams
             | TransportFault::RateLimited { .. },
         )

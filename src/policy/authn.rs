@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use subtle::ConstantTimeEq;
 
+use super::jwt::Tokens;
 use crate::config;
 use crate::domain::caller::{Caller, MAX_ID, Proof};
 use crate::domain::fault::TransportFault;
@@ -45,6 +47,7 @@ pub struct Authenticator {
     /// What to bring, told to whoever brings nothing.
     wanted: &'static str,
     api_keys: Vec<([u8; 32], Caller)>,
+    tokens: Option<Arc<Tokens>>,
     /// If there is any: the only subjects that are callers.
     subjects: HashMap<String, Caller>,
     stdio: Caller,
@@ -57,10 +60,12 @@ impl Authenticator {
         };
         Self {
             required: auth.required,
-            wanted: match auth.api_keys.is_empty() {
-                true => "open the connection with a certificate",
-                false => "send Authorization: Bearer KEY, or X-API-Key: KEY",
+            wanted: match (&auth.jwt, auth.api_keys.is_empty()) {
+                (Some(_), _) => "send Authorization: Bearer TOKEN",
+                (None, true) => "open the connection with a certificate",
+                (None, false) => "send Authorization: Bearer KEY, or X-API-Key: KEY",
             },
+            tokens: auth.jwt.as_ref().map(|jwt| Arc::new(Tokens::new(auth, jwt))),
             api_keys: auth
                 .api_keys
                 .iter()
@@ -78,22 +83,48 @@ impl Authenticator {
         }
     }
 
-    /// Who sends a request. A credential that it carries counts before the connection's certificate.
-    pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, TransportFault> {
+    /// Tokens of an identity provider, if they are believed.
+    pub fn tokens(&self) -> Option<&Arc<Tokens>> {
+        self.tokens.as_ref()
+    }
+
+    /// Who sends a request to what `audience` names. A credential that it carries counts before the connection's
+    /// certificate.
+    pub async fn authenticate(
+        &self,
+        credentials: &Credentials<'_>,
+        audience: &str,
+        now_secs: u64,
+    ) -> Result<Caller, TransportFault> {
+        match self.read(credentials)? {
+            Claim::Known(caller) => Ok(caller),
+            Claim::Token(tokens, token) => tokens.check(token, audience, now_secs).await,
+        }
+    }
+
+    fn read<'a>(&'a self, credentials: &Credentials<'a>) -> Result<Claim<'a>, TransportFault> {
         let refused = |why| TransportFault::Unauthorized { why };
-        match (credentials.authorization, credentials.api_key) {
+        let caller = match (credentials.authorization, credentials.api_key) {
             (Given::Nothing, Given::Nothing) => match credentials.subject {
                 Some(subject) => self.by_subject(subject),
-                None if self.required => Err(refused(self.wanted)),
+                None if self.required => {
+                    Err(TransportFault::Unauthenticated { wanted: self.wanted })
+                }
                 None => Ok(Caller::anonymous()),
             },
             (Given::Once(value), Given::Nothing) => {
                 let token = bearer(value).ok_or_else(|| refused("Authorization is not Bearer"))?;
-                self.by_api_key(token)
+                match &self.tokens {
+                    Some(tokens) if Tokens::is_token(token) => {
+                        return Ok(Claim::Token(tokens, token));
+                    }
+                    _ => self.by_api_key(token),
+                }
             }
             (Given::Nothing, Given::Once(key)) => self.by_api_key(key),
             _ => Err(refused("send one credential, once")),
-        }
+        };
+        caller.map(Claim::Known)
     }
 
     fn by_subject(&self, subject: &str) -> Result<Caller, TransportFault> {
@@ -130,6 +161,13 @@ impl Authenticator {
     }
 }
 
+/// What a credential comes to.
+enum Claim<'a> {
+    Known(Caller),
+    /// To be checked with its issuer's keys.
+    Token(&'a Tokens, &'a str),
+}
+
 /// The token of `Bearer TOKEN` (RFC 6750, section 2.1; the scheme in any case).
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
@@ -151,6 +189,7 @@ mod tests {
         Authenticator::new(&config::Auth {
             required,
             api_keys: vec![config::ApiKey { hash, caller }],
+            jwt: None,
             takes_certificates: true,
             certificates: vec![certificate],
             stdio,
@@ -159,8 +198,15 @@ mod tests {
 
     fn ask(required: bool, authorization: Given<'_>, api_key: Given<'_>) -> Option<String> {
         let credentials = Credentials { authorization, api_key, subject: None };
-        let caller = authenticator(required).authenticate(&credentials);
-        caller.ok().map(|caller| caller.id().to_owned())
+        known(authenticator(required).read(&credentials))
+    }
+
+    fn known(claim: Result<Claim<'_>, TransportFault>) -> Option<String> {
+        match claim {
+            Ok(Claim::Known(caller)) => Some(caller.id().to_owned()),
+            Ok(Claim::Token(..)) => panic!("nobody's tokens are believed"),
+            Err(_) => None,
+        }
     }
 
     #[test]
@@ -191,8 +237,7 @@ mod tests {
         let ask = |authorization, subject| {
             let credentials =
                 Credentials { authorization, api_key: Given::Nothing, subject: Some(subject) };
-            let caller = authenticator(false).authenticate(&credentials);
-            caller.ok().map(|caller| caller.id().to_owned())
+            known(authenticator(false).read(&credentials))
         };
         assert_eq!(ask(Given::Nothing, "CN=ci,O=Acme").as_deref(), Some("ci"));
         assert_eq!(ask(Given::Nothing, "CN=ci"), None, "not even anonymous");

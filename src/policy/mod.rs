@@ -5,6 +5,7 @@
 
 mod access;
 mod authn;
+mod jwt;
 mod permitted;
 mod rate_limit;
 mod record;
@@ -82,13 +83,15 @@ impl Gate {
         checked.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
-    /// Who a request comes from, decided before its body is read.
-    pub fn authenticate(
+    /// Who a request comes from that was sent to what `audience` names; decided before its body is read.
+    pub async fn authenticate(
         &self,
         credentials: &Credentials<'_>,
+        audience: &str,
         address: IpAddr,
+        now_secs: u64,
     ) -> Result<Caller, TransportFault> {
-        let caller = self.authenticator.authenticate(credentials);
+        let caller = self.authenticator.authenticate(credentials, audience, now_secs).await;
         caller.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
@@ -165,6 +168,13 @@ impl Gate {
         self.audit.note(Event::new("panic"));
     }
 
+    /// Keeps what is needed to know callers, until `stop`.
+    pub async fn keep_keys(self: Arc<Self>, stop: CancellationToken) {
+        if let Some(tokens) = self.authenticator.tokens() {
+            tokens.clone().keep(stop).await;
+        }
+    }
+
     /// Records refusals that have not come again, until `stop`.
     pub async fn watch_refusals(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(sleep(REFUSALS_LOOK)).await.is_some() {
@@ -180,6 +190,7 @@ impl Gate {
         let by = match fault {
             TransportFault::RateLimited { limit, .. } => limit.clone(),
             TransportFault::Unauthorized { why } => (*why).to_owned(),
+            TransportFault::Unauthenticated { .. } => "no credential".to_owned(),
             _ => String::new(),
         };
         let refusal = Refusal { who, reason: fault.reason(), by };

@@ -5,6 +5,7 @@
 //! a token of one kind or endpoint never opens as another. Several keys: the first seals, all open.
 
 pub mod hex;
+pub mod jws;
 mod keys;
 
 use base64::Engine;

@@ -1,14 +1,16 @@
 //! Legacy clients (2024-11-05 to 2025-11-25): the handshake, sealed sessions, and the stream of
 //! notices that a session may open.
 
-use tokio::time::Instant;
 use tracing::debug;
 
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
 use super::notices::{Audience, EventIds, Notices};
 use super::token::{Nonce, Token};
-use super::{Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, is_modern_version};
+use super::{
+    Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, end_of_stream,
+    is_modern_version,
+};
 use crate::domain::call::Asking;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
@@ -63,7 +65,7 @@ impl Sessions {
         };
         let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
-        let ends_at = lifetime.map(|lifetime| Instant::now() + lifetime);
+        let ends_at = end_of_stream(caller, lifetime, now_secs);
         let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
         let dialect = Dialect::new(token.revision);
         let notices = Notices::new(changes, known, dialect, audience, drain, ends_at);

@@ -20,6 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -185,12 +186,14 @@ impl Sessions {
     }
 
     /// Who a request comes from; asked before its body is read.
-    pub fn authenticate(
+    pub async fn authenticate(
         &self,
         credentials: &Credentials<'_>,
+        audience: &str,
         address: IpAddr,
+        now_secs: u64,
     ) -> Result<Caller, TransportFault> {
-        self.gate.authenticate(credentials, address)
+        self.gate.authenticate(credentials, audience, address, now_secs).await
     }
 
     /// Counts a request before anything is known of it but where it comes from.
@@ -331,7 +334,8 @@ impl Sessions {
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| (fault.into(), dialect))?;
         let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
-        Ok(Notices::new(changes, None, dialect, audience, drain, None).recorded(record))
+        let ends_at = end_of_stream(caller, None, incoming.envelope.now_secs);
+        Ok(Notices::new(changes, None, dialect, audience, drain, ends_at).recorded(record))
     }
 
     /// A call that is known and well formed, of the session or connection `nonce`.
@@ -375,6 +379,16 @@ impl Sessions {
         let start = |nonce| self.running.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
         Ok(nonce.map(start).transpose()?)
     }
+}
+
+/// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any more.
+pub fn end_of_stream(
+    caller: &Caller,
+    lifetime: Option<Duration>,
+    now_secs: u64,
+) -> Option<Instant> {
+    let known = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
+    lifetime.into_iter().chain(known).min().map(|longest| Instant::now() + longest)
 }
 
 /// Who makes a call, as far as it concerns the way back.

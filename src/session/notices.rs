@@ -164,7 +164,7 @@ impl Notices {
                 page = page_done(&mut self.pages) => return Some(self.tell_of_page(&page)),
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
-                () = lifetime => return None,
+                () = lifetime => return self.close(),
                 () = session_ended => return None,
             }
         }
@@ -216,7 +216,7 @@ impl Notices {
         }
     }
 
-    /// The end at drain: a subscription gets its result, a legacy stream just ends.
+    /// The end at drain, or of the stream's time: a subscription gets its result, a legacy stream just ends.
     fn close(&mut self) -> Option<Notice> {
         self.is_over = true;
         let Audience::Subscription { id, result, running, .. } = &self.audience else {

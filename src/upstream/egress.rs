@@ -9,8 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
+use http::header::ACCEPT;
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -20,6 +21,8 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use serde_json::Value;
+use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
@@ -95,6 +98,48 @@ impl Egress {
             true => UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error))),
             false => UpstreamFaultKind::Reset,
         })
+    }
+}
+
+/// Largest document that tells of keys or tokens, in bytes, and the longest it may take.
+const DOCUMENT: usize = 1 << 20;
+const DOCUMENT_TIME: Duration = Duration::from_secs(10);
+
+/// A document that is not there, or none.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum NoDocument {
+    /// It is not at this place; it may be at another one.
+    #[error("HTTP {0}")]
+    Status(StatusCode),
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl Egress {
+    /// Asks for a small JSON document: within a MiB and ten seconds, without redirects.
+    pub async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, NoDocument> {
+        let broken = |what: &str| NoDocument::Broken(what.to_owned());
+        let reading = async {
+            let response = self.send(request).await.map_err(|e| broken(&e.to_string()))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), DOCUMENT).collect().await;
+            let body = body.map_err(|_| broken("it broke off, or is larger than 1 MiB"))?;
+            match status {
+                StatusCode::OK => serde_json::from_slice(&body.to_bytes())
+                    .map_err(|_| broken("what is there is not JSON")),
+                status => Err(NoDocument::Status(status)),
+            }
+        };
+        let read = timeout(DOCUMENT_TIME, reading).await;
+        read.unwrap_or_else(|_| Err(broken("no answer within ten seconds")))
+    }
+
+    pub async fn get_json(&self, url: &Uri) -> Result<Value, NoDocument> {
+        let mut request = Request::new(Full::default());
+        *request.uri_mut() = url.clone();
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(ACCEPT, json);
+        self.json(request).await
     }
 }
 

@@ -11,6 +11,7 @@ pub mod egress;
 pub mod exchange;
 pub mod handshake;
 pub mod http;
+pub mod issuer;
 pub mod library;
 pub mod peer;
 pub mod sse;

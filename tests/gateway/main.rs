@@ -25,6 +25,7 @@ mod notices;
 mod questions;
 mod stdio;
 mod tls;
+mod tokens;
 mod transports;
 mod upstream_faults;
 mod views;

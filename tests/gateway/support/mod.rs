@@ -7,6 +7,7 @@ pub mod gateway;
 pub mod layer;
 pub mod party;
 pub mod process;
+pub mod provider;
 pub mod server;
 pub mod upstream;
 

@@ -1,0 +1,215 @@
+//! The keys of an issuer: fetched by one task, shared by all, used for a while when they cannot be had anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::Jwt;
+use crate::domain::reach::Reach;
+use crate::upstream::egress::Egress;
+use crate::upstream::issuer::discover;
+
+/// The keys, as they were last fetched.
+pub(super) struct Keys {
+    state: watch::Sender<State>,
+    /// A token names a key that is not known.
+    wanted: Notify,
+    jwt: Jwt,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    known: Option<Known>,
+    /// When it was last tried.
+    tried: Option<Instant>,
+}
+
+#[derive(Clone)]
+struct Known {
+    keys: Arc<Vec<Key>>,
+    fetched: Instant,
+}
+
+/// One key, and what it is for.
+struct Key {
+    id: Option<String>,
+    jwk: Jwk,
+    decoding: DecodingKey,
+}
+
+/// Why there is no key for a token.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum NoKey {
+    /// The issuer has no such key.
+    Unknown,
+    /// Nobody knows what keys the issuer has.
+    Unavailable,
+}
+
+/// Keys of one issuer: more are not looked at.
+const MAX_KEYS: usize = 100;
+
+/// How long a request waits for keys that are being fetched.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits after a fetch that failed: the first, doubled each time up to `cooldown`.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// Time to connect to the issuer.
+const CONNECT: Duration = Duration::from_secs(3);
+
+impl Keys {
+    pub(super) fn new(jwt: &Jwt) -> Self {
+        Self { state: watch::Sender::default(), wanted: Notify::new(), jwt: jwt.clone() }
+    }
+
+    /// Fetches the keys now and whenever they are due, until `stop`.
+    pub(super) async fn keep(&self, stop: CancellationToken) {
+        let egress = match Egress::new(CONNECT, None, Reach::BeyondTheLink) {
+            Ok(egress) => egress,
+            Err(error) => return warn!(error, "the keys of tokens cannot be fetched"),
+        };
+        stop.run_until_cancelled(self.fetch_for_ever(&egress)).await;
+    }
+
+    async fn fetch_for_ever(&self, egress: &Egress) {
+        let mut retry = FIRST_RETRY.min(self.jwt.cooldown);
+        loop {
+            let fetched = fetch(egress, &self.jwt).await;
+            let now = Instant::now();
+            let next = match fetched {
+                Ok(keys) => {
+                    retry = FIRST_RETRY.min(self.jwt.cooldown);
+                    self.take(keys, now);
+                    now + self.jwt.refresh
+                }
+                Err(error) => {
+                    warn!(issuer = self.jwt.issuer, error, "the keys of tokens cannot be fetched");
+                    self.state.send_modify(|state| state.tried = Some(now));
+                    let wait = retry;
+                    retry = (retry * 2).min(self.jwt.cooldown);
+                    now + wait
+                }
+            };
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.wanted_after(now + self.jwt.cooldown) => {}
+            }
+        }
+    }
+
+    /// A fetch that somebody wants, not before `least`.
+    async fn wanted_after(&self, least: Instant) {
+        self.wanted.notified().await;
+        sleep_until(least).await;
+    }
+
+    fn take(&self, keys: Vec<Key>, now: Instant) {
+        let ids: Vec<_> = keys.iter().map(|key| key.id.as_deref().unwrap_or("-")).collect();
+        info!(issuer = self.jwt.issuer, keys = ids.join(","), "keys of tokens");
+        let keys = Arc::new(keys);
+        self.state.send_modify(|state| {
+            *state = State { known: Some(Known { keys, fetched: now }), tried: Some(now) };
+        });
+    }
+
+    /// The key for a token that names it, and is signed with this algorithm.
+    pub(super) async fn find(
+        &self,
+        id: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<DecodingKey, NoKey> {
+        let before = self.state.borrow().clone();
+        let now = Instant::now();
+        let found = self.look(&before, id, algorithm, now);
+        let may_be_new = before.tried.is_none_or(|tried| now >= tried + self.jwt.cooldown);
+        let is_missing = match found {
+            Err(NoKey::Unknown) => may_be_new,
+            Err(NoKey::Unavailable) => before.tried.is_none(),
+            Ok(_) => false,
+        };
+        if !is_missing {
+            return found;
+        }
+        // One task fetches, for all who wait.
+        self.wanted.notify_one();
+        let mut state = self.state.subscribe();
+        let tried = |state: &State| state.tried > before.tried;
+        let _ = timeout(PATIENCE, state.wait_for(tried)).await;
+        let state = self.state.borrow().clone();
+        self.look(&state, id, algorithm, Instant::now())
+    }
+
+    /// When the keys were fetched that are used at present.
+    pub(super) fn generation(&self) -> Option<Instant> {
+        self.usable(&self.state.borrow(), Instant::now()).map(|known| known.fetched)
+    }
+
+    fn usable<'a>(&self, state: &'a State, now: Instant) -> Option<&'a Known> {
+        let most = self.jwt.refresh + self.jwt.max_stale;
+        state.known.as_ref().filter(|known| now < known.fetched + most)
+    }
+
+    fn look(
+        &self,
+        state: &State,
+        id: Option<&str>,
+        algorithm: Algorithm,
+        now: Instant,
+    ) -> Result<DecodingKey, NoKey> {
+        let known = self.usable(state, now).ok_or(NoKey::Unavailable)?;
+        let mut fitting = known
+            .keys
+            .iter()
+            .filter(|key| fits(&key.jwk, algorithm) && (id.is_none() || key.id.as_deref() == id));
+        let (first, second) = (fitting.next(), fitting.next());
+        // Without a name only the one key that there is can be meant.
+        let key = first.filter(|_| id.is_some() || second.is_none());
+        key.map(|key| key.decoding.clone()).ok_or(NoKey::Unknown)
+    }
+}
+
+async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<Vec<Key>, String> {
+    let url: Uri = match &jwt.jwks_url {
+        Some(url) => url.clone(),
+        None => {
+            let metadata = discover(egress, &jwt.issuer).await?;
+            metadata.jwks_uri.ok_or("its metadata names no jwks_uri: set auth.jwt.jwks_url")?
+        }
+    };
+    let document = egress.get_json(&url).await.map_err(|error| format!("{url}: {error}"))?;
+    let set: JwkSet =
+        serde_json::from_value(document).map_err(|error| format!("{url}: {error}"))?;
+    let key = |jwk: Jwk| {
+        let decoding = DecodingKey::from_jwk(&jwk).ok()?;
+        Some(Key { id: jwk.common.key_id.clone(), jwk, decoding })
+    };
+    let keys: Vec<_> = set.keys.into_iter().take(MAX_KEYS).filter_map(key).collect();
+    match keys.is_empty() {
+        true => Err(format!("{url}: there is no key in it that can be used")),
+        false => Ok(keys),
+    }
+}
+
+/// Whether a key is made for this algorithm, and for signatures.
+fn fits(jwk: &Jwk, algorithm: Algorithm) -> bool {
+    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+    let is_of_kind = match (&jwk.algorithm, algorithm) {
+        (AlgorithmParameters::RSA(_), RS256 | RS384 | RS512 | PS256 | PS384 | PS512) => true,
+        (AlgorithmParameters::EllipticCurve(key), ES256) => key.curve == EllipticCurve::P256,
+        (AlgorithmParameters::EllipticCurve(key), ES384) => key.curve == EllipticCurve::P384,
+        (AlgorithmParameters::OctetKeyPair(key), EdDSA) => key.curve == EllipticCurve::Ed25519,
+        _ => false,
+    };
+    let named = jwk.common.key_algorithm;
+    let is_named = named.is_none_or(|n| Algorithm::try_from(n).is_ok_and(|n| n == algorithm));
+    let usage = jwk.common.public_key_use.as_ref();
+    is_of_kind && is_named && usage.is_none_or(|usage| *usage == PublicKeyUse::Signature)
+}

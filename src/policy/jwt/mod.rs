@@ -1,0 +1,202 @@
+//! Tokens of an identity provider (RFC 9068, RFC 8725): checked here, against its published keys and nothing that a
+//! token brings with it.
+
+mod keys;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Validation, decode, decode_header};
+use quick_cache::sync::Cache;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{self, Jwt};
+use crate::domain::caller::{ANONYMOUS, Caller, MAX_ID, Proof, TokenProof};
+use crate::domain::fault::TransportFault;
+use crate::seal;
+use keys::{Keys, NoKey};
+
+/// Believes the tokens of one issuer.
+pub struct Tokens {
+    jwt: Jwt,
+    keys: Keys,
+    /// Names that tokens may not take: those of callers who are known in another way.
+    taken: HashSet<String>,
+    /// Whether subjects of certificates, whatever they are, are callers.
+    takes_subjects: bool,
+    /// Tokens that were found good, by their digest and audience.
+    good: Cache<[u8; 32], Good>,
+}
+
+#[derive(Clone)]
+struct Good {
+    caller: Caller,
+    expires: u64,
+    /// Which keys it was checked with: with others it is looked at again.
+    generation: Instant,
+}
+
+/// Longest token that is looked at, in bytes.
+const MAX_TOKEN: usize = 16 << 10;
+
+/// Tokens that are remembered.
+const GOOD: usize = 10_000;
+
+/// Groups and scopes of one token that count; one that has more is refused.
+const MAX_WORDS: usize = 256;
+
+impl Tokens {
+    pub fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
+        seal::jws::install();
+        let named = auth.named().map(|caller| caller.id.clone());
+        Self {
+            keys: Keys::new(jwt),
+            jwt: jwt.clone(),
+            taken: named.chain([auth.stdio.id.clone()]).collect(),
+            takes_subjects: auth.takes_certificates && auth.certificates.is_empty(),
+            good: Cache::new(GOOD),
+        }
+    }
+
+    /// Whether a credential has the shape of a token: three parts, the first of which starts as a JSON object does. Nothing
+    /// that is not will be taken for one.
+    pub fn is_token(credential: &str) -> bool {
+        credential.starts_with("ey") && credential.bytes().filter(|&b| b == b'.').count() == 2
+    }
+
+    /// Keeps the issuer's keys, until `stop`.
+    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+        self.keys.keep(stop).await;
+    }
+
+    /// Whose token this is, if it was made for `audience`. `now_secs` is the time since the Unix epoch.
+    ///
+    /// # Errors
+    /// Why it proves nothing; that it does not allow enough; or that nobody can tell at present.
+    pub async fn check(
+        &self,
+        token: &str,
+        audience: &str,
+        now_secs: u64,
+    ) -> Result<Caller, TransportFault> {
+        let digest = seal::digest([token, audience]);
+        let generation = self.keys.generation();
+        if let Some(good) = self.good.get(&digest)
+            && Some(good.generation) == generation
+            && now_secs < good.expires
+        {
+            return Ok(good.caller);
+        }
+        let caller = self.check_anew(token, audience).await?;
+        if let (Proof::Token(proof), Some(generation)) = (caller.proof(), self.keys.generation()) {
+            let (caller, expires) = (caller.clone(), proof.expires);
+            self.good.insert(digest, Good { caller, expires, generation });
+        }
+        Ok(caller)
+    }
+
+    async fn check_anew(&self, token: &str, audience: &str) -> Result<Caller, TransportFault> {
+        if token.len() > MAX_TOKEN {
+            return Err(bad("the token is longer than 16 KiB"));
+        }
+        // Nothing of this is believed yet; addresses in it are not looked at at all.
+        let header = decode_header(token).map_err(|_| bad("the token is no JWT"))?;
+        if header.crit.is_some() {
+            return Err(bad("the token asks for extensions that are not known here"));
+        }
+        if !self.jwt.algorithms.contains(&header.alg) {
+            return Err(bad("the token is signed with an algorithm that is not allowed"));
+        }
+        let key = self.keys.find(header.kid.as_deref(), header.alg).await;
+        let key = key.map_err(|missing| match missing {
+            NoKey::Unknown => bad("the token is signed with a key that its issuer does not have"),
+            NoKey::Unavailable => TransportFault::AuthUnavailable,
+        })?;
+        let mut validation = Validation::new(header.alg);
+        validation.set_issuer(&[&self.jwt.issuer]);
+        validation.set_audience(&[&[audience.to_owned()], self.jwt.audience.as_slice()].concat());
+        validation.leeway = self.jwt.leeway.as_secs();
+        validation.validate_nbf = true;
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        let claims =
+            decode::<Value>(token, &key, &validation).map_err(|error| why(error.kind()))?;
+        self.caller(&claims.claims)
+    }
+
+    /// The caller that checked claims speak of.
+    fn caller(&self, claims: &Value) -> Result<Caller, TransportFault> {
+        let text = |name: &str| claims.get(name).and_then(Value::as_str);
+        let subject = text("sub").filter(|sub| is_id(sub));
+        let subject = subject.ok_or(bad("`sub` is not 1 to 128 visible characters"))?;
+        let is_anothers = self.taken.contains(subject)
+            || subject == ANONYMOUS
+            || (self.takes_subjects && subject.contains('='));
+        if is_anothers {
+            return Err(bad("`sub` is the name of a caller who is known in another way"));
+        }
+        let groups = words(claims.get(&self.jwt.groups_claim), false);
+        let scopes = words(claims.get("scope").or_else(|| claims.get("scp")), true);
+        let (Some(groups), Some(scopes)) = (groups, scopes) else {
+            return Err(bad("groups or scopes are not at most 256 texts"));
+        };
+        let proof = TokenProof {
+            issuer: self.jwt.issuer.clone(),
+            subject: subject.to_owned(),
+            client: text("client_id").or_else(|| text("azp")).map(str::to_owned),
+            id_hash: text("jti").map(|id| seal::digest_text(&seal::sha256(id.as_bytes()))),
+            expires: expires(claims).saturating_add(self.jwt.leeway.as_secs()),
+        };
+        let missing = self.jwt.scopes.iter().any(|needed| !scopes.contains(needed));
+        if missing {
+            return Err(TransportFault::InsufficientScope);
+        }
+        let caller = Caller::in_groups(subject, &groups).with_scopes(scopes);
+        Ok(caller.proved_by(Proof::Token(Box::new(proof))))
+    }
+}
+
+fn bad(why: &'static str) -> TransportFault {
+    TransportFault::Unauthorized { why }
+}
+
+fn why(kind: &ErrorKind) -> TransportFault {
+    bad(match kind {
+        ErrorKind::ExpiredSignature => "the token has expired",
+        ErrorKind::ImmatureSignature => "the token is not valid yet",
+        ErrorKind::InvalidAudience => "the token was made for another audience",
+        ErrorKind::InvalidIssuer => "the token is of another issuer",
+        ErrorKind::InvalidSignature => "the signature of the token is wrong",
+        ErrorKind::MissingRequiredClaim(_) => "the token lacks one of iss, aud, sub and exp",
+        _ => "the token is no JWT that can be checked",
+    })
+}
+
+fn is_id(text: &str) -> bool {
+    let visible = |c: char| !c.is_control() && !c.is_whitespace();
+    (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible)
+}
+
+/// A claim that holds texts: a list, or one text, which `splits` at blanks. One that is not there holds none.
+fn words(claim: Option<&Value>, splits: bool) -> Option<Vec<String>> {
+    let words: Vec<String> = match claim {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(text)) if splits => text.split(' ').map(str::to_owned).collect(),
+        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::Array(items)) => {
+            items.iter().map(|item| item.as_str().map(str::to_owned)).collect::<Option<_>>()?
+        }
+        Some(_) => return None,
+    };
+    let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    (words.len() <= MAX_WORDS).then_some(words)
+}
+
+/// `exp`, which was checked to be a number.
+fn expires(claims: &Value) -> u64 {
+    let exp = claims.get("exp");
+    let whole = exp.and_then(Value::as_u64);
+    whole.or_else(|| exp.and_then(Value::as_f64).map(|exp| exp as u64)).unwrap_or_default()
+}
