@@ -83,7 +83,8 @@ fn ask<T>(
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let key = std::env::var(KEY_VARIABLE).ok().map(|key| Secret::new(format!("Bearer {key}")));
     let headers = key.into_iter().map(|key| (AUTHORIZATION, key)).collect();
-    let http = Http { url: uri, revision: None, headers, ca: None, reach: Reach::BeyondTheLink };
+    let (ca, reach, oauth) = (None, Reach::BeyondTheLink, None);
+    let http = Http { url: uri, revision: None, headers, oauth, ca, reach };
     let asking = async {
         let endpoint =
             Endpoint::new(&http, &Settings::default(), TaskTracker::new()).map_err(Failure::new)?;

@@ -33,7 +33,7 @@ pub struct Jwt {
 }
 
 /// Every algorithm has one kind of key, which can be handed out: whoever can check a token cannot make one.
-const ALGORITHMS: [(&str, Algorithm); 9] = [
+pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),
     ("RS512", Algorithm::RS512),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 
+use super::oauth::{self, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
 use crate::domain::name::{Prefix, UpstreamId};
@@ -71,6 +72,8 @@ pub struct Http {
     pub revision: Option<Revision>,
     /// Sent with every request, the credential among them.
     pub headers: Vec<(HeaderName, Secret)>,
+    /// Tokens that are sent instead of a credential of the file.
+    pub oauth: Option<OAuth>,
     /// PEM certificates trusted beside the public ones.
     pub ca: Option<PathBuf>,
     /// Which addresses the host may have.
@@ -214,7 +217,7 @@ fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> O
     let rule =
         "a URL such as \"https://prompts.example.com/mcp\", without user, password or fragment";
     let url = section.required("url", rule, url);
-    let mut headers = credential(section);
+    let (mut headers, oauth) = credential(section);
     for (name, value) in extra_headers(section) {
         match headers.iter().any(|(other, _)| *other == name) {
             true => section.mistake("headers", format!("{name} is set by the credential already")),
@@ -232,7 +235,7 @@ fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> O
     if let Some(path) = ca.as_ref().filter(|path| !path.is_file()) {
         section.mistake("ca", format!("{} is not a file", path.display()));
     }
-    Some(Http { url: url?, revision, headers, ca, reach })
+    Some(Http { url: url?, revision, headers, oauth, ca, reach })
 }
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {
@@ -274,10 +277,12 @@ fn revisions() -> String {
     format!("\"auto\" or one of {}", names.join(", "))
 }
 
-/// `credential = { bearer = secret }` or `{ header = "X-Api-Key", value = secret }`.
-fn credential(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
+/// `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }` or `{ oauth = { … } }`.
+fn credential(section: &mut Section<'_>) -> (Vec<(HeaderName, Secret)>, Option<OAuth>) {
     let mut credential = section.section("credential");
-    credential.not_yet(&["oauth"]);
+    let has_oauth = credential.has("oauth");
+    let oauth = credential.section("oauth");
+    let oauth = if has_oauth { oauth::read(oauth) } else { None };
     let bearer = credential.secret("bearer", None);
     let rule = "the name of a header, such as \"X-Api-Key\"";
     let header = credential.parsed("header", rule, header_name);
@@ -290,16 +295,22 @@ fn credential(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
         (None, Some(name), Some(value)) => Some((name, value)),
         (None, None, None) => None,
         _ => {
-            credential.mistake("", "must be { bearer = … } or { header = \"…\", value = … }");
+            credential.mistake("", KINDS);
             None
         }
     };
+    if has_oauth && found.is_some() {
+        credential.mistake("", KINDS);
+    }
     if found.as_ref().is_some_and(|(_, value)| !is_header_value(value)) {
         credential.mistake("", "holds characters that no HTTP header may hold");
     }
     credential.finish();
-    found.into_iter().collect()
+    (found.into_iter().collect(), oauth)
 }
+
+const KINDS: &str =
+    "must be { bearer = … }, { header = \"…\", value = … } or { oauth = { client_id = \"…\", … } }";
 
 fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
     let path = section.path("headers");

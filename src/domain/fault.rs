@@ -198,6 +198,8 @@ pub enum UpstreamFaultKind {
     },
     #[error("refuses access (HTTP {status})")]
     AuthFailed { status: u16 },
+    #[error("no access token: {0}")]
+    NoToken(String),
     #[error("answered with HTTP {status}")]
     Status { status: u16 },
     #[error("the answer is larger than {limit} bytes")]
@@ -241,7 +243,7 @@ impl UpstreamFaultKind {
             Self::Reset => "upstream_reset",
             Self::Timeout => "upstream_timeout",
             Self::RateLimited { .. } => "upstream_rate_limited",
-            Self::AuthFailed { .. } => "upstream_auth_failed",
+            Self::AuthFailed { .. } | Self::NoToken(_) => "upstream_auth_failed",
             Self::Status { .. } => "upstream_http_error",
             Self::TooLarge { .. } => "upstream_too_large",
             Self::Protocol(_) => "upstream_protocol_error",

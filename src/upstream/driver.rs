@@ -268,6 +268,7 @@ fn questions_connection(kind: &Kind) -> bool {
             | Kind::PaginationLimit(_)
             | Kind::TooLarge { .. }
             | Kind::AuthFailed { .. }
+            | Kind::NoToken(_)
             // Its own words about the request; the reserved codes are about the conversation.
             | Kind::Error { code: -32602 | -32603, .. }
     )

@@ -109,8 +109,12 @@ const DOCUMENT_TIME: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NoDocument {
     /// It is not at this place; it may be at another one.
-    #[error("HTTP {0}")]
-    Status(StatusCode),
+    #[error("HTTP {}{}", status.as_u16(), error.as_ref().map(|e| format!(", {e}")).unwrap_or_default())]
+    Status {
+        status: StatusCode,
+        /// `error` of what was answered (RFC 6749, section 5.2).
+        error: Option<String>,
+    },
     #[error("{0}")]
     Broken(String),
 }
@@ -124,10 +128,15 @@ impl Egress {
             let status = response.status();
             let body = Limited::new(response.into_body(), DOCUMENT).collect().await;
             let body = body.map_err(|_| broken("it broke off, or is larger than 1 MiB"))?;
-            match status {
-                StatusCode::OK => serde_json::from_slice(&body.to_bytes())
-                    .map_err(|_| broken("what is there is not JSON")),
-                status => Err(NoDocument::Status(status)),
+            let document: Result<Value, _> = serde_json::from_slice(&body.to_bytes());
+            match (status, document) {
+                (StatusCode::OK, Ok(document)) => Ok(document),
+                (StatusCode::OK, Err(_)) => Err(broken("what is there is not JSON")),
+                (status, document) => {
+                    let error =
+                        document.ok().and_then(|d| Some(excerpt(d.get("error")?.as_str()?)));
+                    Err(NoDocument::Status { status, error })
+                }
             }
         };
         let read = timeout(DOCUMENT_TIME, reading).await;

@@ -326,6 +326,7 @@ fn judge(answer: Result<&Document, Kind>) -> Verdict {
             | Kind::Reset
             | Kind::Timeout
             | Kind::AuthFailed { .. }
+            | Kind::NoToken(_)
             | Kind::RateLimited { .. }
             | Kind::Status { status: 500.. }),
         ) => Verdict::Undecided(kind),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::answer;
 use super::asides::{Heard, Mailbox};
 use super::egress::Egress;
+use super::oauth::Tokens;
 use crate::config;
 use crate::domain::document::Document;
 use crate::domain::events;
@@ -30,6 +31,8 @@ pub struct Endpoint {
     url: Uri,
     /// The operator's headers, the credential among them.
     headers: HeaderMap,
+    /// Tokens that are sent beside them.
+    tokens: Option<Tokens>,
     /// Bytes of one message.
     max_message: usize,
     /// Farewells to requests that nobody waits for any more, and answers to questions.
@@ -76,7 +79,10 @@ impl Endpoint {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
+        let tokens = http.oauth.as_ref();
+        let tokens = tokens.map(|oauth| Tokens::new(oauth, &http.url, http.ca.as_ref()));
         Ok(Self {
+            tokens: tokens.transpose()?,
             egress: Egress::new(settings.connect, http.ca.as_deref(), http.reach)?,
             url: http.url.clone(),
             headers,
@@ -240,7 +246,30 @@ impl Endpoint {
         self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
+    /// Sends a request, with a token where one is needed. What is refused for want of a good one was not looked at, so that it is
+    /// safe to be sent again, once.
     async fn send(
+        &self,
+        method: Method,
+        url: &Uri,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Kind> {
+        let Some(tokens) = &self.tokens else {
+            return self.send_once(method, url, headers, body).await;
+        };
+        let token = tokens.header().await?;
+        headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
+        let response = self.send_once(method.clone(), url, headers.clone(), body.clone()).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        let another = tokens.refused(token.as_ref(), response.headers()).await?;
+        headers.insert(AUTHORIZATION, another);
+        self.send_once(method, url, headers, body).await
+    }
+
+    async fn send_once(
         &self,
         method: Method,
         url: &Uri,

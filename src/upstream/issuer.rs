@@ -25,7 +25,7 @@ pub async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String>
         match egress.get_json(&url).await {
             Ok(document) => return read(&document, issuer).map_err(|e| format!("{url}: {e}")),
             Err(error @ NoDocument::Broken(_)) => return Err(format!("{url}: {error}")),
-            Err(error @ NoDocument::Status(_)) => last = format!("{url}: {error}"),
+            Err(error @ NoDocument::Status { .. }) => last = format!("{url}: {error}"),
         }
     }
     Err(last)

@@ -13,6 +13,7 @@ pub mod handshake;
 pub mod http;
 pub mod issuer;
 pub mod library;
+pub mod oauth;
 pub mod peer;
 pub mod sse;
 pub mod stdio;
@@ -202,7 +203,10 @@ impl Upstream {
 /// Why a call cannot be made: what kept the driver from connecting.
 fn unreachable_because(kind: Kind) -> Kind {
     match kind {
-        Kind::Unavailable(_) | Kind::AuthFailed { .. } | Kind::RateLimited { .. } => kind,
+        Kind::Unavailable(_)
+        | Kind::AuthFailed { .. }
+        | Kind::NoToken(_)
+        | Kind::RateLimited { .. } => kind,
         other => Kind::Unavailable(other.to_string()),
     }
 }

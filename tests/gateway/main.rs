@@ -9,6 +9,7 @@ mod audit;
 mod batches;
 mod callers;
 mod calls;
+mod canaries;
 mod carried;
 mod cli;
 #[cfg(target_os = "linux")]
@@ -16,6 +17,7 @@ mod crashes;
 mod cursors;
 mod documents;
 mod eras;
+mod grants;
 mod isolation;
 mod library;
 mod limits;

@@ -20,6 +20,8 @@ pub struct Asked {
     pub headers: Vec<(String, String)>,
     /// The JSON-RPC message; null for requests without a body.
     pub message: Value,
+    /// The body as it came.
+    pub body: Vec<u8>,
     /// How many connections were opened before this one.
     pub connection: usize,
 }
@@ -151,6 +153,10 @@ impl Asked {
 
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn body_text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// A JSON-RPC result for this request.
@@ -315,7 +321,7 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked
         }
     }
     let message = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Asked { http_method, path, headers, message, connection })
+    Some(Asked { http_method, path, headers, message, body, connection })
 }
 
 async fn write(

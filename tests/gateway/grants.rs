@@ -1,0 +1,276 @@
+//! Tokens that the gateway gets for itself: where it asks for them, how often, and where it does not.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::support::gateway::api_key;
+use crate::support::upstream::good_modern;
+use crate::support::{Asked, Gateway, Play, Upstream, eventually};
+
+/// An upstream that wants tokens, and gives them out, too.
+#[derive(Clone, Default)]
+struct Issuing {
+    tokens: Arc<Mutex<Vec<String>>>,
+    /// Tokens with numbers below this are not taken any more.
+    least: Arc<AtomicUsize>,
+    lifetime: u64,
+    refuses: Arc<AtomicBool>,
+}
+
+fn json_body(status: u16, value: &Value) -> Play {
+    let headers = vec![("Content-Type", "application/json".to_owned())];
+    Play::Http(status, headers, value.to_string().into_bytes())
+}
+
+impl Issuing {
+    fn lasting(lifetime: u64) -> Self {
+        Self { lifetime, ..Self::default() }
+    }
+
+    async fn start(&self) -> Upstream {
+        let own = self.clone();
+        Upstream::start(move |asked| own.answer(asked)).await
+    }
+
+    fn answer(&self, asked: &Asked) -> Play {
+        let origin = format!("http://{}", asked.header("host").unwrap_or_default());
+        match asked.path.as_str() {
+            "/.well-known/oauth-protected-resource/mcp" => json_body(
+                200,
+                &json!({"resource": format!("{origin}/mcp"), "authorization_servers": [origin]}),
+            ),
+            "/.well-known/oauth-authorization-server" => json_body(
+                200,
+                &json!({"issuer": origin, "token_endpoint": format!("{origin}/token"),
+                    "token_endpoint_auth_methods_supported": ["client_secret_basic"]}),
+            ),
+            "/token" if self.refuses.load(Ordering::SeqCst) => {
+                json_body(400, &json!({"error": "invalid_client"}))
+            }
+            "/token" => {
+                let mut tokens = self.tokens.lock().unwrap();
+                let token = format!("canary-token-{}", tokens.len());
+                tokens.push(token.clone());
+                json_body(
+                    200,
+                    &json!({"access_token": token, "token_type": "Bearer",
+                    "expires_in": self.lifetime}),
+                )
+            }
+            _ => {
+                let token = asked.header("authorization").unwrap_or_default();
+                let number =
+                    token.strip_prefix("Bearer canary-token-").and_then(|n| n.parse().ok());
+                match number.is_some_and(|n: usize| n >= self.least.load(Ordering::SeqCst)) {
+                    true => good_modern(asked),
+                    false => {
+                        let place = format!("{origin}/.well-known/oauth-protected-resource/mcp");
+                        let challenge =
+                            format!("Bearer resource_metadata=\"{place}\", scope=\"prompts\"");
+                        Play::Http(401, vec![("WWW-Authenticate", challenge)], vec![])
+                    }
+                }
+            }
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.tokens.lock().unwrap().len()
+    }
+}
+
+fn oauth(upstream: &Upstream, rest: &str) -> String {
+    upstream.patient_table("up")
+        + &format!(
+            "credential = {{ oauth = {{ client_id = \"gate way\", client_secret = {{ value = \"s:cret&\" }}{rest} }} }}\n"
+        )
+}
+
+async fn get(gateway: &Gateway) -> Value {
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await
+}
+
+#[tokio::test]
+async fn a_token_is_found_by_discovery_got_once_and_sent_with_everything() {
+    let issuing = Issuing::lasting(3600);
+    let upstream = issuing.start().await;
+    let toml = oauth(&upstream, "") + &api_key("ci", "canary-of-the-client");
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client().with("Authorization", "Bearer canary-of-the-client");
+    let (names, _) = client.names().await;
+    assert_eq!(names, ["up__p"]);
+    let calls = (0..50).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.ask("prompts/get", json!({"name": "up__p"})).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    assert_eq!(issuing.count(), 1);
+    let asked = upstream.asked();
+    let token = asked.iter().find(|asked| asked.path == "/token").unwrap();
+    let basic = format!("Basic {}", BASE64_STANDARD.encode("gate%20way:s%3Acret%26"));
+    assert_eq!(token.header("authorization"), Some(basic.as_str()));
+    let expected = format!(
+        "grant_type=client_credentials&resource=http%3A%2F%2F127.0.0.1%3A{}%2Fmcp&scope=prompts",
+        upstream.addr.port()
+    );
+    assert_eq!(token.body_text(), expected);
+    assert!(!format!("{asked:?}").contains("canary-of-the-client"));
+}
+
+#[tokio::test]
+async fn a_given_endpoint_is_asked_before_the_upstream_is() {
+    let issuing = Issuing::lasting(3600);
+    let upstream = issuing.start().await;
+    let given = format!(
+        ", token_url = \"http://{}/token\", scope = \"a b\", resource = \"urn:x\"",
+        upstream.addr
+    );
+    let gateway = Gateway::start(&oauth(&upstream, &given)).await;
+    get(&gateway).await;
+    let asked = upstream.asked();
+    assert_eq!(asked[0].path, "/token", "nothing had to be found out");
+    assert!(asked[0].body_text().ends_with("resource=urn%3Ax&scope=a%20b"));
+    assert!(asked.iter().all(|asked| !asked.path.contains("well-known")));
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_before_its_end_and_one_that_is_taken_back_at_once() {
+    let issuing = Issuing::lasting(1);
+    let upstream = issuing.start().await;
+    let gateway = Gateway::start(&oauth(&upstream, "")).await;
+    get(&gateway).await;
+    let refused = || {
+        upstream
+            .asked()
+            .iter()
+            .filter(|a| a.path == "/mcp" && a.header("authorization").is_none())
+            .count()
+    };
+    let at_first = refused();
+    // No call is refused for an old token: each new one comes before.
+    eventually(async || {
+        get(&gateway).await;
+        (issuing.count() >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(refused(), at_first);
+    // Taken back: the call that finds out is sent again, with another one.
+    let long = Issuing::lasting(3600);
+    let upstream = long.start().await;
+    let gateway = Gateway::start(&oauth(&upstream, "")).await;
+    get(&gateway).await;
+    long.least.store(1, Ordering::SeqCst);
+    get(&gateway).await;
+    assert_eq!(long.count(), 2);
+    // What is refused with a new token is not sent for ever.
+    long.least.store(1000, Ordering::SeqCst);
+    let before = upstream.asked().len();
+    let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(error["data"]["reason"], "upstream_auth_failed");
+    let mcp = upstream.asked()[before..]
+        .iter()
+        .filter(|a| a.path == "/mcp" && a.method() == "prompts/get")
+        .count();
+    assert_eq!(mcp, 2);
+}
+
+#[tokio::test]
+async fn a_refused_client_is_told_to_the_operator_and_not_asked_for_again_and_again() {
+    let issuing = Issuing::lasting(3600);
+    issuing.refuses.store(true, Ordering::SeqCst);
+    let upstream = issuing.start().await;
+    let other = Upstream::with_prompts(&["q"]).await;
+    let toml = oauth(&upstream, "") + &other.table("other");
+    let gateway = Gateway::start(&toml).await;
+    let list = gateway.client().ask("prompts/list", json!({})).await;
+    assert_eq!(list["prompts"][0]["name"], "other__q", "others are served");
+    assert_eq!(list["_meta"]["promptgate/incomplete"][0]["reason"], "upstream_auth_failed");
+    for _ in 0..20 {
+        let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("invalid_client") && !message.contains("s:cret"), "{message}");
+    }
+    let asked = upstream.asked().iter().filter(|asked| asked.path == "/token").count();
+    assert!(asked <= 5, "{asked}");
+    issuing.refuses.store(false, Ordering::SeqCst);
+    eventually(async || {
+        let list = gateway.client().ask("prompts/list", json!({})).await;
+        (list["prompts"].as_array().unwrap().len() == 2).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a12_an_upstream_cannot_send_the_gateway_elsewhere_for_a_token() {
+    let sinkhole = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hole = sinkhole.local_addr().unwrap();
+    let huge = "x".repeat(10 << 20);
+    let places = [
+        "http://169.254.169.254/latest/meta-data".to_owned(),
+        "file:///etc/passwd".to_owned(),
+        "http://10.0.0.1/".to_owned(),
+        format!("http://{hole}/"),
+        format!("http://2130706433:{}/", hole.port()),
+        format!("http://[::ffff:127.0.0.1]:{}/", hole.port()),
+        "//".to_owned(),
+        "own:redirect".to_owned(),
+        "own:huge".to_owned(),
+        "own:foreign-resource".to_owned(),
+        "own:foreign-issuer".to_owned(),
+        "own:bad-issuer".to_owned(),
+        "own:bad-token-endpoint".to_owned(),
+    ];
+    for place in places {
+        let (huge, meant) = (huge.clone(), place.clone());
+        let upstream = Upstream::start(move |asked| {
+            let origin = format!("http://{}", asked.header("host").unwrap_or_default());
+            let resource = format!("{origin}/mcp");
+            let metadata = |resource: &str, issuer: &str| {
+                json_body(200, &json!({"resource": resource, "authorization_servers": [issuer]}))
+            };
+            match asked.path.as_str() {
+                "/redirect" => {
+                    Play::Http(302, vec![("Location", format!("http://{hole}/"))], vec![])
+                }
+                "/huge" => json_body(200, &json!({"resource": huge})),
+                "/foreign-resource" => metadata("https://evil.example.com/mcp", &origin),
+                "/foreign-issuer" => metadata(&resource, "http://10.0.0.1/"),
+                "/bad-issuer" => metadata(&resource, &format!("{origin}/a")),
+                "/.well-known/oauth-authorization-server/a" => json_body(
+                    200,
+                    &json!({"issuer": "https://evil.example.com", "token_endpoint": format!("http://{hole}/t")}),
+                ),
+                "/bad-token-endpoint" => metadata(&resource, &format!("{origin}/b")),
+                "/.well-known/oauth-authorization-server/b" => json_body(
+                    200,
+                    &json!({"issuer": format!("{origin}/b"), "token_endpoint": "http://169.254.169.254/t"}),
+                ),
+                "/mcp" => {
+                    let place = match meant.strip_prefix("own:") {
+                        Some(path) => format!("{origin}/{path}"),
+                        None => meant.clone(),
+                    };
+                    let challenge = format!("Bearer resource_metadata=\"{place}\"");
+                    Play::Http(401, vec![("WWW-Authenticate", challenge)], vec![])
+                }
+                _ => Play::Http(404, vec![], vec![]),
+            }
+        })
+        .await;
+        let gateway = Gateway::start(&oauth(&upstream, "")).await;
+        let summary = gateway.summary().await;
+        assert_eq!(summary[0].2, Some("upstream_auth_failed"), "{place}");
+        let tokens = upstream.asked().iter().filter(|asked| asked.path.contains("/t")).count();
+        assert_eq!(tokens, 0, "{place}");
+    }
+    let knock = timeout(std::time::Duration::ZERO, sinkhole.accept()).await;
+    assert!(knock.is_err(), "somebody knocked");
+}
