@@ -180,3 +180,46 @@ async fn states_do_not_outlive_the_right_to_the_prompt() {
     let error = as_caller(&after, "alice").ask_error("prompts/get", back).await;
     assert_eq!(error["data"]["reason"], "unknown_prompt");
 }
+
+#[tokio::test]
+async fn p7_hostile_patterns_are_refused_or_take_no_longer_than_others() {
+    let rule = |pattern: &str| {
+        format!("[[access.rules]]\nallow = [\"list\", \"get\"]\nprompts = [\"{pattern}\"]\n")
+    };
+    let long = promptgate::config::Config::parse(
+        "g",
+        &rule(&"a".repeat(1 << 20)),
+        std::path::Path::new(""),
+        &[],
+    );
+    assert!(long.unwrap_err().to_string().contains("1 to 512 bytes"));
+    // What is no pattern elsewhere means itself here.
+    let names = [&"a".repeat(100), "(a+)+$", "[[:alpha:]]"];
+    let upstream = Upstream::with_prompts(&names.map(|name| &name[..])).await;
+    let backtracking = "a*".repeat(255) + "b";
+    let toml = rule(&backtracking) + &rule("(a+)+$") + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    for _ in 0..100 {
+        assert_eq!(gateway.client().names().await.0, ["up__(a+)+$"]);
+    }
+}
+
+#[tokio::test]
+async fn k7_no_route_adds_an_upstream_or_a_command() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.table("up")).await;
+    let body =
+        json!({"id": "evil", "transport": "stdio", "command": ["touch", "/tmp/x"]}).to_string();
+    for method in ["POST", "PUT", "PATCH", "DELETE", "GET"] {
+        for path in ["/", "/upstreams", "/api/v1/upstreams", "/admin", "/mcp/evil", "/config"] {
+            let headers = [("Content-Type", "application/json"), ("Accept", "application/json")];
+            let reply = gateway.client().send(method, path, &headers, body.as_bytes()).await;
+            assert_eq!(reply.status, 404, "{method} {path}");
+        }
+    }
+    for method in ["upstreams/add", "config/set", "tools/call", "logging/setLevel"] {
+        let reply = gateway.client().modern(method, json!({"name": "evil"})).await;
+        assert_eq!(reply.json()["error"]["code"], -32601, "{method}");
+    }
+    assert_eq!(gateway.summary().await.len(), 1);
+}

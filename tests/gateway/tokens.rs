@@ -404,3 +404,35 @@ async fn a6_a_stream_ends_with_the_token_that_opened_it() {
     while sse.event().await.is_some() {}
     eventually(async || (status(&gateway, &token).await == 401).then_some(())).await;
 }
+
+#[tokio::test]
+async fn p3_rights_that_are_taken_back_between_two_pages_count_at_once() {
+    let key = SigningKey::ec("e");
+    let provider = Provider::start(&[&key]).await;
+    let upstream = Upstream::with_prompts(&["a", "b", "c", "d"]).await;
+    let toml = server()
+        + "[listing]\npage_size = 1\n"
+        + &upstream.table("up")
+        + &provider.table()
+        + "[[access.rules]]\nallow = [\"list\", \"get\"]\ngroups = [\"staff\"]\nprompts = [\"b\", \"c\"]\n\
+           [[access.rules]]\nallow = [\"list\", \"get\"]\ngroups = [\"all\"]\nprompts = [\"a\", \"d\"]\n";
+    let gateway = Gateway::start(&toml).await;
+    let as_member_of = |groups: &[&str]| {
+        let mut claims = provider.claims(RESOURCE);
+        claims["groups"] = json!(groups);
+        bearer(&gateway, &key.sign(&claims))
+    };
+    let (before, now) = (as_member_of(&["all", "staff"]), as_member_of(&["all"]));
+    ready(&gateway, &key.sign(&provider.claims(RESOURCE))).await;
+    assert_eq!(before.names().await.0.len(), 4);
+    let first = before.ask("prompts/list", json!({})).await;
+    assert_eq!(first["prompts"][0]["name"], "up__a");
+    let next = json!({"cursor": first["nextCursor"]});
+    let second = now.ask("prompts/list", next.clone()).await;
+    assert_eq!(second["prompts"], json!([{"name": "up__d"}]), "b and c are passed over");
+    assert_eq!(second.get("nextCursor"), None);
+    let error = now.ask_error("prompts/get", json!({"name": "up__b"})).await;
+    assert_eq!(error["data"]["reason"], "unknown_prompt");
+    // Given back, they are there behind the same cursor.
+    assert_eq!(before.ask("prompts/list", next).await["prompts"][0]["name"], "up__b");
+}
