@@ -17,6 +17,10 @@ COPY --from=build /src/target/release/promptgate /usr/local/bin/promptgate
 WORKDIR /etc/promptgate
 COPY gateway.toml ./
 COPY examples examples
+# The audit log lies on a volume of its own; its key is made beside the configuration unless PROMPTGATE_AUDIT_KEY is set.
+RUN install -d -o promptgate /var/lib/promptgate && chown promptgate /etc/promptgate
+ENV PROMPTGATE__AUDIT__PATH=/var/lib/promptgate/audit
+VOLUME /var/lib/promptgate
 USER promptgate
 EXPOSE 8080
 # In a container loopback is nobody's: publish the port where something authenticates in front.

@@ -225,7 +225,13 @@ const SHARING: usize = 64;
 
 fn open_folder(path: &Path, shares: bool) -> io::Result<Folder> {
     let names_file = |error: io::Error| {
-        io::Error::new(error.kind(), format!("audit.path {}: {error}", path.display()))
+        let hint = match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                "; name a folder of the gateway's own, or \"\" to keep no log"
+            }
+            _ => "",
+        };
+        io::Error::new(error.kind(), format!("audit.path {}: {error}{hint}", path.display()))
     };
     let mut opened = Folder::open(path);
     for number in 2..=SHARING {

@@ -93,10 +93,10 @@ fn failed(folder: &Path, error: &io::Error) -> Failure {
 fn text(folder: &Path, report: &Report, public: Option<&str>) -> String {
     let Report { first, last, records, segments, .. } = report;
     let mut out = String::new();
-    let folder = folder.display();
+    let (folder, noun) = (folder.display(), if *segments == 1 { "segment" } else { "segments" });
     let _ = match records {
-        0 => writeln!(out, "{folder}: no records in {segments} segments"),
-        _ => writeln!(out, "{folder}: records {first} to {last} in {segments} segments"),
+        0 => writeln!(out, "{folder}: no records in {segments} {noun}"),
+        _ => writeln!(out, "{folder}: records {first} to {last} in {segments} {noun}"),
     };
     if let Some(public) = public {
         let _ = writeln!(out, "public key: {public}");

@@ -194,8 +194,8 @@ async fn p7_hostile_patterns_are_refused_or_take_no_longer_than_others() {
     );
     assert!(long.unwrap_err().to_string().contains("1 to 512 bytes"));
     // What is no pattern elsewhere means itself here.
-    let names = [&"a".repeat(100), "(a+)+$", "[[:alpha:]]"];
-    let upstream = Upstream::with_prompts(&names.map(|name| &name[..])).await;
+    let long_name = "a".repeat(100);
+    let upstream = Upstream::with_prompts(&[&long_name, "(a+)+$", "[[:alpha:]]"]).await;
     let backtracking = "a*".repeat(255) + "b";
     let toml = rule(&backtracking) + &rule("(a+)+$") + &upstream.table("up");
     let gateway = Gateway::start(&toml).await;
