@@ -84,11 +84,13 @@ enum PrivateKey {
     Ed(algorithms::Ed25519KeyPair),
 }
 
-/// The key is PKCS #8 in DER.
+/// The key is PKCS #8 in DER; of RSA, PKCS #1 as well.
 fn signer(algorithm: &Algorithm, key: &EncodingKey) -> Result<Box<dyn JwtSigner>> {
     let der = key.as_bytes();
     let rsa = |encoding| {
-        let key = algorithms::RsaKeyPair::from_pkcs8(der);
+        // What is read from PEM was unwrapped already.
+        let pair = algorithms::RsaKeyPair::from_pkcs8(der);
+        let key = pair.or_else(|_| algorithms::RsaKeyPair::from_der(der));
         let key = key.map_err(|e| Error::from(ErrorKind::InvalidRsaKey(e.to_string())))?;
         Ok::<_, Error>(PrivateKey::Rsa(key, encoding))
     };
