@@ -3,15 +3,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 
+use crate::admin::{self, Admin};
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::domain::question::Asks;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
 use crate::policy::{self, Gate};
@@ -27,8 +29,10 @@ pub struct App {
     sessions: Arc<Sessions>,
     audit: Audit,
     shutdown: Shutdown,
+    gate: Arc<Gate>,
     /// Absent while it does not listen.
     local_addr: Option<SocketAddr>,
+    admin_addr: Option<SocketAddr>,
 }
 
 impl App {
@@ -55,10 +59,11 @@ impl App {
         let gate = Arc::new(Gate::new(&config, audit.clone()));
         tasks.spawn(gate.clone().watch_refusals(shutdown.stop.clone()));
         tasks.spawn(gate.clone().keep_keys(shutdown.stop.clone()));
-        let sessions = Sessions::new(&config, gate, router.clone(), sealer, tasks, ends);
+        let sessions = Sessions::new(&config, gate.clone(), router.clone(), sealer, tasks, ends);
         warn_of_shared_credentials(&config);
         let sessions = Arc::new(sessions);
-        Ok(Self { config, router, sessions, audit, shutdown, local_addr: None })
+        let (local_addr, admin_addr) = (None, None);
+        Ok(Self { config, router, sessions, gate, audit, shutdown, local_addr, admin_addr })
     }
 
     /// Starts a gateway that serves over HTTP.
@@ -67,10 +72,7 @@ impl App {
     /// When an address cannot be bound, or the certificates cannot be used.
     pub async fn start(mut config: Config) -> io::Result<Self> {
         let listen = config.server.listen;
-        let socket = TcpListener::bind(listen).await.map_err(|error| {
-            let what = format!("cannot listen on {listen}: {error}; set server.listen");
-            io::Error::new(error.kind(), what)
-        })?;
+        let socket = bind(listen, "server.listen").await?;
         let addr = socket.local_addr()?;
         if config.server.public_url.is_none() {
             config.server.resource = config.server.url_at(addr);
@@ -88,7 +90,34 @@ impl App {
         let listener = Arc::new(Listener { socket, endpoint, limits, secure });
         let connections = app.shutdown.connections.clone();
         connections.spawn(listener.run(connections.clone(), drain.clone()));
+        app.show().await?;
         Ok(app)
+    }
+
+    /// Serves the admin side, if it is wanted, to the very end.
+    async fn show(&mut self) -> io::Result<()> {
+        let Some(admin) = &self.config.admin else {
+            return Ok(());
+        };
+        let socket = bind(admin.listen, "admin.listen, or \"\" for no admin side").await?;
+        let addr = socket.local_addr()?;
+        info!(%addr, "admin side");
+        let state = admin::State {
+            router: self.router.clone(),
+            gate: self.gate.clone(),
+            audit: self.audit.clone(),
+            leaving: self.shutdown.leaving.clone(),
+            config_digest: self.config.digest.clone(),
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+        };
+        let endpoint = Arc::new(Admin::new(admin, &self.config, Arc::new(state)));
+        let limits = Limits { connections: ADMIN_CONNECTIONS, ..self.config.server.limits.clone() };
+        let listener = Arc::new(Listener { socket, endpoint, limits, secure: None });
+        let (tasks, stop) = (self.shutdown.background.clone(), self.shutdown.stop.clone());
+        tasks.spawn(listener.run(tasks.clone(), stop));
+        self.admin_addr = Some(addr);
+        Ok(())
     }
 
     /// Serves one client over these streams until its input ends, or until the gateway drains.
@@ -105,6 +134,11 @@ impl App {
     /// Where the gateway listens; nowhere if it does not.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
+    }
+
+    /// Where the admin side listens; nowhere if it does not.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin_addr
     }
 
     /// The URL of the endpoint, if there is one.
@@ -140,6 +174,16 @@ impl App {
     pub fn rotate_audit(&self) {
         self.audit.rotate();
     }
+}
+
+/// Connections of those who watch: few, and the same ones again and again.
+const ADMIN_CONNECTIONS: usize = 64;
+
+async fn bind(addr: SocketAddr, key: &str) -> io::Result<TcpListener> {
+    TcpListener::bind(addr).await.map_err(|error| {
+        let what = format!("cannot listen on {addr}: {error}; set {key}");
+        io::Error::new(error.kind(), what)
+    })
 }
 
 /// A page that one caller visits may authorise what all the others then use.

@@ -18,6 +18,7 @@
 pub mod cli;
 pub mod app;
 pub mod shutdown;
+pub mod admin;
 pub mod config;
 pub mod downstream;
 pub mod session;

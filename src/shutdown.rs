@@ -14,6 +14,8 @@ use crate::config::Limits;
 pub struct Shutdown {
     /// The accept loop and its connections.
     pub connections: TaskTracker,
+    /// Cancelled first: nobody new should come.
+    pub leaving: CancellationToken,
     pub drain: CancellationToken,
     /// Drivers, the refresh, and calls that outlive their client.
     pub background: TaskTracker,
@@ -29,6 +31,7 @@ impl Shutdown {
     /// `grace`, then stops the rest.
     pub async fn run(self, limits: &Limits) {
         info!(pre_drain = ?limits.pre_drain, grace = ?limits.grace, "draining");
+        self.leaving.cancel();
         tokio::time::sleep(limits.pre_drain).await;
         self.drain.cancel();
         self.connections.close();

@@ -15,7 +15,7 @@ use serde_json::json;
 async fn rmcp_lists_pages_gets_and_completes_through_the_gateway() {
     let upstream = server::spawn().await;
     let toml = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\n[audit]\npath = \"\"\n[listing]\npage_size = 2\n\
+        "[server]\nlisten = \"127.0.0.1:0\"\n[audit]\npath = \"\"\n[admin]\nlisten = \"\"\n[listing]\npage_size = 2\n\
          [upstreams.library]\ntransport = \"library\"\npath = \"examples/support\"\n\
          [upstreams.modern]\ntransport = \"http\"\nurl = \"http://{upstream}/mcp\"\n\
          [upstreams.older]\ntransport = \"http\"\nurl = \"http://{upstream}/mcp\"\n\

@@ -123,6 +123,11 @@ impl Audit {
         self.0.as_ref().is_some_and(|open| open.queue.is_down() && !open.degrades)
     }
 
+    /// Whether records are written at present.
+    pub fn is_written(&self) -> bool {
+        self.0.as_ref().is_none_or(|open| !open.queue.is_down())
+    }
+
     /// Records something, and waits until it is written.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::text::{print, printable};
+use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
 use crate::config::{Config, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -131,19 +131,12 @@ fn describe(config: &Config, found: Vec<Found>) -> Value {
 }
 
 fn table(report: &Value) -> String {
-    let text = |value: &Value| match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => printable(text),
-        Value::Bool(flag) => if *flag { "yes" } else { "no" }.to_owned(),
-        other => other.to_string(),
-    };
-    let columns =
+    let text = |value: &Value| printable(value.as_str().unwrap_or("-"));
+    let names =
         ["upstream", "transport", "era", "revision", "listChanged", "pages", "prompts", "listed"];
-    let mut rows = vec![columns.map(str::to_owned).to_vec()];
-    let upstreams = report["upstreams"].as_array().into_iter().flatten();
+    let rows = report["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     let mut notes = String::new();
-    for row in upstreams {
-        rows.push(columns.iter().map(|column| text(&row[*column])).collect());
+    for row in rows {
         if let Some(message) = row["error"]["message"].as_str() {
             let _ = writeln!(notes, "{}: {}", text(&row["upstream"]), printable(message));
         }
@@ -152,17 +145,6 @@ fn table(report: &Value) -> String {
         let (upstream, name) = (text(&left_out["upstream"]), text(&left_out["name"]));
         let _ = writeln!(notes, "{upstream}: {name:?} is left out: {}", text(&left_out["reason"]));
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let cells: Vec<_> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        let _ = writeln!(out, "{}", cells.join("  ").trim_end());
-    }
-    if !notes.is_empty() {
-        out.push('\n');
-        out.push_str(&notes);
-    }
-    out.trim_end().to_owned()
+    let separator = if notes.is_empty() { "" } else { "\n\n" };
+    format!("{}{separator}{}", columns(&names, rows), notes.trim_end())
 }

@@ -8,6 +8,7 @@ mod explain;
 mod init;
 mod key;
 mod serve;
+mod status;
 #[cfg(target_os = "linux")]
 mod supervise;
 mod text;
@@ -91,6 +92,19 @@ enum Command {
     Key {
         #[command(subcommand)]
         command: KeyCommand,
+    },
+    /// Show how a running gateway and its upstreams are
+    ///
+    /// Asks its admin side, with the token in PROMPTGATE_ADMIN_TOKEN where one is needed. Exit code 1 if it is not ready.
+    Status {
+        /// URL of the admin side [default: from the configuration file, else http://127.0.0.1:9090]
+        #[arg(long)]
+        url: Option<String>,
+        #[command(flatten)]
+        file: File,
+        /// Print JSON, for scripts
+        #[arg(long)]
+        json: bool,
     },
     /// List the prompts that a running gateway serves
     List {
@@ -202,6 +216,7 @@ pub fn main() -> ExitCode {
             AuditCommand::Hash { file } => audit::hash(&file.config),
         },
         Command::Key { command: KeyCommand::New } => key::new(),
+        Command::Status { url, file, json } => status::run(url.as_deref(), &file.config, json),
         Command::List { remote } => client::list(&remote),
         Command::Get { name, arguments, remote } => client::get(&remote, &name, &arguments),
     };

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use serde_json::Value;
+
 use super::Failure;
 use crate::domain::name::is_hidden;
 
@@ -25,6 +27,25 @@ pub(super) fn printable(text: &str) -> String {
         }
     }
     out
+}
+
+/// Members of objects under their names, in columns as wide as they need to be.
+pub(super) fn columns(names: &[&str], objects: &[Value]) -> String {
+    let text = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => printable(text),
+        Value::Bool(flag) => if *flag { "yes" } else { "no" }.to_owned(),
+        other => other.to_string(),
+    };
+    let mut rows = vec![names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()];
+    rows.extend(objects.iter().map(|row| names.iter().map(|name| text(&row[*name])).collect()));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..names.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! gateway runs on ([`Config`]).
 
 mod access;
+mod admin;
 mod audit;
 mod auth;
 pub mod error;
@@ -21,6 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use access::{Access, SCHEMA, action};
+pub use admin::Admin;
 pub use audit::{Audit, Durability, OnAuditFailure};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use error::{ConfigError, Mistake, Origin};
@@ -43,6 +45,8 @@ pub struct Config {
     /// `sha256:…` of the file, so that it is known which one was used.
     pub digest: String,
     pub server: Server,
+    /// Absent: nobody is shown how the gateway is.
+    pub admin: Option<Admin>,
     pub auth: Auth,
     /// Absent: everything is allowed.
     pub access: Option<Access>,
@@ -154,6 +158,7 @@ impl Config {
             access,
             limits: limits::read_all(&mut root),
             audit: audit::read(root.section("audit")),
+            admin: admin::read(root.section("admin")),
             listing: listing(root.section("listing")),
             views: views::read_all(&mut root, &server, &upstreams),
             server,
@@ -161,7 +166,7 @@ impl Config {
             telemetry: telemetry(root.section("telemetry")),
             naming,
         };
-        root.not_yet(&["admin", "cluster"]);
+        root.not_yet(&["cluster"]);
         root.finish();
         context.mistakes.into_result(file)?;
         Ok(config)
@@ -357,7 +362,7 @@ mod tests {
 
     #[test]
     fn keys_of_later_versions_are_refused_not_ignored() {
-        let found = mistakes("[cluster]\nredis = \"x\"\n[admin]\nlisten = \"\"\n");
+        let found = mistakes("[cluster]\nredis = \"x\"\n[telemetry]\nservice_name = \"x\"\n");
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|line| line.contains("not available in this version")));
     }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Endpoint;
+use super::Serve;
 use super::respond::Body;
 use super::watched::{Busy, PhaseCell, Watched};
 use crate::config::Limits;
@@ -36,15 +36,16 @@ pub struct Peer {
 ///
 /// # Errors
 /// Why the connection ended early; of interest to a log at most.
-pub async fn serve<S>(
+pub async fn serve<E, S>(
     stream: S,
     peer: Peer,
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<E>,
     limits: &Limits,
     tasks: TaskTracker,
     drain: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
+    E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut stream, peer) = (stream, Arc::new(peer));

@@ -1,5 +1,7 @@
 //! Who may reach the endpoint at all: Host and Origin, against DNS rebinding and foreign pages.
 
+use std::net::IpAddr;
+
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, HOST, ORIGIN, VARY,
@@ -38,6 +40,15 @@ impl Guard {
             hosts.push(bracketed(server.listen.ip()));
         }
         Self { hosts, origins }
+    }
+
+    /// Lets loopback in, this address, and these hosts; no origin but loopback.
+    pub fn at(ip: IpAddr, hosts: &[String]) -> Self {
+        let mut hosts = hosts.to_vec();
+        if !ip.is_unspecified() {
+            hosts.push(bracketed(ip));
+        }
+        Self { hosts, origins: Vec::new() }
     }
 
     /// Checks that the request names one host, and one that is served. In HTTP/2 the name is part
@@ -122,10 +133,10 @@ fn is_loopback(host: &str) -> bool {
     matches!(host, "localhost" | "127.0.0.1" | "[::1]")
 }
 
-fn bracketed(ip: std::net::IpAddr) -> String {
+fn bracketed(ip: IpAddr) -> String {
     match ip {
-        std::net::IpAddr::V4(ip) => ip.to_string(),
-        std::net::IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
     }
 }
 

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::Serve;
 use super::answering::{Answer, Answering, Part, batch, now_secs};
 use super::body::{self, Accepts};
 use super::connection::Peer;
@@ -52,46 +53,6 @@ impl Endpoint {
         let (guard, trusted_proxies) = (Guard::new(server), server.trusted_proxies.clone());
         let resources = Resources::new(config);
         Self { sessions, guard, resources, paths, limits, trusted_proxies, load, event_lines }
-    }
-
-    /// Answers one request, whatever it is, of whoever is at the other end of the connection.
-    pub async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
-        // Shares the request's bytes, which go on with it.
-        let uri = request.uri().clone();
-        let path = uri.path();
-        let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
-        let resources = &self.resources;
-        let refuse = |fault: TransportFault| {
-            let challenge = resources.challenge(path, &fault);
-            let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
-            match challenge {
-                Some(challenge) => respond::challenged(refusal, &challenge),
-                None => refusal,
-            }
-        };
-        if let Err(fault) = self.guard.check_host(request.uri(), request.headers()) {
-            return refuse(fault);
-        }
-        let origin = match self.guard.check_origin(request.headers()) {
-            Ok(origin) => origin,
-            Err(fault) => return refuse(fault),
-        };
-        if request.method() == Method::OPTIONS {
-            let mut response = respond::plain(StatusCode::NO_CONTENT);
-            if let Some(origin) = origin {
-                origin.allow_preflight(response.headers_mut());
-            }
-            return response;
-        }
-        let answered = self.let_in(request, path, dialect, peer).await;
-        let mut response = answered.unwrap_or_else(|refused| match refused {
-            Refused::Transport(fault) => refuse(fault),
-            Refused::Message(refusal) => respond::refusal(&refusal),
-        });
-        if let Some(origin) = origin {
-            origin.allow(response.headers_mut());
-        }
-        response
     }
 
     /// Answers a request of a known host and origin, once it is known whose it is.
@@ -289,6 +250,47 @@ impl Endpoint {
         }
         let place = self.load.stream(caller)?;
         Ok(respond::events(EventStream::notices(notices, place, self.limits.keep_alive)))
+    }
+}
+
+impl Serve for Endpoint {
+    async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+        // Shares the request's bytes, which go on with it.
+        let uri = request.uri().clone();
+        let path = uri.path();
+        let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
+        let resources = &self.resources;
+        let refuse = |fault: TransportFault| {
+            let challenge = resources.challenge(path, &fault);
+            let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
+            match challenge {
+                Some(challenge) => respond::challenged(refusal, &challenge),
+                None => refusal,
+            }
+        };
+        if let Err(fault) = self.guard.check_host(request.uri(), request.headers()) {
+            return refuse(fault);
+        }
+        let origin = match self.guard.check_origin(request.headers()) {
+            Ok(origin) => origin,
+            Err(fault) => return refuse(fault),
+        };
+        if request.method() == Method::OPTIONS {
+            let mut response = respond::plain(StatusCode::NO_CONTENT);
+            if let Some(origin) = origin {
+                origin.allow_preflight(response.headers_mut());
+            }
+            return response;
+        }
+        let answered = self.let_in(request, path, dialect, peer).await;
+        let mut response = answered.unwrap_or_else(|refused| match refused {
+            Refused::Transport(fault) => refuse(fault),
+            Refused::Message(refusal) => respond::refusal(&refusal),
+        });
+        if let Some(origin) = origin {
+            origin.allow(response.headers_mut());
+        }
+        response
     }
 }
 

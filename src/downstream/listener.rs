@@ -12,13 +12,13 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::connection::{self, Peer};
-use super::{Endpoint, Secure};
+use super::{Secure, Serve};
 use crate::config::Limits;
 
 /// Accepts connections, each of which gets a task of its own.
-pub struct Listener {
+pub struct Listener<S> {
     pub socket: TcpListener,
-    pub endpoint: Arc<Endpoint>,
+    pub endpoint: Arc<S>,
     pub limits: Limits,
     /// Absent: plain HTTP.
     pub secure: Option<Arc<Secure>>,
@@ -28,7 +28,7 @@ pub struct Listener {
 /// at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-impl Listener {
+impl<S: Serve> Listener<S> {
     /// Runs until `drain`; the connections then finish what they have in hand.
     pub async fn run(self: Arc<Self>, connections: TaskTracker, drain: CancellationToken) {
         let most = allowed_connections(self.limits.connections);
@@ -63,9 +63,7 @@ impl Listener {
             connections.spawn(serving.instrument(info_span!("connection", %peer)));
         }
     }
-}
 
-impl Listener {
     async fn serve(
         &self,
         stream: TcpStream,

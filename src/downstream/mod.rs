@@ -16,7 +16,23 @@ mod stdio;
 mod tls;
 mod watched;
 
+pub use connection::Peer;
+pub use guard::Guard;
 pub use http::Endpoint;
 pub use listener::Listener;
+pub use respond::Body;
 pub use stdio::Streams;
 pub use tls::Secure;
+
+use ::http::{Request, Response};
+use hyper::body::Incoming;
+
+/// Whoever answers requests.
+pub trait Serve: Send + Sync + 'static {
+    /// Answers one request, whatever it is, of whoever is at the other end of the connection.
+    fn serve(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}

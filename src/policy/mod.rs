@@ -168,6 +168,11 @@ impl Gate {
         self.audit.note(Event::new("panic"));
     }
 
+    /// Whether callers can be known at present in all ways that are configured.
+    pub fn can_know_callers(&self) -> bool {
+        self.authenticator.tokens().is_none_or(|tokens| tokens.is_ready())
+    }
+
     /// Keeps what is needed to know callers, until `stop`.
     pub async fn keep_keys(self: Arc<Self>, stop: CancellationToken) {
         if let Some(tokens) = self.authenticator.tokens() {

@@ -22,6 +22,8 @@ pub struct Catalog {
     /// When the first of the lists should be asked for again; absent where none says so.
     pub fresh_until: Option<Instant>,
     pub scope: CacheScope,
+    /// The last good walk of each upstream, by its index.
+    pub walks: Vec<Option<Walk>>,
     /// Why lists fail at present, if they do.
     pub list_fault: Option<Fault>,
 }
@@ -57,6 +59,15 @@ pub struct Incomplete {
     pub kind: Kind,
     /// When the list that is still served was walked; absent where none is served.
     pub walked_at: Option<Instant>,
+}
+
+/// What a walk has brought.
+#[derive(Clone, Copy, Debug)]
+pub struct Walk {
+    pub pages: usize,
+    /// As the upstream lists them, whether or not they are listed here.
+    pub prompts: usize,
+    pub at: Instant,
 }
 
 /// A prompt that an upstream lists and the gateway does not.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use unicode_normalization::UnicodeNormalization;
 
-use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner};
+use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner, Walk};
 use super::settle::Settle;
 use super::view::View;
 use crate::audit::Audit;
@@ -209,6 +209,11 @@ impl Refresh {
         let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
         for known in &self.upstreams {
             catalog.pending |= matches!(known.state, State::Unseen);
+            catalog.walks.push(known.list.as_ref().map(|(Walked { listed, .. }, at)| Walk {
+                pages: listed.pages,
+                prompts: listed.prompts.len() + listed.malformed.len(),
+                at: *at,
+            }));
             let served = self.served(known);
             if let Some((walked, walked_at)) = served {
                 catalog.scope = catalog.scope.max(walked.listed.scope);

@@ -99,6 +99,11 @@ impl Upstream {
         &self.config
     }
 
+    /// How its connection is.
+    pub fn link(&self) -> Link {
+        self.link.borrow().clone()
+    }
+
     /// Starts a call of `caller`, to end before `deadline` and within the upstream's `timeout`.
     pub fn exchange(
         self: &Arc<Self>,

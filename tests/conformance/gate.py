@@ -29,6 +29,8 @@ def gateway_toml(url, revision):
     return f"""
 [server]
 listen = "127.0.0.1:0"
+[admin]
+listen = ""
 [server.limits]
 pre_drain = "0s"
 [upstreams.fixture]

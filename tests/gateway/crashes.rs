@@ -307,7 +307,8 @@ async fn two_gateways_that_clients_start_keep_a_log_each() {
     // A gateway that listens is meant to be the only one.
     let one = Process::serve(folder.path()).await;
     let mut second = std::process::Command::new(BINARY);
-    second.env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0").current_dir(folder.path());
+    second.env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0");
+    second.env("PROMPTGATE__ADMIN__LISTEN", "").current_dir(folder.path());
     let refused = second.output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("another running gateway"));

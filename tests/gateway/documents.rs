@@ -80,6 +80,7 @@ fn the_documented_defaults_are_the_defaults() {
     assert_eq!(documented.naming, default.naming);
     assert_eq!(documented.telemetry, default.telemetry);
     assert_eq!(documented.audit, default.audit);
+    assert_eq!(documented.admin, default.admin);
     for upstream in &documented.upstreams {
         let bare = "[upstreams.a]\ntransport = \"library\"\npath = \"examples/library\"\n";
         let asks = match upstream.transport.name() {

@@ -109,7 +109,7 @@ class Stage:
     def asking_toml(self, fixture):
         upstream = '[upstreams.{}]\ntransport = "http"\nurl = "http://{}/mcp"\nrevision = "{}"\n'
         upstreams = upstream.format("modern", fixture, "auto") + upstream.format("legacy", fixture, "2025-11-25")
-        return f'[server]\nlisten = "127.0.0.1:0"\n[server.limits]\npre_drain = "0s"\n{upstreams}'
+        return f'[server]\nlisten = "127.0.0.1:0"\n[admin]\nlisten = ""\n[server.limits]\npre_drain = "0s"\n{upstreams}'
 
     def gateway_toml(self, at, sse):
         remote = "".join(
@@ -119,6 +119,8 @@ class Stage:
         return f"""
 [server]
 listen = "127.0.0.1:0"
+[admin]
+listen = ""
 [server.limits]
 pre_drain = "0s"
 [listing]

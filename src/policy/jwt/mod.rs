@@ -72,6 +72,11 @@ impl Tokens {
         self.keys.keep(stop).await;
     }
 
+    /// Whether keys are known to check tokens with.
+    pub fn is_ready(&self) -> bool {
+        self.keys.generation().is_some()
+    }
+
     /// Whose token this is, if it was made for `audience`. `now_secs` is the time since the Unix epoch.
     ///
     /// # Errors

@@ -57,6 +57,11 @@ impl Gateway {
         Client::new(self.addr)
     }
 
+    /// Whoever looks at the admin side.
+    pub fn admin(&self) -> Client {
+        Client::new(self.app.admin_addr().expect("it has an admin side"))
+    }
+
     /// The texts that as many clients get of `up__p` at once, each with its own name (`client-0`, …)
     /// for the argument `who`.
     pub async fn texts_at_once(&self, clients: usize) -> Vec<String> {
@@ -97,15 +102,15 @@ pub fn api_key(id: &str, key: &str) -> String {
     format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n")
 }
 
-/// A free port; no audit log, unless the test is about one.
+/// A free port; neither audit log nor admin side, unless the test is about one.
 fn with_port(toml: &str) -> String {
     let listen = "listen = \"127.0.0.1:0\"";
     let with_port = match toml.split_once("[server]\n") {
         Some((before, after)) => format!("{before}[server]\n{listen}\n{after}"),
         None => format!("[server]\n{listen}\n{toml}"),
     };
-    match toml.contains("[audit]\n") {
-        true => with_port,
-        false => format!("{with_port}\n[audit]\npath = \"\"\n"),
-    }
+    let has = |table: &str| toml.contains(table);
+    let audit = if has("[audit]\n") { "" } else { "\n[audit]\npath = \"\"\n" };
+    let admin = if has("[admin]\n") { "" } else { "\n[admin]\nlisten = \"\"\n" };
+    format!("{with_port}{audit}{admin}")
 }

@@ -27,10 +27,22 @@ impl Process {
 
     /// The same, with somewhere for its log to go.
     pub async fn serve_with(folder: &Path, stderr: Stdio) -> Self {
+        Self::start(folder, stderr, [("SERVER__LIMITS__PRE_DRAIN", "0s"), ("ADMIN__LISTEN", "")])
+            .await
+    }
+
+    /// The same, with an admin side at this address that can be looked at while it drains.
+    pub async fn serve_admin(folder: &Path, admin: &str) -> Self {
+        let settings = [("SERVER__LIMITS__PRE_DRAIN", "5s"), ("ADMIN__LISTEN", admin)];
+        Self::start(folder, Stdio::null(), settings).await
+    }
+
+    async fn start(folder: &Path, stderr: Stdio, settings: [(&str, &str); 2]) -> Self {
+        let settings = settings.map(|(key, value)| (format!("PROMPTGATE__{key}"), value));
         let mut child = Command::new(BINARY)
             .current_dir(folder)
             .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
-            .env("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "0s")
+            .envs(settings)
             .stdout(Stdio::piped())
             .stderr(stderr)
             .kill_on_drop(true)

@@ -1,0 +1,91 @@
+//! What the operator sees: whether the gateway lives, whether it is ready, and how its upstreams are. Read only.
+
+mod state;
+
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use subtle::ConstantTimeEq;
+
+use crate::config::{self, Config};
+use crate::downstream::{Body, Guard, Peer, Serve};
+pub use state::State;
+
+/// The admin side over HTTP.
+pub struct Admin {
+    guard: Guard,
+    /// SHA-256 of the token; absent: none is needed.
+    token: Option<[u8; 32]>,
+    state: Arc<State>,
+}
+
+impl Admin {
+    pub fn new(admin: &config::Admin, config: &Config, state: Arc<State>) -> Self {
+        let guard = Guard::at(admin.listen.ip(), &config.server.allowed_hosts);
+        Self { guard, token: admin.token, state }
+    }
+
+    /// The answer to a request whose head is this: a status and a document.
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> (StatusCode, Value) {
+        let refused = |status: StatusCode, why: &str| (status, json!({"error": why}));
+        let page: fn(&State) -> (StatusCode, Value) = match path {
+            "/livez" => |_| (StatusCode::OK, json!({"status": "ok"})),
+            "/readyz" => State::readiness,
+            "/api/v1/status" => |state| (StatusCode::OK, state.status()),
+            "/api/v1/upstreams" => |state| (StatusCode::OK, state.upstreams()),
+            "/api/v1/catalog" => |state| (StatusCode::OK, state.catalog()),
+            _ => return refused(StatusCode::NOT_FOUND, PAGES),
+        };
+        // Whoever keeps the process alive has no token, and learns nothing but that.
+        let is_probe = matches!(path, "/livez" | "/readyz");
+        if !is_probe && !self.knows(headers) {
+            return refused(StatusCode::UNAUTHORIZED, "send Authorization: Bearer and admin.token");
+        }
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return refused(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "nothing can be changed here: GET only",
+            );
+        }
+        page(&self.state)
+    }
+
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else {
+            return true;
+        };
+        let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let shown = shown.and_then(|value| value.strip_prefix("Bearer "));
+        shown.is_some_and(|shown| crate::seal::sha256(shown.as_bytes()).ct_eq(token).into())
+    }
+}
+
+const PAGES: &str =
+    "there are /livez, /readyz, /api/v1/status, /api/v1/upstreams and /api/v1/catalog";
+
+impl Serve for Admin {
+    async fn serve(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
+        let is_known = self.guard.check_host(request.uri(), request.headers()).is_ok()
+            && self.guard.check_origin(request.headers()).is_ok();
+        let (status, document) = match is_known {
+            true => self.answer(request.method(), request.uri().path(), request.headers()),
+            false => {
+                let why = "Host or Origin is not one of the admin side's";
+                (StatusCode::FORBIDDEN, json!({"error": why}))
+            }
+        };
+        let mut response = Response::new(Either::Left(Full::from(document.to_string())));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

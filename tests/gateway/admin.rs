@@ -1,0 +1,172 @@
+//! The operator's side: what it shows, to whom, and that it changes nothing.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::audit::Log;
+use crate::support::gateway::api_key;
+use crate::support::provider::{Mood, Provider, SigningKey};
+use crate::support::upstream::HANG;
+use crate::support::{Client, Gateway, Process, Upstream, eventually};
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+async fn look(client: &Client, path: &str) -> (u16, Value) {
+    let reply = client.send("GET", path, &[], b"").await;
+    (reply.status, reply.json())
+}
+
+#[tokio::test]
+async fn upstreams_and_prompts_are_shown_as_they_are() {
+    let modern = Upstream::with_prompts(&["a", "b"]).await;
+    let dead = "[upstreams.dead]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    let toml = ADMIN.to_owned()
+        + &modern.table("up")
+        + dead
+        + "[upstreams.lib]\ntransport = \"library\"\npath = \"examples/support\"\n";
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let (code, shown) = look(&gateway.admin(), "/api/v1/upstreams").await;
+    assert_eq!(code, 200);
+    let rows = shown["upstreams"].as_array().unwrap();
+    let row = |id: &str| rows.iter().find(|row| row["upstream"] == id).unwrap();
+    let up = row("up");
+    let expected = json!({"upstream": "up", "transport": "http", "state": "up", "era": "modern",
+        "revision": "2026-07-28", "listChanged": false, "listed": 2, "prompts": 2, "pages": 1,
+        "ageSecs": up["ageSecs"]});
+    assert_eq!(*up, expected);
+    assert!(up["ageSecs"].as_u64().unwrap() < 60);
+    assert_eq!(row("dead")["state"], "down");
+    assert_eq!(row("dead")["error"]["reason"], "upstream_unavailable");
+    assert_eq!(
+        (&row("lib")["transport"], &row("lib")["revision"]),
+        (&json!("library"), &Value::Null)
+    );
+
+    let (_, catalog) = look(&gateway.admin(), "/api/v1/catalog").await;
+    let prompts = catalog["prompts"].as_array().unwrap();
+    let a = prompts.iter().find(|prompt| prompt["name"] == "up__a").unwrap();
+    assert_eq!((&a["upstream"], &a["rawName"]), (&json!("up"), &json!("a")));
+    assert!(a["digest"].as_str().unwrap().starts_with("sha256:"));
+    assert_eq!(catalog["leftOut"], json!([]));
+
+    let (_, status) = look(&gateway.admin(), "/api/v1/status").await;
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert!(status["configDigest"].as_str().unwrap().starts_with("sha256:"));
+    assert_eq!((&status["audit"], &status["ready"]), (&json!("off"), &json!(true)));
+}
+
+#[tokio::test]
+async fn a1_k7_the_admin_side_wants_its_token_and_changes_nothing() {
+    let toml = format!("{ADMIN}token = {{ value = \"t0ken\" }}\n{}", api_key("ci", "pg_good"));
+    let gateway = Gateway::start(&toml).await;
+    let plain = gateway.admin();
+    let key = plain.clone().with("Authorization", "Bearer pg_good");
+    let good = plain.clone().with("Authorization", "Bearer t0ken");
+    for path in ["/livez", "/readyz"] {
+        assert_ne!(look(&plain, path).await.0, 401, "{path} is for whoever keeps it alive");
+    }
+    for path in ["/api/v1/status", "/api/v1/upstreams", "/api/v1/catalog"] {
+        for client in [&plain, &key] {
+            let reply = client.send("GET", path, &[], b"").await;
+            assert_eq!((reply.status, reply.header("www-authenticate")), (401, Some("Bearer")));
+        }
+        assert_eq!(look(&good, path).await.0, 200);
+        for method in ["POST", "PUT", "DELETE", "PATCH"] {
+            assert_eq!(good.send(method, path, &[], b"{}").await.status, 405, "{method} {path}");
+        }
+        for spoofed in [("Host", "evil.example"), ("Origin", "https://evil.example")] {
+            assert_eq!(good.send("GET", path, &[spoofed], b"").await.status, 403, "{spoofed:?}");
+        }
+    }
+    assert_eq!(look(&good, "/mcp").await.0, 404, "prompts are served elsewhere");
+}
+
+#[tokio::test]
+async fn it_is_ready_once_every_upstream_was_heard_of_or_had_its_time() {
+    let silent = Upstream::start(|_| HANG).await;
+    let toml = format!("{ADMIN}[listing]\ndeadline = \"1s\"\n{}", silent.patient_table("up"));
+    let gateway = Gateway::start(&toml).await;
+    assert_eq!(look(&gateway.admin(), "/livez").await, (200, json!({"status": "ok"})));
+    let (code, why) = look(&gateway.admin(), "/readyz").await;
+    assert_eq!((code, &why["ready"]), (503, &json!(false)));
+    assert!(why["why"][0].as_str().unwrap().starts_with("starting"), "{why}");
+    // From then on lists fail, which is no state to send anybody to either.
+    let why = eventually(async || {
+        let (_, why) = look(&gateway.admin(), "/readyz").await;
+        (!why["why"][0].as_str()?.starts_with("starting")).then_some(why)
+    })
+    .await;
+    assert!(why["why"][0].as_str().unwrap().starts_with("upstream_unavailable"), "{why}");
+}
+
+#[tokio::test]
+async fn a5_without_the_keys_of_its_tokens_it_is_not_ready() {
+    let key = SigningKey::ec("e");
+    let provider = Provider::start(&[&key]).await;
+    provider.set(Mood::Status(500));
+    let toml = format!("{ADMIN}{}cooldown = \"10ms\"\n", provider.table());
+    let gateway = Gateway::start(&toml).await;
+    let (code, why) = look(&gateway.admin(), "/readyz").await;
+    assert_eq!(code, 503);
+    assert!(why.to_string().contains("auth_unavailable"), "{why}");
+    provider.set(Mood::Well);
+    eventually(async || (look(&gateway.admin(), "/readyz").await.0 == 200).then_some(())).await;
+}
+
+#[tokio::test]
+async fn d2_while_nothing_can_be_recorded_it_lives_and_is_not_ready() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let toml = log.table()
+        + "segment_size = \"16KiB\"\nmax_size = \"64KiB\"\n"
+        + ADMIN
+        + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    assert_eq!(look(&gateway.admin(), "/readyz").await.0, 200);
+    let get = async || gateway.client().modern("prompts/get", json!({"name": "up__p"})).await;
+    while get().await.status == 200 {}
+    assert_eq!(look(&gateway.admin(), "/livez").await.0, 200);
+    let (code, why) = look(&gateway.admin(), "/readyz").await;
+    assert_eq!(code, 503);
+    assert!(why["why"][0].as_str().unwrap().starts_with("audit_unavailable"), "{why}");
+    assert_eq!(look(&gateway.admin(), "/api/v1/status").await.1["audit"], "failing");
+    fs::remove_file(log.path().join("audit-00000001.jsonl")).unwrap();
+    eventually(async || (look(&gateway.admin(), "/readyz").await.0 == 200).then_some(())).await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn while_it_drains_it_is_shown_and_not_ready_and_a_person_sees_a_table() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let port = {
+        // Free a moment ago: the binary is told it, since nobody prints it.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap()
+    };
+    let toml = format!("[server.limits]\ngrace = \"20s\"\n{}", upstream.table("up"));
+    fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let process = Process::serve_admin(folder.path(), &port.to_string()).await;
+    let admin = Client::new(port);
+    eventually(async || (look(&admin, "/readyz").await.0 == 200).then_some(())).await;
+    let url = format!("http://{port}");
+    let folder_path = folder.path().to_owned();
+    let status = tokio::task::spawn_blocking(move || {
+        crate::support::process::run(&folder_path, &["status", "--url", &url])
+    });
+    let said = String::from_utf8(status.await.unwrap().stdout).unwrap();
+    assert!(said.contains("ready") && said.contains("up        http"), "{said}");
+    // A stream that is open keeps it draining for a moment.
+    let listen = process.client().listen().await;
+    process.signal(rustix::process::Signal::TERM);
+    let (code, why) = eventually(async || {
+        let (code, why) = look(&admin, "/readyz").await;
+        (code == 503).then_some((code, why))
+    })
+    .await;
+    assert!(why["why"][0].as_str().unwrap().starts_with("draining"), "{code} {why}");
+    drop(listen);
+}
