@@ -98,6 +98,7 @@ impl Audit {
             sync_every: (config.durability == Durability::Interval).then_some(config.sync),
             unsynced_limit: buffer,
             down: None,
+            rotates: false,
             synced_at: Duration::ZERO,
             is_nearly_full: false,
         };

@@ -22,6 +22,8 @@ pub(super) struct Scribe {
     /// Bytes that may be written and not synced.
     pub unsynced_limit: usize,
     pub down: Option<Down>,
+    /// Somebody wants another segment.
+    pub rotates: bool,
     pub synced_at: Duration,
     pub is_nearly_full: bool,
 }
@@ -60,13 +62,14 @@ impl Scribe {
                 let ended = self.log.end_sync(result, now);
                 self.judge(ended, now);
             }
-            let (closing, rotate) = (work.closing, work.rotate);
+            let closing = work.closing;
+            self.rotates |= work.rotate;
             self.write(Work { synced: None, ..work }, now);
             if now.up.saturating_sub(ticked) >= TICK {
                 ticked = now.up;
                 self.tick(now);
             }
-            self.keep_house(now, rotate, &jobs);
+            self.keep_house(now, &jobs);
             if closing {
                 break;
             }
@@ -76,6 +79,9 @@ impl Scribe {
     }
 
     fn patience(&self) -> Duration {
+        if self.down.is_some() {
+            return TICK;
+        }
         let sync = self.sync_every.unwrap_or(TICK);
         let until = self.log.checkpoint_due().saturating_sub((self.clock)().up);
         sync.min(TICK).min(until).max(Duration::from_millis(1))
@@ -128,31 +134,25 @@ impl Scribe {
     }
 
     /// Looks after what nobody waits for.
-    fn keep_house(&mut self, now: Stamp, rotate: bool, jobs: &SyncSender<Syncing>) {
+    fn keep_house(&mut self, now: Stamp, jobs: &SyncSender<Syncing>) {
         if self.down.is_some() {
             return;
         }
         self.watch_fill(now);
-        let kept = self.try_keep_house(now, rotate, jobs);
+        let kept = self.try_keep_house(now, jobs);
         self.judge(kept, now);
     }
 
-    fn try_keep_house(
-        &mut self,
-        now: Stamp,
-        rotate: bool,
-        jobs: &SyncSender<Syncing>,
-    ) -> io::Result<()> {
+    fn try_keep_house(&mut self, now: Stamp, jobs: &SyncSender<Syncing>) -> io::Result<()> {
         if self.log.wants_checkpoint(now) {
             let signed = self.log.sign(now)?;
             self.announce(&signed);
         }
-        if (rotate || self.log.wants_rotation(now)) && !self.log.is_syncing() {
+        if (self.rotates || self.log.wants_rotation(now)) && !self.log.is_syncing() {
+            self.rotates = false;
             let signed = self.log.rotate(now)?;
             self.announce(&signed);
             self.remove_surplus(now)?;
-        } else if rotate {
-            self.queue.rotate();
         }
         let is_due = |every| {
             let is_time = now.up.saturating_sub(self.synced_at) >= every;

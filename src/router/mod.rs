@@ -7,6 +7,7 @@ mod parked;
 pub mod refresh;
 pub mod reply;
 pub mod settle;
+mod status;
 pub mod view;
 pub mod views;
 
@@ -24,20 +25,18 @@ use crate::domain::call::{Call, Request};
 use crate::domain::caller::Caller;
 use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
-use crate::domain::fault::{Fault, RequestFault, UpstreamFaultKind};
+use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::name::Naming;
 use crate::domain::question::Asks;
-use crate::domain::revision::Revision;
 use crate::domain::rights::Rights;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
 use crate::upstream::asides::{Aside, Ears, PageDone};
-use crate::upstream::driver::Link;
 use crate::upstream::exchange::Step;
 use crate::upstream::peer::{Outgoing, Wanted};
 use bridge::Bridge;
-use catalog::{Catalog, Content, Incomplete, Owner, Walk};
+use catalog::{Catalog, Content, Incomplete, Owner};
 use line::{Line, News};
 use parked::Parked;
 use refresh::{Announce, Refresh};
@@ -45,6 +44,8 @@ use reply::{ListReply, Origin, Reply};
 use settle::Settle;
 use view::View;
 use views::{Changes, Views};
+
+pub use status::{UpstreamStatus, UpstreamSummary};
 
 /// SHA-256 of a visible list: equal digests are equal lists.
 pub type Digest = [u8; 32];
@@ -64,35 +65,6 @@ pub struct Router {
     listing: Listing,
     limits: Limits,
     parked: Parked,
-}
-
-/// One upstream, for a person to read.
-#[derive(Clone, Debug)]
-pub struct UpstreamSummary {
-    pub id: String,
-    /// How many of its prompts are listed.
-    pub prompts: usize,
-    /// Why its list is old or missing.
-    pub failure: Option<UpstreamFaultKind>,
-}
-
-/// How one upstream is.
-#[derive(Clone, Debug)]
-pub struct UpstreamStatus {
-    pub id: String,
-    pub transport: &'static str,
-    /// `connecting`, `up` or `down`.
-    pub state: &'static str,
-    /// What is spoken with it, once that is agreed.
-    pub revision: Option<Revision>,
-    /// Whether it says when its list changes.
-    pub notifies: bool,
-    /// How many of its prompts are listed.
-    pub listed: usize,
-    /// The last good walk of its list.
-    pub walk: Option<Walk>,
-    /// Why it cannot be called, or its list is old or missing.
-    pub failure: Option<UpstreamFaultKind>,
 }
 
 /// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
@@ -236,53 +208,6 @@ impl Router {
                 return catalog;
             }
         }
-    }
-
-    /// What each upstream contributes to the newest snapshot.
-    pub fn summary(&self) -> Vec<UpstreamSummary> {
-        let catalog = self.catalog();
-        let summary = |(index, upstream): (usize, &Arc<Upstream>)| {
-            let id = upstream.config().id.to_string();
-            let failure = catalog.incomplete.iter().find(|part| part.upstream == id);
-            UpstreamSummary {
-                prompts: catalog.content.count(index),
-                failure: failure.map(|part| part.kind.clone()),
-                id,
-            }
-        };
-        self.upstreams.iter().enumerate().map(summary).collect()
-    }
-
-    /// How each upstream is.
-    pub fn status(&self) -> Vec<UpstreamStatus> {
-        let catalog = self.catalog();
-        let status = |(index, upstream): (usize, &Arc<Upstream>)| {
-            let (config, link) = (upstream.config(), upstream.link());
-            let missing =
-                catalog.incomplete.iter().find(|part| part.upstream == config.id.as_str());
-            let failure = missing.map(|part| part.kind.clone());
-            let (state, peer, down) = match link {
-                Link::Connecting => ("connecting", None, None),
-                Link::Up(peer) => ("up", Some(peer), None),
-                Link::Down(kind) => ("down", None, Some(kind)),
-            };
-            UpstreamStatus {
-                id: config.id.to_string(),
-                transport: config.transport.name(),
-                state,
-                revision: peer.as_ref().and_then(|peer| peer.describe().0),
-                notifies: peer.is_some_and(|peer| peer.notifies()),
-                listed: catalog.content.count(index),
-                walk: catalog.walks.get(index).copied().flatten(),
-                failure: down.or(failure),
-            }
-        };
-        self.upstreams.iter().enumerate().map(status).collect()
-    }
-
-    /// The id of the upstream at that index.
-    pub fn upstream_name(&self, index: usize) -> &str {
-        self.upstreams[index].config().id.as_str()
     }
 
     async fn list(

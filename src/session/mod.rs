@@ -14,6 +14,7 @@ mod running;
 mod streams;
 mod teller;
 mod token;
+mod turn;
 mod visits;
 
 use std::net::IpAddr;
@@ -37,7 +38,7 @@ use crate::domain::revision::{Era, Revision};
 use crate::policy::{Credentials, Gate};
 use crate::router::Router;
 use crate::seal::Sealer;
-use connection::{Connection, ConnectionKind};
+use connection::ConnectionKind;
 use dialect::{Dialect, Identity, result_message};
 use ended::Ended;
 use headers::Headers;
@@ -47,6 +48,8 @@ use running::{Running, RunningCall};
 use streams::Streams;
 use token::{Nonce, Token};
 use visits::Visits;
+
+pub use turn::{CallPlace, Ending, Envelope, Pending, Refusal, Slot, Turn, Via};
 
 /// Speaks with clients of all revisions.
 pub struct Sessions {
@@ -67,94 +70,6 @@ pub struct Sessions {
     drain: CancellationToken,
     /// Ends what still runs then.
     stop: CancellationToken,
-}
-
-/// What a message asks of the transport.
-pub enum Turn {
-    /// Nothing comes back but the acceptance.
-    Accepted,
-    /// The answer is there already.
-    Answer {
-        message: String,
-        /// The id of the session that this answer opens.
-        session: Option<String>,
-    },
-    /// The answer to the handshake of a connection; the notices that follow on it, if this was the
-    /// first one.
-    Opened { message: String, notices: Option<Notices> },
-    /// A call that is to be performed.
-    Pending(Pending),
-    /// A subscription that was opened.
-    Listen(Notices),
-    /// Several messages that are answered together (2025-03-26 only).
-    Batch(Vec<Result<Turn, Refusal>>),
-}
-
-/// A call, and how its answer is written.
-pub struct Pending {
-    pub id: Id,
-    pub dialect: Dialect,
-    call: Call,
-    /// The session or connection that it belongs to, where there is one.
-    nonce: Option<Nonce>,
-    running: Option<RunningCall>,
-    /// What the client calls its progress.
-    progress_token: Option<Id>,
-    /// Cancelled when nothing more can come from the client, answers to questions among it.
-    gone: CancellationToken,
-}
-
-/// Where a message comes from.
-pub struct Envelope<'a> {
-    pub via: Via<'a>,
-    pub caller: &'a Caller,
-    pub endpoint: &'a str,
-    /// Where it comes from, where that is an address.
-    pub address: Option<IpAddr>,
-    /// Time since the Unix epoch.
-    pub now_secs: u64,
-    /// How the client is written to as long as no more is known than the head of its request.
-    pub guess: Dialect,
-    /// Whether the client takes a stream of messages before its answer.
-    pub streams: bool,
-}
-
-/// How a message came.
-#[derive(Clone, Copy)]
-pub enum Via<'a> {
-    Http(&'a Headers<'a>),
-    Connection(&'a Connection),
-}
-
-/// A message that is refused.
-#[derive(Debug)]
-pub struct Refusal {
-    pub fault: Fault,
-    /// The request, where it could be read.
-    pub id: Option<Id>,
-    pub dialect: Dialect,
-}
-
-/// What a call holds as long as it runs: its places among all that run.
-#[derive(Clone)]
-pub struct Slot {
-    pub call: Arc<dyn CallPlace>,
-    /// Of the message that asked for it.
-    pub room: Arc<dyn Send + Sync>,
-}
-
-/// A place among the calls that run.
-pub trait CallPlace: Send + Sync {
-    /// A user is going to think: the place goes to others. Not if too many think already.
-    fn think(&self) -> bool;
-}
-
-/// How a call ended.
-pub enum Ending {
-    Result(String),
-    Fault(Fault),
-    /// The client asked for no answer any more.
-    Cancelled,
 }
 
 impl Sessions {

@@ -1,13 +1,12 @@
 //! Streamable HTTP towards an upstream: one POST, one answer, as JSON or as the event of a stream.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -17,10 +16,10 @@ use tokio_util::task::TaskTracker;
 use super::answer;
 use super::asides::{Heard, Mailbox};
 use super::egress::Egress;
+use super::events::{Events, next_piece};
 use super::oauth::Tokens;
 use crate::config;
 use crate::domain::document::Document;
-use crate::domain::events;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
@@ -60,10 +59,6 @@ pub const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// Redirects followed, within the same origin only: enough for a server that adds a slash.
 const REDIRECTS: usize = 2;
-
-/// A stream may carry this many times the largest message between two messages: comments that keep
-/// it alive are fine, endless ones are not.
-const STREAM_FACTOR: usize = 4;
 
 impl Endpoint {
     /// # Errors
@@ -335,60 +330,6 @@ impl Endpoint {
     }
 }
 
-/// The events of a stream, within bounds.
-pub struct Events {
-    body: Incoming,
-    decoder: events::Decoder,
-    events: VecDeque<events::Event>,
-    /// The rest of a batch.
-    messages: VecDeque<Document>,
-    budget: usize,
-    limit: usize,
-}
-
-impl Events {
-    fn new(body: Incoming, limit: usize) -> Self {
-        let decoder = events::Decoder::new(limit);
-        let budget = limit.saturating_mul(STREAM_FACTOR);
-        let (events, messages) = (VecDeque::new(), VecDeque::new());
-        Self { body, decoder, events, messages, budget, limit }
-    }
-
-    /// The next message; nothing at the end of the stream.
-    pub async fn next(&mut self) -> Result<Option<Document>, Kind> {
-        loop {
-            if let Some(message) = self.messages.pop_front() {
-                return Ok(Some(message));
-            }
-            match self.next_event().await? {
-                None => return Ok(None),
-                Some(event) if event.name == "message" => {
-                    self.messages.extend(answer::messages(event.data)?);
-                }
-                Some(_) => {}
-            }
-        }
-    }
-
-    /// The next event of any name; nothing at the end of the stream.
-    pub async fn next_event(&mut self) -> Result<Option<events::Event>, Kind> {
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                self.budget = self.limit.saturating_mul(STREAM_FACTOR);
-                return Ok(Some(event));
-            }
-            let Some(piece) = next_piece(&mut self.body).await? else {
-                return Ok(None);
-            };
-            let too_large = Kind::TooLarge { limit: self.limit };
-            self.budget = self.budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
-            let mut events = Vec::new();
-            self.decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
-            self.events.extend(events);
-        }
-    }
-}
-
 fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -400,15 +341,6 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
         }
         _ => Kind::Status { status: status.as_u16() },
     }
-}
-
-async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
-    while let Some(frame) = body.frame().await {
-        if let Ok(piece) = frame.map_err(|_| Kind::Reset)?.into_data() {
-            return Ok(Some(piece));
-        }
-    }
-    Ok(None)
 }
 
 /// The media type without parameters, if it is one of the two that MCP uses.

@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod connect;
 pub mod driver;
 pub mod egress;
+pub mod events;
 pub mod exchange;
 pub mod handshake;
 pub mod http;

@@ -10,7 +10,8 @@ use tracing::debug;
 
 use super::answer;
 use super::asides::{Ears, Mailbox};
-use super::http::{Endpoint, Events};
+use super::events::Events;
+use super::http::Endpoint;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::jsonrpc::Id;

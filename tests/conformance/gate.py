@@ -31,6 +31,8 @@ def gateway_toml(url, revision):
 listen = "127.0.0.1:0"
 [admin]
 listen = ""
+[audit]
+path = "audit-{revision}"
 [server.limits]
 pre_drain = "0s"
 [upstreams.fixture]

@@ -109,7 +109,9 @@ class Stage:
     def asking_toml(self, fixture):
         upstream = '[upstreams.{}]\ntransport = "http"\nurl = "http://{}/mcp"\nrevision = "{}"\n'
         upstreams = upstream.format("modern", fixture, "auto") + upstream.format("legacy", fixture, "2025-11-25")
-        return f'[server]\nlisten = "127.0.0.1:0"\n[admin]\nlisten = ""\n[server.limits]\npre_drain = "0s"\n{upstreams}'
+        server = '[server]\nlisten = "127.0.0.1:0"\n[server.limits]\npre_drain = "0s"\n'
+        # The other gateway writes into the same folder.
+        return f'{server}[admin]\nlisten = ""\n[audit]\npath = "audit-asking"\n{upstreams}'
 
     def gateway_toml(self, at, sse):
         remote = "".join(

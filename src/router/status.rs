@@ -1,0 +1,88 @@
+//! How the upstreams are, for whoever looks after them.
+
+use std::sync::Arc;
+
+use super::Router;
+use super::catalog::Walk;
+use crate::domain::fault::UpstreamFaultKind;
+use crate::domain::revision::Revision;
+use crate::upstream::Upstream;
+use crate::upstream::driver::Link;
+
+/// One upstream, for a person to read.
+#[derive(Clone, Debug)]
+pub struct UpstreamSummary {
+    pub id: String,
+    /// How many of its prompts are listed.
+    pub prompts: usize,
+    /// Why its list is old or missing.
+    pub failure: Option<UpstreamFaultKind>,
+}
+
+/// How one upstream is.
+#[derive(Clone, Debug)]
+pub struct UpstreamStatus {
+    pub id: String,
+    pub transport: &'static str,
+    /// `connecting`, `up` or `down`.
+    pub state: &'static str,
+    /// What is spoken with it, once that is agreed.
+    pub revision: Option<Revision>,
+    /// Whether it says when its list changes.
+    pub notifies: bool,
+    /// How many of its prompts are listed.
+    pub listed: usize,
+    /// The last good walk of its list.
+    pub walk: Option<Walk>,
+    /// Why it cannot be called, or its list is old or missing.
+    pub failure: Option<UpstreamFaultKind>,
+}
+
+impl Router {
+    /// What each upstream contributes to the newest snapshot.
+    pub fn summary(&self) -> Vec<UpstreamSummary> {
+        let catalog = self.catalog();
+        let summary = |(index, upstream): (usize, &Arc<Upstream>)| {
+            let id = upstream.config().id.to_string();
+            let failure = catalog.incomplete.iter().find(|part| part.upstream == id);
+            UpstreamSummary {
+                prompts: catalog.content.count(index),
+                failure: failure.map(|part| part.kind.clone()),
+                id,
+            }
+        };
+        self.upstreams.iter().enumerate().map(summary).collect()
+    }
+
+    /// How each upstream is.
+    pub fn status(&self) -> Vec<UpstreamStatus> {
+        let catalog = self.catalog();
+        let status = |(index, upstream): (usize, &Arc<Upstream>)| {
+            let (config, link) = (upstream.config(), upstream.link());
+            let missing =
+                catalog.incomplete.iter().find(|part| part.upstream == config.id.as_str());
+            let failure = missing.map(|part| part.kind.clone());
+            let (state, peer, down) = match link {
+                Link::Connecting => ("connecting", None, None),
+                Link::Up(peer) => ("up", Some(peer), None),
+                Link::Down(kind) => ("down", None, Some(kind)),
+            };
+            UpstreamStatus {
+                id: config.id.to_string(),
+                transport: config.transport.name(),
+                state,
+                revision: peer.as_ref().and_then(|peer| peer.describe().0),
+                notifies: peer.is_some_and(|peer| peer.notifies()),
+                listed: catalog.content.count(index),
+                walk: catalog.walks.get(index).copied().flatten(),
+                failure: down.or(failure),
+            }
+        };
+        self.upstreams.iter().enumerate().map(status).collect()
+    }
+
+    /// The id of the upstream at that index.
+    pub fn upstream_name(&self, index: usize) -> &str {
+        self.upstreams[index].config().id.as_str()
+    }
+}

@@ -1,0 +1,105 @@
+//! What goes in and out of the session layer: a message with all that came with it, and what is to be done about it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::dialect::Dialect;
+use super::headers::Headers;
+use super::notices::Notices;
+use super::running::RunningCall;
+use super::token::Nonce;
+use crate::domain::call::Call;
+use crate::domain::caller::Caller;
+use crate::domain::fault::Fault;
+use crate::domain::jsonrpc::Id;
+
+/// What a message asks of the transport.
+pub enum Turn {
+    /// Nothing comes back but the acceptance.
+    Accepted,
+    /// The answer is there already.
+    Answer {
+        message: String,
+        /// The id of the session that this answer opens.
+        session: Option<String>,
+    },
+    /// The answer to the handshake of a connection; the notices that follow on it, if this was the
+    /// first one.
+    Opened { message: String, notices: Option<Notices> },
+    /// A call that is to be performed.
+    Pending(Pending),
+    /// A subscription that was opened.
+    Listen(Notices),
+    /// Several messages that are answered together (2025-03-26 only).
+    Batch(Vec<Result<Turn, Refusal>>),
+}
+
+/// A call, and how its answer is written.
+pub struct Pending {
+    pub id: Id,
+    pub dialect: Dialect,
+    pub(super) call: Call,
+    /// The session or connection that it belongs to, where there is one.
+    pub(super) nonce: Option<Nonce>,
+    pub(super) running: Option<RunningCall>,
+    /// What the client calls its progress.
+    pub(super) progress_token: Option<Id>,
+    /// Cancelled when nothing more can come from the client, answers to questions among it.
+    pub(super) gone: CancellationToken,
+}
+
+/// Where a message comes from.
+pub struct Envelope<'a> {
+    pub via: Via<'a>,
+    pub caller: &'a Caller,
+    pub endpoint: &'a str,
+    /// Where it comes from, where that is an address.
+    pub address: Option<IpAddr>,
+    /// Time since the Unix epoch.
+    pub now_secs: u64,
+    /// How the client is written to as long as no more is known than the head of its request.
+    pub guess: Dialect,
+    /// Whether the client takes a stream of messages before its answer.
+    pub streams: bool,
+}
+
+/// How a message came.
+#[derive(Clone, Copy)]
+pub enum Via<'a> {
+    Http(&'a Headers<'a>),
+    Connection(&'a Connection),
+}
+
+/// A message that is refused.
+#[derive(Debug)]
+pub struct Refusal {
+    pub fault: Fault,
+    /// The request, where it could be read.
+    pub id: Option<Id>,
+    pub dialect: Dialect,
+}
+
+/// What a call holds as long as it runs: its places among all that run.
+#[derive(Clone)]
+pub struct Slot {
+    pub call: Arc<dyn CallPlace>,
+    /// Of the message that asked for it.
+    pub room: Arc<dyn Send + Sync>,
+}
+
+/// A place among the calls that run.
+pub trait CallPlace: Send + Sync {
+    /// A user is going to think: the place goes to others. Not if too many think already.
+    fn think(&self) -> bool;
+}
+
+/// How a call ended.
+pub enum Ending {
+    Result(String),
+    Fault(Fault),
+    /// The client asked for no answer any more.
+    Cancelled,
+}

@@ -1,0 +1,80 @@
+//! The body of an upstream's answer as it arrives: pieces, and the events that they make up.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::answer;
+use crate::domain::document::Document;
+use crate::domain::events;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+
+/// A stream may carry this many times the largest message between two messages: comments that keep
+/// it alive are fine, endless ones are not.
+const STREAM_FACTOR: usize = 4;
+
+/// The events of a stream, within bounds.
+pub struct Events {
+    body: Incoming,
+    decoder: events::Decoder,
+    events: VecDeque<events::Event>,
+    /// The rest of a batch.
+    messages: VecDeque<Document>,
+    budget: usize,
+    limit: usize,
+}
+
+impl Events {
+    pub(super) fn new(body: Incoming, limit: usize) -> Self {
+        let decoder = events::Decoder::new(limit);
+        let budget = limit.saturating_mul(STREAM_FACTOR);
+        let (events, messages) = (VecDeque::new(), VecDeque::new());
+        Self { body, decoder, events, messages, budget, limit }
+    }
+
+    /// The next message; nothing at the end of the stream.
+    pub async fn next(&mut self) -> Result<Option<Document>, Kind> {
+        loop {
+            if let Some(message) = self.messages.pop_front() {
+                return Ok(Some(message));
+            }
+            match self.next_event().await? {
+                None => return Ok(None),
+                Some(event) if event.name == "message" => {
+                    self.messages.extend(answer::messages(event.data)?);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The next event of any name; nothing at the end of the stream.
+    pub async fn next_event(&mut self) -> Result<Option<events::Event>, Kind> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                self.budget = self.limit.saturating_mul(STREAM_FACTOR);
+                return Ok(Some(event));
+            }
+            let Some(piece) = next_piece(&mut self.body).await? else {
+                return Ok(None);
+            };
+            let too_large = Kind::TooLarge { limit: self.limit };
+            self.budget = self.budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
+            let mut events = Vec::new();
+            self.decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
+            self.events.extend(events);
+        }
+    }
+}
+
+/// The next bytes; nothing at the end.
+pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(piece) = frame.map_err(|_| Kind::Reset)?.into_data() {
+            return Ok(Some(piece));
+        }
+    }
+    Ok(None)
+}
