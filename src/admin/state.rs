@@ -102,7 +102,9 @@ impl State {
 }
 
 fn upstream(status: UpstreamStatus) -> Value {
-    let UpstreamStatus { id, transport, state, revision, notifies, listed, walk, failure } = status;
+    let UpstreamStatus { id, transport, state, revision, notifies, listed, .. } = status;
+    let (walk, failure, (in_flight, waiting)) = (status.walk, status.failure, status.load);
+    let wait = status.left_alone_until.map(|until| until.saturating_duration_since(Instant::now()));
     let mut row = json!({
         "upstream": id,
         "transport": transport,
@@ -111,7 +113,13 @@ fn upstream(status: UpstreamStatus) -> Value {
         "revision": revision.map(|revision| revision.as_str()),
         "listChanged": notifies,
         "listed": listed,
+        "inFlight": in_flight,
+        "waiting": waiting,
+        "breaker": if wait.is_some() { "open" } else { "closed" },
     });
+    if let Some(wait) = wait {
+        row["nextTryMs"] = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into();
+    }
     if let Some(walk) = walk {
         row["prompts"] = walk.prompts.into();
         row["pages"] = walk.pages.into();

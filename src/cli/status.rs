@@ -87,7 +87,7 @@ fn text(status: &Value, upstreams: &Value) -> String {
         out.push_str(&format!("  {}\n", word(why)));
     }
     let names =
-        ["upstream", "transport", "state", "era", "revision", "listChanged", "listed", "ageSecs"];
+        ["upstream", "transport", "state", "revision", "listed", "ageSecs", "inFlight", "breaker"];
     let rows = upstreams["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     out.push('\n');
     out.push_str(&columns(&names, rows));

@@ -102,6 +102,10 @@ pub struct Settings {
     pub max_age: Duration,
     /// Calls at once.
     pub in_flight: usize,
+    /// Calls that may wait for a place, and how long.
+    pub queue: usize,
+    pub queue_wait: Duration,
+    pub breaker: Breaker,
     pub validate_arguments: bool,
     /// What it may ask the caller during a get.
     pub questions: Asks,
@@ -111,6 +115,16 @@ pub struct Settings {
     pub share_asking: bool,
     /// Whether the message of an elicitation is led by the upstream's id.
     pub label_questions: bool,
+}
+
+/// When an upstream is left alone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Breaker {
+    /// Failures in a row.
+    pub failures: usize,
+    /// How long at first, doubled each time it fails again, and at most.
+    pub open_min: Duration,
+    pub open_max: Duration,
 }
 
 pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
@@ -354,14 +368,31 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         poll: section.duration("poll", base.poll, Duration::ZERO),
         max_age: section.duration("max_age", base.max_age, millis),
         in_flight: section.count("in_flight", base.in_flight, 1..=100_000),
+        queue: section.count("queue", base.queue, 0..=1_000_000),
+        queue_wait: section.duration("queue_wait", base.queue_wait, Duration::ZERO),
+        breaker: breaker(section.section("breaker"), base.breaker),
         validate_arguments: section.flag("validate_arguments", base.validate_arguments),
         questions: base.questions,
         questions_by_default: base.questions_by_default,
         share_asking: section.flag("share_asking", base.share_asking),
         label_questions: section.flag("label_questions", base.label_questions),
     };
-    section.not_yet(&["queue", "queue_wait", "breaker", "content", "on_changed_definition"]);
+    section.not_yet(&["content", "on_changed_definition"]);
     settings
+}
+
+fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
+    let millis = Duration::from_millis(1);
+    let breaker = Breaker {
+        failures: section.count("failures", base.failures, 1..=1_000_000),
+        open_min: section.duration("open_min", base.open_min, millis),
+        open_max: section.duration("open_max", base.open_max, millis),
+    };
+    if breaker.open_max < breaker.open_min {
+        section.mistake("open_max", "must not be shorter than open_min");
+    }
+    section.finish();
+    breaker
 }
 
 /// `questions = ["elicitation", …]`; absent where the key is.
@@ -394,6 +425,13 @@ impl Default for Settings {
             poll: Duration::from_secs(60),
             max_age: Duration::from_secs(300),
             in_flight: 64,
+            queue: 256,
+            queue_wait: Duration::from_secs(1),
+            breaker: Breaker {
+                failures: 5,
+                open_min: Duration::from_secs(1),
+                open_max: Duration::from_secs(60),
+            },
             validate_arguments: true,
             questions: Asks::NONE,
             questions_by_default: true,

@@ -196,6 +196,8 @@ pub enum UpstreamFaultKind {
         /// From `Retry-After`, if it was given in seconds.
         retry_after_secs: Option<u64>,
     },
+    #[error("too many calls at once: no place within its queue_wait")]
+    Busy,
     #[error("refuses access (HTTP {status})")]
     AuthFailed { status: u16 },
     #[error("no access token: {0}")]
@@ -242,6 +244,7 @@ impl UpstreamFaultKind {
             Self::Unavailable(_) | Self::SessionLost => "upstream_unavailable",
             Self::Reset => "upstream_reset",
             Self::Timeout => "upstream_timeout",
+            Self::Busy => "upstream_busy",
             Self::RateLimited { .. } => "upstream_rate_limited",
             Self::AuthFailed { .. } | Self::NoToken(_) => "upstream_auth_failed",
             Self::Status { .. } => "upstream_http_error",

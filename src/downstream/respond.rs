@@ -116,7 +116,8 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
             | TransportFault::TooManyStreams
             | TransportFault::AuditUnavailable
             | TransportFault::AuthUnavailable,
-        ) => {
+        )
+        | Fault::Upstream(UpstreamFault { kind: Kind::Busy, .. }) => {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(OVERLOADED_RETRY_SECS));
         }
         _ => {}
@@ -176,6 +177,8 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             | R::CapabilityMissing { .. }
             | R::UnsupportedVersion { .. } => StatusCode::BAD_REQUEST,
         },
+        // It was not asked.
+        Fault::Upstream(UpstreamFault { kind: Kind::Busy, .. }) => StatusCode::SERVICE_UNAVAILABLE,
         Fault::Upstream(_) => StatusCode::OK,
         Fault::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }

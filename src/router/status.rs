@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::Router;
 use super::catalog::Walk;
 use crate::domain::fault::UpstreamFaultKind;
@@ -34,6 +36,10 @@ pub struct UpstreamStatus {
     pub listed: usize,
     /// The last good walk of its list.
     pub walk: Option<Walk>,
+    /// When it is tried again, if it is being left alone after a row of failed calls.
+    pub left_alone_until: Option<Instant>,
+    /// Calls that run, and calls that wait for one to end.
+    pub load: (usize, usize),
     /// Why it cannot be called, or its list is old or missing.
     pub failure: Option<UpstreamFaultKind>,
 }
@@ -75,6 +81,8 @@ impl Router {
                 notifies: peer.is_some_and(|peer| peer.notifies()),
                 listed: catalog.content.count(index),
                 walk: catalog.walks.get(index).copied().flatten(),
+                left_alone_until: upstream.left_alone_until(),
+                load: upstream.load(),
                 failure: down.or(failure),
             }
         };

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::backoff::{Backoff, jittered};
+use super::breaker::Breaker;
 use super::connect::{Connector, Wake};
 use super::peer::Peer;
 use super::walk::Listed;
@@ -45,6 +46,7 @@ pub enum Link {
 }
 
 pub(super) struct Driver {
+    pub breaker: Arc<Breaker>,
     pub index: usize,
     pub upstream: Arc<Upstream>,
     /// Or why the upstream can never be reached as it is configured.
@@ -124,6 +126,8 @@ impl Driver {
         let (revision, transport) = peer.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
         let old = self.link.send_replace(Link::Up(peer));
+        // What failed, failed on another connection.
+        self.breaker.close();
         // Whoever called for a new connection has it now.
         let _ = timeout(Duration::ZERO, self.wake.lost.notified()).await;
         if let Link::Up(old) = old

@@ -4,10 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::asides::Aside;
+use super::breaker::Leave;
+use super::slots::Slots;
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 
@@ -23,13 +25,15 @@ pub struct Exchange {
     /// The answer, where something was said that is to be told before it.
     early: Option<Result<Document, Kind>>,
     place: Arc<Place>,
+    /// To be given back with how it went; absent once it was.
+    leave: Option<Leave>,
     deadline: Instant,
 }
 
 /// A call's place among those that an upstream works on at once. It is taken when there is a
 /// connection, and given up while a user thinks.
 pub struct Place {
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     held: Mutex<Held>,
 }
 
@@ -48,15 +52,18 @@ pub enum Step {
 }
 
 impl Place {
-    pub fn new(slots: Arc<Semaphore>) -> Arc<Self> {
+    pub fn new(slots: Arc<Slots>) -> Arc<Self> {
         Arc::new(Self { slots, held: Mutex::default() })
     }
 
-    /// Waits for a place.
-    pub async fn take(&self) {
-        // Never closed, so waiting is the only thing that can happen.
-        let permit = self.slots.clone().acquire_owned().await.ok();
+    /// Waits for a place, if that is allowed.
+    ///
+    /// # Errors
+    /// When too many wait already, or it takes too long.
+    pub async fn take(&self) -> Result<(), Kind> {
+        let permit = Some(self.slots.take().await?);
         *self.held() = Held { permit, is_needed: true };
+        Ok(())
     }
 
     async fn take_again(&self) {
@@ -65,7 +72,7 @@ impl Place {
             held.is_needed && held.permit.is_none()
         };
         if is_missing {
-            self.take().await;
+            self.held().permit = self.slots.take_again().await;
         }
     }
 
@@ -85,9 +92,10 @@ impl Exchange {
         call: Call,
         asides: Option<mpsc::Receiver<Aside>>,
         place: Arc<Place>,
+        leave: Option<Leave>,
         deadline: Instant,
     ) -> Self {
-        Self { upstream, call, asides, early: None, place, deadline }
+        Self { upstream, call, asides, early: None, place, leave, deadline }
     }
 
     /// Goes on until something is said, or the answer is there, or the deadline passes.
@@ -97,6 +105,11 @@ impl Exchange {
             step = step(call, asides, early, place) => step,
             () = sleep_until(self.deadline) => Err(Kind::Timeout),
         };
+        if !matches!(step, Ok(Step::Said(_)))
+            && let Some(leave) = self.leave.take()
+        {
+            leave.end(step.as_ref().err(), Instant::now());
+        }
         step.map_err(|kind| UpstreamFault { upstream: self.upstream.clone(), kind })
     }
 
@@ -167,16 +180,16 @@ mod tests {
     fn exchange(
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,
         asides: Option<mpsc::Receiver<Aside>>,
-        slots: &Arc<Semaphore>,
+        slots: &Arc<Slots>,
     ) -> Exchange {
         let (deadline, place) =
             (Instant::now() + Duration::from_secs(30), Place::new(slots.clone()));
         let entered = place.clone();
         let call = async move {
-            entered.take().await;
+            entered.take().await?;
             call.await
         };
-        Exchange::new("up".into(), Box::pin(call), asides, place, deadline)
+        Exchange::new("up".into(), Box::pin(call), asides, place, None, deadline)
     }
 
     fn empty() -> Document {
@@ -185,7 +198,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_user_who_thinks_costs_neither_time_nor_a_place() {
-        let slots = Arc::new(Semaphore::new(1));
+        let slots = Slots::new(1, 9, Duration::from_secs(60));
         let (asked, go_on) = oneshot::channel();
         let call = async {
             let _ = go_on.await;
@@ -195,22 +208,22 @@ mod tests {
         let (_asides, heard) = Asides::channel(Asks::FORM, true);
         let mut exchange = exchange(call, Some(heard), &slots);
         let _ = tokio::time::timeout(Duration::from_secs(5), exchange.next()).await;
-        assert_eq!(slots.available_permits(), 0);
+        assert_eq!(slots.free(), 0);
         let thinking = async {
             sleep(Duration::from_secs(300)).await;
-            assert_eq!(slots.available_permits(), 1);
+            assert_eq!(slots.free(), 1);
         };
         exchange.meanwhile(thinking).await.unwrap();
         asked.send(()).unwrap();
         assert!(matches!(exchange.next().await, Ok(Step::Answered(_))));
-        assert_eq!(slots.available_permits(), 0);
+        assert_eq!(slots.free(), 0);
         drop(exchange);
-        assert_eq!(slots.available_permits(), 1);
+        assert_eq!(slots.free(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn u4_the_deadline_covers_the_whole_exchange() {
-        let slots = Arc::new(Semaphore::new(1));
+        let slots = Slots::new(1, 9, Duration::from_secs(60));
         let mut hangs = exchange(std::future::pending(), None, &slots);
         let started = Instant::now();
         let fault = hangs.next().await.unwrap_err();
@@ -222,7 +235,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_does_not_wait_for_the_user_is_not_lost() {
-        let slots = Arc::new(Semaphore::new(1));
+        let slots = Slots::new(1, 9, Duration::from_secs(60));
         let mut exchange = exchange(async { Ok(empty()) }, None, &slots);
         let never = std::future::pending::<()>();
         assert_eq!(exchange.meanwhile(never).await, None);
@@ -231,7 +244,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_comes_at_once_with_the_answer_is_told_before_it() {
-        let slots = Arc::new(Semaphore::new(1));
+        let slots = Slots::new(1, 9, Duration::from_secs(60));
         let (asides, heard) = Asides::channel(Asks::NONE, true);
         let mailbox = Mailbox::new(Ears::new("up"));
         let call = async move {

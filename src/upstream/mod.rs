@@ -5,6 +5,7 @@ pub mod answer;
 pub mod asides;
 pub mod asking;
 pub mod backoff;
+pub mod breaker;
 pub mod connect;
 pub mod driver;
 pub mod egress;
@@ -16,6 +17,7 @@ pub mod issuer;
 pub mod library;
 pub mod oauth;
 pub mod peer;
+pub mod slots;
 pub mod sse;
 pub mod stdio;
 pub mod walk;
@@ -25,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -39,10 +41,12 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::question::Asks;
 use asides::{Asides, Ears, PageDone};
 use asking::Asking;
+use breaker::Breaker;
 use connect::{Connector, Wake};
 use driver::{Driver, Link, Report};
 use exchange::{Exchange, Place};
 use peer::{Outgoing, Peer};
+use slots::Slots;
 
 /// The router's handle on one upstream.
 pub struct Upstream {
@@ -50,7 +54,8 @@ pub struct Upstream {
     link: watch::Receiver<Link>,
     wake: Wake,
     /// Calls at once.
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
+    breaker: Arc<Breaker>,
     /// Absent if the upstream can never be reached as it is configured.
     asking: Option<Arc<Asking>>,
 }
@@ -80,7 +85,11 @@ impl Upstream {
         let asking = connector.as_ref().ok().map(|connector| {
             Asking::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
+        let settings = &config.settings;
+        let breaker = Breaker::new(settings.breaker);
+        let slots = Slots::new(settings.in_flight, settings.queue, settings.queue_wait);
         let driver = Driver {
+            breaker: breaker.clone(),
             index,
             upstream: config.clone(),
             connector,
@@ -92,12 +101,21 @@ impl Upstream {
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         tasks.spawn(driver.run().instrument(span));
-        let slots = Arc::new(Semaphore::new(config.settings.in_flight));
-        Self { config, link, wake, slots, asking }
+        Self { config, link, wake, slots, breaker, asking }
     }
 
     pub fn config(&self) -> &config::Upstream {
         &self.config
+    }
+
+    /// When it is tried again, if it is being left alone after a row of failures.
+    pub fn left_alone_until(&self) -> Option<Instant> {
+        self.breaker.open_until()
+    }
+
+    /// Calls that run, and calls that wait for one to end.
+    pub fn load(&self) -> (usize, usize) {
+        (self.config.settings.in_flight - self.slots.free(), self.slots.waiting())
     }
 
     /// How its connection is.
@@ -115,11 +133,21 @@ impl Upstream {
         let wants = !outgoing.asks.is_none() || outgoing.progress;
         let (asides, heard) =
             wants.then(|| Asides::channel(outgoing.asks, outgoing.progress)).unzip();
-        let place = Place::new(self.slots.clone());
+        let (place, now) = (Place::new(self.slots.clone()), Instant::now());
         let (upstream, caller, taken) = (self.clone(), caller.clone(), place.clone());
-        let call = async move { upstream.call(&caller, &outgoing, asides, &taken).await };
-        let deadline = deadline.min(Instant::now() + self.config.settings.timeout);
-        Exchange::new(self.config.id.to_string(), Box::pin(call), heard, place, deadline)
+        let (leave, left_alone) = match self.breaker.ask(now) {
+            Ok(leave) => (Some(leave), None),
+            Err(until) => (None, Some(left_alone(until.duration_since(now)))),
+        };
+        let call = async move {
+            match left_alone {
+                Some(kind) => Err(kind),
+                None => upstream.call(&caller, &outgoing, asides, &taken).await,
+            }
+        };
+        let deadline = deadline.min(now + self.config.settings.timeout);
+        let id = self.config.id.to_string();
+        Exchange::new(id, Box::pin(call), heard, place, leave, deadline)
     }
 
     /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
@@ -156,21 +184,21 @@ impl Upstream {
                 lease.ok().transpose().map_err(unreachable_because)
             };
             if let Some(first) = lease().await? {
-                place.take().await;
+                place.take().await?;
                 match first.peer.perform(outgoing, asides.clone()).await {
                     Err(Kind::SessionLost) => first.lost(),
                     answer => return answer,
                 }
                 place.give_up();
                 if let Some(second) = lease().await? {
-                    place.take().await;
+                    place.take().await?;
                     return second.peer.perform(outgoing, asides).await;
                 }
             }
             // Another user thinks: this one is served, if nothing needs to be asked.
             asides = asides.map(Asides::without_questions);
         }
-        place.take().await;
+        place.take().await?;
         match peer.perform(outgoing, asides.clone()).await {
             Err(Kind::SessionLost) => {
                 self.another_than(&peer).await?.perform(outgoing, asides).await
@@ -204,6 +232,14 @@ impl Upstream {
             }
         }
     }
+}
+
+/// Why an upstream is not asked for this long.
+fn left_alone(wait: Duration) -> Kind {
+    Kind::Unavailable(format!(
+        "several calls in a row have failed; it is tried again in {} ms (breaker)",
+        wait.as_millis().max(1)
+    ))
 }
 
 /// Why a call cannot be made: what kept the driver from connecting.

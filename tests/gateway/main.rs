@@ -19,6 +19,7 @@ mod cursors;
 mod documents;
 mod eras;
 mod grants;
+mod health;
 mod isolation;
 mod library;
 mod limits;

@@ -364,8 +364,10 @@ async fn w14_five_hundred_clients_share_one_child_and_get_their_own_answers() {
         esac
     done";
     let script = serde_json::to_string(echo).unwrap();
-    let toml =
-        format!("[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n");
+    let toml = format!(
+        "[upstreams.up]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\n\
+         queue = 500\nqueue_wait = \"20s\"\n"
+    );
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     for (i, text) in gateway.texts_at_once(500).await.iter().enumerate() {

@@ -1,0 +1,168 @@
+//! Whether an upstream is asked at all: after a row of failures it is left alone for a while, then one call tries.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use crate::config;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+
+/// Counts failures in a row. Pure: the clock is handed in.
+#[derive(Debug)]
+pub struct Breaker {
+    settings: config::Breaker,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Failures in a row, while it is closed.
+    failures: usize,
+    /// How often it was opened in a row.
+    opened: u32,
+    /// Until when nobody is let through; from then on one is.
+    until: Option<Instant>,
+    is_trying: bool,
+}
+
+/// Leave to ask. Dropped without a word, as when a call is cancelled, it tells nothing.
+#[derive(Debug)]
+pub struct Leave {
+    breaker: Arc<Breaker>,
+    tries: bool,
+}
+
+impl Breaker {
+    pub fn new(settings: config::Breaker) -> Arc<Self> {
+        Arc::new(Self { settings, state: Mutex::default() })
+    }
+
+    /// Leave to ask, unless the upstream is being left alone.
+    ///
+    /// # Errors
+    /// When it is tried again.
+    pub fn ask(self: &Arc<Self>, now: Instant) -> Result<Leave, Instant> {
+        let mut state = self.lock();
+        let tries = match state.until {
+            None => false,
+            Some(until) if now < until || state.is_trying => return Err(until.max(now)),
+            Some(_) => true,
+        };
+        state.is_trying |= tries;
+        Ok(Leave { breaker: self.clone(), tries })
+    }
+
+    /// The upstream answers: whatever was before counts no more.
+    pub fn close(&self) {
+        *self.lock() = State::default();
+    }
+
+    /// When it is tried again, if it is being left alone.
+    pub fn open_until(&self) -> Option<Instant> {
+        self.lock().until
+    }
+
+    fn fail(&self, tried: bool, now: Instant) {
+        let mut state = self.lock();
+        // What was under way before it opened tells nothing new.
+        if state.until.is_some() && !tried {
+            return;
+        }
+        state.failures += 1;
+        if tried || state.failures >= self.settings.failures {
+            let doubled = self.settings.open_min.saturating_mul(1 << state.opened.min(16));
+            state.until = Some(now + doubled.min(self.settings.open_max));
+            state.opened += 1;
+            state.is_trying = false;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Leave {
+    /// How the call has ended.
+    pub fn end(self, failure: Option<&Kind>, now: Instant) {
+        match failure {
+            // It was not asked.
+            Some(Kind::Busy) => {}
+            Some(kind) if speaks_against(kind) => self.breaker.fail(self.tries, now),
+            _ => self.breaker.close(),
+        }
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        if self.tries {
+            self.breaker.lock().is_trying = false;
+        }
+    }
+}
+
+/// Whether a failure tells that the upstream is not well; one that answers, be it with an error, is.
+fn speaks_against(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Unavailable(_) | Kind::Reset | Kind::Timeout | Kind::Status { status: 500.. }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn breaker() -> Arc<Breaker> {
+        let (open_min, open_max) = (Duration::from_secs(1), Duration::from_secs(5));
+        Breaker::new(config::Breaker { failures: 3, open_min, open_max })
+    }
+
+    fn fail(breaker: &Arc<Breaker>, now: Instant) {
+        breaker.ask(now).unwrap().end(Some(&Kind::Reset), now);
+    }
+
+    #[tokio::test]
+    async fn u16_it_opens_after_a_row_of_failures_and_lets_one_call_try() {
+        let (breaker, start) = (breaker(), Instant::now());
+        let after = |ms| start + Duration::from_millis(ms);
+        for _ in 0..2 {
+            fail(&breaker, start);
+        }
+        // One good answer, even an error of its own, and the row is broken.
+        let refused = Kind::AuthFailed { status: 401 };
+        breaker.ask(start).unwrap().end(Some(&refused), start);
+        for _ in 0..3 {
+            fail(&breaker, start);
+        }
+        assert_eq!(breaker.ask(after(999)).unwrap_err(), after(1000));
+        let tries = breaker.ask(after(1000)).unwrap();
+        assert!(breaker.ask(after(1000)).is_err(), "one at a time");
+        drop(tries);
+        // The one that tried was given up: the next one tries.
+        fail(&breaker, after(1500));
+        assert_eq!(breaker.open_until(), Some(after(3500)), "twice as long");
+        fail(&breaker, after(3500));
+        fail(&breaker, after(7500));
+        assert_eq!(breaker.open_until(), Some(after(12_500)), "never longer than open_max");
+        breaker.ask(after(12_500)).unwrap().end(None, after(12_500));
+        assert_eq!(breaker.open_until(), None);
+        fail(&breaker, after(12_600));
+        assert!(breaker.ask(after(12_600)).is_ok(), "it counts anew");
+    }
+
+    #[tokio::test]
+    async fn what_was_under_way_when_it_opened_opens_it_no_longer() {
+        let (breaker, now) = (breaker(), Instant::now());
+        let under_way: Vec<_> = (0..10).map(|_| breaker.ask(now).unwrap()).collect();
+        for leave in under_way {
+            leave.end(Some(&Kind::Timeout), now);
+        }
+        assert_eq!(breaker.open_until(), Some(now + Duration::from_secs(1)));
+        breaker.close();
+        assert!(breaker.ask(now).is_ok(), "its driver has found it well");
+    }
+}

@@ -1,0 +1,97 @@
+//! Upstreams that are not well: left alone in time, tried again in time, and never waited for by too many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use crate::support::upstream::HANG;
+use crate::support::{Gateway, Play, Upstream, eventually};
+
+fn gets(upstream: &Upstream) -> usize {
+    upstream.methods().iter().filter(|method| *method == "prompts/get").count()
+}
+
+#[tokio::test]
+async fn u16_after_a_row_of_failures_an_upstream_is_left_alone_and_one_call_tries() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let well = is_well.clone();
+    let upstream = Upstream::modern(move |asked| {
+        let breaks = asked.method() == "prompts/get" && !well.load(Ordering::SeqCst);
+        breaks.then(|| Play::Http(500, vec![], vec![]))
+    })
+    .await;
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned()
+        + &upstream.patient_table("up")
+        + "breaker = { failures = 3, open_min = \"200ms\", open_max = \"400ms\" }\n";
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let get = async || {
+        let reply = gateway.client().modern("prompts/get", json!({"name": "up__p"})).await;
+        assert_eq!(reply.status, 200);
+        reply.json()
+    };
+    for _ in 0..3 {
+        assert_eq!(get().await["error"]["data"]["reason"], "upstream_http_error");
+    }
+    let error = get().await["error"].clone();
+    assert_eq!(error["data"]["reason"], "upstream_unavailable");
+    assert!(error["message"].as_str().unwrap().contains("breaker"), "{error}");
+    assert_eq!(gets(&upstream), 3, "it is left alone");
+    let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    assert_eq!(shown["upstreams"][0]["breaker"], "open");
+    assert!(shown["upstreams"][0]["nextTryMs"].as_u64().unwrap() <= 200);
+    // Its list is served meanwhile.
+    assert_eq!(gateway.client().names().await.0, ["up__p"]);
+    // It is tried by one call at a time, and found well by the first that succeeds.
+    eventually(async || {
+        get().await;
+        (gets(&upstream) == 4).then_some(())
+    })
+    .await;
+    is_well.store(true, Ordering::SeqCst);
+    eventually(async || get().await.get("result").cloned()).await;
+    assert!(gets(&upstream) <= 6, "{}", gets(&upstream));
+    for _ in 0..5 {
+        assert!(get().await.get("result").is_some());
+    }
+}
+
+#[tokio::test]
+async fn errors_of_its_own_do_not_speak_against_an_upstream() {
+    let upstream = Upstream::modern(|asked| {
+        (asked.method() == "prompts/get").then(|| asked.error(-32602, "no such colour"))
+    })
+    .await;
+    let toml = upstream.patient_table("up") + "breaker = { failures = 1 }\n";
+    let gateway = Gateway::start(&toml).await;
+    for n in 1..5 {
+        let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+        assert_eq!((&error["message"], gets(&upstream)), (&json!("no such colour"), n));
+    }
+}
+
+#[tokio::test]
+async fn beyond_its_queue_calls_are_told_at_once_that_an_upstream_is_busy() {
+    let upstream =
+        Upstream::modern(|asked| (asked.method() == "prompts/get").then_some(HANG)).await;
+    let toml = upstream.patient_table("up")
+        + "in_flight = 1\nqueue = 1\nqueue_wait = \"300ms\"\ntimeout = \"20s\"\n";
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let call = || {
+        let client = gateway.client();
+        tokio::spawn(async move { client.modern("prompts/get", json!({"name": "up__p"})).await })
+    };
+    let running = call();
+    eventually(async || (gets(&upstream) == 1).then_some(())).await;
+    // One waits for a place as long as it may, the other is told before.
+    let (one, two) = (call(), call());
+    for refused in [one.await.unwrap(), two.await.unwrap()] {
+        assert_eq!(refused.status, 503, "{refused:?}");
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        assert_eq!(refused.json()["error"]["data"]["reason"], "upstream_busy");
+    }
+    assert_eq!(gets(&upstream), 1);
+    running.abort();
+}
