@@ -32,7 +32,7 @@ pub use oauth::{ClientProof, OAuth};
 pub use secret::Secret;
 pub use server::{Limits, Server};
 pub use tls::{Tls, TlsFiles};
-pub use upstream::{Breaker, Http, Settings, Stdio, Transport, Upstream};
+pub use upstream::{Breaker, Http, OnChangedDefinition, Settings, Stdio, Transport, Upstream};
 pub use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};

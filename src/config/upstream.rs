@@ -9,6 +9,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use super::oauth::{self, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
+use crate::domain::hidden::HiddenText;
 use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::question::Asks;
 use crate::domain::reach::Reach;
@@ -107,6 +108,9 @@ pub struct Settings {
     pub queue_wait: Duration,
     pub breaker: Breaker,
     pub validate_arguments: bool,
+    /// What becomes of hidden text in its messages.
+    pub content: HiddenText,
+    pub on_changed_definition: OnChangedDefinition,
     /// What it may ask the caller during a get.
     pub questions: Asks,
     /// Whether nobody said so in the file.
@@ -115,6 +119,16 @@ pub struct Settings {
     pub share_asking: bool,
     /// Whether the message of an elicitation is led by the upstream's id.
     pub label_questions: bool,
+}
+
+/// What becomes of a prompt that is another one under the same name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OnChangedDefinition {
+    Allow,
+    /// It is listed as it was when it was first seen, until the next start.
+    Hold,
+    /// It is left out.
+    Block,
 }
 
 /// When an upstream is left alone.
@@ -352,10 +366,23 @@ fn header_name(text: &str) -> Option<HeaderName> {
     (!owned.contains(&name.as_str()) && !name.as_str().starts_with("mcp-")).then_some(name)
 }
 
+const CONTENT: [(&str, HiddenText); 4] = [
+    ("allow", HiddenText::Allow),
+    ("flag", HiddenText::Flag),
+    ("strip", HiddenText::Strip),
+    ("reject", HiddenText::Reject),
+];
+
+const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
+    ("allow", OnChangedDefinition::Allow),
+    ("hold", OnChangedDefinition::Hold),
+    ("block", OnChangedDefinition::Block),
+];
+
 /// Reads the settings of one table; what it does not say is as in `base`.
 fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let millis = Duration::from_millis(1);
-    let settings = Settings {
+    Settings {
         connect: section.duration("connect", base.connect, millis),
         probe: section.duration("probe", base.probe, millis),
         timeout: section.duration("timeout", base.timeout, millis),
@@ -372,13 +399,17 @@ fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
         queue_wait: section.duration("queue_wait", base.queue_wait, Duration::ZERO),
         breaker: breaker(section.section("breaker"), base.breaker),
         validate_arguments: section.flag("validate_arguments", base.validate_arguments),
+        content: section.choice("content", base.content, &CONTENT),
+        on_changed_definition: section.choice(
+            "on_changed_definition",
+            base.on_changed_definition,
+            &ON_CHANGED_DEFINITION,
+        ),
         questions: base.questions,
         questions_by_default: base.questions_by_default,
         share_asking: section.flag("share_asking", base.share_asking),
         label_questions: section.flag("label_questions", base.label_questions),
-    };
-    section.not_yet(&["content", "on_changed_definition"]);
-    settings
+    }
 }
 
 fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
@@ -433,6 +464,8 @@ impl Default for Settings {
                 open_max: Duration::from_secs(60),
             },
             validate_arguments: true,
+            content: HiddenText::Flag,
+            on_changed_definition: OnChangedDefinition::Allow,
             questions: Asks::NONE,
             questions_by_default: true,
             share_asking: false,

@@ -11,6 +11,7 @@ pub mod method;
 pub mod caller;
 pub mod rights;
 pub mod glob;
+pub mod hidden;
 pub mod question;
 pub mod trace;
 pub mod call;

@@ -13,6 +13,7 @@ use super::reply::{self, Ask, Origin, Reply};
 use crate::domain::call::{Asking, Call, Return};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use crate::domain::hidden::HiddenText;
 use crate::domain::json::Json;
 use crate::domain::meta;
 use crate::domain::question::{Answer, Asks, ELICIT, Question, QuestionKind};
@@ -72,7 +73,7 @@ impl Bridge<'_> {
             };
             drop(exchange);
             match self.questions(result.json())? {
-                None => return reply::prompt(result, self.origin()),
+                None => return reply::prompt(result, self.origin(), self.hidden_text()),
                 Some(asked) => answers = Some(self.ask_all(asked).await?),
             }
         }
@@ -172,12 +173,17 @@ impl Bridge<'_> {
             return self.ask_back(vec![(KEY.to_owned(), question)], Progress::Replay(replay));
         };
         match self.questions(result.json())? {
-            None => reply::prompt(result, self.origin()),
+            None => reply::prompt(result, self.origin(), self.hidden_text()),
             Some(Questions { asked, state }) => {
                 self.next_round()?;
                 self.ask_back(asked, Progress::Upstream(state))
             }
         }
+    }
+
+    /// What becomes of hidden text of this upstream.
+    fn hidden_text(&self) -> HiddenText {
+        self.upstream.config().settings.content
     }
 
     fn park(&self, waiting: Waiting, mut replay: Replay) -> Result<Reply, Fault> {

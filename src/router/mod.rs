@@ -4,6 +4,7 @@ mod bridge;
 pub mod catalog;
 pub mod line;
 mod parked;
+mod pins;
 pub mod refresh;
 pub mod reply;
 pub mod settle;

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use unicode_normalization::UnicodeNormalization;
 
 use super::catalog::{Catalog, Content, Incomplete, LeftOut, Owner, Walk};
+use super::pins::Pins;
 use super::settle::Settle;
 use super::view::View;
 use crate::audit::Audit;
@@ -108,6 +109,7 @@ struct Known {
     prefix: Prefix,
     list: Option<(Walked, Instant)>,
     state: State,
+    pins: Pins,
 }
 
 #[derive(Clone, Debug)]
@@ -129,6 +131,7 @@ impl Refresh {
             prefix: upstream.prefix.clone(),
             list: None,
             state: State::Unseen,
+            pins: Pins::new(upstream.settings.on_changed_definition),
         };
         let upstreams = upstreams.into_iter().map(known).collect();
         Self { upstreams, naming, on_failure, content: Arc::default(), redefined: Vec::new() }
@@ -175,7 +178,15 @@ impl Refresh {
     pub fn take(&mut self, report: Report, now: Instant) {
         let known = &mut self.upstreams[report.upstream];
         let changed = match report.outcome {
-            Ok(walked) => {
+            Ok(mut walked) => {
+                let changed = known.pins.apply(&mut walked.listed.prompts);
+                let redefined = changed.into_iter().map(|changed| Redefined {
+                    upstream: known.id.to_string(),
+                    raw_name: changed.raw_name,
+                    before: changed.before,
+                    now: changed.now,
+                });
+                self.redefined.extend(redefined);
                 let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
                 let was_served =
                     matches!(known.state, State::Good) || self.on_failure != OnFailure::Omit;
@@ -279,7 +290,7 @@ impl Refresh {
             raw_name: left_out.raw_name,
             reason: left_out.reason,
         });
-        let left_out: Vec<_> = named.chain(self.malformed()).collect();
+        let left_out: Vec<_> = named.chain(self.malformed()).chain(self.blocked()).collect();
         let generation = self.content.generation + 1;
         let content = Content::new(generation, owners.collect(), view, left_out);
         self.log(&content);
@@ -313,6 +324,16 @@ impl Refresh {
         })
     }
 
+    fn blocked(&self) -> impl Iterator<Item = LeftOut> {
+        self.upstreams.iter().flat_map(|known| {
+            known.pins.blocked().map(|raw_name| LeftOut {
+                upstream: known.id.to_string(),
+                raw_name: raw_name.to_owned(),
+                reason: "its definition has changed (on_changed_definition = block)".to_owned(),
+            })
+        })
+    }
+
     /// Says what changed, and loudly what is newly left out.
     fn log(&self, content: &Content) {
         let before: HashSet<_> = self.content.left_out.iter().collect();
@@ -342,6 +363,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::OnChangedDefinition;
     use crate::domain::json::Json;
     use crate::domain::prompt::Prompt;
     use crate::upstream::walk::Listed;
@@ -352,6 +374,7 @@ mod tests {
             prefix: Prefix::parse(id).unwrap(),
             list: None,
             state: State::Unseen,
+            pins: Pins::new(OnChangedDefinition::Allow),
         };
         let upstreams = ids.iter().map(known).collect();
         let naming = Naming::new("__", 128);

@@ -12,6 +12,7 @@ use crate::domain::content;
 use crate::domain::cursor::CacheScope;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::hidden::{self, HiddenText};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::question::Question;
 
@@ -23,6 +24,8 @@ pub enum Reply {
     Prompt {
         result: Document,
         origin: Origin,
+        /// Where hidden text is or was, as JSON.
+        hidden: Option<String>,
     },
     Completion {
         completion: Completion,
@@ -81,18 +84,36 @@ pub struct Completion {
 /// What a completion may hold (2025-11-25, completion); an upstream that sends more is cut short.
 const MAX_VALUES: usize = 100;
 
+/// As deep as answers of upstreams may be nested, which this is one of.
+const DEPTH: usize = 64;
+
 impl ListReply {
     pub fn page(&self) -> Page<'_> {
         self.view.page(self.after.as_deref(), self.page_size)
     }
 }
 
-/// Checks the result of a get.
-pub(super) fn prompt(result: Document, origin: Origin) -> Result<Reply, Fault> {
+/// Checks the result of a get, and does with hidden text in it what `mode` says.
+pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {
     let fault = |what: String| Fault::upstream(&origin.upstream, Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
     content::check_result(result.json()).map_err(|e| fault(e.to_string()))?;
-    Ok(Reply::Prompt { result, origin })
+    let found = match mode {
+        HiddenText::Allow => None,
+        _ => hidden::places(result.json()),
+    };
+    let result = match (mode, &found) {
+        (HiddenText::Reject, Some(places)) => {
+            let what = format!("hidden text, which `content` rejects: {places}");
+            return Err(fault(what));
+        }
+        (HiddenText::Strip, Some(_)) => {
+            let text = hidden::stripped(result.json()).into_bytes();
+            Document::parse(text, DEPTH).map_err(|e| fault(e.to_string()))?
+        }
+        _ => result,
+    };
+    Ok(Reply::Prompt { result, origin, hidden: found })
 }
 
 /// Checks the result of a completion.

@@ -185,13 +185,16 @@ impl Dialect {
     pub fn reply(self, reply: &Reply, identity: &Identity) -> String {
         match reply {
             Reply::List(list) => self.list(list, identity),
-            Reply::Prompt { result, origin } => {
+            Reply::Prompt { result, origin, hidden } => {
                 let result = result.json();
                 let mut meta = String::new();
                 if let Some(theirs) = result.get("_meta") {
                     meta::write_foreign(theirs, &mut meta);
                 }
                 write_origin(origin, &mut meta);
+                if let Some(places) = hidden {
+                    meta::write_json("promptgate/hiddenText", places, &mut meta);
+                }
                 let mut out = String::with_capacity(result.text().len() + 512);
                 out.push('{');
                 self.lead(identity, &meta, &mut out);
@@ -349,7 +352,8 @@ mod tests {
         let (upstream, digest) = ("up".to_owned(), "sha256:00".to_owned());
         let origin = Origin { upstream, digest, name: "up__p".to_owned() };
         let identity = Identity::new("gate", None);
-        let text = Dialect::new(revision).reply(&Reply::Prompt { result, origin }, &identity);
+        let text = Dialect::new(revision)
+            .reply(&Reply::Prompt { result, origin, hidden: None }, &identity);
         serde_json::from_str(&text).unwrap()
     }
 

@@ -95,3 +95,74 @@ async fn beyond_its_queue_calls_are_told_at_once_that_an_upstream_is_busy() {
     assert_eq!(gets(&upstream), 1);
     running.abort();
 }
+
+/// An upstream whose prompt says something that nobody sees.
+async fn whispering() -> Upstream {
+    Upstream::modern(|asked| {
+        let text =
+            json!({"type": "text", "text": "Be kind.\u{200b}\u{e0041} Thanks \u{2764}\u{fe0f}"});
+        (asked.method() == "prompts/get").then(|| asked.content(text))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn u13_hidden_text_passes_is_flagged_is_taken_out_or_fails_the_prompt() {
+    let upstream = whispering().await;
+    let get = async |mode: &str| {
+        let gateway = Gateway::start(&(upstream.table("up") + mode)).await;
+        gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json()
+    };
+    let flag = json!([{"message": 0, "characters": 2}]);
+    let whole = "Be kind.\u{200b}\u{e0041} Thanks \u{2764}\u{fe0f}";
+    let seen = "Be kind. Thanks \u{2764}\u{fe0f}";
+    for (mode, text, flagged) in [
+        ("", whole, Some(&flag)),
+        ("content = \"flag\"\n", whole, Some(&flag)),
+        ("content = \"allow\"\n", whole, None),
+        ("content = \"strip\"\n", seen, Some(&flag)),
+    ] {
+        let result = get(mode).await["result"].clone();
+        assert_eq!(result["messages"][0]["content"]["text"], text, "{mode}");
+        assert_eq!(result["_meta"].get("promptgate/hiddenText"), flagged, "{mode}");
+    }
+    let error = get("content = \"reject\"\n").await["error"].clone();
+    assert_eq!(
+        (&error["code"], &error["data"]["reason"]),
+        (&json!(-32603), &json!("upstream_protocol_error"))
+    );
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("\"message\":0") && !message.contains('\u{200b}'), "{message}");
+}
+
+#[tokio::test]
+async fn a_prompt_that_changes_is_allowed_held_or_left_out() {
+    let library = tempfile::tempdir().unwrap();
+    let write = |text: &str| {
+        let prompt = format!("---\nname: greet\ndescription: {text}\n---\nHello\n");
+        std::fs::write(library.path().join("greet.md"), prompt).unwrap();
+    };
+    for (mode, after) in [("allow", Some("two")), ("hold", Some("one")), ("block", None)] {
+        write("one");
+        let log = super::audit::Log::new();
+        let toml = log.table()
+            + &format!(
+                "[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n\
+                 on_changed_definition = \"{mode}\"\n",
+                library.path()
+            );
+        let gateway = Gateway::start(&toml).await;
+        gateway.summary().await;
+        write("two");
+        let event = eventually(async || log.of("definition_changed").pop()).await;
+        assert_eq!(event["prompt"], "greet");
+        let list = gateway.client().ask("prompts/list", json!({})).await;
+        let description = list["prompts"][0]["description"].as_str();
+        assert_eq!(description, after, "{mode}: {list}");
+        let get = gateway.client().modern("prompts/get", json!({"name": "lib__greet"})).await;
+        assert_eq!(get.json().get("result").is_some(), mode != "block", "{mode}");
+        gateway.drain().await;
+        // One edit, one record.
+        assert_eq!(log.of("definition_changed").len(), 1, "{mode}");
+    }
+}

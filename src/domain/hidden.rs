@@ -1,0 +1,171 @@
+//! Text that nobody sees: in a prompt it may say to a model what its reader would not let pass.
+
+use std::fmt::Write as _;
+
+use super::json::{Json, Kind, write_str};
+use super::name::is_hidden;
+
+/// What becomes of hidden text in the messages of a prompt.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum HiddenText {
+    Allow,
+    /// It passes, and the result says where it is.
+    Flag,
+    /// It is taken out, and the result says where it was.
+    Strip,
+    /// The prompt fails.
+    Reject,
+}
+
+/// Messages that are named in one result.
+const MAX_NAMED: usize = 100;
+
+/// How many characters of a text nobody sees. Line feeds, carriage returns and tabs are seen; so are a
+/// variation selector and a joiner right behind what they belong to, as in emoji.
+pub fn count(text: &str) -> usize {
+    if text.bytes().all(|b| (b' '..=b'~').contains(&b) || matches!(b, b'\n' | b'\t')) {
+        return 0;
+    }
+    characters(text).filter(|(_, hidden)| *hidden).count()
+}
+
+/// The text without them.
+fn visible(text: &str) -> String {
+    characters(text).filter(|(_, hidden)| !hidden).map(|(c, _)| c).collect()
+}
+
+/// Each character, and whether it is hidden.
+fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
+    // What may follow and be seen as a part of it.
+    let (mut selector, mut joiner) = (false, false);
+    text.chars().map(move |c| {
+        let belongs = (c == '\u{fe0f}' && selector) || (c == '\u{200d}' && joiner);
+        let hidden = is_hidden(c) && !matches!(c, '\n' | '\r' | '\t') && !belongs;
+        let is_base = !hidden && !belongs;
+        selector = is_base && (!c.is_ascii() || matches!(c, '0'..='9' | '#' | '*'));
+        joiner = (is_base && !c.is_ascii()) || (c == '\u{fe0f}' && belongs);
+        (c, hidden)
+    })
+}
+
+/// Where a checked get result holds hidden text, as JSON: `[{"message":0,"characters":3}]`; nothing if nowhere.
+pub fn places(result: Json<'_>) -> Option<String> {
+    let mut out = String::from("[");
+    let messages = result.get("messages");
+    let messages = messages.iter().flat_map(|messages| messages.elements()).enumerate();
+    let found = messages.filter_map(|(index, message)| {
+        let content = message.get("content")?;
+        let texts = [content.get("text"), content.get("resource").and_then(|r| r.get("text"))];
+        let texts = texts.into_iter().flatten().filter_map(Json::as_str);
+        let characters: usize = texts.map(|text| count(&text)).sum();
+        (characters > 0).then_some((index, characters))
+    });
+    for (index, characters) in found.take(MAX_NAMED) {
+        let comma = if out.len() > 1 { "," } else { "" };
+        let _ = write!(out, "{comma}{{\"message\":{index},\"characters\":{characters}}}");
+    }
+    (out.len() > 1).then(|| out + "]")
+}
+
+/// The result without hidden text in its messages.
+pub fn stripped(result: Json<'_>) -> String {
+    let mut out = String::with_capacity(result.text().len());
+    rewrite(result, &["messages", "content", "resource", "text"], &mut out);
+    out
+}
+
+/// Copies a value; strings that are reached by these keys, each of which may be passed over, are made visible.
+fn rewrite(value: Json<'_>, keys: &[&str], out: &mut String) {
+    match value.kind() {
+        Kind::Object => {
+            out.push('{');
+            for (index, (key, member)) in value.members().enumerate() {
+                out.push_str(if index > 0 { "," } else { "" });
+                out.push_str(key.text());
+                out.push(':');
+                match keys.iter().position(|known| key.is(known)) {
+                    Some(at) if keys[at] == "text" => write_visible(member, out),
+                    Some(at) => rewrite(member, &keys[at + 1..], out),
+                    None => out.push_str(member.text()),
+                }
+            }
+            out.push('}');
+        }
+        Kind::Array => {
+            out.push('[');
+            for (index, element) in value.elements().enumerate() {
+                out.push_str(if index > 0 { "," } else { "" });
+                rewrite(element, keys, out);
+            }
+            out.push(']');
+        }
+        _ => out.push_str(value.text()),
+    }
+}
+
+fn write_visible(value: Json<'_>, out: &mut String) {
+    match value.as_str() {
+        Some(text) if count(&text) > 0 => write_str(&visible(&text), out),
+        _ => out.push_str(value.text()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn u13_what_nobody_sees_is_counted_and_emoji_are_seen() {
+        for seen in [
+            "",
+            "plain\r\n\ttext",
+            "é ü 漢字",
+            "❤\u{fe0f}",
+            "👩\u{200d}🚀",
+            "👩\u{200d}❤\u{fe0f}\u{200d}👩",
+        ] {
+            assert_eq!(count(seen), 0, "{seen:?}");
+        }
+        for (text, hidden) in [
+            ("a\u{200b}b", 1),
+            ("\u{e0041}\u{e0042}", 2),
+            ("\u{1b}[31mred", 1),
+            ("\u{202e}txt", 1),
+            ("a\u{fe0f}", 1),
+            ("❤\u{fe0f}\u{fe0f}\u{fe0f}", 2),
+            ("👩\u{200d}\u{200d}", 1),
+            ("❤\u{fe01}", 1),
+            ("\u{feff}x\u{ad}", 2),
+        ] {
+            assert_eq!(count(text), hidden, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_texts_of_messages_are_looked_at_and_rewritten() {
+        let text = r#"{"description":"d\u200b","messages":[
+            {"role":"user","content":{"type":"text","text":"a\u200bb\nc"}},
+            {"role":"user","content":{"type":"text","text":"fine","_meta":{"text":"k\u200b"}}},
+            {"role":"assistant","content":{"type":"resource","resource":{"uri":"a:b","text":"\u202ex"}}}]}"#;
+        let json = Json::parse(text.as_bytes(), 16).unwrap();
+        let found = r#"[{"message":0,"characters":1},{"message":2,"characters":1}]"#;
+        assert_eq!(places(json).as_deref(), Some(found));
+        let out = stripped(json);
+        let again = Json::parse(out.as_bytes(), 16).unwrap();
+        assert_eq!(places(again), None);
+        let expected = text.replace("a\\u200bb", "ab").replace("\\u202e", "");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(value(&out), value(&expected));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stripped_has_nothing_hidden_left(text in "[a❤👩\u{fe0f}\u{200d}\u{200b}\u{e0041}\n]{0,12}") {
+            let once = visible(&text);
+            prop_assert_eq!(count(&once), 0);
+            prop_assert_eq!(once.chars().filter(|c| !is_hidden(*c)).count(), text.chars().filter(|c| !is_hidden(*c)).count());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Definitions as they were first seen: a prompt that was looked at once and changes later is held, or left out, where that
+//! is wanted.
+
+use std::collections::HashMap;
+
+use crate::config::OnChangedDefinition;
+use crate::domain::prompt::Prompt;
+use crate::seal;
+
+/// The first definitions of one upstream's prompts.
+#[derive(Debug)]
+pub struct Pins {
+    mode: OnChangedDefinition,
+    /// By raw name.
+    first: HashMap<String, Pin>,
+}
+
+#[derive(Debug)]
+struct Pin {
+    prompt: Prompt,
+    /// Digest of the last other definition that was told of.
+    told: Option<String>,
+    is_blocked: bool,
+}
+
+/// Names of one upstream that are remembered: one that makes up new ones with each walk must not fill the memory.
+const MAX_PINS: usize = 100_000;
+
+/// A prompt that is another one than when it was first seen.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Changed {
+    pub raw_name: String,
+    /// `sha256:…` of both definitions.
+    pub before: String,
+    pub now: String,
+}
+
+impl Pins {
+    pub fn new(mode: OnChangedDefinition) -> Self {
+        Self { mode, first: HashMap::new() }
+    }
+
+    /// Puts first definitions in the place of changed ones, or takes those out; tells what is newly changed. Where all is allowed, nothing
+    /// is remembered.
+    pub fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
+        let mut changes = Vec::new();
+        if self.mode == OnChangedDefinition::Allow {
+            return changes;
+        }
+        self.first.values_mut().for_each(|pin| pin.is_blocked = false);
+        prompts.retain_mut(|prompt| {
+            let Some(pin) = self.first.get_mut(&prompt.name) else {
+                if self.first.len() >= MAX_PINS {
+                    return true;
+                }
+                let pin = Pin { prompt: prompt.clone(), told: None, is_blocked: false };
+                self.first.insert(prompt.name.clone(), pin);
+                return true;
+            };
+            if pin.prompt == *prompt {
+                pin.told = None;
+                return true;
+            }
+            let now = digest(prompt);
+            if pin.told.as_ref() != Some(&now) {
+                pin.told = Some(now.clone());
+                let (raw_name, before) = (prompt.name.clone(), digest(&pin.prompt));
+                changes.push(Changed { raw_name, before, now });
+            }
+            pin.is_blocked = self.mode == OnChangedDefinition::Block;
+            if !pin.is_blocked {
+                prompt.clone_from(&pin.prompt);
+            }
+            !pin.is_blocked
+        });
+        changes
+    }
+
+    /// The names of those that are left out at present.
+    pub fn blocked(&self) -> impl Iterator<Item = &str> {
+        let mut names: Vec<_> =
+            self.first.iter().filter(|(_, pin)| pin.is_blocked).map(|(name, _)| &**name).collect();
+        names.sort_unstable();
+        names.into_iter()
+    }
+}
+
+fn digest(prompt: &Prompt) -> String {
+    seal::digest_text(&seal::digest(prompt.definition()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::json::Json;
+
+    fn prompts(texts: &[(&str, &str)]) -> Vec<Prompt> {
+        let prompt = |(name, description): &(&str, &str)| {
+            let text = serde_json::json!({"name": name, "description": description}).to_string();
+            Prompt::read(Json::parse(text.as_bytes(), 8).unwrap()).unwrap()
+        };
+        texts.iter().map(prompt).collect()
+    }
+
+    #[test]
+    fn what_is_held_stays_as_it_was_and_each_change_is_told_once() {
+        let mut pins = Pins::new(OnChangedDefinition::Hold);
+        let first = prompts(&[("a", "good"), ("b", "good")]);
+        let mut listed = first.clone();
+        assert_eq!(pins.apply(&mut listed), []);
+        let mut changed = prompts(&[("a", "bad"), ("b", "good"), ("c", "new")]);
+        let told = pins.apply(&mut changed);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].raw_name, "a");
+        assert_ne!(told[0].before, told[0].now);
+        assert_eq!(changed[..2], first[..]);
+        assert_eq!(changed.len(), 3, "what is new is let in");
+        assert_eq!(pins.apply(&mut prompts(&[("a", "bad")])), []);
+        assert_eq!(pins.apply(&mut prompts(&[("a", "worse")])).len(), 1);
+        // Gone and back again, it is still known.
+        pins.apply(&mut Vec::new());
+        let mut back = prompts(&[("a", "bad")]);
+        pins.apply(&mut back);
+        assert_eq!(back, first[..1]);
+    }
+
+    #[test]
+    fn what_is_blocked_is_left_out_until_it_is_what_it_was() {
+        let mut pins = Pins::new(OnChangedDefinition::Block);
+        pins.apply(&mut prompts(&[("a", "good"), ("b", "good")]));
+        let mut changed = prompts(&[("a", "bad"), ("b", "good")]);
+        assert_eq!(pins.apply(&mut changed).len(), 1);
+        assert_eq!(changed, prompts(&[("b", "good")]));
+        assert_eq!(pins.blocked().collect::<Vec<_>>(), ["a"]);
+        let mut mended = prompts(&[("a", "good"), ("b", "good")]);
+        pins.apply(&mut mended);
+        assert_eq!((mended.len(), pins.blocked().count()), (2, 0));
+        let mut all = Pins::new(OnChangedDefinition::Allow);
+        for text in ["one", "two"] {
+            assert_eq!(all.apply(&mut prompts(&[("a", text)])), []);
+        }
+        assert!(all.first.is_empty());
+    }
+}
