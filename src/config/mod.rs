@@ -13,6 +13,7 @@ mod oauth;
 mod reader;
 pub mod secret;
 mod server;
+mod settings;
 mod tls;
 pub mod units;
 mod upstream;
@@ -31,8 +32,9 @@ pub use limits::{Limit, Per};
 pub use oauth::{ClientProof, OAuth};
 pub use secret::Secret;
 pub use server::{Limits, Server};
+pub use settings::{Breaker, OnChangedDefinition, Settings};
 pub use tls::{Tls, TlsFiles};
-pub use upstream::{Breaker, Http, OnChangedDefinition, Settings, Stdio, Transport, Upstream};
+pub use upstream::{Http, Stdio, Transport, Upstream};
 pub use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};

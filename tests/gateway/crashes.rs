@@ -11,7 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::audit::{KEY, check, records};
 use crate::support::process::{BINARY, run};
@@ -94,13 +94,19 @@ async fn d1_d5_whenever_it_is_killed_what_was_answered_or_asked_is_on_record() {
             let name = format!("{round}-{i}");
             clients.spawn(load(process.client(), name, acknowledged.clone()));
         }
-        // Long enough for some calls, and never the same.
-        let delay = Duration::from_millis(100 + (round as u64 * 37) % 400);
-        let until = Instant::now() + delay;
-        while Instant::now() < until {
-            process.signal(Signal::HUP);
-            sleep_until(until.min(Instant::now() + Duration::from_millis(20))).await;
-        }
+        // After some calls, and never after as many; rotated by hand in between.
+        let count = || acknowledged.lock().unwrap().len();
+        let (before, more) = (count(), 30 + (round * 37) % 300);
+        let mut rotated = 0;
+        eventually(async || {
+            let answered = count() - before;
+            if answered / 20 > rotated {
+                rotated = answered / 20;
+                process.signal(Signal::HUP);
+            }
+            (answered >= more).then_some(())
+        })
+        .await;
         process.kill().await;
         while clients.join_next().await.is_some() {}
         check(&path);
