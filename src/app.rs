@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Admin};
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::config::{Config, Limits};
+use crate::config::{ClientProof, Config, Limits, Transport};
 use crate::domain::question::Asks;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
 use crate::policy::{self, Gate};
@@ -61,6 +61,7 @@ impl App {
         tasks.spawn(gate.clone().keep_keys(shutdown.stop.clone()));
         let sessions = Sessions::new(&config, gate.clone(), router.clone(), sealer, tasks, ends);
         warn_of_shared_credentials(&config);
+        warn_of_named_issuers(&config);
         let sessions = Arc::new(sessions);
         let (local_addr, admin_addr) = (None, None);
         Ok(Self { config, router, sessions, gate, audit, shutdown, local_addr, admin_addr })
@@ -194,6 +195,23 @@ fn warn_of_shared_credentials(config: &Config) {
                 upstream = %upstream.id,
                 "may send users to pages (questions: elicitation-url), but is asked with one \
                  credential for all callers: what one user authorises there, others may use"
+            );
+        }
+    }
+}
+
+/// Whoever an upstream names gets the secret that is meant for the one who gives out its tokens.
+fn warn_of_named_issuers(config: &Config) {
+    for upstream in &config.upstreams {
+        if let Transport::Http(http) | Transport::Sse(http) = &upstream.transport
+            && let Some(oauth) = &http.oauth
+            && oauth.token_url.is_none()
+            && matches!(oauth.proof, ClientProof::Secret(_))
+        {
+            warn!(
+                upstream = %upstream.id,
+                "sends its client_secret to the authorization server that it names itself: set token_url, or use \
+                 a private_key, which proves nothing elsewhere"
             );
         }
     }

@@ -43,7 +43,8 @@ impl State {
         if catalog.pending {
             add("starting: not every upstream was heard of yet");
         } else if let Some(fault) = &catalog.list_fault {
-            add(&format!("{}: {fault}", fault.reason()));
+            // Which upstream, and why, is for those with the token.
+            add(fault.reason());
         }
         hindrances
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
-use crate::domain::reach::Reach;
+use crate::domain::reach::{Reach, is_safe_url};
 use crate::upstream::egress::{Egress, NoDocument};
 
 /// Where the token comes from: on the command line everybody on the machine could read it.
@@ -53,12 +53,19 @@ async fn ask(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
     let full = format!("{url}{path}");
     let uri: Uri = full.parse().map_err(|_| Failure::usage(format!("{url} is no URL")))?;
     let mut request = Request::new(Full::default());
-    *request.uri_mut() = uri;
     if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
+        let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
+        if !is_safe_url(scheme, host) {
+            let what = format!(
+                "{TOKEN_VARIABLE} is not sent to {url}, where others can read it: use https or a tunnel"
+            );
+            return Err(Failure::usage(what));
+        }
         let value = HeaderValue::from_str(&format!("Bearer {token}"));
         let value = value.map_err(|_| Failure::usage(format!("{TOKEN_VARIABLE} is no token")))?;
         request.headers_mut().insert(AUTHORIZATION, value);
     }
+    *request.uri_mut() = uri;
     egress.json(request).await.map_err(|error| {
         let hint = match &error {
             NoDocument::Status { status, .. } if status.as_u16() == 401 => {

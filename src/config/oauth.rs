@@ -119,5 +119,9 @@ mod tests {
         assert!(mistake("client_secret = { value = \"x\" }").contains("client_id: is required"));
         let unsafe_url = format!("{secret}, token_url = \"http://id.example.com/t\"");
         assert!(mistake(&unsafe_url).contains("https"));
+        let plain = "[upstreams.a]\ntransport = \"http\"\nurl = \"http://example.com/mcp\"\n\
+            credential = { oauth = { client_id = \"g\", client_secret = { value = \"s\" } } }\n";
+        let error = Config::parse("g", plain, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(error.contains("upstreams.a.url: must have https"), "{error}");
     }
 }

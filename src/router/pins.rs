@@ -13,6 +13,10 @@ pub struct Pins {
     mode: OnChangedDefinition,
     /// By raw name.
     first: HashMap<String, Pin>,
+    /// Bytes of all of them.
+    bytes: usize,
+    /// Names of the last walk that there was no room to remember.
+    beyond: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -23,8 +27,10 @@ struct Pin {
     is_blocked: bool,
 }
 
-/// Names of one upstream that are remembered: one that makes up new ones with each walk must not fill the memory.
+/// What is remembered of one upstream: one that makes up new names with each walk must not fill the memory, nor get past
+/// what was looked at. Several times what a whole list may hold by default.
 const MAX_PINS: usize = 100_000;
+const MAX_BYTES: usize = 64 << 20;
 
 /// A prompt that is another one than when it was first seen.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -37,7 +43,7 @@ pub struct Changed {
 
 impl Pins {
     pub fn new(mode: OnChangedDefinition) -> Self {
-        Self { mode, first: HashMap::new() }
+        Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
     /// Puts first definitions in the place of changed ones, or takes those out; tells what is newly changed. Where all is allowed, nothing
@@ -48,10 +54,13 @@ impl Pins {
             return changes;
         }
         self.first.values_mut().for_each(|pin| pin.is_blocked = false);
+        self.beyond.clear();
         prompts.retain_mut(|prompt| {
             let Some(pin) = self.first.get_mut(&prompt.name) else {
-                if self.first.len() >= MAX_PINS {
-                    return true;
+                self.bytes += prompt.definition().map(str::len).sum::<usize>();
+                if self.first.len() >= MAX_PINS || self.bytes > MAX_BYTES {
+                    self.beyond.push(prompt.name.clone());
+                    return false;
                 }
                 let pin = Pin { prompt: prompt.clone(), told: None, is_blocked: false };
                 self.first.insert(prompt.name.clone(), pin);
@@ -78,8 +87,8 @@ impl Pins {
 
     /// The names of those that are left out at present.
     pub fn blocked(&self) -> impl Iterator<Item = &str> {
-        let mut names: Vec<_> =
-            self.first.iter().filter(|(_, pin)| pin.is_blocked).map(|(name, _)| &**name).collect();
+        let blocked = self.first.iter().filter(|(_, pin)| pin.is_blocked).map(|(name, _)| name);
+        let mut names: Vec<_> = blocked.chain(&self.beyond).map(String::as_str).collect();
         names.sort_unstable();
         names.into_iter()
     }
@@ -135,6 +144,12 @@ mod tests {
         let mut mended = prompts(&[("a", "good"), ("b", "good")]);
         pins.apply(&mut mended);
         assert_eq!((mended.len(), pins.blocked().count()), (2, 0));
+        // More than can be remembered is left out, too.
+        let mut full = Pins::new(OnChangedDefinition::Hold);
+        full.bytes = MAX_BYTES;
+        let mut listed = prompts(&[("new", "x")]);
+        full.apply(&mut listed);
+        assert_eq!((listed.len(), full.blocked().collect::<Vec<_>>()), (0, vec!["new"]));
         let mut all = Pins::new(OnChangedDefinition::Allow);
         for text in ["one", "two"] {
             assert_eq!(all.apply(&mut prompts(&[("a", text)])), []);

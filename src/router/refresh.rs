@@ -329,7 +329,9 @@ impl Refresh {
             known.pins.blocked().map(|raw_name| LeftOut {
                 upstream: known.id.to_string(),
                 raw_name: raw_name.to_owned(),
-                reason: "its definition has changed (on_changed_definition = block)".to_owned(),
+                reason: "its definition has changed, or there are too many to remember \
+                         (on_changed_definition)"
+                    .to_owned(),
             })
         })
     }

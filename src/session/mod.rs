@@ -303,7 +303,7 @@ pub fn end_of_stream(
     now_secs: u64,
 ) -> Option<Instant> {
     let known = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
-    lifetime.into_iter().chain(known).min().map(|longest| Instant::now() + longest)
+    lifetime.into_iter().chain(known).min().and_then(|longest| Instant::now().checked_add(longest))
 }
 
 /// Who makes a call, as far as it concerns the way back.

@@ -83,6 +83,14 @@ impl Breaker {
 }
 
 impl Leave {
+    /// The upstream says something before its answer: it is well enough, and nobody else needs to wait for the end, which
+    /// may be a user's to bring.
+    pub fn heard(&mut self) {
+        if std::mem::take(&mut self.tries) {
+            self.breaker.close();
+        }
+    }
+
     /// How the call has ended.
     pub fn end(self, failure: Option<&Kind>, now: Instant) {
         match failure {
@@ -164,5 +172,14 @@ mod tests {
         assert_eq!(breaker.open_until(), Some(now + Duration::from_secs(1)));
         breaker.close();
         assert!(breaker.ask(now).is_ok(), "its driver has found it well");
+        // One that tries and is asked something in between lets the others in.
+        for _ in 0..3 {
+            fail(&breaker, now);
+        }
+        let later = now + Duration::from_secs(1);
+        let mut tries = breaker.ask(later).unwrap();
+        assert!(breaker.ask(later).is_err());
+        tries.heard();
+        assert!(breaker.ask(later).is_ok());
     }
 }

@@ -105,10 +105,13 @@ impl Exchange {
             step = step(call, asides, early, place) => step,
             () = sleep_until(self.deadline) => Err(Kind::Timeout),
         };
-        if !matches!(step, Ok(Step::Said(_)))
-            && let Some(leave) = self.leave.take()
-        {
-            leave.end(step.as_ref().err(), Instant::now());
+        match (&step, &mut self.leave) {
+            (Ok(Step::Said(_)), Some(leave)) => leave.heard(),
+            (step, leave) => {
+                if let Some(leave) = leave.take() {
+                    leave.end(step.as_ref().err(), Instant::now());
+                }
+            }
         }
         step.map_err(|kind| UpstreamFault { upstream: self.upstream.clone(), kind })
     }

@@ -4,6 +4,7 @@ use http::Uri;
 use serde_json::Value;
 
 use super::egress::{Egress, NoDocument};
+use crate::domain::fault::excerpt;
 use crate::domain::reach::is_safe_url;
 
 /// The parts of it that matter here.
@@ -20,7 +21,7 @@ pub struct Metadata {
 /// # Errors
 /// When it says nothing, or is another one than it was asked as (RFC 8414, section 3.3).
 pub async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String> {
-    let mut last = format!("{issuer:?} is no URL that may be asked for metadata");
+    let mut last = format!("{:?} is no URL that may be asked for metadata", excerpt(issuer));
     for url in places(issuer) {
         match egress.get_json(&url).await {
             Ok(document) => return read(&document, issuer).map_err(|e| format!("{url}: {e}")),
@@ -58,7 +59,8 @@ fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
     match text("issuer") {
         Some(named) if named == issuer => {}
         named => {
-            return Err(format!("its issuer is {:?}, not {issuer:?}", named.unwrap_or_default()));
+            let named = excerpt(named.unwrap_or_default());
+            return Err(format!("its issuer is {named:?}, not {issuer:?}"));
         }
     }
     let url = |name: &str| match text(name) {

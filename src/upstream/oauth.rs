@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::egress::{Egress, NoDocument};
 use super::issuer::{Metadata, discover, safe_url, with_path};
 use crate::config::{ClientProof, OAuth};
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use crate::domain::reach::{Reach, is_loopback};
 use crate::seal::hex::hex;
 use crate::seal::{self, random};
@@ -41,6 +41,8 @@ pub struct Tokens {
 struct Getting {
     place: Option<Place>,
     failed: Option<(Instant, Kind)>,
+    /// When a token was last got because one was refused.
+    replaced: Option<Instant>,
 }
 
 /// Where tokens are had.
@@ -68,6 +70,9 @@ const LIFETIME: Duration = Duration::from_secs(300);
 
 /// How long nobody tries again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long a refused token is not replaced by another one again.
+const REPLACE: Duration = Duration::from_secs(10);
 
 /// Time in which the assertion of a client is good, in seconds.
 const ASSERTION_SECS: u64 = 60;
@@ -99,7 +104,7 @@ impl Tokens {
             url: url.clone(),
             egress,
             token: ArcSwapOption::empty(),
-            getting: Mutex::new(Getting { place, failed: None }),
+            getting: Mutex::new(Getting { place, ..Getting::default() }),
         })
     }
 
@@ -130,6 +135,13 @@ impl Tokens {
         let other = self.token.load_full().filter(|token| Some(&token.header) != sent);
         if let Some(token) = other.filter(|token| Instant::now() < token.ends_at) {
             return Ok(token.header.clone());
+        }
+        // One that takes no token at all must not make us ask for tokens as fast as we are called.
+        if getting.replaced.is_some_and(|at| at.elapsed() < REPLACE) {
+            return Err(Kind::AuthFailed { status: 401 });
+        }
+        if sent.is_some() {
+            getting.replaced = Some(Instant::now());
         }
         self.token.store(None);
         if getting.place.is_none() {
@@ -165,7 +177,13 @@ impl Tokens {
                 self.token.store(Some(Arc::new(token)));
                 Ok(Some(header))
             }
-            Err(why) => Err(failed(&mut getting, why)),
+            Err(why) => {
+                // What was found out may be out of date: it is looked for anew.
+                if self.oauth.token_url.is_none() {
+                    getting.place = None;
+                }
+                Err(failed(&mut getting, why))
+            }
         }
     }
 
@@ -218,6 +236,7 @@ impl Tokens {
         let text = |name: &str| document.get(name).and_then(Value::as_str);
         let resource = text("resource").unwrap_or_default();
         if !is_of(&self.url, resource) {
+            let resource = excerpt(resource);
             return Err(format!("{place}: it is about {resource:?}, not about {}", self.url));
         }
         let issuer =
@@ -239,7 +258,8 @@ impl Tokens {
     async fn metadata_at(&self, place: &str) -> Result<Value, String> {
         let origin = |url: &Uri| (url.scheme().cloned(), url.authority().cloned());
         let url = safe_url(place).filter(|url| origin(url) == origin(&self.url));
-        let url = url.ok_or_else(|| format!("{place:?} is not at the upstream's own origin"))?;
+        let url =
+            url.ok_or_else(|| format!("{:?} is not at the upstream's own origin", excerpt(place)))?;
         self.egress.get_json(&url).await.map_err(|error| format!("{url}: {error}"))
     }
 

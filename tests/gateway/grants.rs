@@ -170,16 +170,38 @@ async fn a_token_is_renewed_before_its_end_and_one_that_is_taken_back_at_once() 
     long.least.store(1, Ordering::SeqCst);
     get(&gateway).await;
     assert_eq!(long.count(), 2);
-    // What is refused with a new token is not sent for ever.
+    // An upstream that takes none does not make the gateway ask for more and more.
     long.least.store(1000, Ordering::SeqCst);
-    let before = upstream.asked().len();
-    let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
-    assert_eq!(error["data"]["reason"], "upstream_auth_failed");
-    let mcp = upstream.asked()[before..]
-        .iter()
-        .filter(|a| a.path == "/mcp" && a.method() == "prompts/get")
-        .count();
-    assert_eq!(mcp, 2);
+    for _ in 0..10 {
+        let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+        assert_eq!(error["data"]["reason"], "upstream_auth_failed");
+    }
+    assert_eq!(long.count(), 2);
+}
+
+#[tokio::test]
+async fn a_place_that_was_found_out_is_looked_for_anew_when_it_gives_no_token() {
+    let issuing = Issuing::lasting(1);
+    let upstream = issuing.start().await;
+    let gateway = Gateway::start(&oauth(&upstream, "")).await;
+    get(&gateway).await;
+    let looked = || {
+        upstream.asked().iter().filter(|a| a.path.contains("oauth-authorization-server")).count()
+    };
+    assert_eq!(looked(), 1);
+    issuing.refuses.store(true, Ordering::SeqCst);
+    eventually(async || {
+        let reply = gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json();
+        reply.get("error").cloned()
+    })
+    .await;
+    issuing.refuses.store(false, Ordering::SeqCst);
+    eventually(async || {
+        let reply = gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json();
+        reply.get("result").cloned()
+    })
+    .await;
+    assert!(looked() >= 2);
 }
 
 #[tokio::test]

@@ -120,12 +120,12 @@ impl Keys {
         });
     }
 
-    /// The key for a token that names it, and is signed with this algorithm.
+    /// The key for a token that names it, and is signed with this algorithm; and when it was fetched.
     pub(super) async fn find(
         &self,
         id: Option<&str>,
         algorithm: Algorithm,
-    ) -> Result<DecodingKey, NoKey> {
+    ) -> Result<(DecodingKey, Instant), NoKey> {
         let before = self.state.borrow().clone();
         let now = Instant::now();
         let found = self.look(&before, id, algorithm, now);
@@ -163,7 +163,7 @@ impl Keys {
         id: Option<&str>,
         algorithm: Algorithm,
         now: Instant,
-    ) -> Result<DecodingKey, NoKey> {
+    ) -> Result<(DecodingKey, Instant), NoKey> {
         let known = self.usable(state, now).ok_or(NoKey::Unavailable)?;
         let mut fitting = known
             .keys
@@ -172,7 +172,7 @@ impl Keys {
         let (first, second) = (fitting.next(), fitting.next());
         // Without a name only the one key that there is can be meant.
         let key = first.filter(|_| id.is_some() || second.is_none());
-        key.map(|key| key.decoding.clone()).ok_or(NoKey::Unknown)
+        key.map(|key| (key.decoding.clone(), known.fetched)).ok_or(NoKey::Unknown)
     }
 }
 

@@ -95,15 +95,19 @@ impl Tokens {
         {
             return Ok(good.caller);
         }
-        let caller = self.check_anew(token, audience).await?;
-        if let (Proof::Token(proof), Some(generation)) = (caller.proof(), self.keys.generation()) {
-            let (caller, expires) = (caller.clone(), proof.expires);
-            self.good.insert(digest, Good { caller, expires, generation });
+        let (caller, generation) = self.check_anew(token, audience).await?;
+        if let Some(expires) = caller.expires() {
+            self.good.insert(digest, Good { caller: caller.clone(), expires, generation });
         }
         Ok(caller)
     }
 
-    async fn check_anew(&self, token: &str, audience: &str) -> Result<Caller, TransportFault> {
+    /// The caller, and which keys it was checked with.
+    async fn check_anew(
+        &self,
+        token: &str,
+        audience: &str,
+    ) -> Result<(Caller, Instant), TransportFault> {
         if token.len() > MAX_TOKEN {
             return Err(bad("the token is longer than 16 KiB"));
         }
@@ -116,7 +120,7 @@ impl Tokens {
             return Err(bad("the token is signed with an algorithm that is not allowed"));
         }
         let key = self.keys.find(header.kid.as_deref(), header.alg).await;
-        let key = key.map_err(|missing| match missing {
+        let (key, generation) = key.map_err(|missing| match missing {
             NoKey::Unknown => bad("the token is signed with a key that its issuer does not have"),
             NoKey::Unavailable => TransportFault::AuthUnavailable,
         })?;
@@ -128,7 +132,7 @@ impl Tokens {
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         let claims =
             decode::<Value>(token, &key, &validation).map_err(|error| why(error.kind()))?;
-        self.caller(&claims.claims)
+        Ok((self.caller(&claims.claims)?, generation))
     }
 
     /// The caller that checked claims speak of.
