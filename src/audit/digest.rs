@@ -1,6 +1,7 @@
 //! What is recorded of arguments: which there were, how long, and a keyed digest of each value. Numbers and flags are
 //! digested as well: a value that is easily guessed is worth hiding most.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use super::keys::Keys;
@@ -15,8 +16,8 @@ const MAX_VALUES: usize = 64;
 const MAX_PATH: usize = 128;
 const MAX_RAW: usize = 2048;
 
-/// What the values of one call may take; the line has other members, too.
-const MAX_ARGUMENTS: usize = 12 << 10;
+/// Kept for the members that come after them: what a call was for and what was decided must not be pushed out.
+const REST: usize = 4 << 10;
 
 /// Adds them under `name`, by the path of each value: `{"who":{"bytes":5,"hmac":"…"}}`.
 pub(super) fn add(
@@ -26,7 +27,9 @@ pub(super) fn add(
     arguments: Json<'_>,
     raw: bool,
 ) -> Event {
-    let mut values = Values { keys, raw, out: String::from("{"), count: 0, cut: false };
+    let limit = event.room().saturating_sub(REST);
+    let (out, names) = (String::from("{"), HashSet::new());
+    let mut values = Values { keys, raw, limit, out, names, cut: false };
     values.walk(arguments, &mut String::new());
     values.out.push('}');
     event.json(name, &values.out).cut(values.cut)
@@ -40,8 +43,11 @@ pub fn value_digest(keys: &Keys, value: &[u8]) -> String {
 struct Values<'a> {
     keys: &'a Keys,
     raw: bool,
+    /// Bytes that they may take.
+    limit: usize,
     out: String,
-    count: usize,
+    /// As they are written: a member must not be there twice.
+    names: HashSet<String>,
     cut: bool,
 }
 
@@ -71,15 +77,16 @@ impl Values<'_> {
     fn scalar(&mut self, value: Json<'_>, path: &str) {
         let text = value.as_str();
         let text = text.as_deref().unwrap_or(value.text());
-        if self.count == MAX_VALUES {
+        if self.names.len() == MAX_VALUES {
             self.cut = true;
             return;
         }
         let before = self.out.len();
-        if self.count > 0 {
+        if !self.names.is_empty() {
             self.out.push(',');
         }
-        let mut cut = write_text(path, MAX_PATH, &mut self.out);
+        let (name, mut cut) = self.name(path);
+        self.out.push_str(&name);
         let digest = value_digest(self.keys, text.as_bytes());
         let _ = write!(self.out, ":{{\"bytes\":{},\"hmac\":\"{digest}\"", text.len());
         if self.raw {
@@ -88,13 +95,26 @@ impl Values<'_> {
         }
         self.out.push('}');
         self.cut |= cut;
-        match self.out.len() <= MAX_ARGUMENTS {
-            true => self.count += 1,
+        match self.out.len() < self.limit {
+            true => drop(self.names.insert(name)),
             false => {
                 self.out.truncate(before);
                 self.cut = true;
             }
         }
+    }
+
+    /// A name for a path that no other value has, as a JSON string; whether it is another one than the path.
+    fn name(&self, path: &str) -> (String, bool) {
+        let mut name = String::new();
+        let mut cut = write_text(path, MAX_PATH, &mut name);
+        let mut number = self.names.len();
+        while self.names.contains(&name) {
+            let plain = name.trim_end_matches('"');
+            name = format!("{plain}#{number}\"");
+            (number, cut) = (number + 1, true);
+        }
+        (name, cut)
     }
 }
 
@@ -135,6 +155,37 @@ mod tests {
         assert_eq!(arguments["who"]["bytes"], 8);
         assert_eq!(arguments["na\nme"]["bytes"], 0);
         assert_ne!(digest("who"), value_digest(&Keys::new(&AuditKey::generate().0), b"canary-7"));
+    }
+
+    #[test]
+    fn d8_names_that_look_alike_once_they_are_cut_stay_apart() {
+        let keys = Keys::new(&AuditKey::generate().0);
+        let long = "n".repeat(MAX_PATH);
+        let given = format!(
+            "{{\"{long}1\":\"a\",\"{long}2\":\"b\",\"{long}\":\"c\",\"a.b\":{{\"c\":\"\"}},\"a\":{{\"b\":{{\"c\":\"\"}}}}}}"
+        );
+        let (line, value) = recorded(&keys, &given, false);
+        let read = super::super::record::Line::read(line.trim_end().as_bytes());
+        assert!(read.is_some(), "no member is there twice: {line}");
+        assert_eq!(value["arguments"].as_object().unwrap().len(), 5);
+        assert_eq!(value["truncated"], true);
+    }
+
+    #[test]
+    fn what_comes_after_the_arguments_is_not_pushed_out() {
+        let keys = Keys::new(&AuditKey::generate().0);
+        let many: Vec<String> =
+            (0..60).map(|i| format!("\"{}{i}\":\"v\"", "p".repeat(120))).collect();
+        let text = format!("{{{}}}", many.join(","));
+        let json = Json::parse(text.as_bytes(), 64).unwrap();
+        let mut event = Event::new("received");
+        for name in ["arguments", "responses"] {
+            event = add(event, name, &keys, json, true);
+        }
+        for name in ["upstream", "prompt", "definition"] {
+            event = event.text(name, &"x".repeat(1000));
+        }
+        assert!(event.room() > 100, "{}", event.room());
     }
 
     #[test]

@@ -397,3 +397,46 @@ fn old_segments_are_removed_as_configured_and_the_log_says_so() {
     assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
     assert_eq!((report.first, report.removed), (12, 11));
 }
+
+#[test]
+fn d6_an_emptied_or_replaced_log_is_told_by_a_kept_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let kept = sample(&path);
+    for name in super::folder::segments(&path).unwrap() {
+        fs::remove_file(path.join(name)).unwrap();
+    }
+    let emptied = check_against(&path, vec![kept.clone()]).mistakes;
+    assert!(emptied[0].what.contains("not here"), "{emptied:?}");
+    // Another log of the same gateway, from its first record on.
+    sample(&path);
+    let replaced = check_against(&path, vec![kept]).mistakes;
+    assert!(replaced[0].what.contains("not here"), "{replaced:?}");
+}
+
+#[test]
+fn d6_what_is_added_behind_the_end_of_a_segment_that_was_given_up_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    drop(open(&path));
+    let action = Action::Once(ENOSPC);
+    let failing = FailAt { left: 4, action, passed: Vec::new(), has_failed: false, well: false };
+    let failing = Arc::new(Mutex::new(failing));
+    let (mut log, _) = try_open(&path, Some(failing.clone())).unwrap();
+    for id in 0..6 {
+        let _ = append(&mut log, id);
+    }
+    log.sync(at(9)).unwrap();
+    drop(log);
+    assert!(lock(&failing).has_failed && check(&path).mistakes.is_empty());
+    let names = super::folder::segments(&path).unwrap();
+    assert_eq!(names.len(), 2, "it was given up");
+    // A whole line of the log, put where it does not belong.
+    let line = fs::read(path.join(&names[1])).unwrap();
+    let line = line.split_inclusive(|&b| b == b'\n').next_back().unwrap().to_vec();
+    let mut first = fs::read(path.join(&names[0])).unwrap();
+    first.extend_from_slice(&line);
+    fs::write(path.join(&names[0]), first).unwrap();
+    let mistakes = check(&path).mistakes;
+    assert!(mistakes[0].what.contains("behind the end"), "{mistakes:?}");
+}

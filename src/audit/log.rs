@@ -310,6 +310,11 @@ impl Log {
         self.total.saturating_mul(100) / self.settings.max_size.max(1)
     }
 
+    /// The last record that is known to be on the disk.
+    pub fn durable_seq(&self) -> u64 {
+        self.durable.head.seq
+    }
+
     pub fn writer(&self) -> &Writer {
         &self.writer
     }

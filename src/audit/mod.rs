@@ -99,6 +99,7 @@ impl Audit {
             unsynced_limit: buffer,
             down: None,
             rotates: false,
+            signed: Vec::new(),
             synced_at: Duration::ZERO,
             is_nearly_full: false,
         };
@@ -134,10 +135,19 @@ impl Audit {
     /// # Errors
     /// When it cannot be written and calls do not go on without.
     pub async fn record(&self, event: Event) -> Result<(), Unrecorded> {
+        self.record_both(None, event).await
+    }
+
+    /// The same, with a record that belongs right before it: both are written, or none.
+    ///
+    /// # Errors
+    /// As [`Audit::record`].
+    pub async fn record_both(&self, before: Option<Event>, event: Event) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
         };
-        let waits = open.queue.submit(event, stamp(open.started)).map_err(|_| Unrecorded)?;
+        let waits = open.queue.submit(before, event, stamp(open.started));
+        let waits = waits.map_err(|_| Unrecorded)?;
         let Some(waits) = waits else {
             return Ok(());
         };

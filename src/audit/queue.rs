@@ -57,20 +57,29 @@ impl Queue {
         Self { state: Mutex::default(), wake: Condvar::new(), limit, degrades }
     }
 
-    /// Takes a record that somebody waits for; nothing to wait for where calls go on without.
+    /// Takes a record that somebody waits for, with the one that belongs before it; nothing to wait for where calls go on
+    /// without. Both or none.
     pub(super) fn submit(
         &self,
+        before: Option<Event>,
         event: Event,
         stamp: Stamp,
     ) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.lock();
-        let fits = state.bytes + event.size() <= self.limit;
-        if self.degrades && (state.is_down || !fits) {
-            state.note(event, stamp, self.limit);
+        let size = event.size() + before.as_ref().map_or(0, Event::size);
+        let fits = state.bytes + size <= self.limit;
+        if state.closed || (!self.degrades && (state.is_down || !fits)) {
+            return Err(Refused);
+        }
+        if state.is_down || !fits {
+            before
+                .into_iter()
+                .chain([event])
+                .for_each(|event| state.note(event, stamp, self.limit));
             return Ok(None);
         }
-        if state.is_down || !fits || state.closed {
-            return Err(Refused);
+        if let Some(event) = before {
+            state.push(Entry { event, stamp, written: None });
         }
         let (written, waits) = oneshot::channel();
         state.push(Entry { event, stamp, written: Some(written) });
@@ -93,7 +102,8 @@ impl Queue {
     /// Tells the writer how a sync ended.
     pub(super) fn synced(&self, result: io::Result<()>) {
         self.lock().synced = Some(result);
-        self.wake.notify_one();
+        // Whoever waits for the end may be waiting, too.
+        self.wake.notify_all();
     }
 
     /// Ends the writing, and waits for its end as long as that.
@@ -170,13 +180,15 @@ impl Queue {
         self.lock().is_down = false;
     }
 
-    /// The writer has ended: nothing is taken any more.
-    pub(super) fn closed(&self) {
+    /// The writer has ended: nothing is taken any more. How many records were never written.
+    pub(super) fn closed(&self) -> u64 {
         let mut state = self.lock();
         (state.closed, state.is_down) = (true, true);
-        state.entries.clear();
+        let waiting = std::mem::take(&mut state.entries).len() as u64;
+        let missing = state.missing.take().map_or(0, |gap| gap.count);
         drop(state);
         self.wake.notify_all();
+        waiting + missing
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -74,6 +74,11 @@ impl Event {
         self
     }
 
+    /// Bytes that further members may take.
+    pub fn room(&self) -> usize {
+        MAX_MEMBERS.saturating_sub(self.members.len())
+    }
+
     /// Bytes that its line takes, about.
     pub fn size(&self) -> usize {
         self.members.len() + OWN_MEMBERS

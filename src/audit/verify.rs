@@ -102,6 +102,8 @@ struct Judge {
     open: HashMap<(String, u64), u64>,
     /// What was found at the places that kept checkpoints name.
     kept: Vec<Option<Mac>>,
+    /// Whether one of them is of this log.
+    has_kept: bool,
 }
 
 impl Judge {
@@ -115,6 +117,7 @@ impl Judge {
             name: String::new(),
             open: HashMap::new(),
             kept,
+            has_kept: false,
         }
     }
 
@@ -129,17 +132,23 @@ impl Judge {
         // What was written again elsewhere does not count here.
         let counts = next.filter(|next| next.abandoned.is_some() && next.name == name);
         let (mut line, mut at, mut is_first) = (Vec::new(), 0, true);
+        let (mut beyond, mut is_torn) = (None, false);
         loop {
             line.clear();
             let length = text.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
             if length == 0 {
                 return Ok(());
             }
+            let read = line.strip_suffix(b"\n").and_then(Line::read);
             if counts.as_ref().is_some_and(|next| at >= next.bytes) {
-                return Ok(());
+                match read.filter(|_| !is_torn) {
+                    Some(line) => beyond = self.beyond(&line, beyond),
+                    // Half a line, with which the writing broke off.
+                    None => is_torn = true,
+                }
+                continue;
             }
             at += length as u64;
-            let read = line.strip_suffix(b"\n").and_then(Line::read);
             match (read, is_first) {
                 (Some(line), true) => self.header(&line, &before),
                 (Some(line), false) => self.record(&line),
@@ -150,6 +159,18 @@ impl Judge {
             }
             is_first = false;
         }
+    }
+
+    /// A line that was written again elsewhere, or never counted: it must go on from the one before it, all the same.
+    fn beyond(&mut self, line: &Line<'_>, before: Option<Head>) -> Option<Head> {
+        let head = before.or(self.head).unwrap_or_default();
+        let seq = line.seq().unwrap_or_default();
+        if let Some(keys) = &self.known.keys
+            && keys.link(&head.mac, line.text) != line.mac
+        {
+            self.wrong(Some(seq), "this line was added behind the end of its segment");
+        }
+        Some(Head { seq, mac: line.mac })
     }
 
     fn header(&mut self, line: &Line<'_>, before: &str) {
@@ -247,18 +268,22 @@ impl Judge {
             Head { seq: line.number("count").unwrap_or_default(), mac: head.unwrap_or_default() };
         if signed != before {
             self.wrong(Some(seq), "the checkpoint is not of the record before it");
-        } else if !self.is_signed(&signed, &signature) {
+        } else if !self.is_signed(&self.instance, &signed, &signature) {
             self.wrong(Some(seq), "the signature of the checkpoint is not of this log's key");
         }
         self.report.checkpoint = Some(signed.seq);
     }
 
-    fn is_signed(&self, head: &Head, signature: &str) -> bool {
+    fn has_key(&self) -> bool {
+        self.known.keys.is_some() || self.known.public.is_some()
+    }
+
+    fn is_signed(&self, instance: &str, head: &Head, signature: &str) -> bool {
         let own = || self.known.keys.as_ref().map(Keys::public);
         let Some(public) = self.known.public.clone().or_else(own) else {
             return true;
         };
-        public.verify(signed_text(&self.instance, head).as_bytes(), signature)
+        public.verify(signed_text(instance, head).as_bytes(), signature)
     }
 
     fn finish(mut self) -> Report {
@@ -271,6 +296,9 @@ impl Judge {
         for (kept, found) in self.known.checkpoints.clone().iter().zip(self.kept.clone()) {
             self.compare(kept, found);
         }
+        if !self.known.checkpoints.is_empty() && !self.has_kept {
+            self.wrong(None, "none of the kept checkpoints is of this log");
+        }
         self.report.unknown = self.open.into_values().collect();
         self.report.unknown.sort_unstable();
         self.report
@@ -279,10 +307,21 @@ impl Judge {
     /// Holds a checkpoint that was kept elsewhere against what is here.
     fn compare(&mut self, kept: &Kept, found: Option<Mac>) {
         let Kept { instance, head, signature } = kept;
-        if *instance != self.instance || head.seq < self.report.first {
+        if *instance != self.instance {
+            // Of another gateway's log, maybe; one that this key has signed belongs here.
+            if self.has_key() && self.is_signed(instance, head, signature) {
+                self.wrong(
+                    None,
+                    format!("a kept checkpoint is of a log that is not here: {instance}"),
+                );
+            }
             return;
         }
-        if !self.is_signed(head, signature) {
+        self.has_kept = true;
+        if head.seq < self.report.first {
+            return;
+        }
+        if !self.is_signed(instance, head, signature) {
             return self
                 .wrong(Some(head.seq), "the kept checkpoint is not signed with this log's key");
         }

@@ -24,6 +24,8 @@ pub(super) struct Scribe {
     pub down: Option<Down>,
     /// Somebody wants another segment.
     pub rotates: bool,
+    /// Checkpoints that are not known to be on the disk: told elsewhere, they must not be lost here.
+    pub signed: Vec<Signed>,
     pub synced_at: Duration,
     pub is_nearly_full: bool,
 }
@@ -70,12 +72,19 @@ impl Scribe {
                 self.tick(now);
             }
             self.keep_house(now, &jobs);
+            self.announce();
             if closing {
                 break;
             }
         }
         self.finish();
-        queue.closed();
+        let lost = queue.closed();
+        if lost > 0 {
+            error!(
+                count = lost,
+                "audit records were never written: the gateway ended before that was possible"
+            );
+        }
     }
 
     fn patience(&self) -> Duration {
@@ -145,13 +154,11 @@ impl Scribe {
 
     fn try_keep_house(&mut self, now: Stamp, jobs: &SyncSender<Syncing>) -> io::Result<()> {
         if self.log.wants_checkpoint(now) {
-            let signed = self.log.sign(now)?;
-            self.announce(&signed);
+            self.signed.push(self.log.sign(now)?);
         }
         if (self.rotates || self.log.wants_rotation(now)) && !self.log.is_syncing() {
             self.rotates = false;
-            let signed = self.log.rotate(now)?;
-            self.announce(&signed);
+            self.signed.push(self.log.rotate(now)?);
             self.remove_surplus(now)?;
         }
         let is_due = |every| {
@@ -258,14 +265,21 @@ impl Scribe {
         let last = self.log.append(std::iter::once((&event, now)), now);
         let last = last.and_then(|()| self.log.sign(now));
         match last.and_then(|signed| self.log.sync(now).map(|()| signed)) {
-            Ok(signed) => self.announce(&signed),
+            Ok(signed) => self.signed.push(signed),
             Err(failure) => error!(%failure, "the audit log has no proper end"),
         }
+        self.announce();
     }
 
     /// Says a checkpoint where it can be kept by others: the log that ends before it was cut.
-    fn announce(&self, Signed { seq, mac, signature }: &Signed) {
-        let instance = &self.log.writer().instance;
-        info!(count = seq, head = mac, instance, signature, "audit checkpoint");
+    fn announce(&mut self) {
+        let (durable, instance) = (self.log.durable_seq(), &self.log.writer().instance);
+        self.signed.retain(|Signed { seq, mac, signature }| {
+            let is_kept = *seq <= durable;
+            if is_kept {
+                info!(count = seq, head = mac, instance, signature, "audit checkpoint");
+            }
+            !is_kept
+        });
     }
 }

@@ -91,12 +91,23 @@ impl Audit {
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let kept = options.open(&self.key_file).and_then(|mut file| {
+        // Whole or not at all: half a key would be in the way of every later start.
+        let temporary = self.key_file.with_extension(format!("{}.tmp", std::process::id()));
+        let kept = options.open(&temporary).and_then(|mut file| {
             writeln!(file, "{text}")?;
-            file.sync_all()
+            file.sync_all()?;
+            fs::hard_link(&temporary, &self.key_file)
         });
-        kept.map_err(|error| self.key_failed(&format!("cannot be made: {error}")))?;
-        Ok((key, self.key_file.clone()))
+        let _ = fs::remove_file(&temporary);
+        match kept {
+            Ok(()) => Ok((key, self.key_file.clone())),
+            // Somebody else was faster; that one counts.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let key = self.key()?.ok_or_else(|| self.key_failed("cannot be made"))?;
+                Ok((key, self.key_file.clone()))
+            }
+            Err(error) => Err(self.key_failed(&format!("cannot be made: {error}"))),
+        }
     }
 
     fn key_failed(&self, what: &str) -> io::Error {
@@ -206,8 +217,9 @@ mod tests {
         assert_eq!(audit.key().unwrap(), None);
         let (made, file) = audit.make_key().unwrap();
         assert_eq!(file, folder.path().join("audit.key"));
-        assert_eq!(audit.key().unwrap(), Some(made));
-        assert!(audit.make_key().is_err(), "nobody's key is overwritten");
+        assert_eq!(audit.key().unwrap(), Some(made.clone()));
+        assert_eq!(audit.make_key().unwrap().0, made, "nobody's key is overwritten");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
         let beside = parse("[audit]\npath = \".\"\n", folder.path()).unwrap().audit.unwrap();
         assert!(beside.key().unwrap_err().to_string().contains("folder of the log"));
         fs::write(&file, "nonsense").unwrap();

@@ -144,10 +144,7 @@ impl CallRecord {
             state.has_ended = true;
             state.received.take()
         };
-        if let Some(event) = received {
-            open.audit.note(event);
-        }
-        open.audit.record(open.completed(outcome)).await
+        open.audit.record_both(received, open.completed(outcome)).await
     }
 
     /// Leaves out what was to be said of the call: it is counted elsewhere.

@@ -11,7 +11,16 @@ use crate::audit::record::Event;
 
 /// Counts refusals by who was refused and why. Pure: the clock is handed in.
 pub struct Refusals {
-    tallies: Mutex<LruCache<Refusal, Tally>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    tallies: LruCache<Refusal, Tally>,
+    /// When the present window began, and how many records it has had.
+    window: Option<Instant>,
+    recorded: usize,
+    /// Refusals for which this window had no record left.
+    others: u64,
 }
 
 /// Who was refused, and why.
@@ -44,62 +53,96 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Refusals that are counted apart. Beyond that the least recent is recorded early.
 const TALLIES: usize = 4096;
 
+/// Records in one window: somebody with many addresses must not fill the disk either. The rest is recorded as one.
+const RECORDS: usize = 100;
+
 impl Default for Refusals {
     fn default() -> Self {
         let tallies = LruCache::new(NonZeroUsize::new(TALLIES).unwrap_or(NonZeroUsize::MIN));
-        Self { tallies: Mutex::new(tallies) }
+        Self { state: Mutex::new(State { tallies, window: None, recorded: 0, others: 0 }) }
     }
 }
 
 impl Refusals {
     /// Counts a refusal; what is to be recorded now.
     pub fn count(&self, refusal: Refusal, now: Instant) -> Vec<Event> {
-        let mut tallies = self.lock();
-        if let Some(tally) = tallies.get_mut(&refusal) {
+        let mut state = self.lock();
+        let mut events: Vec<_> = state.turn(now).into_iter().collect();
+        if let Some(tally) = state.tallies.get_mut(&refusal) {
             tally.count += 1;
-            if now.duration_since(tally.recorded) < WINDOW {
-                return Vec::new();
+            if now.duration_since(tally.recorded) >= WINDOW {
+                let count = std::mem::take(&mut tally.count);
+                tally.recorded = now;
+                events.extend(state.record(&refusal, count));
             }
-            let count = std::mem::take(&mut tally.count);
-            tally.recorded = now;
-            return vec![refusal.event(count)];
+            return events;
         }
-        let first = refusal.event(1);
-        let pushed_out = tallies.push(refusal, Tally { recorded: now, count: 0 });
-        let early = pushed_out.filter(|(_, tally)| tally.count > 0);
-        early
-            .map(|(refusal, tally)| refusal.event(tally.count))
-            .into_iter()
-            .chain([first])
-            .collect()
+        let pushed_out = state.tallies.push(refusal.clone(), Tally { recorded: now, count: 0 });
+        if let Some((early, tally)) = pushed_out.filter(|(_, tally)| tally.count > 0) {
+            events.extend(state.record(&early, tally.count));
+        }
+        events.extend(state.record(&refusal, 1));
+        events
     }
 
     /// What is to be recorded by now, of those that have not come again.
     pub fn due(&self, now: Instant) -> Vec<Event> {
-        let mut tallies = self.lock();
+        let mut state = self.lock();
+        let mut events: Vec<_> = state.turn(now).into_iter().collect();
         let is_due = |tally: &Tally| now.duration_since(tally.recorded) >= WINDOW;
-        let due: Vec<_> =
-            tallies.iter().filter(|(_, t)| is_due(t)).map(|(refusal, _)| refusal.clone()).collect();
-        due.into_iter().filter_map(|refusal| pop(&mut tallies, refusal)).collect()
+        let tallies = state.tallies.iter().filter(|(_, tally)| is_due(tally));
+        let due: Vec<_> = tallies.map(|(refusal, _)| refusal.clone()).collect();
+        for refusal in due {
+            if let Some(tally) = state.tallies.pop(&refusal).filter(|tally| tally.count > 0) {
+                events.extend(state.record(&refusal, tally.count));
+            }
+        }
+        events
     }
 
     /// All that was not recorded yet.
     pub fn rest(&self) -> Vec<Event> {
-        let mut tallies = self.lock();
-        std::iter::from_fn(|| tallies.pop_lru())
-            .filter(|(_, tally)| tally.count > 0)
-            .map(|(refusal, tally)| refusal.event(tally.count))
-            .collect()
+        let mut state = self.lock();
+        let mut events = Vec::new();
+        while let Some((refusal, tally)) = state.tallies.pop_lru() {
+            if tally.count > 0 {
+                events.extend(state.record(&refusal, tally.count));
+            }
+        }
+        events.extend(state.others());
+        events
     }
 
-    fn lock(&self) -> MutexGuard<'_, LruCache<Refusal, Tally>> {
-        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn pop(tallies: &mut LruCache<Refusal, Tally>, refusal: Refusal) -> Option<Event> {
-    let tally = tallies.pop(&refusal)?;
-    (tally.count > 0).then(|| refusal.event(tally.count))
+impl State {
+    /// Begins another window if the present one is over; what it had no record for.
+    fn turn(&mut self, now: Instant) -> Option<Event> {
+        if self.window.is_some_and(|began| now.duration_since(began) < WINDOW) {
+            return None;
+        }
+        (self.window, self.recorded) = (Some(now), 0);
+        self.others()
+    }
+
+    /// A record, if the window has one left.
+    fn record(&mut self, refusal: &Refusal, count: u64) -> Option<Event> {
+        if self.recorded == RECORDS {
+            self.others += count;
+            return None;
+        }
+        self.recorded += 1;
+        Some(refusal.event(count))
+    }
+
+    fn others(&mut self) -> Option<Event> {
+        let count = std::mem::take(&mut self.others);
+        let event = || Event::new("refused").text("reason", "others").number("count", count);
+        (count > 0).then(event)
+    }
 }
 
 impl Refusal {
@@ -147,17 +190,30 @@ mod tests {
         assert_eq!(refusals.rest(), []);
     }
 
+    /// The counts of all records.
+    fn sum(events: &[Event]) -> u64 {
+        let count = |event: &Event| {
+            let text = format!("{event:?}");
+            let at = text.find("count\\\":").unwrap() + 8;
+            text[at..].chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>()
+        };
+        events.iter().map(|event| count(event).unwrap()).sum()
+    }
+
     #[tokio::test]
-    async fn a11_many_addresses_take_bounded_room_and_lose_no_count() {
-        let (refusals, now) = (Refusals::default(), Instant::now());
-        for round in 0..2 {
-            for address in 0..TALLIES {
-                let told = refusals.count(from(&address.to_string()), now);
-                assert_eq!(told.len(), usize::from(round == 0));
-            }
+    async fn a11_many_addresses_take_bounded_room_and_records_and_lose_no_count() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        let mut told = Vec::new();
+        for address in 0..3 * TALLIES {
+            told.extend(refusals.count(from(&address.to_string()), start));
         }
-        let pushed = refusals.count(from("new"), now);
-        assert_eq!(pushed, [counted("0", 1), counted("new", 1)].concat());
-        assert_eq!(refusals.lock().len(), TALLIES);
+        assert_eq!(told.len(), RECORDS);
+        assert_eq!(refusals.lock().tallies.len(), TALLIES);
+        for second in [9, 10, 20] {
+            told.extend(refusals.due(start + Duration::from_secs(second)));
+        }
+        assert_eq!(told.len(), RECORDS + 1, "the rest as one");
+        told.extend(refusals.rest());
+        assert_eq!(sum(&told), 3 * TALLIES as u64);
     }
 }
