@@ -117,8 +117,8 @@ pub fn state(data: &[u8]) {
     }
 }
 
-/// What passes the checks passes them still once it is written for an older client, and a question that
-/// can be read can be written for everybody.
+/// What passes the checks passes them still once it is written for an older client, and a question
+/// that can be read can be written for everybody.
 pub fn translate(data: &[u8]) {
     let Ok(document) = Document::parse(data.to_vec(), DEPTH) else {
         return;

@@ -36,8 +36,8 @@ pub struct App {
 }
 
 impl App {
-    /// Starts the drivers; nobody is served yet. `shares` says that other gateways may run with the same
-    /// configuration.
+    /// Starts the drivers; nobody is served yet. `shares` says that other gateways may run with the
+    /// same configuration.
     ///
     /// # Errors
     /// When the audit log cannot be opened.

@@ -99,7 +99,8 @@ pub fn on_hang_up(mut then: impl FnMut()) -> impl Future<Output = ()> {
     }
 }
 
-/// Makes a write beyond the largest file that is allowed an error, as a full disk is, and not the end of the process.
+/// Makes a write beyond the largest file that is allowed an error, as a full disk is, and not the
+/// end of the process.
 pub fn survive_large_files() {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,5 @@
-//! What the operator sees: whether the gateway lives, whether it is ready, and how its upstreams are. Read only.
+//! What the operator sees: whether the gateway lives, whether it is ready, and how its upstreams
+//! are. Read only.
 
 mod state;
 

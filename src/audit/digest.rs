@@ -1,5 +1,5 @@
-//! What is recorded of arguments: which there were, how long, and a keyed digest of each value. Numbers and flags are
-//! digested as well: a value that is easily guessed is worth hiding most.
+//! What is recorded of arguments: which there were, how long, and a keyed digest of each value.
+//! Numbers and flags are digested as well: a value that is easily guessed is worth hiding most.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -16,7 +16,8 @@ const MAX_VALUES: usize = 64;
 const MAX_PATH: usize = 128;
 const MAX_RAW: usize = 2048;
 
-/// Kept for the members that come after them: what a call was for and what was decided must not be pushed out.
+/// Kept for the members that come after them: what a call was for and what was decided must not be
+/// pushed out.
 const REST: usize = 4 << 10;
 
 /// Adds them under `name`, by the path of each value: `{"who":{"bytes":5,"hmac":"…"}}`.
@@ -104,7 +105,8 @@ impl Values<'_> {
         }
     }
 
-    /// A name for a path that no other value has, as a JSON string; whether it is another one than the path.
+    /// A name for a path that no other value has, as a JSON string; whether it is another one than
+    /// the path.
     fn name(&self, path: &str) -> (String, bool) {
         let mut name = String::new();
         let mut cut = write_text(path, MAX_PATH, &mut name);

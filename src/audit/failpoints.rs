@@ -133,7 +133,8 @@ fn lock(failing: &Mutex<FailAt>) -> MutexGuard<'_, FailAt> {
 
 const RECORDS: u64 = 12;
 
-/// Writes, syncs and rotates; whatever fails is tried once more and then left. Tells which records count as written.
+/// Writes, syncs and rotates; whatever fails is tried once more and then left. Tells which records
+/// count as written.
 fn script(log: &mut Log, written: &Mutex<Vec<u64>>) {
     for id in 0..RECORDS {
         if append(log, id).is_ok() {

@@ -1,5 +1,5 @@
-//! The first line of a segment: where the chain goes on from. It is no record and has no number, so that records can move to
-//! another segment as they are.
+//! The first line of a segment: where the chain goes on from. It is no record and has no number, so
+//! that records can move to another segment as they are.
 
 use super::keys::{Keys, Mac};
 use super::record::{Head, Line, Stamp, end_line, write_text};

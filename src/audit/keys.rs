@@ -1,4 +1,5 @@
-//! The keys of one audit log, all derived from `audit.key`: chain, digests and signatures never share one.
+//! The keys of one audit log, all derived from `audit.key`: chain, digests and signatures never
+//! share one.
 
 use std::fmt;
 
@@ -45,8 +46,8 @@ impl Keys {
         mac(context.sign())
     }
 
-    /// The digest of a value that is not to be written down: whoever has the key can tell whether it was
-    /// a certain one.
+    /// The digest of a value that is not to be written down: whoever has the key can tell whether
+    /// it was a certain one.
     pub fn digest(&self, value: &[u8]) -> Mac {
         mac(hmac::sign(&self.digest, value))
     }

@@ -1,8 +1,9 @@
-//! The log as a state machine: records go in, lines lie on the disk. One thread owns it; the clock is handed in.
+//! The log as a state machine: records go in, lines lie on the disk. One thread owns it; the clock
+//! is handed in.
 //!
-//! What was written but not synced is kept, so that a file that fails can be left for another one, in
-//! which the same lines stand again. A file that failed to sync is never synced again: the system may have thrown away
-//! what it could not write, and say so once only.
+//! What was written but not synced is kept, so that a file that fails can be left for another one,
+//! in which the same lines stand again. A file that failed to sync is never synced again: the
+//! system may have thrown away what it could not write, and say so once only.
 
 use std::io;
 use std::sync::Arc;
@@ -119,7 +120,8 @@ impl Log {
     /// Writes records; all of them or, as far as anybody is told, none.
     ///
     /// # Errors
-    /// When they could be written neither to the segment nor to a new one. What was written before stays to be written again.
+    /// When they could be written neither to the segment nor to a new one. What was written before
+    /// stays to be written again.
     pub fn append<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a Event, Stamp)>,
@@ -351,8 +353,8 @@ impl Log {
         let mut content = header.write(now, &self.keys);
         content.extend_from_slice(&self.fresh);
         let created = self.folder.create(&segment_name(number), &content);
-        // It may be there although that failed: nothing more must go to the one before it, and the next
-        // try takes its place.
+        // It may be there although that failed: nothing more must go to the one before it, and the
+        // next try takes its place.
         let segment = created.inspect_err(|error| self.give_up(error))?;
         if self.broken.take().is_some() {
             // What is beyond the mark stands in the new one. Where this fails, the header says so.

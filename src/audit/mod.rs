@@ -1,7 +1,8 @@
 //! The audit log: who asked for what and what became of it, on the disk before anybody is answered.
 //!
-//! Many record, one writes. A record is text before it reaches the [`queue`]; the [`writer`] takes all that waits at
-//! once and hands it to the [`log`], which numbers, chains and appends it. [`verify`] reads it back and trusts nobody.
+//! Many record, one writes. A record is text before it reaches the [`queue`]; the [`writer`] takes
+//! all that waits at once and hands it to the [`log`], which numbers, chains and appends it.
+//! [`verify`] reads it back and trusts nobody.
 
 pub mod digest;
 mod folder;
@@ -53,15 +54,17 @@ struct Open {
 #[error("the audit log cannot be written")]
 pub struct Unrecorded;
 
-/// How long a record may take to be written before whoever waits is refused: a disk that hangs must not make calls hang.
+/// How long a record may take to be written before whoever waits is refused: a disk that hangs must
+/// not make calls hang.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the end waits for the last records.
 const LAST_RECORDS: Duration = Duration::from_secs(8);
 
 impl Audit {
-    /// Opens the log of the configuration and starts writing. Where several gateways share a file, as those that clients start
-    /// themselves do (`shares`), each writes into a folder of its own beside the first.
+    /// Opens the log of the configuration and starts writing. Where several gateways share a file,
+    /// as those that clients start themselves do (`shares`), each writes into a folder of its own
+    /// beside the first.
     ///
     /// # Errors
     /// When the folder cannot be used, or was written with another key.
@@ -170,7 +173,8 @@ impl Audit {
         self.0.as_ref().map_or(0, |open| open.calls.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Adds what was said in the arguments of a call: their names, sizes and keyed digests, and the values only if `raw`.
+    /// Adds what was said in the arguments of a call: their names, sizes and keyed digests, and the
+    /// values only if `raw`.
     pub fn with_arguments(
         &self,
         event: Event,

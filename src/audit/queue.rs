@@ -57,8 +57,8 @@ impl Queue {
         Self { state: Mutex::default(), wake: Condvar::new(), limit, degrades }
     }
 
-    /// Takes a record that somebody waits for, with the one that belongs before it; nothing to wait for where calls go on
-    /// without. Both or none.
+    /// Takes a record that somebody waits for, with the one that belongs before it; nothing to wait
+    /// for where calls go on without. Both or none.
     pub(super) fn submit(
         &self,
         before: Option<Event>,
@@ -125,7 +125,8 @@ impl Queue {
         self.lock().is_down
     }
 
-    /// Waits until there is something to do, or for `patience`. Records are left in the queue unless `takes`.
+    /// Waits until there is something to do, or for `patience`. Records are left in the queue
+    /// unless `takes`.
     pub(super) fn wait(&self, patience: Duration, takes: bool) -> Work {
         let idle = |state: &mut State| {
             let has_records = takes && (!state.entries.is_empty() || state.missing.is_some());
@@ -155,8 +156,8 @@ impl Queue {
         waited.unwrap_or_else(PoisonError::into_inner).0.synced.take()
     }
 
-    /// From now on nothing can be written. Records whose callers wait are refused, or kept if calls go on; the others
-    /// are kept.
+    /// From now on nothing can be written. Records whose callers wait are refused, or kept if calls
+    /// go on; the others are kept.
     pub(super) fn go_down(&self, unwritten: Vec<Entry>, missing: Option<Gap>) {
         let mut state = self.lock();
         state.is_down = true;

@@ -7,7 +7,8 @@ use super::keys::{Keys, Mac};
 use crate::domain::json::Json;
 use crate::seal::hex::{from_hex, hex};
 
-/// Something that is recorded, as the members of a JSON object. What is too long is cut, and the record says so.
+/// Something that is recorded, as the members of a JSON object. What is too long is cut, and the
+/// record says so.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event {
     members: String,
@@ -85,8 +86,8 @@ impl Event {
     }
 }
 
-/// Appends `text` as a JSON string of ASCII alone, of at most `limit` bytes between its quotes; tells whether it was cut. Nothing
-/// in a record can look like another one, or steer a terminal.
+/// Appends `text` as a JSON string of ASCII alone, of at most `limit` bytes between its quotes;
+/// tells whether it was cut. Nothing in a record can look like another one, or steer a terminal.
 pub fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
     out.push('"');
     let start = out.len();
@@ -111,7 +112,8 @@ pub fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
     false
 }
 
-/// When something happened, by both clocks: the order of records is that of their numbers, whatever these say.
+/// When something happened, by both clocks: the order of records is that of their numbers, whatever
+/// these say.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stamp {
     pub wall: SystemTime,

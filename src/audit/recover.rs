@@ -73,7 +73,8 @@ fn first_line(text: &[u8]) -> Option<Line<'_>> {
     Line::read(text.split(|&b| b == b'\n').next()?)
 }
 
-/// Where the last line ends that is a whole one: a crash of the system may leave more than half a line behind.
+/// Where the last line ends that is a whole one: a crash of the system may leave more than half a
+/// line behind.
 fn whole(text: &[u8]) -> usize {
     let mut end = text.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
     while end > 0 {

@@ -1,4 +1,5 @@
-//! `promptgate audit verify`: whether a log is whole and as it was written, without trusting whoever holds it.
+//! `promptgate audit verify`: whether a log is whole and as it was written, without trusting
+//! whoever holds it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +17,8 @@ use crate::seal::hex::from_hex;
 /// What is known of a log by somebody who checks it.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// With the secret everything is checked; without it numbers, shape and, with a public key, checkpoints.
+    /// With the secret everything is checked; without it numbers, shape and, with a public key,
+    /// checkpoints.
     pub keys: Option<Keys>,
     pub public: Option<PublicKey>,
     /// Checkpoints that were kept elsewhere.
@@ -43,7 +45,8 @@ pub struct Report {
     pub mistakes: Vec<Mistake>,
     /// Records that the log itself says are missing.
     pub missing: Vec<RangeInclusive<u64>>,
-    /// Calls that were received and of which no end was recorded, by the numbers of their records: a crash came between.
+    /// Calls that were received and of which no end was recorded, by the numbers of their records:
+    /// a crash came between.
     pub unknown: Vec<u64>,
     /// The last record that is covered by a checkpoint of the log.
     pub checkpoint: Option<u64>,
@@ -161,7 +164,8 @@ impl Judge {
         }
     }
 
-    /// A line that was written again elsewhere, or never counted: it must go on from the one before it, all the same.
+    /// A line that was written again elsewhere, or never counted: it must go on from the one before
+    /// it, all the same.
     fn beyond(&mut self, line: &Line<'_>, before: Option<Head>) -> Option<Head> {
         let head = before.or(self.head).unwrap_or_default();
         let seq = line.seq().unwrap_or_default();

@@ -17,7 +17,8 @@ pub(super) struct Scribe {
     pub queue: Arc<Queue>,
     pub log: Log,
     pub clock: Box<dyn Fn() -> Stamp + Send>,
-    /// How often what was written is synced; nothing: each time, before anybody is told that it is written.
+    /// How often what was written is synced; nothing: each time, before anybody is told that it is
+    /// written.
     pub sync_every: Option<Duration>,
     /// Bytes that may be written and not synced.
     pub unsynced_limit: usize,
@@ -55,7 +56,8 @@ impl Scribe {
         let (jobs, queue) = (self.start_syncing(), self.queue.clone());
         let mut ticked = Duration::ZERO;
         loop {
-            // As long as too much is unsynced, nothing more is written: the queue fills up, and callers are told.
+            // As long as too much is unsynced, nothing more is written: the queue fills up, and
+            // callers are told.
             let takes = self.down.is_none()
                 && !(self.log.is_syncing() && self.log.unsynced() > self.unsynced_limit);
             let work = queue.wait(self.patience(), takes);
@@ -96,7 +98,8 @@ impl Scribe {
         sync.min(TICK).min(until).max(Duration::from_millis(1))
     }
 
-    /// Syncs in a thread of its own, so that nobody's record waits for that of others to reach the disk.
+    /// Syncs in a thread of its own, so that nobody's record waits for that of others to reach the
+    /// disk.
     fn start_syncing(&self) -> SyncSender<Syncing> {
         let (jobs, waiting) = sync_channel::<Syncing>(1);
         let queue = self.queue.clone();
@@ -182,7 +185,8 @@ impl Scribe {
         }
     }
 
-    /// Removes the oldest segments beyond those that are kept; that they are gone stands in the log before.
+    /// Removes the oldest segments beyond those that are kept; that they are gone stands in the log
+    /// before.
     fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
         while let Some((name, last_seq)) = self.log.surplus()? {
             let event =

@@ -95,7 +95,8 @@ enum Command {
     },
     /// Show how a running gateway and its upstreams are
     ///
-    /// Asks its admin side, with the token in PROMPTGATE_ADMIN_TOKEN where one is needed. Exit code 1 if it is not ready.
+    /// Asks its admin side, with the token in PROMPTGATE_ADMIN_TOKEN where one is needed. Exit code
+    /// 1 if it is not ready.
     Status {
         /// URL of the admin side [default: from the configuration file, else http://127.0.0.1:9090]
         #[arg(long)]
@@ -127,8 +128,8 @@ enum Command {
 enum AuditCommand {
     /// Tell whether a log is whole and as it was written; exit code 1 if it is not
     ///
-    /// The key comes from the configuration, or from PROMPTGATE_AUDIT_KEY. Whoever must not have it checks the
-    /// order of the records and the signatures of checkpoints with --public-key.
+    /// The key comes from the configuration, or from PROMPTGATE_AUDIT_KEY. Whoever must not have it
+    /// checks the order of the records and the signatures of checkpoints with --public-key.
     Verify {
         /// Folder of the log [default: audit.path of the configuration]
         dir: Option<PathBuf>,
@@ -137,8 +138,8 @@ enum AuditCommand {
         /// Check without the secret: the public key that the gateway logs when it starts
         #[arg(long, value_name = "BASE64")]
         public_key: Option<String>,
-        /// Checkpoints that were kept elsewhere, such as the gateway's own log as JSON lines: the audit log must
-        /// hold what they have signed
+        /// Checkpoints that were kept elsewhere, such as the gateway's own log as JSON lines: the
+        /// audit log must hold what they have signed
         #[arg(long, value_name = "FILE")]
         checkpoints: Option<PathBuf>,
     },

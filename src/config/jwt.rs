@@ -32,7 +32,8 @@ pub struct Jwt {
     pub cooldown: Duration,
 }
 
-/// Every algorithm has one kind of key, which can be handed out: whoever can check a token cannot make one.
+/// Every algorithm has one kind of key, which can be handed out: whoever can check a token cannot
+/// make one.
 pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),

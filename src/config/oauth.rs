@@ -1,4 +1,5 @@
-//! `credential = { oauth = … }`: tokens that the gateway gets for itself (OAuth 2.1 client credentials).
+//! `credential = { oauth = … }`: tokens that the gateway gets for itself (OAuth 2.1 client
+//! credentials).
 
 use http::Uri;
 use jsonwebtoken::{Algorithm, EncodingKey};

@@ -20,8 +20,8 @@ pub struct Server {
     pub sse_path: Option<String>,
     /// Canonical URI of the endpoint; its host is an allowed one.
     pub public_url: Option<Uri>,
-    /// The same as text, without a slash at the end; where it is not set, that of the address that is listened on. Views
-    /// have theirs below it.
+    /// The same as text, without a slash at the end; where it is not set, that of the address that
+    /// is listened on. Views have theirs below it.
     pub resource: String,
     /// Beside loopback names, lower case, without port.
     pub allowed_hosts: Vec<String>,

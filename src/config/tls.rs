@@ -64,8 +64,8 @@ impl Tls {
 }
 
 impl TlsFiles {
-    /// TLS 1.2 and 1.3, for HTTP/1.1 and HTTP/2. A caller may come without a certificate: whether it has
-    /// to prove who it is, and how, is decided for each request.
+    /// TLS 1.2 and 1.3, for HTTP/1.1 and HTTP/2. A caller may come without a certificate: whether
+    /// it has to prove who it is, and how, is decided for each request.
     ///
     /// # Errors
     /// What is wrong with the files.

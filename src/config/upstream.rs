@@ -251,7 +251,8 @@ fn revisions() -> String {
     format!("\"auto\" or one of {}", names.join(", "))
 }
 
-/// `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }` or `{ oauth = { … } }`.
+/// `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }` or `{ oauth = { …
+/// } }`.
 fn credential(section: &mut Section<'_>) -> (Vec<(HeaderName, Secret)>, Option<OAuth>) {
     let mut credential = section.section("credential");
     let has_oauth = credential.has("oauth");

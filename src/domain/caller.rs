@@ -100,7 +100,8 @@ impl Caller {
         &self.0.proof
     }
 
-    /// Until when it is known to be itself, in seconds since the Unix epoch; nothing where that has no end.
+    /// Until when it is known to be itself, in seconds since the Unix epoch; nothing where that has
+    /// no end.
     pub fn expires(&self) -> Option<u64> {
         match self.proof() {
             Proof::Token(token) => Some(token.expires),

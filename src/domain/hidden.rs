@@ -48,7 +48,8 @@ fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
     })
 }
 
-/// Where a checked get result holds hidden text, as JSON: `[{"message":0,"characters":3}]`; nothing if nowhere.
+/// Where a checked get result holds hidden text, as JSON: `[{"message":0,"characters":3}]`; nothing
+/// if nowhere.
 pub fn places(result: Json<'_>) -> Option<String> {
     let mut out = String::from("[");
     let messages = result.get("messages");
@@ -74,7 +75,8 @@ pub fn stripped(result: Json<'_>) -> String {
     out
 }
 
-/// Copies a value; strings that are reached by these keys, each of which may be passed over, are made visible.
+/// Copies a value; strings that are reached by these keys, each of which may be passed over, are
+/// made visible.
 fn rewrite(value: Json<'_>, keys: &[&str], out: &mut String) {
     match value.kind() {
         Kind::Object => {

@@ -56,8 +56,8 @@ pub fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| meant(ip).is_loopback())
 }
 
-/// The address that is reached in the end: behind the mapped ones (RFC 4291, section 2.5.5.2) and those
-/// of translators (RFC 6052) there is one of IPv4.
+/// The address that is reached in the end: behind the mapped ones (RFC 4291, section 2.5.5.2) and
+/// those of translators (RFC 6052) there is one of IPv4.
 fn meant(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
@@ -75,8 +75,8 @@ fn is_in(networks: &[IpNet], address: IpAddr) -> bool {
 static LINK_LOCAL: LazyLock<Vec<IpNet>> =
     LazyLock::new(|| parse(&["169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128"]));
 
-/// The special-purpose registries of IANA (RFC 6890): what is not globally reachable, and tunnels, whose
-/// ends nobody knows.
+/// The special-purpose registries of IANA (RFC 6890): what is not globally reachable, and tunnels,
+/// whose ends nobody knows.
 static NOT_PUBLIC: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     parse(&[
         "0.0.0.0/8",

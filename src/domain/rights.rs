@@ -1,4 +1,5 @@
-//! Who may use which prompt: the question that policy answers. Nothing else decides what a caller sees.
+//! Who may use which prompt: the question that policy answers. Nothing else decides what a caller
+//! sees.
 
 use super::caller::Caller;
 use super::method::Method;

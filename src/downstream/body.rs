@@ -70,7 +70,8 @@ pub fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     }
 }
 
-/// Gathers what proves who sends a request: its headers, and the subject of its connection's certificate.
+/// Gathers what proves who sends a request: its headers, and the subject of its connection's
+/// certificate.
 pub fn read_credentials<'a>(headers: &'a HeaderMap, subject: Option<&'a str>) -> Credentials<'a> {
     let given = |name| match field(headers, &name) {
         Field::Absent => Given::Nothing,
@@ -81,8 +82,8 @@ pub fn read_credentials<'a>(headers: &'a HeaderMap, subject: Option<&'a str>) ->
     Credentials { authorization: given(AUTHORIZATION), api_key, subject }
 }
 
-/// Where a request comes from: the other end of its connection, or, behind proxies that are trusted, the
-/// last address in `X-Forwarded-For` that is none of theirs.
+/// Where a request comes from: the other end of its connection, or, behind proxies that are
+/// trusted, the last address in `X-Forwarded-For` that is none of theirs.
 pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
     if !trusted.contains(&peer) {
         return peer;

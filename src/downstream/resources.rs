@@ -1,5 +1,5 @@
-//! What the endpoints are called where tokens are made for them, and where a client finds whom to ask for one (RFC 9728). All of
-//! it comes from the configuration, nothing from a header.
+//! What the endpoints are called where tokens are made for them, and where a client finds whom to
+//! ask for one (RFC 9728). All of it comes from the configuration, nothing from a header.
 
 use serde_json::json;
 
@@ -43,8 +43,8 @@ impl Resources {
         Self(std::iter::once(main).chain(views).map(resource).collect())
     }
 
-    /// What tokens for this path are made for. Paths that are no endpoint's are the main one's: the older transport is
-    /// another way to it.
+    /// What tokens for this path are made for. Paths that are no endpoint's are the main one's: the
+    /// older transport is another way to it.
     pub fn audience(&self, path: &str) -> &str {
         &self.at(path).uri
     }
@@ -67,7 +67,8 @@ impl Resources {
         Some(metadata.map(|metadata| metadata.document.clone()).ok_or(TransportFault::NotFound))
     }
 
-    /// What `WWW-Authenticate` says to whoever is refused for this reason; nothing for any other reason.
+    /// What `WWW-Authenticate` says to whoever is refused for this reason; nothing for any other
+    /// reason.
     pub fn challenge(&self, path: &str, fault: &TransportFault) -> Option<String> {
         let error = match fault {
             // Who brings nothing has made no mistake (RFC 6750, section 3.1).

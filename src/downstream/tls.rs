@@ -1,5 +1,5 @@
-//! TLS: the handshake within time, with the certificate that stands in the files by now, and the subject
-//! of the one that a caller shows.
+//! TLS: the handshake within time, with the certificate that stands in the files by now, and the
+//! subject of the one that a caller shows.
 
 use std::io;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub struct Secure {
     handshake: Duration,
 }
 
-/// How often the files are looked at. They are small, and links to them are swapped in ways that no watch
-/// of a folder sees on every file system.
+/// How often the files are looked at. They are small, and links to them are swapped in ways that no
+/// watch of a folder sees on every file system.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Secure {
@@ -55,8 +55,8 @@ impl Secure {
         Ok((stream, subject.transpose()?))
     }
 
-    /// Takes the files as they change, until `stop`. What cannot be used is told once, and what was used
-    /// before stays.
+    /// Takes the files as they change, until `stop`. What cannot be used is told once, and what was
+    /// used before stays.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -101,8 +101,8 @@ const NAMES: [(&[u64], &str); 9] = [
     (&[0, 9, 2342, 19_200_300, 100, 1, 1], "UID"),
 ];
 
-/// The subject of a certificate as RFC 4514 writes it, the most specific part first. Nothing where it is
-/// empty or holds what is no text.
+/// The subject of a certificate as RFC 4514 writes it, the most specific part first. Nothing where
+/// it is empty or holds what is no text.
 fn subject(der: &[u8]) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let text = distinguished_name(certificate.subject())?;

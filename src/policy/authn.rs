@@ -88,8 +88,8 @@ impl Authenticator {
         self.tokens.as_ref()
     }
 
-    /// Who sends a request to what `audience` names. A credential that it carries counts before the connection's
-    /// certificate.
+    /// Who sends a request to what `audience` names. A credential that it carries counts before the
+    /// connection's certificate.
     pub async fn authenticate(
         &self,
         credentials: &Credentials<'_>,

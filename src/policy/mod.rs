@@ -1,7 +1,7 @@
 //! The gate: the only way from a call to the router.
 //!
-//! Who calls is decided first, then how often they may; what they may use, the router asks where it knows
-//! what a call is for. [`Gate::admit`] is in front of the one constructor of [`Permitted`].
+//! Who calls is decided first, then how often they may; what they may use, the router asks where it
+//! knows what a call is for. [`Gate::admit`] is in front of the one constructor of [`Permitted`].
 
 mod access;
 mod authn;
@@ -83,7 +83,8 @@ impl Gate {
         checked.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
-    /// Who a request comes from that was sent to what `audience` names; decided before its body is read.
+    /// Who a request comes from that was sent to what `audience` names; decided before its body is
+    /// read.
     pub async fn authenticate(
         &self,
         credentials: &Credentials<'_>,
@@ -123,8 +124,8 @@ impl Gate {
         Ok(Permitted::new(call, self.limits.clone(), record.clone()))
     }
 
-    /// Writes what became of a call of this caller, before its answer leaves. One that was stopped by a limit, or because
-    /// nothing can be recorded, is counted instead.
+    /// Writes what became of a call of this caller, before its answer leaves. One that was stopped
+    /// by a limit, or because nothing can be recorded, is counted instead.
     ///
     /// # Errors
     /// When that cannot be written: then the answer must not leave.

@@ -27,8 +27,8 @@ impl<T> Permitted<T> {
 }
 
 impl Permitted<Call> {
-    /// The last gate, where it is known what the call is for and that its caller may use it. Behind it the call
-    /// is on record, with the digest of the `definition` that it is made by.
+    /// The last gate, where it is known what the call is for and that its caller may use it. Behind
+    /// it the call is on record, with the digest of the `definition` that it is made by.
     ///
     /// # Errors
     /// When a limit is reached, or the call cannot be recorded.

@@ -101,8 +101,8 @@ impl<C: Clock + Clone> RateLimits<C> {
     }
 }
 
-/// The bucket of a call: what it is counted by, each part led by its length so that no two combinations
-/// share one.
+/// The bucket of a call: what it is counted by, each part led by its length so that no two
+/// combinations share one.
 fn key(per: &[Per], call: &Call, target: Option<Target<'_>>) -> String {
     let mut key = String::new();
     let mut add = |part: &str| {
@@ -125,7 +125,8 @@ fn key(per: &[Per], call: &Call, target: Option<Target<'_>>) -> String {
     key
 }
 
-/// What an address is counted as: of IPv6 the first 64 bits, since whoever has one address has the rest.
+/// What an address is counted as: of IPv6 the first 64 bits, since whoever has one address has the
+/// rest.
 pub fn network(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),

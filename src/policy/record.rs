@@ -1,5 +1,5 @@
-//! What the audit log says of one call: that it was received, before anybody is asked, and what became of it, before
-//! anybody is answered.
+//! What the audit log says of one call: that it was received, before anybody is asked, and what
+//! became of it, before anybody is answered.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -173,7 +173,8 @@ impl Open {
             Outcome::Result { result, list } => {
                 let event = event.text("outcome", "ok").number("result_bytes", result.len() as u64);
                 match list {
-                    // Made when the list was: a page of ten thousand prompts is not read again for this.
+                    // Made when the list was: a page of ten thousand prompts is not read again for
+                    // this.
                     Some(digest) => event.text("list", &seal::digest_text(digest)),
                     None => {
                         event.text("result", &seal::digest_text(&seal::sha256(result.as_bytes())))

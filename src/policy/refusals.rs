@@ -1,4 +1,5 @@
-//! What is refused again and again is counted, and recorded once in a while: a stranger must not fill the disk by knocking.
+//! What is refused again and again is counted, and recorded once in a while: a stranger must not
+//! fill the disk by knocking.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,7 +54,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Refusals that are counted apart. Beyond that the least recent is recorded early.
 const TALLIES: usize = 4096;
 
-/// Records in one window: somebody with many addresses must not fill the disk either. The rest is recorded as one.
+/// Records in one window: somebody with many addresses must not fill the disk either. The rest is
+/// recorded as one.
 const RECORDS: usize = 100;
 
 impl Default for Refusals {

@@ -73,7 +73,8 @@ pub struct Router {
 const REPORTS: usize = 64;
 
 impl Router {
-    /// `rights` decide who sees and uses what. Starts a driver for every upstream and the task that keeps the catalog.
+    /// `rights` decide who sees and uses what. Starts a driver for every upstream and the task that
+    /// keeps the catalog.
     pub fn start(
         config: &Config,
         rights: Arc<dyn Rights>,
@@ -331,8 +332,8 @@ impl Router {
     }
 
     /// Who answers for a name that the caller may use. One that it may not use is as unknown as one
-    /// that nobody has. A name that an upstream may well have whose list was never seen is not unknown:
-    /// that would tell clients to forget it.
+    /// that nobody has. A name that an upstream may well have whose list was never seen is not
+    /// unknown: that would tell clients to forget it.
     fn owner<'a>(
         &self,
         catalog: &'a Catalog,

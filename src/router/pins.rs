@@ -1,5 +1,5 @@
-//! Definitions as they were first seen: a prompt that was looked at once and changes later is held, or left out, where that
-//! is wanted.
+//! Definitions as they were first seen: a prompt that was looked at once and changes later is held,
+//! or left out, where that is wanted.
 
 use std::collections::HashMap;
 
@@ -27,8 +27,8 @@ struct Pin {
     is_blocked: bool,
 }
 
-/// What is remembered of one upstream: one that makes up new names with each walk must not fill the memory, nor get past
-/// what was looked at. Several times what a whole list may hold by default.
+/// What is remembered of one upstream: one that makes up new names with each walk must not fill the
+/// memory, nor get past what was looked at. Several times what a whole list may hold by default.
 const MAX_PINS: usize = 100_000;
 const MAX_BYTES: usize = 64 << 20;
 
@@ -46,8 +46,8 @@ impl Pins {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
-    /// Puts first definitions in the place of changed ones, or takes those out; tells what is newly changed. Where all is allowed, nothing
-    /// is remembered.
+    /// Puts first definitions in the place of changed ones, or takes those out; tells what is newly
+    /// changed. Where all is allowed, nothing is remembered.
     pub fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
         let mut changes = Vec::new();
         if self.mode == OnChangedDefinition::Allow {

@@ -1,5 +1,6 @@
-//! JSON Web Signatures (RFC 7515) for `jsonwebtoken`, on the cryptography that the gateway has anyway. Symmetric algorithms
-//! are left out: whoever can check a token must not be able to make one.
+//! JSON Web Signatures (RFC 7515) for `jsonwebtoken`, on the cryptography that the gateway has
+//! anyway. Symmetric algorithms are left out: whoever can check a token must not be able to make
+//! one.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind, Result};

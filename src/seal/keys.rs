@@ -1,5 +1,5 @@
-//! Secrets of 32 bytes: the keys that seal, of which the first one seals and all open (rotation), and the one of the audit
-//! log.
+//! Secrets of 32 bytes: the keys that seal, of which the first one seals and all open (rotation),
+//! and the one of the audit log.
 
 use std::fmt;
 

@@ -296,7 +296,8 @@ impl Sessions {
     }
 }
 
-/// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any more.
+/// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any
+/// more.
 pub fn end_of_stream(
     caller: &Caller,
     lifetime: Option<Duration>,

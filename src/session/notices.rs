@@ -216,7 +216,8 @@ impl Notices {
         }
     }
 
-    /// The end at drain, or of the stream's time: a subscription gets its result, a legacy stream just ends.
+    /// The end at drain, or of the stream's time: a subscription gets its result, a legacy stream
+    /// just ends.
     fn close(&mut self) -> Option<Notice> {
         self.is_over = true;
         let Audience::Subscription { id, result, running, .. } = &self.audience else {

@@ -1,5 +1,5 @@
-//! Calls as they run: in tasks of their own, cancelled in the way of each era, with what is said before
-//! their answers.
+//! Calls as they run: in tasks of their own, cancelled in the way of each era, with what is said
+//! before their answers.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::router::reply::Reply;
 
 impl Sessions {
     /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
-    /// looks after it. Dropping what is returned cancels it in the eras where going away means that;
-    /// otherwise it goes on by itself. `slot` is held as long as it runs; messages that come before the
-    /// answer go to `told`.
+    /// looks after it. Dropping what is returned cancels it in the eras where going away means
+    /// that; otherwise it goes on by itself. `slot` is held as long as it runs; messages that come
+    /// before the answer go to `told`.
     pub fn perform(
         self: Arc<Self>,
         pending: Pending,

@@ -28,7 +28,8 @@ pub(super) struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    /// Tells the client of the session or connection `nonce`, which calls its progress `progress_token`.
+    /// Tells the client of the session or connection `nonce`, which calls its progress
+    /// `progress_token`.
     pub(super) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,

@@ -1,4 +1,5 @@
-//! What goes in and out of the session layer: a message with all that came with it, and what is to be done about it.
+//! What goes in and out of the session layer: a message with all that came with it, and what is to
+//! be done about it.
 
 use std::net::IpAddr;
 use std::sync::Arc;

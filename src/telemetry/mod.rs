@@ -10,11 +10,13 @@ use tracing_subscriber::{Layer, fmt};
 
 use crate::config::{LogFormat, Telemetry};
 
-/// Lines that may wait to be read. Beyond that they are left out: whoever does not read the log must not stop calls.
+/// Lines that may wait to be read. Beyond that they are left out: whoever does not read the log
+/// must not stop calls.
 const WAITING_LINES: usize = 16_384;
 
-/// Sends logs to standard error: text on a terminal, JSON elsewhere, unless told otherwise. They are written by a thread
-/// of its own as long as what is returned lives, which writes the last ones when it is dropped.
+/// Sends logs to standard error: text on a terminal, JSON elsewhere, unless told otherwise. They
+/// are written by a thread of its own as long as what is returned lives, which writes the last ones
+/// when it is dropped.
 pub fn init(telemetry: &Telemetry) -> WorkerGuard {
     // The configuration has checked the filter; INFO is what it stands for by default.
     let default = || Targets::new().with_default(tracing::Level::INFO);

@@ -1,4 +1,5 @@
-//! Whether an upstream is asked at all: after a row of failures it is left alone for a while, then one call tries.
+//! Whether an upstream is asked at all: after a row of failures it is left alone for a while, then
+//! one call tries.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -83,8 +84,8 @@ impl Breaker {
 }
 
 impl Leave {
-    /// The upstream says something before its answer: it is well enough, and nobody else needs to wait for the end, which
-    /// may be a user's to bring.
+    /// The upstream says something before its answer: it is well enough, and nobody else needs to
+    /// wait for the end, which may be a user's to bring.
     pub fn heard(&mut self) {
         if std::mem::take(&mut self.tries) {
             self.breaker.close();

@@ -241,8 +241,8 @@ impl Endpoint {
         self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
-    /// Sends a request, with a token where one is needed. What is refused for want of a good one was not looked at, so that it is
-    /// safe to be sent again, once.
+    /// Sends a request, with a token where one is needed. What is refused for want of a good one
+    /// was not looked at, so that it is safe to be sent again, once.
     async fn send(
         &self,
         method: Method,

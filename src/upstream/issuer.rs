@@ -32,8 +32,8 @@ pub async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String>
     Err(last)
 }
 
-/// Where an issuer may have put it (2025-11-25, authorization server metadata discovery): with a path, it comes behind
-/// the well-known name, or, in OpenID Connect, before it.
+/// Where an issuer may have put it (2025-11-25, authorization server metadata discovery): with a
+/// path, it comes behind the well-known name, or, in OpenID Connect, before it.
 fn places(issuer: &str) -> Vec<Uri> {
     let Some(url) = safe_url(issuer) else {
         return Vec::new();

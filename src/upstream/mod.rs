@@ -60,8 +60,8 @@ pub struct Upstream {
     asking: Option<Arc<Asking>>,
 }
 
-/// How long a call waits for a connection on which it may be asked while others are at it; then it goes
-/// on without being asked, since a user may think for minutes.
+/// How long a call waits for a connection on which it may be asked while others are at it; then it
+/// goes on without being asked, since a user may think for minutes.
 const TURN: Duration = Duration::from_secs(2);
 
 impl Upstream {

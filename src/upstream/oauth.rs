@@ -1,5 +1,5 @@
-//! Tokens that the gateway gets for itself (OAuth 2.1 client credentials): found out where, checked whose, kept as
-//! long as they are good, and got by one for all.
+//! Tokens that the gateway gets for itself (OAuth 2.1 client credentials): found out where, checked
+//! whose, kept as long as they are good, and got by one for all.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -87,8 +87,8 @@ impl Tokens {
     /// When the certificates cannot be used.
     pub fn new(oauth: &OAuth, url: &Uri, ca: Option<&PathBuf>) -> Result<Self, String> {
         seal::jws::install();
-        // An endpoint that the operator has given is trusted; one that an upstream names must be public, unless
-        // the upstream is on this machine itself.
+        // An endpoint that the operator has given is trusted; one that an upstream names must be
+        // public, unless the upstream is on this machine itself.
         let is_trusted = oauth.token_url.is_some() || is_loopback(url.host().unwrap_or_default());
         let reach = if is_trusted { Reach::BeyondTheLink } else { Reach::PublicOnly };
         let egress = Egress::new(CONNECT, ca.map(PathBuf::as_path), reach)?;
@@ -125,7 +125,8 @@ impl Tokens {
         self.get(getting, None).await
     }
 
-    /// The upstream has refused what was sent, and has said this: another token, which was not tried yet.
+    /// The upstream has refused what was sent, and has said this: another token, which was not
+    /// tried yet.
     pub async fn refused(
         &self,
         sent: Option<&HeaderValue>,
@@ -224,8 +225,8 @@ impl Tokens {
         read(&answer.map_err(|error| format!("{}: {error}", place.endpoint))?, asked)
     }
 
-    /// Finds out where to get tokens for the upstream, from what it said when it refused (2025-11-25, authorization server
-    /// discovery).
+    /// Finds out where to get tokens for the upstream, from what it said when it refused
+    /// (2025-11-25, authorization server discovery).
     async fn find(&self, answer: &HeaderMap) -> Result<Place, String> {
         let challenge = answer.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
         let parameter = |name: &str| challenge.and_then(|text| parameter(text, name));
@@ -254,7 +255,8 @@ impl Tokens {
         })
     }
 
-    /// The upstream's metadata at a place that it names, which must be its own origin (RFC 9728, section 3).
+    /// The upstream's metadata at a place that it names, which must be its own origin (RFC 9728,
+    /// section 3).
     async fn metadata_at(&self, place: &str) -> Result<Value, String> {
         let origin = |url: &Uri| (url.scheme().cloned(), url.authority().cloned());
         let url = safe_url(place).filter(|url| origin(url) == origin(&self.url));
@@ -354,7 +356,8 @@ fn parameter(challenge: &str, name: &str) -> Option<String> {
     None
 }
 
-/// As forms are encoded (WHATWG URL, application/x-www-form-urlencoded), with blanks spelled like the rest.
+/// As forms are encoded (WHATWG URL, application/x-www-form-urlencoded), with blanks spelled like
+/// the rest.
 fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());

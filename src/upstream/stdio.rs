@@ -142,7 +142,8 @@ impl Child {
     }
 }
 
-/// What the audit log says of a child: that it was started, and, when this is dropped, that nothing of it is left.
+/// What the audit log says of a child: that it was started, and, when this is dropped, that nothing
+/// of it is left.
 struct ChildRecord {
     audit: Audit,
     upstream: Arc<str>,

@@ -1,4 +1,5 @@
-//! Upstreams that are not well: left alone in time, tried again in time, and never waited for by too many.
+//! Upstreams that are not well: left alone in time, tried again in time, and never waited for by
+//! too many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

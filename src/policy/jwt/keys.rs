@@ -1,4 +1,5 @@
-//! The keys of an issuer: fetched by one task, shared by all, used for a while when they cannot be had anew.
+//! The keys of an issuer: fetched by one task, shared by all, used for a while when they cannot be
+//! had anew.
 
 use std::sync::Arc;
 use std::time::Duration;

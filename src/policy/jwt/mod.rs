@@ -1,5 +1,5 @@
-//! Tokens of an identity provider (RFC 9068, RFC 8725): checked here, against its published keys and nothing that a
-//! token brings with it.
+//! Tokens of an identity provider (RFC 9068, RFC 8725): checked here, against its published keys
+//! and nothing that a token brings with it.
 
 mod keys;
 
@@ -61,8 +61,8 @@ impl Tokens {
         }
     }
 
-    /// Whether a credential has the shape of a token: three parts, the first of which starts as a JSON object does. Nothing
-    /// that is not will be taken for one.
+    /// Whether a credential has the shape of a token: three parts, the first of which starts as a
+    /// JSON object does. Nothing that is not will be taken for one.
     pub fn is_token(credential: &str) -> bool {
         credential.starts_with("ey") && credential.bytes().filter(|&b| b == b'.').count() == 2
     }
@@ -77,7 +77,8 @@ impl Tokens {
         self.keys.generation().is_some()
     }
 
-    /// Whose token this is, if it was made for `audience`. `now_secs` is the time since the Unix epoch.
+    /// Whose token this is, if it was made for `audience`. `now_secs` is the time since the Unix
+    /// epoch.
     ///
     /// # Errors
     /// Why it proves nothing; that it does not allow enough; or that nobody can tell at present.
@@ -188,7 +189,8 @@ fn is_id(text: &str) -> bool {
     (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible)
 }
 
-/// A claim that holds texts: a list, or one text, which `splits` at blanks. One that is not there holds none.
+/// A claim that holds texts: a list, or one text, which `splits` at blanks. One that is not there
+/// holds none.
 fn words(claim: Option<&Value>, splits: bool) -> Option<Vec<String>> {
     let words: Vec<String> = match claim {
         None | Some(Value::Null) => Vec::new(),

@@ -1,4 +1,5 @@
-//! A small identity provider: discovery, keys, rotation, tokens, and everything that can be wrong with them.
+//! A small identity provider: discovery, keys, rotation, tokens, and everything that can be wrong
+//! with them.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
