@@ -116,7 +116,7 @@ fn explain(url: &str, kind: Kind) -> Failure {
     Failure::new(match kind {
         Kind::Error { code, message, .. } => format!("{} ({code})", printable(&message)),
         Kind::AuthFailed { .. } => format!(
-            "{url} wants to know who asks: put your API key into {KEY_VARIABLE} (or it does not \
+            "{url} wants to know who asks: put your API key or token into {KEY_VARIABLE} (or it does not \
              know the one that is there)"
         ),
         Kind::Unavailable(why) if why.contains("certificate") => format!(

@@ -165,8 +165,8 @@ struct File {
     config: PathBuf,
 }
 
-/// Which gateway to ask, and how to show what it answers. The API key, where one is needed, comes from
-/// the environment variable PROMPTGATE_API_KEY.
+/// Which gateway to ask, and how to show what it answers. The API key or token, where one is needed, comes
+/// from the environment variable PROMPTGATE_API_KEY.
 #[derive(Args, Clone, Debug)]
 struct Remote {
     /// URL of the gateway's endpoint [default: from the configuration file, else
