@@ -17,7 +17,7 @@ use crate::config::{ClientProof, Config, Limits, Transport};
 use crate::domain::question::Asks;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
 use crate::policy::{self, Gate};
-use crate::router::{Router, UpstreamSummary};
+use crate::router::{Router, UpstreamStatus};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
@@ -148,9 +148,9 @@ impl App {
     }
 
     /// What the upstreams serve, once every one was heard of or had its time.
-    pub async fn summary(&self) -> Vec<UpstreamSummary> {
+    pub async fn summary(&self) -> Vec<UpstreamStatus> {
         self.router.settled(Instant::now() + self.config.listing.deadline).await;
-        self.router.summary()
+        self.router.status()
     }
 
     /// Ends at once, as far as there is nobody left to serve.

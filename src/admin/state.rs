@@ -92,13 +92,7 @@ impl State {
                     "rawName": owner.raw_name, "digest": owner.digest})
             })
             .collect();
-        let left_out: Vec<_> = catalog
-            .content
-            .left_out
-            .iter()
-            .map(|l| json!({"upstream": l.upstream, "name": l.raw_name, "reason": l.reason}))
-            .collect();
-        json!({"prompts": prompts, "leftOut": left_out})
+        json!({"prompts": prompts, "leftOut": catalog.content.left_out})
     }
 }
 

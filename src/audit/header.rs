@@ -1,7 +1,7 @@
 //! The first line of a segment: where the chain goes on from. It is no record and has no number, so
 //! that records can move to another segment as they are.
 
-use super::keys::{Keys, Mac};
+use super::keys::Keys;
 use super::record::{Head, Line, Stamp, end_line, write_text};
 use crate::seal::hex::{from_hex, hex};
 
@@ -48,7 +48,10 @@ impl Header {
         Some(Self {
             number: line.number("segment")?,
             instance: line.string("instance")?,
-            previous: Head { seq: line.number("after")?, mac: mac(&line.string("after_mac")?)? },
+            previous: Head {
+                seq: line.number("after")?,
+                mac: from_hex(&line.string("after_mac")?)?,
+            },
             name: line.string("previous")?,
             bytes: line.number("previous_bytes")?,
             abandoned: line.string("abandoned"),
@@ -59,10 +62,6 @@ impl Header {
     pub fn is_of(&self, line: &Line<'_>, keys: &Keys) -> bool {
         keys.link(&self.previous.mac, line.text) == line.mac
     }
-}
-
-fn mac(text: &str) -> Option<Mac> {
-    from_hex(text)
 }
 
 #[cfg(test)]

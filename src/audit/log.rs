@@ -13,7 +13,8 @@ use super::folder::{Folder, Segment, Syncing, segment_name};
 use super::header::Header;
 use super::keys::Keys;
 use super::record::{Event, Head, Stamp, Writer};
-use super::recover::Recovered;
+use super::recover::{Recovered, read_header};
+use crate::seal::hex::hex;
 
 /// An open log.
 pub struct Log {
@@ -256,7 +257,7 @@ impl Log {
         if keep == 0 || names.len() <= keep {
             return Ok(None);
         }
-        let header = super::recover::read_header(&self.folder.path().join(second))?;
+        let header = read_header(&self.folder.path().join(second))?;
         Ok(Some((oldest.clone(), header.previous.seq)))
     }
 
@@ -283,7 +284,7 @@ impl Log {
         let head = self.head;
         let text = signed_text(&self.writer.instance, &head);
         let signature = self.keys.sign(text.as_bytes());
-        let mac = crate::seal::hex::hex(&head.mac);
+        let mac = hex(&head.mac);
         let event = Event::new("checkpoint")
             .number("count", head.seq)
             .text("head", &mac)
@@ -379,6 +380,6 @@ pub struct Gap {
 
 /// What a checkpoint signs.
 pub fn signed_text(instance: &str, head: &Head) -> String {
-    let mac = crate::seal::hex::hex(&head.mac);
+    let mac = hex(&head.mac);
     format!("promptgate audit checkpoint v1\n{instance}\n{}\n{mac}", head.seq)
 }

@@ -94,18 +94,9 @@ impl Audit {
         let (buffer, degrades) =
             (config.buffer, config.on_failure == config::OnAuditFailure::Degrade);
         let queue = Arc::new(Queue::new(buffer, degrades));
-        let scribe = Scribe {
-            queue: queue.clone(),
-            log,
-            clock: Box::new(move || stamp(started)),
-            sync_every: (config.durability == Durability::Interval).then_some(config.sync),
-            unsynced_limit: buffer,
-            down: None,
-            rotates: false,
-            signed: Vec::new(),
-            synced_at: Duration::ZERO,
-            is_nearly_full: false,
-        };
+        let sync_every = (config.durability == Durability::Interval).then_some(config.sync);
+        let clock = Box::new(move || stamp(started));
+        let scribe = Scribe::new(queue.clone(), log, clock, sync_every, buffer);
         std::thread::Builder::new().name("audit".to_owned()).spawn(move || scribe.run())?;
         let audit =
             Self(Some(Arc::new(Open { queue, keys, started, degrades, calls: AtomicU64::new(0) })));

@@ -297,10 +297,11 @@ impl Judge {
             let what = format!("the records {} to {} are missing", removed + 1, first - 1);
             self.wrong(Some(removed + 1), what);
         }
-        for (kept, found) in self.known.checkpoints.clone().iter().zip(self.kept.clone()) {
+        let checkpoints = std::mem::take(&mut self.known.checkpoints);
+        for (kept, found) in checkpoints.iter().zip(std::mem::take(&mut self.kept)) {
             self.compare(kept, found);
         }
-        if !self.known.checkpoints.is_empty() && !self.has_kept {
+        if !checkpoints.is_empty() && !self.has_kept {
             self.wrong(None, "none of the kept checkpoints is of this log");
         }
         self.report.unknown = self.open.into_values().collect();

@@ -14,25 +14,27 @@ use super::record::{Event, Stamp};
 
 /// Writes what waits in the queue, as much at once as there is.
 pub(super) struct Scribe {
-    pub queue: Arc<Queue>,
-    pub log: Log,
-    pub clock: Box<dyn Fn() -> Stamp + Send>,
+    queue: Arc<Queue>,
+    log: Log,
+    clock: Clock,
     /// How often what was written is synced; nothing: each time, before anybody is told that it is
     /// written.
-    pub sync_every: Option<Duration>,
+    sync_every: Option<Duration>,
     /// Bytes that may be written and not synced.
-    pub unsynced_limit: usize,
-    pub down: Option<Down>,
+    unsynced_limit: usize,
+    down: Option<Down>,
     /// Somebody wants another segment.
-    pub rotates: bool,
+    rotates: bool,
     /// Checkpoints that are not known to be on the disk: told elsewhere, they must not be lost here.
-    pub signed: Vec<Signed>,
-    pub synced_at: Duration,
-    pub is_nearly_full: bool,
+    signed: Vec<Signed>,
+    synced_at: Duration,
+    is_nearly_full: bool,
 }
 
+type Clock = Box<dyn Fn() -> Stamp + Send>;
+
 /// Since when nothing can be written, and why.
-pub(super) struct Down {
+struct Down {
     since: Duration,
     retried: Duration,
     reason: String,
@@ -51,6 +53,27 @@ const LAST_SYNC: Duration = Duration::from_secs(5);
 const NEARLY_FULL: u64 = 80;
 
 impl Scribe {
+    pub(super) fn new(
+        queue: Arc<Queue>,
+        log: Log,
+        clock: Clock,
+        sync_every: Option<Duration>,
+        unsynced_limit: usize,
+    ) -> Self {
+        Self {
+            queue,
+            log,
+            clock,
+            sync_every,
+            unsynced_limit,
+            down: None,
+            rotates: false,
+            signed: Vec::new(),
+            synced_at: Duration::ZERO,
+            is_nearly_full: false,
+        }
+    }
+
     /// Writes until the queue is closed.
     pub(super) fn run(mut self) {
         let (jobs, queue) = (self.start_syncing(), self.queue.clone());

@@ -121,13 +121,7 @@ fn describe(config: &Config, found: Vec<Found>) -> Value {
     for (index, row) in rows.iter_mut().enumerate() {
         row["listed"] = catalog.content.count(index).into();
     }
-    let left_out: Vec<_> = catalog
-        .content
-        .left_out
-        .iter()
-        .map(|l| json!({"upstream": l.upstream, "name": l.raw_name, "reason": l.reason}))
-        .collect();
-    json!({"upstreams": rows, "leftOut": left_out})
+    json!({"upstreams": rows, "leftOut": catalog.content.left_out})
 }
 
 fn table(report: &Value) -> String {

@@ -6,7 +6,7 @@ use super::text::{print, printable};
 use super::{Failure, load, runtime};
 use crate::app::App;
 use crate::downstream::Streams;
-use crate::router::UpstreamSummary;
+use crate::router::UpstreamStatus;
 use crate::{shutdown, telemetry};
 
 pub(super) fn http(path: &Path) -> Result<(), Failure> {
@@ -82,8 +82,8 @@ fn run(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure
     served
 }
 
-fn line(upstream: &UpstreamSummary) -> String {
-    let UpstreamSummary { id, prompts, failure } = upstream;
+fn line(upstream: &UpstreamStatus) -> String {
+    let UpstreamStatus { id, listed: prompts, failure, .. } = upstream;
     let noun = if *prompts == 1 { "prompt" } else { "prompts" };
     match failure {
         None => format!("  {id}: {prompts} {noun}"),

@@ -1,7 +1,6 @@
 //! `promptgate status`: how a running gateway and its upstreams are.
 
 use std::path::Path;
-use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request, Uri};
@@ -10,16 +9,14 @@ use serde_json::{Value, json};
 
 use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
-use crate::domain::reach::{Reach, is_safe_url};
-use crate::upstream::egress::{Egress, NoDocument};
+use crate::config::is_safe;
+use crate::domain::reach::Reach;
+use crate::upstream::egress::{CONNECT, Egress, NoDocument};
 
 /// Where the token comes from: on the command line everybody on the machine could read it.
 const TOKEN_VARIABLE: &str = "PROMPTGATE_ADMIN_TOKEN";
 
 const DEFAULT: &str = "http://127.0.0.1:9090";
-
-/// Time to connect.
-const CONNECT: Duration = Duration::from_secs(3);
 
 pub(super) fn run(url: Option<&str>, config: &Path, as_json: bool) -> Result<(), Failure> {
     let url = match url {
@@ -54,8 +51,7 @@ async fn ask(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
     let uri: Uri = full.parse().map_err(|_| Failure::usage(format!("{url} is no URL")))?;
     let mut request = Request::new(Full::default());
     if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
-        let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
-        if !is_safe_url(scheme, host) {
+        if !is_safe(&uri) {
             let what = format!(
                 "{TOKEN_VARIABLE} is not sent to {url}, where others can read it: use https or a tunnel"
             );

@@ -125,9 +125,8 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Audit> {
     let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
     let (is_given, path) = (section.has("path"), section.file("path"));
     let is_off = is_given && path.is_none();
-    let key = section.secret("key", Some(KEY_VARIABLE)).map(|secret| secret.expose().to_owned());
-    let key = key.or_else(|| section.variable(KEY_VARIABLE)).and_then(|text| {
-        let key = AuditKey::parse(&text);
+    let key = section.secret_or_variable("key", KEY_VARIABLE).and_then(|text| {
+        let key = AuditKey::parse(text.expose());
         if key.is_none() {
             section.mistake("key", NO_KEY);
         }

@@ -2,7 +2,7 @@
 
 use super::jwt::{self, Jwt};
 use super::reader::Section;
-use crate::domain::caller::{ANONYMOUS, MAX_ID};
+use crate::domain::caller::{ANONYMOUS, is_id};
 use crate::seal::hex::from_hex;
 
 /// How callers prove who they are.
@@ -125,13 +125,9 @@ fn named(table: &mut Section<'_>) -> Identity {
 
 fn identity(table: &mut Section<'_>, default: &str) -> Identity {
     let rule = "1 to 128 visible characters, and not \"anonymous\"";
-    let id = table.parsed("id", rule, |text| is_id(text).then(|| text.to_owned()));
+    let id = table
+        .parsed("id", rule, |text| (is_id(text) && text != ANONYMOUS).then(|| text.to_owned()));
     Identity { id: id.unwrap_or_else(|| default.to_owned()), groups: table.texts("groups") }
-}
-
-fn is_id(text: &str) -> bool {
-    let visible = |c: char| !c.is_control() && !c.is_whitespace();
-    (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible) && text != ANONYMOUS
 }
 
 /// Reads `sha256:` and 64 hexadecimal digits, in any case.

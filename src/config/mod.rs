@@ -27,7 +27,7 @@ pub use admin::Admin;
 pub use audit::{Audit, Durability, OnAuditFailure};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use error::{ConfigError, Mistake, Origin};
-pub use jwt::Jwt;
+pub use jwt::{Jwt, is_safe};
 pub use limits::{Limit, Per};
 pub use oauth::{ClientProof, OAuth};
 pub use secret::Secret;

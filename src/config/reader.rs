@@ -44,8 +44,7 @@ impl<'a> Section<'a> {
         self.context.mistakes.add(&self.path(key), message);
     }
 
-    /// The content of an environment variable, for keys whose default names one.
-    pub(super) fn variable(&self, name: &str) -> Option<String> {
+    fn variable(&self, name: &str) -> Option<String> {
         (self.context.env)(name)
     }
 
@@ -300,6 +299,12 @@ impl<'a> Section<'a> {
             return None;
         }
         self.secret_table(&self.path(key), table)
+    }
+
+    /// A secret whose default is an environment variable that may be unset.
+    pub(super) fn secret_or_variable(&mut self, key: &'static str, name: &str) -> Option<Secret> {
+        let given = self.secret(key, Some(name));
+        given.or_else(|| self.variable(name).map(Secret::new))
     }
 
     fn secret_table(&self, path: &str, table: Map<String, Value>) -> Option<Secret> {

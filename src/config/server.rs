@@ -285,8 +285,6 @@ fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
 }
 
 fn seal_keys(section: &mut Section<'_>) -> Option<SealKeys> {
-    let given = section.secret("seal_key", Some(SEAL_KEY_VARIABLE));
-    let text = given.map(|secret| secret.expose().to_owned());
-    let text = text.or_else(|| section.variable(SEAL_KEY_VARIABLE))?;
-    SealKeys::parse(&text).map_err(|e| section.mistake("seal_key", e.to_string())).ok()
+    let text = section.secret_or_variable("seal_key", SEAL_KEY_VARIABLE)?;
+    SealKeys::parse(text.expose()).map_err(|e| section.mistake("seal_key", e.to_string())).ok()
 }

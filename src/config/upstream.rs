@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue, Uri};
 
+use super::jwt::is_safe;
 use super::oauth::{self, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
 use super::settings::{Settings, questions, settings};
 use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::question::Asks;
-use crate::domain::reach::{Reach, is_safe_url};
+use crate::domain::reach::Reach;
 use crate::domain::revision::Revision;
 
 /// One upstream.
@@ -191,10 +192,6 @@ fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> O
             false => headers.push((name, value)),
         }
     }
-    let is_safe = |url: &Uri| {
-        let parts = url.scheme_str().zip(url.host());
-        parts.is_some_and(|(scheme, host)| is_safe_url(scheme, host))
-    };
     if oauth.is_some() && url.as_ref().is_some_and(|url| !is_safe(url)) {
         section.mistake("url", "must have https: tokens are not sent where others can read them");
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::document::Document;
 use super::json::{Json, Kind, write_str};
 use super::name::is_hidden;
 
@@ -69,10 +70,10 @@ pub fn places(result: Json<'_>) -> Option<String> {
 }
 
 /// The result without hidden text in its messages.
-pub fn stripped(result: Json<'_>) -> String {
+pub fn stripped(result: Json<'_>) -> Document {
     let mut out = String::with_capacity(result.text().len());
     rewrite(result, &["messages", "content", "resource", "text"], &mut out);
-    out
+    Document::copy_of(Json::accepted(&out))
 }
 
 /// Copies a value; strings that are reached by these keys, each of which may be passed over, are
@@ -155,11 +156,11 @@ mod tests {
         let found = r#"[{"message":0,"characters":1},{"message":2,"characters":1}]"#;
         assert_eq!(places(json).as_deref(), Some(found));
         let out = stripped(json);
-        let again = Json::parse(out.as_bytes(), 16).unwrap();
+        let again = Json::parse(out.json().text().as_bytes(), 16).unwrap();
         assert_eq!(places(again), None);
         let expected = text.replace("a\\u200bb", "ab").replace("\\u202e", "");
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
-        assert_eq!(value(&out), value(&expected));
+        assert_eq!(value(out.json().text()), value(&expected));
     }
 
     proptest! {

@@ -45,11 +45,6 @@ impl Reach {
     }
 }
 
-/// Whether a URL may be asked for keys or tokens: what is not encrypted stays on this machine.
-pub fn is_safe_url(scheme: &str, host: &str) -> bool {
-    scheme == "https" || (scheme == "http" && is_loopback(host))
-}
-
 /// Whether the host of a URL is this machine, as far as it is written so.
 pub fn is_loopback(host: &str) -> bool {
     let literal: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();

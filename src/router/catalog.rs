@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 use super::view::View;
@@ -71,10 +72,11 @@ pub struct Walk {
 }
 
 /// A prompt that an upstream lists and the gateway does not.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
 pub struct LeftOut {
     pub upstream: String,
     /// Empty where not even a name could be read.
+    #[serde(rename = "name")]
     pub raw_name: String,
     pub reason: String,
 }

@@ -46,7 +46,7 @@ use settle::Settle;
 use view::View;
 use views::{Changes, Views};
 
-pub use status::{UpstreamStatus, UpstreamSummary};
+pub use status::UpstreamStatus;
 
 /// SHA-256 of a visible list: equal digests are equal lists.
 pub type Digest = [u8; 32];

@@ -84,9 +84,6 @@ pub struct Completion {
 /// What a completion may hold (2025-11-25, completion); an upstream that sends more is cut short.
 const MAX_VALUES: usize = 100;
 
-/// As deep as answers of upstreams may be nested, which this is one of.
-const DEPTH: usize = 64;
-
 impl ListReply {
     pub fn page(&self) -> Page<'_> {
         self.view.page(self.after.as_deref(), self.page_size)
@@ -107,10 +104,7 @@ pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Resu
             let what = format!("hidden text, which `content` rejects: {places}");
             return Err(fault(what));
         }
-        (HiddenText::Strip, Some(_)) => {
-            let text = hidden::stripped(result.json()).into_bytes();
-            Document::parse(text, DEPTH).map_err(|e| fault(e.to_string()))?
-        }
+        (HiddenText::Strip, Some(_)) => hidden::stripped(result.json()),
         _ => result,
     };
     Ok(Reply::Prompt { result, origin, hidden: found })

@@ -11,16 +11,6 @@ use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::Link;
 
-/// One upstream, for a person to read.
-#[derive(Clone, Debug)]
-pub struct UpstreamSummary {
-    pub id: String,
-    /// How many of its prompts are listed.
-    pub prompts: usize,
-    /// Why its list is old or missing.
-    pub failure: Option<UpstreamFaultKind>,
-}
-
 /// How one upstream is.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
@@ -45,21 +35,6 @@ pub struct UpstreamStatus {
 }
 
 impl Router {
-    /// What each upstream contributes to the newest snapshot.
-    pub fn summary(&self) -> Vec<UpstreamSummary> {
-        let catalog = self.catalog();
-        let summary = |(index, upstream): (usize, &Arc<Upstream>)| {
-            let id = upstream.config().id.to_string();
-            let failure = catalog.incomplete.iter().find(|part| part.upstream == id);
-            UpstreamSummary {
-                prompts: catalog.content.count(index),
-                failure: failure.map(|part| part.kind.clone()),
-                id,
-            }
-        };
-        self.upstreams.iter().enumerate().map(summary).collect()
-    }
-
     /// How each upstream is.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let catalog = self.catalog();

@@ -101,6 +101,9 @@ impl Egress {
     }
 }
 
+/// Time to connect to those who tell of keys or tokens.
+pub const CONNECT: Duration = Duration::from_secs(3);
+
 /// Largest document that tells of keys or tokens, in bytes, and the longest it may take.
 const DOCUMENT: usize = 1 << 20;
 const DOCUMENT_TIME: Duration = Duration::from_secs(10);

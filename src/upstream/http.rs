@@ -360,6 +360,11 @@ fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri>
     same_origin(url, response.headers().get(LOCATION)?.to_str().ok()?)
 }
 
+/// Whether two URLs have the same scheme, host and port.
+pub(super) fn is_same_origin(a: &Uri, b: &Uri) -> bool {
+    a.scheme() == b.scheme() && a.authority() == b.authority()
+}
+
 /// The URL that a reference leads to, read at `base` (RFC 3986, section 5), if that is the same
 /// origin: credentials go nowhere else.
 fn same_origin(base: &Uri, reference: &str) -> Option<Uri> {
@@ -371,8 +376,7 @@ fn same_origin(base: &Uri, reference: &str) -> Option<Uri> {
         text if text.starts_with('?') => format!("{path}{text}"),
         text if text.split(['/', '?']).next().is_some_and(|head| head.contains(':')) => {
             let target: Uri = text.parse().ok()?;
-            let same = target.scheme() == base.scheme() && target.authority() == base.authority();
-            return same.then_some(target);
+            return is_same_origin(&target, base).then_some(target);
         }
         text => format!("{folder}{text}"),
     };

@@ -4,8 +4,8 @@ use http::Uri;
 use serde_json::Value;
 
 use super::egress::{Egress, NoDocument};
+use crate::config::is_safe;
 use crate::domain::fault::excerpt;
-use crate::domain::reach::is_safe_url;
 
 /// The parts of it that matter here.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -81,8 +81,7 @@ fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
 
 /// A URL that may be asked for keys or tokens.
 pub(super) fn safe_url(text: &str) -> Option<Uri> {
-    let url: Uri = text.parse().ok()?;
-    is_safe_url(url.scheme_str()?, url.host()?).then_some(url)
+    text.parse().ok().filter(is_safe)
 }
 
 #[cfg(test)]

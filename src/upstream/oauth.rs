@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use base64::Engine;
@@ -12,12 +12,13 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
-use jsonwebtoken::{Header, encode};
+use jsonwebtoken::{Header, encode, get_current_timestamp};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::egress::{Egress, NoDocument};
+use super::egress::{CONNECT, Egress, NoDocument};
+use super::http::is_same_origin;
 use super::issuer::{Metadata, discover, safe_url, with_path};
 use crate::config::{ClientProof, OAuth};
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
@@ -76,9 +77,6 @@ const REPLACE: Duration = Duration::from_secs(10);
 
 /// Time in which the assertion of a client is good, in seconds.
 const ASSERTION_SECS: u64 = 60;
-
-/// Time to connect to those who give out tokens.
-const CONNECT: Duration = Duration::from_secs(3);
 
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
@@ -258,8 +256,7 @@ impl Tokens {
     /// The upstream's metadata at a place that it names, which must be its own origin (RFC 9728,
     /// section 3).
     async fn metadata_at(&self, place: &str) -> Result<Value, String> {
-        let origin = |url: &Uri| (url.scheme().cloned(), url.authority().cloned());
-        let url = safe_url(place).filter(|url| origin(url) == origin(&self.url));
+        let url = safe_url(place).filter(|url| is_same_origin(url, &self.url));
         let url =
             url.ok_or_else(|| format!("{:?} is not at the upstream's own origin", excerpt(place)))?;
         self.egress.get_json(&url).await.map_err(|error| format!("{url}: {error}"))
@@ -298,7 +295,7 @@ fn failed(getting: &mut Getting, why: String) -> Kind {
 }
 
 fn claims(client: &str, audience: &str) -> Value {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = get_current_timestamp();
     json!({"iss": client, "sub": client, "aud": audience, "iat": now, "exp": now + ASSERTION_SECS,
         "jti": hex(&random::<16>())})
 }
@@ -332,10 +329,9 @@ fn is_of(url: &Uri, resource: &str) -> bool {
     let Ok(named) = resource.parse::<Uri>() else {
         return false;
     };
-    let origin = |url: &Uri| (url.scheme().cloned(), url.authority().cloned());
     let above = named.path().trim_end_matches('/');
     let below = url.path().strip_prefix(above);
-    origin(&named) == origin(url)
+    is_same_origin(&named, url)
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::config::Jwt;
 use crate::domain::reach::Reach;
-use crate::upstream::egress::Egress;
+use crate::upstream::egress::{CONNECT, Egress};
 use crate::upstream::issuer::discover;
 
 /// The keys, as they were last fetched.
@@ -40,9 +40,14 @@ struct Known {
 
 /// One key, and what it is for.
 struct Key {
-    id: Option<String>,
     jwk: Jwk,
     decoding: DecodingKey,
+}
+
+impl Key {
+    fn id(&self) -> Option<&str> {
+        self.jwk.common.key_id.as_deref()
+    }
 }
 
 /// Why there is no key for a token.
@@ -62,9 +67,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Waits after a fetch that failed: the first, doubled each time up to `cooldown`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-
-/// Time to connect to the issuer.
-const CONNECT: Duration = Duration::from_secs(3);
 
 impl Keys {
     pub(super) fn new(jwt: &Jwt) -> Self {
@@ -113,7 +115,7 @@ impl Keys {
     }
 
     fn take(&self, keys: Vec<Key>, now: Instant) {
-        let ids: Vec<_> = keys.iter().map(|key| key.id.as_deref().unwrap_or("-")).collect();
+        let ids: Vec<_> = keys.iter().map(|key| key.id().unwrap_or("-")).collect();
         info!(issuer = self.jwt.issuer, keys = ids.join(","), "keys of tokens");
         let keys = Arc::new(keys);
         self.state.send_modify(|state| {
@@ -169,7 +171,7 @@ impl Keys {
         let mut fitting = known
             .keys
             .iter()
-            .filter(|key| fits(&key.jwk, algorithm) && (id.is_none() || key.id.as_deref() == id));
+            .filter(|key| fits(&key.jwk, algorithm) && (id.is_none() || key.id() == id));
         let (first, second) = (fitting.next(), fitting.next());
         // Without a name only the one key that there is can be meant.
         let key = first.filter(|_| id.is_some() || second.is_none());
@@ -190,7 +192,7 @@ async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<Vec<Key>, String> {
         serde_json::from_value(document).map_err(|error| format!("{url}: {error}"))?;
     let key = |jwk: Jwk| {
         let decoding = DecodingKey::from_jwk(&jwk).ok()?;
-        Some(Key { id: jwk.common.key_id.clone(), jwk, decoding })
+        Some(Key { jwk, decoding })
     };
     let keys: Vec<_> = set.keys.into_iter().take(MAX_KEYS).filter_map(key).collect();
     match keys.is_empty() {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Jwt};
-use crate::domain::caller::{ANONYMOUS, Caller, MAX_ID, Proof, TokenProof};
+use crate::domain::caller::{ANONYMOUS, Caller, Proof, TokenProof, is_id};
 use crate::domain::fault::TransportFault;
 use crate::seal;
 use keys::{Keys, NoKey};
@@ -182,11 +182,6 @@ fn why(kind: &ErrorKind) -> TransportFault {
         ErrorKind::MissingRequiredClaim(_) => "the token lacks one of iss, aud, sub and exp",
         _ => "the token is no JWT that can be checked",
     })
-}
-
-fn is_id(text: &str) -> bool {
-    let visible = |c: char| !c.is_control() && !c.is_whitespace();
-    (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible)
 }
 
 /// A claim that holds texts: a list, or one text, which `splits` at blanks. One that is not there

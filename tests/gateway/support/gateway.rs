@@ -88,7 +88,7 @@ impl Gateway {
     /// What each upstream contributes: (id, prompts, reason of failure).
     pub async fn summary(&self) -> Vec<(String, usize, Option<&'static str>)> {
         let summary = self.app.summary().await;
-        summary.into_iter().map(|u| (u.id, u.prompts, u.failure.map(|f| f.reason()))).collect()
+        summary.into_iter().map(|u| (u.id, u.listed, u.failure.map(|f| f.reason()))).collect()
     }
 }
 
