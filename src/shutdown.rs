@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -80,8 +81,8 @@ pub fn signal() -> impl Future<Output = ()> {
     }
 }
 
-/// Calls `then` whenever SIGHUP comes, from the call on; never ends.
-pub fn on_hang_up(mut then: impl FnMut()) -> impl Future<Output = ()> {
+/// Notifies `told` whenever SIGHUP comes, from the call on; never ends.
+pub fn hang_ups(told: &Notify) -> impl Future<Output = ()> {
     #[cfg(unix)]
     let hang_ups = {
         use tokio::signal::unix::{SignalKind, signal};
@@ -91,10 +92,10 @@ pub fn on_hang_up(mut then: impl FnMut()) -> impl Future<Output = ()> {
         #[cfg(unix)]
         if let Ok(mut hang_ups) = hang_ups {
             while hang_ups.recv().await.is_some() {
-                then();
+                told.notify_one();
             }
         }
-        let _ = &mut then;
+        let _ = told;
         std::future::pending().await
     }
 }

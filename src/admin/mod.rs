@@ -1,6 +1,7 @@
 //! What the operator sees: whether the gateway lives, whether it is ready, and how its upstreams
 //! are. Read only.
 
+mod reloads;
 mod state;
 
 use std::sync::Arc;
@@ -12,22 +13,28 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 
-use crate::config::{self, Config};
-use crate::downstream::{Body, Guard, Peer, Serve};
+use crate::config::{self, Config, Limits};
+use crate::downstream::{Body, Guard, Peer, Secure, Serve};
+pub use reloads::Reloads;
 pub use state::State;
+
+/// Connections of those who watch: few, and the same ones again and again.
+const CONNECTIONS: usize = 64;
 
 /// The admin side over HTTP.
 pub struct Admin {
     guard: Guard,
     /// SHA-256 of the token; absent: none is needed.
     token: Option<[u8; 32]>,
-    state: Arc<State>,
+    state: State,
+    limits: Limits,
 }
 
 impl Admin {
-    pub fn new(admin: &config::Admin, config: &Config, state: Arc<State>) -> Self {
+    pub fn new(admin: &config::Admin, config: &Config, state: State) -> Self {
         let guard = Guard::at(admin.listen.ip(), &config.server.allowed_hosts);
-        Self { guard, token: admin.token, state }
+        let limits = Limits { connections: CONNECTIONS, ..config.server.limits.clone() };
+        Self { guard, token: admin.token, state, limits }
     }
 
     /// The answer to a request whose head is this: a status and a document.
@@ -69,6 +76,14 @@ const PAGES: &str =
     "there are /livez, /readyz, /api/v1/status, /api/v1/upstreams and /api/v1/catalog";
 
 impl Serve for Admin {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn secure(&self) -> Option<&Arc<Secure>> {
+        None
+    }
+
     async fn serve(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
         let is_known = self.guard.check_host(request.uri(), request.headers()).is_ok()
             && self.guard.check_origin(request.headers()).is_ok();

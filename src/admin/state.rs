@@ -1,13 +1,13 @@
 //! How the gateway is, as documents.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Reloads;
 use crate::audit::Audit;
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamStatus};
@@ -21,8 +21,7 @@ pub struct State {
     pub leaving: CancellationToken,
     /// `sha256:…` of the configuration.
     pub config_digest: String,
-    pub started: Instant,
-    pub started_at: SystemTime,
+    pub reloads: Arc<Reloads>,
 }
 
 impl State {
@@ -63,9 +62,10 @@ impl State {
         let why = self.hindrances();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "startedAt": humantime::format_rfc3339_seconds(self.started_at).to_string(),
-            "uptimeSecs": self.started.elapsed().as_secs(),
+            "startedAt": humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
+            "uptimeSecs": self.reloads.started.elapsed().as_secs(),
             "configDigest": self.config_digest,
+            "reloads": self.reloads.describe(),
             "ready": why.is_empty(),
             "why": why,
             "audit": match (self.audit.is_on(), self.audit.is_written()) {
@@ -88,7 +88,7 @@ impl State {
             .owners()
             .iter()
             .map(|owner| {
-                json!({"name": owner.public_name, "upstream": self.router.upstream_name(owner.upstream),
+                json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
                     "rawName": owner.raw_name, "digest": owner.digest})
             })
             .collect();

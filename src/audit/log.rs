@@ -78,6 +78,11 @@ pub struct Signed {
 }
 
 impl Log {
+    /// From now on it has these bounds.
+    pub fn tune(&mut self, settings: LogSettings) {
+        self.settings = settings;
+    }
+
     /// Goes on where `recovered` ended.
     ///
     /// # Errors

@@ -32,7 +32,7 @@ use crate::domain::document::Document;
 use folder::Folder;
 use keys::Keys;
 use log::{Log, LogSettings};
-use queue::Queue;
+use queue::{Queue, Tuning};
 use record::{Event, Stamp};
 use recover::recover;
 use writer::Scribe;
@@ -45,7 +45,6 @@ struct Open {
     queue: Arc<Queue>,
     keys: Arc<Keys>,
     started: Instant,
-    degrades: bool,
     calls: AtomicU64,
 }
 
@@ -82,7 +81,8 @@ impl Audit {
         let recovered = recover(&folder, &keys)?;
         let started = Instant::now();
         let now = Stamp { wall: SystemTime::now(), up: Duration::ZERO };
-        let log = Log::new(folder, keys.clone(), settings(config), &recovered, now)?;
+        let tuning = tuning(config);
+        let log = Log::new(folder, keys.clone(), tuning.log.clone(), &recovered, now)?;
         if let Some(file) = made {
             tracing::warn!(
                 file = %file.display(),
@@ -91,15 +91,11 @@ impl Audit {
             );
         }
         tracing::info!(path, last = recovered.head.seq, public_key = %keys.public(), "audit log");
-        let (buffer, degrades) =
-            (config.buffer, config.on_failure == config::OnAuditFailure::Degrade);
-        let queue = Arc::new(Queue::new(buffer, degrades));
-        let sync_every = (config.durability == Durability::Interval).then_some(config.sync);
+        let queue = Arc::new(Queue::new(tuning.clone()));
         let clock = Box::new(move || stamp(started));
-        let scribe = Scribe::new(queue.clone(), log, clock, sync_every, buffer);
+        let scribe = Scribe::new(queue.clone(), log, clock, tuning);
         std::thread::Builder::new().name("audit".to_owned()).spawn(move || scribe.run())?;
-        let audit =
-            Self(Some(Arc::new(Open { queue, keys, started, degrades, calls: AtomicU64::new(0) })));
+        let audit = Self(Some(Arc::new(Open { queue, keys, started, calls: AtomicU64::new(0) })));
         let event = Event::new("started").text("version", env!("CARGO_PKG_VERSION"));
         audit.note(event.number("after", recovered.head.seq));
         if recovered.torn > 0 {
@@ -116,7 +112,7 @@ impl Audit {
 
     /// Whether audited calls are refused at present, since their records cannot be written.
     pub fn refuses(&self) -> bool {
-        self.0.as_ref().is_some_and(|open| open.queue.is_down() && !open.degrades)
+        self.0.as_ref().is_some_and(|open| open.queue.is_down() && !open.queue.degrades())
     }
 
     /// Whether records are written at present.
@@ -147,7 +143,7 @@ impl Audit {
         };
         match timeout(PATIENCE, waits).await {
             Ok(Ok(())) => Ok(()),
-            _ if open.degrades => Ok(()),
+            _ if open.queue.degrades() => Ok(()),
             _ => Err(Unrecorded),
         }
     }
@@ -189,6 +185,13 @@ impl Audit {
         self.0.as_ref().map(|open| open.keys.digest_id())
     }
 
+    /// Goes on as this configuration says, in the same folder and with the same key.
+    pub fn tune(&self, config: &config::Audit) {
+        if let Some(open) = &self.0 {
+            open.queue.tune(tuning(config));
+        }
+    }
+
     /// Starts another segment.
     pub fn rotate(&self) {
         if let Some(open) = &self.0 {
@@ -220,14 +223,19 @@ fn stamp(started: Instant) -> Stamp {
     Stamp { wall: SystemTime::now(), up: started.elapsed() }
 }
 
-fn settings(config: &config::Audit) -> LogSettings {
-    LogSettings {
-        segment_size: config.segment_size,
-        segment_age: config.segment_age,
-        max_size: config.max_size,
-        keep: config.keep,
-        checkpoint_records: config.checkpoint_records,
-        checkpoint_every: config.checkpoint_every,
+fn tuning(config: &config::Audit) -> Tuning {
+    Tuning {
+        limit: config.buffer,
+        degrades: config.on_failure == config::OnAuditFailure::Degrade,
+        sync_every: (config.durability == Durability::Interval).then_some(config.sync),
+        log: LogSettings {
+            segment_size: config.segment_size,
+            segment_age: config.segment_age,
+            max_size: config.max_size,
+            keep: config.keep,
+            checkpoint_records: config.checkpoint_records,
+            checkpoint_every: config.checkpoint_every,
+        },
     }
 }
 

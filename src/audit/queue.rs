@@ -6,17 +6,13 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::log::Gap;
+use super::log::{Gap, LogSettings};
 use super::record::{Event, Stamp};
 
 /// Between all who record and the one who writes.
 pub(super) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
-    /// Bytes that may wait.
-    limit: usize,
-    /// Whether calls go on while nothing can be written.
-    degrades: bool,
 }
 
 /// A record that waits.
@@ -27,8 +23,10 @@ pub(super) struct Entry {
     pub written: Option<oneshot::Sender<()>>,
 }
 
-#[derive(Default)]
 struct State {
+    tuning: Tuning,
+    /// Not yet told to the writer.
+    is_tuned: bool,
     entries: Vec<Entry>,
     bytes: usize,
     missing: Option<Gap>,
@@ -39,8 +37,23 @@ struct State {
     synced: Option<io::Result<()>>,
 }
 
+/// What may be set otherwise while records are written.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Tuning {
+    /// Bytes that may wait, and that may be written and not synced.
+    pub limit: usize,
+    /// Whether calls go on while nothing can be written.
+    pub degrades: bool,
+    /// How often what was written is synced; nothing: each time, before anybody is told that it is
+    /// written.
+    pub sync_every: Option<Duration>,
+    pub log: LogSettings,
+}
+
 /// What the writer has to do.
 pub(super) struct Work {
+    /// Another one than before.
+    pub tuning: Option<Tuning>,
     pub entries: Vec<Entry>,
     pub missing: Option<Gap>,
     pub rotate: bool,
@@ -53,8 +66,33 @@ pub(super) struct Work {
 pub(super) struct Refused;
 
 impl Queue {
-    pub(super) fn new(limit: usize, degrades: bool) -> Self {
-        Self { state: Mutex::default(), wake: Condvar::new(), limit, degrades }
+    pub(super) fn new(tuning: Tuning) -> Self {
+        let state = State {
+            tuning,
+            is_tuned: false,
+            entries: Vec::new(),
+            bytes: 0,
+            missing: None,
+            is_down: false,
+            rotate: false,
+            closing: false,
+            closed: false,
+            synced: None,
+        };
+        Self { state: Mutex::new(state), wake: Condvar::new() }
+    }
+
+    /// From now on it is this way.
+    pub(super) fn tune(&self, tuning: Tuning) {
+        let mut state = self.lock();
+        (state.tuning, state.is_tuned) = (tuning, true);
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Whether calls go on while nothing can be written.
+    pub(super) fn degrades(&self) -> bool {
+        self.lock().tuning.degrades
     }
 
     /// Takes a record that somebody waits for, with the one that belongs before it; nothing to wait
@@ -67,15 +105,12 @@ impl Queue {
     ) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.lock();
         let size = event.size() + before.as_ref().map_or(0, Event::size);
-        let fits = state.bytes + size <= self.limit;
-        if state.closed || (!self.degrades && (state.is_down || !fits)) {
+        let fits = state.bytes + size <= state.tuning.limit;
+        if state.closed || (!state.tuning.degrades && (state.is_down || !fits)) {
             return Err(Refused);
         }
         if state.is_down || !fits {
-            before
-                .into_iter()
-                .chain([event])
-                .for_each(|event| state.note(event, stamp, self.limit));
+            before.into_iter().chain([event]).for_each(|event| state.note(event, stamp));
             return Ok(None);
         }
         if let Some(event) = before {
@@ -90,7 +125,7 @@ impl Queue {
 
     /// Takes a record that nobody waits for. One for which there is no room is counted.
     pub(super) fn note(&self, event: Event, stamp: Stamp) {
-        self.lock().note(event, stamp, self.limit);
+        self.lock().note(event, stamp);
         self.wake.notify_one();
     }
 
@@ -130,11 +165,17 @@ impl Queue {
     pub(super) fn wait(&self, patience: Duration, takes: bool) -> Work {
         let idle = |state: &mut State| {
             let has_records = takes && (!state.entries.is_empty() || state.missing.is_some());
-            !(has_records || state.rotate || state.closing || state.synced.is_some())
+            !(has_records
+                || state.is_tuned
+                || state.rotate
+                || state.closing
+                || state.synced.is_some())
         };
         let waited = self.wake.wait_timeout_while(self.lock(), patience, idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_tuned = std::mem::take(&mut state.is_tuned);
         let mut work = Work {
+            tuning: is_tuned.then(|| state.tuning.clone()),
             entries: Vec::new(),
             missing: None,
             rotate: std::mem::take(&mut state.rotate),
@@ -161,7 +202,7 @@ impl Queue {
     pub(super) fn go_down(&self, unwritten: Vec<Entry>, missing: Option<Gap>) {
         let mut state = self.lock();
         state.is_down = true;
-        let degrades = self.degrades;
+        let degrades = state.tuning.degrades;
         // Whoever waits hears it by the end of the channel.
         let keep = |mut entry: Entry| (entry.written.take().is_none() || degrades).then_some(entry);
         let later = std::mem::take(&mut state.entries);
@@ -203,8 +244,8 @@ impl State {
         self.entries.push(entry);
     }
 
-    fn note(&mut self, event: Event, stamp: Stamp, limit: usize) {
-        if self.bytes + event.size() <= limit {
+    fn note(&mut self, event: Event, stamp: Stamp) {
+        if self.bytes + event.size() <= self.tuning.limit {
             return self.push(Entry { event, stamp, written: None });
         }
         let gap = self.missing.get_or_insert(Gap { count: 0, first: stamp, last: stamp });

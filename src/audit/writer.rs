@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use super::folder::Syncing;
 use super::log::{Log, Signed};
-use super::queue::{Entry, Queue, Work};
+use super::queue::{Entry, Queue, Tuning, Work};
 use super::record::{Event, Stamp};
 
 /// Writes what waits in the queue, as much at once as there is.
@@ -17,11 +17,7 @@ pub(super) struct Scribe {
     queue: Arc<Queue>,
     log: Log,
     clock: Clock,
-    /// How often what was written is synced; nothing: each time, before anybody is told that it is
-    /// written.
-    sync_every: Option<Duration>,
-    /// Bytes that may be written and not synced.
-    unsynced_limit: usize,
+    tuning: Tuning,
     down: Option<Down>,
     /// Somebody wants another segment.
     rotates: bool,
@@ -53,19 +49,12 @@ const LAST_SYNC: Duration = Duration::from_secs(5);
 const NEARLY_FULL: u64 = 80;
 
 impl Scribe {
-    pub(super) fn new(
-        queue: Arc<Queue>,
-        log: Log,
-        clock: Clock,
-        sync_every: Option<Duration>,
-        unsynced_limit: usize,
-    ) -> Self {
+    pub(super) fn new(queue: Arc<Queue>, log: Log, clock: Clock, tuning: Tuning) -> Self {
         Self {
             queue,
             log,
             clock,
-            sync_every,
-            unsynced_limit,
+            tuning,
             down: None,
             rotates: false,
             signed: Vec::new(),
@@ -82,16 +71,20 @@ impl Scribe {
             // As long as too much is unsynced, nothing more is written: the queue fills up, and
             // callers are told.
             let takes = self.down.is_none()
-                && !(self.log.is_syncing() && self.log.unsynced() > self.unsynced_limit);
+                && !(self.log.is_syncing() && self.log.unsynced() > self.tuning.limit);
             let work = queue.wait(self.patience(), takes);
             let now = (self.clock)();
+            if let Some(tuning) = work.tuning {
+                self.log.tune(tuning.log.clone());
+                self.tuning = tuning;
+            }
             if let Some(result) = work.synced {
                 let ended = self.log.end_sync(result, now);
                 self.judge(ended, now);
             }
             let closing = work.closing;
             self.rotates |= work.rotate;
-            self.write(Work { synced: None, ..work }, now);
+            self.write(Work { synced: None, tuning: None, ..work }, now);
             if now.up.saturating_sub(ticked) >= TICK {
                 ticked = now.up;
                 self.tick(now);
@@ -116,7 +109,7 @@ impl Scribe {
         if self.down.is_some() {
             return TICK;
         }
-        let sync = self.sync_every.unwrap_or(TICK);
+        let sync = self.tuning.sync_every.unwrap_or(TICK);
         let until = self.log.checkpoint_due().saturating_sub((self.clock)().up);
         sync.min(TICK).min(until).max(Duration::from_millis(1))
     }
@@ -140,7 +133,7 @@ impl Scribe {
             return self.judge(Err(error), now);
         }
         // Those who wait for records that are written but not synced hear nothing, and are refused.
-        let synced = match self.sync_every {
+        let synced = match self.tuning.sync_every {
             None => self.log.sync(now),
             Some(_) => Ok(()),
         };
@@ -191,7 +184,7 @@ impl Scribe {
             let is_time = now.up.saturating_sub(self.synced_at) >= every;
             is_time || (!self.log.is_syncing() && self.log.unsynced() >= SYNC_BYTES)
         };
-        match self.sync_every {
+        match self.tuning.sync_every {
             Some(every) if is_due(every) => {
                 self.synced_at = now.up;
                 match self.log.begin_sync() {
@@ -287,7 +280,7 @@ impl Scribe {
         }
         let work = self.queue.wait(Duration::ZERO, true);
         let now = (self.clock)();
-        self.write(Work { synced: None, ..work }, now);
+        self.write(Work { synced: None, tuning: None, ..work }, now);
         let event = Event::new("stopped");
         let last = self.log.append(std::iter::once((&event, now)), now);
         let last = last.and_then(|()| self.log.sign(now));

@@ -14,10 +14,10 @@ use super::{Failure, load, runtime};
 use crate::config::{Config, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
-use crate::router::refresh::Refresh;
+use crate::router::refresh::{Refresh, Source};
 use crate::upstream::asides::Ears;
 use crate::upstream::connect::Connector;
-use crate::upstream::driver::{Report, Walked};
+use crate::upstream::driver::{DriverId, Report, Walked};
 use crate::upstream::walk::Listed;
 
 pub(super) fn run(path: &Path, as_json: bool) -> Result<(), Failure> {
@@ -93,10 +93,12 @@ impl Found {
 
 /// Everything that was found, in the form that `--json` prints.
 fn describe(config: &Config, found: Vec<Found>) -> Value {
-    let mut refresh =
-        Refresh::new(&config.upstreams, config.naming.clone(), config.listing.on_failure);
+    let sources = config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u));
+    let sources: Vec<_> = sources.collect();
+    let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
+    let mut refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
     let mut rows = Vec::with_capacity(found.len());
-    for (index, (upstream, found)) in config.upstreams.iter().zip(found).enumerate() {
+    for ((upstream, found), driver) in config.upstreams.iter().zip(found).zip(drivers) {
         let mut row = json!({
             "upstream": upstream.id.as_str(),
             "transport": found.transport,
@@ -114,12 +116,12 @@ fn describe(config: &Config, found: Vec<Found>) -> Value {
             }
         }
         let outcome = found.outcome.map(|listed| Walked { listed, fresh_for: None });
-        refresh.take(Report { upstream: index, outcome }, Instant::now());
+        refresh.take(Report { driver, outcome }, Instant::now());
         rows.push(row);
     }
     let catalog = refresh.snapshot();
-    for (index, row) in rows.iter_mut().enumerate() {
-        row["listed"] = catalog.content.count(index).into();
+    for (upstream, row) in config.upstreams.iter().zip(&mut rows) {
+        row["listed"] = catalog.content.count(&upstream.id).into();
     }
     json!({"upstreams": rows, "leftOut": catalog.content.left_out})
 }

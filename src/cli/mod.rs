@@ -264,6 +264,11 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
             path.display()
         )));
     }
+    Ok(load_config(path)?)
+}
+
+/// The configuration of a gateway that is, or is to be, run by this program.
+fn load_config(path: &std::path::Path) -> Result<Config, ConfigError> {
     let mut config = Config::load(path)?;
     if cfg!(target_os = "linux")
         && let Ok(program) = std::env::current_exe()

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use tokio::sync::Notify;
+
 use super::text::{print, printable};
-use super::{Failure, load, runtime};
-use crate::app::App;
+use super::{Failure, load, load_config, runtime};
+use crate::app::{App, Source};
 use crate::downstream::Streams;
 use crate::router::UpstreamStatus;
 use crate::{shutdown, telemetry};
@@ -16,8 +18,9 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
         shutdown::survive_large_files();
         let ended = shutdown::signal();
         let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
+        let (source, hang_up) = (source(path), Notify::new());
+        let (hearing, following) = (shutdown::hang_ups(&hang_up), app.follow(&source, &hang_up));
         // A reader that has gone away is no reason to stop serving.
-        let rotating = shutdown::on_hang_up(|| app.rotate_audit());
         let url = app.url().unwrap_or_default();
         let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
         let greeting = async {
@@ -28,7 +31,8 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
         };
         tokio::select! {
             () = ended => {}
-            () = rotating => {}
+            () = hearing => {}
+            () = following => {}
             () = greeting => {}
         }
         drain(&app).await;
@@ -45,8 +49,12 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
         let ended = shutdown::signal();
         let app = App::new(config, true).map_err(|error| Failure::new(error.to_string()))?;
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
+        let (source, hang_up) = (source(path), Notify::new());
+        let (hearing, following) = (shutdown::hang_ups(&hang_up), app.follow(&source, &hang_up));
         let mut served = std::pin::pin!(app.serve(streams));
         tokio::select! {
+            () = hearing => {}
+            () = following => {}
             () = served.as_mut() => {
                 // The client has gone: nobody needs to be waited for.
                 tokio::select! {
@@ -64,6 +72,11 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// Where the configuration is read again.
+fn source(path: &Path) -> Source {
+    Source { path: path.to_owned(), load: load_config }
 }
 
 /// Drains, unless asked to end a second time: whoever asks twice does not want to wait.

@@ -66,7 +66,7 @@ pub(super) fn read(
         table.finish();
     }
     if let Some(path) = file {
-        match std::fs::read_to_string(&path) {
+        match section.read_file(path.clone()) {
             Ok(text) => cedar(&text, &mut access.policies, &section),
             Err(error) => {
                 section.mistake("cedar", format!("cannot read {}: {error}", path.display()));

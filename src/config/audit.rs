@@ -81,6 +81,11 @@ impl Audit {
         }
     }
 
+    /// Whether it is the same log: in the same folder, with the same key.
+    pub fn is_same_log(&self, other: &Self) -> bool {
+        self.path == other.path && self.key == other.key && self.key_file == other.key_file
+    }
+
     /// Makes a key and keeps it beside the configuration; also tells where.
     ///
     /// # Errors

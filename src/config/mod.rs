@@ -19,7 +19,9 @@ pub mod units;
 mod upstream;
 mod views;
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use access::{Access, SCHEMA, action};
@@ -46,6 +48,8 @@ use reader::{Context, Section};
 pub struct Config {
     /// `sha256:…` of the file, so that it is known which one was used.
     pub digest: String,
+    /// Files that were read with it: policies and secrets.
+    pub files: Vec<SourceFile>,
     pub server: Server,
     /// Absent: nobody is shown how the gateway is.
     pub admin: Option<Admin>,
@@ -62,6 +66,23 @@ pub struct Config {
     /// In the order of their names.
     pub views: Vec<View>,
     pub telemetry: Telemetry,
+}
+
+/// A file that the configuration was read from, and what was in it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SourceFile {
+    pub path: PathBuf,
+    pub digest: String,
+}
+
+impl SourceFile {
+    /// `sha256:…` of what was read, or why nothing could be.
+    pub fn digest(read: Result<&[u8], &io::Error>) -> String {
+        match read {
+            Ok(bytes) => seal::digest_text(&seal::sha256(bytes)),
+            Err(error) => error.kind().to_string(),
+        }
+    }
 }
 
 /// How lists are put together and handed out.
@@ -143,7 +164,8 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let raw = raw::Raw::read(file, text, env.iter().cloned())?;
         let lookup = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, v)| v.clone());
-        let context = Context { mistakes: error::Mistakes::new(raw.origins), env: &lookup, base };
+        let mistakes = error::Mistakes::new(raw.origins);
+        let context = Context { mistakes, env: &lookup, base, files: RefCell::default() };
 
         let mut root = Section::root(raw.root, &context);
         let naming = naming(root.section("naming"));
@@ -154,8 +176,9 @@ impl Config {
         let auth = auth::read(root.section("auth"), takes_certificates);
         let access = access::read(root.section("access"), &upstreams, auth.has_method());
         let server = server::read(server, tls, &auth);
-        let config = Self {
+        let mut config = Self {
             digest: seal::digest_text(&seal::sha256(text.as_bytes())),
+            files: Vec::new(),
             auth,
             access,
             limits: limits::read_all(&mut root),
@@ -170,6 +193,7 @@ impl Config {
         };
         root.not_yet(&["cluster"]);
         root.finish();
+        config.files = context.files.into_inner();
         context.mistakes.into_result(file)?;
         Ok(config)
     }

@@ -9,7 +9,7 @@ use super::reader::Section;
 use super::secret::Secret;
 
 /// How the gateway gets tokens for one upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OAuth {
     pub client_id: String,
     pub proof: ClientProof,
@@ -29,7 +29,24 @@ pub enum ClientProof {
     Key {
         algorithm: Algorithm,
         key: EncodingKey,
+        /// SHA-256 of the key as it was given: equal keys are told by it.
+        fingerprint: [u8; 32],
     },
+}
+
+impl Eq for ClientProof {}
+
+impl PartialEq for ClientProof {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Secret(one), Self::Secret(other)) => one == other,
+            (
+                Self::Key { algorithm, fingerprint, .. },
+                Self::Key { algorithm: other, fingerprint: others, .. },
+            ) => algorithm == other && fingerprint == others,
+            _ => false,
+        }
+    }
 }
 
 /// Tells the kind alone.
@@ -81,7 +98,8 @@ fn key(section: &Section<'_>, algorithm: Algorithm, pem: &Secret) -> Option<Clie
         let what = format!("is no PKCS #8 key in PEM that signs with {algorithm:?}");
         section.mistake("private_key", what);
     }
-    key.map(|key| ClientProof::Key { algorithm, key })
+    let fingerprint = crate::seal::sha256(pem);
+    key.map(|key| ClientProof::Key { algorithm, key, fingerprint })
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Reads one table of the tree key by key. Every mistake is noted and reading goes on, so that all
 //! of them are told at once; a key that nobody asked for is a mistake too.
 
+use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use config::{Map, Value, ValueKind};
 
+use super::SourceFile;
 use super::error::Mistakes;
 use super::raw::join;
 use super::secret::Secret;
@@ -19,6 +22,17 @@ pub(super) struct Context<'a> {
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
     /// Folder of the file: relative paths start here, wherever the gateway is started.
     pub(super) base: &'a Path,
+    /// Files that were read beside that one.
+    pub(super) files: RefCell<Vec<SourceFile>>,
+}
+
+impl Context<'_> {
+    fn read_file(&self, path: PathBuf) -> io::Result<String> {
+        let text = fs::read_to_string(&path);
+        let digest = SourceFile::digest(text.as_ref().map(String::as_bytes));
+        self.files.borrow_mut().push(SourceFile { path, digest });
+        text
+    }
 }
 
 /// One table of the configuration while it is read.
@@ -274,6 +288,11 @@ impl<'a> Section<'a> {
         Some(self.context.base.join(text))
     }
 
+    /// The text of a file that belongs to the configuration.
+    pub(super) fn read_file(&self, path: PathBuf) -> io::Result<String> {
+        self.context.read_file(path)
+    }
+
     /// What lies in the folder of the file under this name.
     pub(super) fn beside(&self, name: &str) -> PathBuf {
         self.context.base.join(name)
@@ -318,7 +337,9 @@ impl<'a> Section<'a> {
             "value" => Ok(text.clone()),
             "env" => (self.context.env)(text)
                 .ok_or_else(|| format!("environment variable {text} is not set")),
-            "file" => std::fs::read_to_string(self.context.base.join(text))
+            "file" => self
+                .context
+                .read_file(self.context.base.join(text))
                 .map(|content| content.trim_end().to_owned())
                 .map_err(|e| format!("cannot read {text}: {e}")),
             _ => Err(format!("must be {SECRET}")),

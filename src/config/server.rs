@@ -109,6 +109,13 @@ impl Server {
         format!("{}/{name}", self.path)
     }
 
+    /// Names the endpoint by where it listens, unless it has a public name.
+    pub fn name_resource(&mut self, addr: SocketAddr) {
+        if self.public_url.is_none() {
+            self.resource = self.url_at(addr);
+        }
+    }
+
     /// The URL under which a gateway that listens at `addr` can be asked from this machine.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         let ip = match addr.ip() {

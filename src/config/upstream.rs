@@ -16,7 +16,7 @@ use crate::domain::reach::Reach;
 use crate::domain::revision::Revision;
 
 /// One upstream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Upstream {
     pub id: UpstreamId,
     /// Unique among all upstreams unless it is bare.
@@ -26,7 +26,7 @@ pub struct Upstream {
 }
 
 /// How an upstream is reached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Transport {
     /// Streamable HTTP; one that turns out to speak HTTP+SSE is spoken to in that way.
     Http(Http),
@@ -50,7 +50,7 @@ impl Transport {
 }
 
 /// A child process that speaks over its standard streams.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Stdio {
     pub program: String,
     pub arguments: Vec<String>,
@@ -65,7 +65,7 @@ pub struct Stdio {
 }
 
 /// An upstream that is reached over HTTP.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Http {
     /// `http` or `https`, with a host.
     pub url: Uri,

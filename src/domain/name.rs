@@ -4,6 +4,7 @@
 //! holds a character outside that set, so the first separator splits and the join is injective.
 //! This is the only file that knows the separator.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -70,6 +71,13 @@ impl UpstreamId {
     }
 
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Found by its text.
+impl Borrow<str> for UpstreamId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
@@ -20,16 +21,22 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Serve;
 use super::respond::Body;
 use super::watched::{Busy, PhaseCell, Watched};
+use super::{Secure, Serve};
 use crate::config::Limits;
 
 /// The other end of a connection.
 pub struct Peer {
     pub address: IpAddr,
-    /// Of the certificate that it showed.
-    pub subject: Option<String>,
+    pub shown: Option<Shown>,
+}
+
+/// A certificate that the other end has shown.
+pub struct Shown {
+    pub subject: String,
+    /// Who has checked it. With other authorities it would have to be shown again.
+    pub to: Arc<Secure>,
 }
 
 /// Serves a connection until it ends, its client dawdles, or `drain` asks it to finish.
@@ -39,7 +46,7 @@ pub struct Peer {
 pub async fn serve<E, S>(
     stream: S,
     peer: Peer,
-    endpoint: Arc<E>,
+    endpoint: Arc<ArcSwap<E>>,
     limits: &Limits,
     tasks: TaskTracker,
     drain: CancellationToken,
@@ -60,7 +67,8 @@ where
     let watched =
         TokioIo::new(Watched::new(stream, prefix, phase.clone(), limits.reader_patience()));
     let service = service_fn(move |request: Request<Incoming>| {
-        let (endpoint, peer, busy) = (endpoint.clone(), peer.clone(), phase.begin());
+        // One request sees one configuration.
+        let (endpoint, peer, busy) = (endpoint.load_full(), peer.clone(), phase.begin());
         async move {
             let response: Response<Body> = endpoint.serve(request, &peer).await;
             Ok::<_, Infallible>(response.map(|body| Sending { body, _busy: busy }))

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use http::{Response, Uri};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::answering::now_secs;
@@ -22,12 +22,12 @@ use crate::domain::fault::TransportFault;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
-use crate::session::{Sessions, end_of_stream};
+use crate::session::{Sessions, StreamEnd};
 
 /// The open streams: as many entries as `server.limits.streams` allows.
 pub struct EventLines {
     open: Arc<DashMap<String, Line>>,
-    sessions: Arc<Sessions>,
+    sessions: Arc<ArcSwap<Sessions>>,
     load: Arc<Load>,
     path: String,
     /// Where cursors and states belong: a client may change its transport and keep them.
@@ -44,7 +44,7 @@ pub struct EventLine {
     entry: OpenEntry,
     /// Cancelled when the client has read nothing for too long.
     over: CancellationToken,
-    ends_at: Option<Instant>,
+    end: StreamEnd,
     drain: CancellationToken,
     is_draining: bool,
     _place: StreamPlace,
@@ -62,12 +62,13 @@ impl EventLines {
         path: &str,
         endpoint: &str,
         limits: &Limits,
-        sessions: Arc<Sessions>,
+        sessions: Arc<ArcSwap<Sessions>>,
         load: Arc<Load>,
+        open: Arc<DashMap<String, Line>>,
         drain: CancellationToken,
     ) -> Self {
         Self {
-            open: Arc::default(),
+            open,
             sessions,
             load,
             path: path.to_owned(),
@@ -90,7 +91,7 @@ impl EventLines {
         let id = hex(&random::<16>());
         let (sessions, address) = (self.sessions.clone(), Some(address));
         let kind = ConnectionKind::Sse;
-        let ends_at = end_of_stream(&caller, self.lifetime, now_secs());
+        let end = sessions.load().end_of_stream(&caller, self.lifetime, now_secs());
         let connection = Connection::new(sessions, caller, &self.endpoint, address, kind);
         let (line, outgoing) = Line::new(connection, self.load.clone(), self.patience);
         let endpoint = format!("{}?{SESSION}={id}", self.path);
@@ -98,7 +99,7 @@ impl EventLines {
             outgoing,
             entry: OpenEntry { open: self.open.clone(), id, connection: line.connection().clone() },
             over: line.over(),
-            ends_at,
+            end,
             drain: self.drain.clone(),
             is_draining: false,
             _place: place,
@@ -123,13 +124,6 @@ impl EventLine {
     /// The next message; nothing at the end.
     pub async fn next(&mut self) -> Option<String> {
         loop {
-            let ends_at = self.ends_at;
-            let lifetime = async {
-                match ends_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 message = self.outgoing.recv() => return message,
@@ -138,7 +132,7 @@ impl EventLine {
                     self.is_draining = true;
                     self.entry.close();
                 }
-                () = lifetime => return None,
+                () = self.end.reached() => return None,
                 () = self.over.cancelled() => return None,
             }
         }

@@ -3,21 +3,24 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+use dashmap::DashMap;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::Serve;
 use super::answering::{Answer, Answering, Part, batch, now_secs};
 use super::body::{self, Accepts};
 use super::connection::Peer;
 use super::event_lines::EventLines;
 use super::guard::Guard;
+use super::line::Line;
 use super::load::Load;
 use super::resources::Resources;
 use super::respond::{self, Body};
 use super::sse::EventStream;
+use super::{Secure, Serve};
 use crate::config::{Config, Limits};
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
@@ -37,22 +40,84 @@ pub struct Endpoint {
     load: Arc<Load>,
     /// The older transport, if it is served.
     event_lines: Option<EventLines>,
+    lasting: Lasting,
+    secure: Option<Arc<Secure>>,
+}
+
+/// What all endpoints of one gateway share, whatever its configuration is by now.
+#[derive(Clone)]
+struct Lasting {
+    /// Those of the newest configuration.
+    sessions: Arc<ArcSwap<Sessions>>,
+    open_lines: Arc<DashMap<String, Line>>,
+    drain: CancellationToken,
 }
 
 impl Endpoint {
-    /// `drain` ends the streams of the older transport.
-    pub fn new(config: &Config, sessions: Arc<Sessions>, drain: CancellationToken) -> Self {
+    /// `sessions` are those of the newest configuration, `drain` ends the streams of the older
+    /// transport.
+    pub fn new(
+        config: &Config,
+        sessions: Arc<ArcSwap<Sessions>>,
+        secure: Option<Arc<Secure>>,
+        drain: CancellationToken,
+    ) -> Self {
+        let load = Load::new(&config.server.limits);
+        let newest = sessions.load_full();
+        let lasting = Lasting { sessions, open_lines: Arc::default(), drain };
+        Self::with(config, newest, secure, load, lasting)
+    }
+
+    /// The endpoint of another configuration, which keeps what is open.
+    pub fn renew(
+        &self,
+        config: &Config,
+        sessions: Arc<Sessions>,
+        secure: Option<Arc<Secure>>,
+    ) -> Self {
+        let load = self.load.renew(&config.server.limits);
+        Self::with(config, sessions, secure, load, self.lasting.clone())
+    }
+
+    fn with(
+        config: &Config,
+        sessions: Arc<Sessions>,
+        secure: Option<Arc<Secure>>,
+        load: Load,
+        lasting: Lasting,
+    ) -> Self {
         let server = &config.server;
-        let (path, limits) = (server.path.clone(), server.limits.clone());
-        let views = config.views.iter().map(|view| server.view_path(&view.name));
-        let paths = std::iter::once(path.clone()).chain(views).collect();
-        let load = Arc::new(Load::new(&limits));
+        let (path, limits, load) = (server.path.clone(), server.limits.clone(), Arc::new(load));
         let event_lines = server.sse_path.as_ref().map(|sse_path| {
-            EventLines::new(sse_path, &path, &limits, sessions.clone(), load.clone(), drain)
+            let Lasting { sessions, open_lines, drain } = lasting.clone();
+            EventLines::new(sse_path, &path, &limits, sessions, load.clone(), open_lines, drain)
         });
-        let (guard, trusted_proxies) = (Guard::new(server), server.trusted_proxies.clone());
-        let resources = Resources::new(config);
-        Self { sessions, guard, resources, paths, limits, trusted_proxies, load, event_lines }
+        let views = config.views.iter().map(|view| server.view_path(&view.name));
+        let paths = std::iter::once(path).chain(views).collect();
+        Self {
+            sessions,
+            guard: Guard::new(server),
+            resources: Resources::new(config),
+            paths,
+            limits,
+            trusted_proxies: server.trusted_proxies.clone(),
+            load,
+            event_lines,
+            lasting,
+            secure,
+        }
+    }
+
+    /// How connections are encrypted.
+    pub fn secure_by(&self) -> Option<&Arc<Secure>> {
+        self.secure.as_ref()
+    }
+
+    /// The subject of the certificate that the other end has shown, if that counts by now.
+    fn subject<'a>(&self, peer: &'a Peer) -> Option<&'a str> {
+        let shown = peer.shown.as_ref()?;
+        let counts = self.secure.as_ref().is_some_and(|secure| Arc::ptr_eq(secure, &shown.to));
+        counts.then_some(shown.subject.as_str())
     }
 
     /// Answers a request of a known host and origin, once it is known whose it is.
@@ -69,7 +134,7 @@ impl Endpoint {
         if let Some(document) = self.resources.document(path) {
             return open_document(request.method(), document);
         }
-        let credentials = body::read_credentials(request.headers(), peer.subject.as_deref());
+        let credentials = body::read_credentials(request.headers(), self.subject(peer));
         let audience = self.resources.audience(path);
         let caller = self.sessions.authenticate(&credentials, audience, address, now_secs());
         let sender = Sender { caller: caller.await?, address };
@@ -254,6 +319,14 @@ impl Endpoint {
 }
 
 impl Serve for Endpoint {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn secure(&self) -> Option<&Arc<Secure>> {
+        self.secure_by()
+    }
+
     async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         // Shares the request's bytes, which go on with it.
         let uri = request.uri().clone();

@@ -18,7 +18,7 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::session::connection::Connection;
 use crate::session::notices::Notices;
-use crate::session::{Pending, Refusal, Slot, Turn};
+use crate::session::{Pending, Refusal, Sessions, Slot, Turn};
 
 /// The side of a connection on which messages are taken in.
 #[derive(Clone)]
@@ -67,7 +67,8 @@ impl Line {
     /// the connection.
     pub async fn take(&self, bytes: &[u8], room: Room) {
         let room = Arc::new(room);
-        match self.connection.read(bytes, now_secs()) {
+        let sessions = self.connection.sessions();
+        match self.connection.read(&sessions, bytes, now_secs()) {
             Ok(Turn::Accepted) => {}
             Ok(Turn::Answer { message, .. }) => self.send(message).await,
             Ok(Turn::Opened { message, notices }) => {
@@ -80,9 +81,9 @@ impl Line {
                 Ok(place) => self.tell(notices, Some(place)),
                 Err(fault) => self.refuse(fault, notices.request().cloned()).await,
             },
-            Ok(Turn::Pending(pending)) => self.start(pending, room).await,
+            Ok(Turn::Pending(pending)) => self.start(sessions, pending, room).await,
             Ok(Turn::Batch(items)) => {
-                let (line, sessions) = (self.clone(), self.connection.sessions().clone());
+                let line = self.clone();
                 self.calls.spawn(async move {
                     let answer = batch(sessions, line.load.clone(), items, room);
                     if let Some(Some(message)) = line.over.run_until_cancelled(answer).await {
@@ -138,7 +139,7 @@ impl Line {
         self.over.clone()
     }
 
-    async fn start(&self, pending: Pending, room: Arc<Room>) {
+    async fn start(&self, sessions: Arc<Sessions>, pending: Pending, room: Arc<Room>) {
         let call = match self.load.call() {
             Ok(call) => call,
             Err(fault) => {
@@ -150,7 +151,6 @@ impl Line {
         // Held until the answer has been taken: a client that does not read is not served more and
         // more.
         let (slot, line) = (Slot { call, room }, self.clone());
-        let sessions = self.connection.sessions().clone();
         let mut answering = Answering::start(sessions, pending, slot.clone());
         self.calls.spawn(async move {
             let _slot = slot;

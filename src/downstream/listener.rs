@@ -2,44 +2,60 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::connection::{self, Peer};
-use super::{Secure, Serve};
-use crate::config::Limits;
+use super::Serve;
+use super::connection::{self, Peer, Shown};
 
 /// Accepts connections, each of which gets a task of its own.
 pub struct Listener<S> {
-    pub socket: TcpListener,
-    pub endpoint: Arc<S>,
-    pub limits: Limits,
-    /// Absent: plain HTTP.
-    pub secure: Option<Arc<Secure>>,
+    socket: TcpListener,
+    /// Of the newest configuration.
+    endpoint: Arc<ArcSwap<S>>,
+    open: Arc<Open>,
 }
+
+/// Connections that are open.
+#[derive(Default)]
+struct Open {
+    count: AtomicUsize,
+    closed: Notify,
+}
+
+/// One of them.
+struct Place(Arc<Open>);
 
 /// Pause after a failed accept. The usual cause is that no file descriptor is left: trying again
 /// at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl<S: Serve> Listener<S> {
+    pub fn new(socket: TcpListener, endpoint: Arc<ArcSwap<S>>) -> Self {
+        let configured = endpoint.load().limits().connections;
+        let allowed = allowed_connections(configured);
+        if allowed < configured {
+            info!(connections = allowed, "limited by the open-file limit (ulimit -n)");
+        }
+        Self { socket, endpoint, open: Arc::default() }
+    }
+
     /// Runs until `drain`; the connections then finish what they have in hand.
-    pub async fn run(self: Arc<Self>, connections: TaskTracker, drain: CancellationToken) {
-        let most = allowed_connections(self.limits.connections);
-        let slots = Arc::new(Semaphore::new(most));
+    pub async fn run(self, connections: TaskTracker, drain: CancellationToken) {
         loop {
             let accepting = async {
-                // Never closed, so there is a permit sooner or later.
-                let slot = slots.clone().acquire_owned().await;
-                (slot, self.socket.accept().await)
+                let place = self.place().await;
+                (place, self.socket.accept().await)
             };
-            let Some((slot, accepted)) = drain.run_until_cancelled(accepting).await else {
+            let Some((place, accepted)) = drain.run_until_cancelled(accepting).await else {
                 return;
             };
             let (stream, peer) = match accepted {
@@ -52,46 +68,63 @@ impl<S: Serve> Listener<S> {
             };
             // Answers are small and whole: waiting to fill a packet only costs time.
             let _ = stream.set_nodelay(true);
-            let (listener, address) = (self.clone(), peer.ip().to_canonical());
+            let (endpoint, address) = (self.endpoint.clone(), peer.ip().to_canonical());
             let (tasks, drain) = (connections.clone(), drain.clone());
             let serving = async move {
-                if let Err(error) = listener.serve(stream, address, tasks, drain).await {
+                if let Err(error) = serve(stream, address, endpoint, tasks, drain).await {
                     debug!(%error, "connection ended early");
                 }
-                drop(slot);
+                drop(place);
             };
             connections.spawn(serving.instrument(info_span!("connection", %peer)));
         }
     }
 
-    async fn serve(
-        &self,
-        stream: TcpStream,
-        address: IpAddr,
-        tasks: TaskTracker,
-        drain: CancellationToken,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let (endpoint, limits) = (self.endpoint.clone(), &self.limits);
-        let Some(secure) = &self.secure else {
-            let peer = Peer { address, subject: None };
-            return connection::serve(stream, peer, endpoint, limits, tasks, drain).await;
-        };
-        let Some(accepted) = drain.run_until_cancelled(secure.accept(stream)).await else {
-            return Ok(());
-        };
-        let (stream, subject) = accepted?;
-        let peer = Peer { address, subject };
-        connection::serve(stream, peer, endpoint, limits, tasks, drain).await
+    /// A place among the open connections, once there is one.
+    async fn place(&self) -> Place {
+        loop {
+            let closed = self.open.closed.notified();
+            let allowed = allowed_connections(self.endpoint.load().limits().connections);
+            if self.open.count.load(Ordering::Relaxed) < allowed {
+                self.open.count.fetch_add(1, Ordering::Relaxed);
+                return Place(self.open.clone());
+            }
+            closed.await;
+        }
     }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+        self.0.closed.notify_one();
+    }
+}
+
+async fn serve<S: Serve>(
+    stream: TcpStream,
+    address: IpAddr,
+    endpoint: Arc<ArcSwap<S>>,
+    tasks: TaskTracker,
+    drain: CancellationToken,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let first = endpoint.load_full();
+    let limits = first.limits();
+    let Some(secure) = first.secure() else {
+        let peer = Peer { address, shown: None };
+        return connection::serve(stream, peer, endpoint, limits, tasks, drain).await;
+    };
+    let Some(accepted) = drain.run_until_cancelled(secure.accept(stream)).await else {
+        return Ok(());
+    };
+    let (stream, subject) = accepted?;
+    let shown = subject.map(|subject| Shown { subject, to: secure.clone() });
+    connection::serve(stream, Peer { address, shown }, endpoint, limits, tasks, drain).await
 }
 
 /// The configured number, but never more than half of the open-file limit: the other half is for
 /// connections to upstreams, files and logs.
 fn allowed_connections(configured: usize) -> usize {
     let files = rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
-    let half = usize::try_from(files / 2).unwrap_or(usize::MAX).max(1);
-    if half < configured {
-        info!(connections = half, "limited by the open-file limit (ulimit -n)");
-    }
-    configured.min(half)
+    configured.min(usize::try_from(files / 2).unwrap_or(usize::MAX).max(1))
 }

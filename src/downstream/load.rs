@@ -20,9 +20,9 @@ pub struct Load {
     kibibytes: Arc<Semaphore>,
     /// One permit for each open stream of notices.
     streams: Arc<Semaphore>,
-    streams_per_caller: usize,
     /// How many each caller has open; entries only of those that have one.
     streams_of: Arc<DashMap<Caller, usize>>,
+    limits: Limits,
 }
 
 /// A call that runs, or whose user thinks.
@@ -63,9 +63,27 @@ impl Load {
             thinking: Arc::new(Semaphore::new(limits.in_flight)),
             kibibytes: Arc::new(Semaphore::new(limits.in_flight_bytes / 1024)),
             streams: Arc::new(Semaphore::new(limits.streams)),
-            streams_per_caller: limits.streams_per_caller,
             streams_of: Arc::default(),
+            limits: limits.clone(),
         }
+    }
+
+    /// The places of another configuration. Where there are as many as before they are the same ones;
+    /// otherwise those that are taken now are given up beside the new ones.
+    pub fn renew(&self, limits: &Limits) -> Self {
+        let mut renewed = Self { streams_of: self.streams_of.clone(), ..Self::new(limits) };
+        let before = &self.limits;
+        if before.in_flight == limits.in_flight {
+            renewed.calls = self.calls.clone();
+            renewed.thinking = self.thinking.clone();
+        }
+        if before.in_flight_bytes == limits.in_flight_bytes {
+            renewed.kibibytes = self.kibibytes.clone();
+        }
+        if before.streams == limits.streams {
+            renewed.streams = self.streams.clone();
+        }
+        renewed
     }
 
     /// A place among the calls that run.
@@ -93,7 +111,7 @@ impl Load {
 
     fn own_stream(&self, caller: &Caller) -> Result<OwnStream, TransportFault> {
         let mut count = self.streams_of.entry(caller.clone()).or_default();
-        if *count >= self.streams_per_caller {
+        if *count >= self.limits.streams_per_caller {
             return Err(TransportFault::TooManyStreams);
         }
         *count += 1;
@@ -155,6 +173,22 @@ mod tests {
         drop((one, others));
         let _again = load.stream(&ci).unwrap();
         assert_eq!(load.streams_of.len(), 1, "whoever has none is forgotten");
+    }
+
+    #[test]
+    fn k3_places_that_are_taken_count_after_a_reload_that_keeps_their_number() {
+        let limits = |toml: &str| {
+            let toml = format!("[server.limits]\n{toml}");
+            Config::parse("g", &toml, Path::new(""), &[]).unwrap().server.limits
+        };
+        let before = Load::new(&limits("in_flight = 1\nstreams = 1\n"));
+        let held = (before.call().unwrap(), before.stream(&Caller::new("ci")).unwrap());
+        let after = before.renew(&limits("in_flight = 1\nstreams = 2\nstreams_per_caller = 1\n"));
+        assert!(after.call().is_err());
+        assert!(after.stream(&Caller::new("ci")).is_err(), "it has one already");
+        assert!(after.stream(&Caller::new("other")).is_ok());
+        drop(held);
+        assert!(after.call().is_ok());
     }
 
     #[test]

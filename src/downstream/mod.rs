@@ -24,11 +24,21 @@ pub use respond::Body;
 pub use stdio::Streams;
 pub use tls::Secure;
 
+use std::sync::Arc;
+
 use ::http::{Request, Response};
 use hyper::body::Incoming;
 
-/// Whoever answers requests.
+use crate::config::Limits;
+
+/// Whoever answers requests, as one configuration says.
 pub trait Serve: Send + Sync + 'static {
+    /// Within which bounds connections are served.
+    fn limits(&self) -> &Limits;
+
+    /// How connections are encrypted; absent: they are not.
+    fn secure(&self) -> Option<&Arc<Secure>>;
+
     /// Answers one request, whatever it is, of whoever is at the other end of the connection.
     fn serve(
         &self,

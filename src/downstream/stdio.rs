@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -34,8 +35,13 @@ where
 {
     /// Serves until the input ends or `drain` is cancelled, and what is under way is answered; or
     /// until nobody reads the output any more.
-    pub async fn serve(self, server: &Server, sessions: Arc<Sessions>, drain: &CancellationToken) {
-        let caller = sessions.stdio_caller();
+    pub async fn serve(
+        self,
+        server: &Server,
+        sessions: Arc<ArcSwap<Sessions>>,
+        drain: &CancellationToken,
+    ) {
+        let caller = sessions.load().stdio_caller();
         let load = Arc::new(Load::new(&server.limits));
         let connection =
             Connection::new(sessions, caller, &server.path, None, ConnectionKind::Stdio);

@@ -2,7 +2,7 @@
 //! subject of the one that a caller shows.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -40,6 +40,11 @@ impl Secure {
         Ok(Self { tls: tls.clone(), config: ArcSwap::from_pointee(config), handshake })
     }
 
+    /// Whether it is about the same files in the same way.
+    pub fn is_for(&self, tls: &Tls, handshake: Duration) -> bool {
+        self.tls == *tls && self.handshake == handshake
+    }
+
     /// Shakes hands; returns the stream, and the subject of the certificate that the caller showed.
     pub async fn accept(
         &self,
@@ -55,19 +60,22 @@ impl Secure {
         Ok((stream, subject.transpose()?))
     }
 
-    /// Takes the files as they change, until `stop`. What cannot be used is told once, and what was
+    /// Takes the files as they change, until nobody needs them, or `stop`. What cannot be used is told once, and what was
     /// used before stays.
-    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn watch(this: Weak<Self>, stop: CancellationToken) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = None;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let tls = self.tls.clone();
+            let Some(secure) = this.upgrade() else {
+                return;
+            };
+            let tls = secure.tls.clone();
             let Ok(files) = spawn_blocking(move || tls.read()).await else {
                 return;
             };
             if last.as_ref() != Some(&files) {
-                self.take(&files, last.is_none());
+                secure.take(&files, last.is_none());
                 last = Some(files);
             }
         }

@@ -43,7 +43,7 @@ impl fmt::Debug for Credentials<'_> {
 /// Turns credentials into callers. Each method stands alone: what fails in one is not tried in
 /// another, and never becomes an anonymous caller.
 pub struct Authenticator {
-    required: bool,
+    auth: Arc<config::Auth>,
     /// What to bring, told to whoever brings nothing.
     wanted: &'static str,
     api_keys: Vec<([u8; 32], Caller)>,
@@ -59,7 +59,7 @@ impl Authenticator {
             Caller::in_groups(&who.id, &who.groups).proved_by(proof)
         };
         Self {
-            required: auth.required,
+            auth: Arc::new(auth.clone()),
             wanted: match (&auth.jwt, auth.api_keys.is_empty()) {
                 (Some(_), _) => "send Authorization: Bearer TOKEN",
                 (None, true) => "open the connection with a certificate",
@@ -81,6 +81,39 @@ impl Authenticator {
                 .collect(),
             stdio: caller(&auth.stdio, Proof::Started),
         }
+    }
+
+    /// The same for another configuration.
+    pub fn renew(&self, auth: &config::Auth) -> Self {
+        let mut renewed = Self::new(auth);
+        if let (Some(old), Some(jwt)) = (&self.tokens, &auth.jwt) {
+            renewed.tokens = Some(Arc::new(old.renew(auth, jwt)));
+        }
+        renewed
+    }
+
+    /// Whether a caller that was let in under the configuration `then` would still be the same one.
+    pub fn still_knows(&self, caller: &Caller, then: &config::Auth) -> bool {
+        let is_same = |known: &Caller| {
+            known.id() == caller.id()
+                && known.groups() == caller.groups()
+                && known.proof() == caller.proof()
+        };
+        match caller.proof() {
+            Proof::Nothing => !self.auth.required,
+            Proof::ApiKey => self.api_keys.iter().any(|(_, known)| is_same(known)),
+            Proof::Certificate { subject } => {
+                self.auth.takes_certificates
+                    && self.by_subject(subject).is_ok_and(|known| is_same(&known))
+            }
+            Proof::Token(_) => self.auth.jwt == then.jwt,
+            // Whoever has started the gateway goes on with it.
+            Proof::Started => true,
+        }
+    }
+
+    pub fn auth(&self) -> &Arc<config::Auth> {
+        &self.auth
     }
 
     /// Tokens of an identity provider, if they are believed.
@@ -107,7 +140,7 @@ impl Authenticator {
         let caller = match (credentials.authorization, credentials.api_key) {
             (Given::Nothing, Given::Nothing) => match credentials.subject {
                 Some(subject) => self.by_subject(subject),
-                None if self.required => {
+                None if self.auth.required => {
                     Err(TransportFault::Unauthenticated { wanted: self.wanted })
                 }
                 None => Ok(Caller::anonymous()),

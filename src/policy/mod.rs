@@ -10,23 +10,26 @@ mod permitted;
 mod rate_limit;
 mod record;
 mod refusals;
+mod standing;
 mod streams;
 
 pub use access::{Access, Verdict};
 pub use authn::{Credentials, Given};
 pub use permitted::Permitted;
 pub use record::{CallRecord, Outcome};
+pub use refusals::Refusals;
+pub use standing::Standing;
 pub use streams::StreamRecord;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use authn::Authenticator;
 use governor::clock::DefaultClock;
 use rate_limit::{RateLimits, network};
-use refusals::{Refusal, Refusals, Who};
-use tokio::time::{Instant, sleep};
+use refusals::{Refusal, Who};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
@@ -42,18 +45,17 @@ use crate::domain::rights::{Everything, Rights};
 
 /// Decides who may ask what, and keeps the record of it.
 pub struct Gate {
-    authenticator: Authenticator,
+    authenticator: Arc<Authenticator>,
+    /// That of the newest configuration.
+    newest: watch::Sender<Arc<Authenticator>>,
     limits: Arc<RateLimits>,
     audit: Audit,
     /// Whether lists are recorded.
     records_lists: bool,
     /// Over public names: whose argument values are recorded.
     raw_arguments: Vec<Glob>,
-    refusals: Refusals,
+    refusals: Arc<Refusals>,
 }
-
-/// How often it is looked which refusals are to be recorded.
-const REFUSALS_LOOK: Duration = Duration::from_secs(1);
 
 /// Who may use which prompt, as the configuration says.
 pub fn rights(config: &Config) -> Arc<dyn Rights> {
@@ -65,16 +67,48 @@ pub fn rights(config: &Config) -> Arc<dyn Rights> {
 
 impl Gate {
     pub fn new(config: &Config, audit: Audit) -> Self {
-        let limits = Arc::new(RateLimits::new(&config.limits, DefaultClock::default()));
+        let limits = RateLimits::new(&config.limits, DefaultClock::default());
+        let authenticator = Arc::new(Authenticator::new(&config.auth));
+        let newest = watch::Sender::new(authenticator.clone());
+        Self::with(config, authenticator, newest, limits, audit, Arc::default())
+    }
+
+    /// The gate of another configuration, which keeps what this one has counted.
+    pub fn renew(&self, config: &Config) -> Self {
+        let authenticator = Arc::new(self.authenticator.renew(&config.auth));
+        let (newest, limits) = (self.newest.clone(), self.limits.renew(&config.limits));
+        let (audit, refusals) = (self.audit.clone(), self.refusals.clone());
+        Self::with(config, authenticator, newest, limits, audit, refusals)
+    }
+
+    fn with(
+        config: &Config,
+        authenticator: Arc<Authenticator>,
+        newest: watch::Sender<Arc<Authenticator>>,
+        limits: RateLimits,
+        audit: Audit,
+        refusals: Arc<Refusals>,
+    ) -> Self {
         let settings = config.audit.as_ref();
         Self {
-            authenticator: Authenticator::new(&config.auth),
-            limits,
+            authenticator,
+            newest,
+            limits: Arc::new(limits),
             audit,
             records_lists: settings.is_some_and(|audit| audit.list),
             raw_arguments: settings.map(|audit| audit.raw_arguments.clone()).unwrap_or_default(),
-            refusals: Refusals::default(),
+            refusals,
         }
+    }
+
+    /// From now on this is the gate: streams of callers that it does not know end.
+    pub fn take_over(&self) {
+        self.newest.send_replace(self.authenticator.clone());
+    }
+
+    /// Tells when a caller is not known any more.
+    pub fn standing(&self, caller: &Caller) -> Standing {
+        Standing::new(caller.clone(), self.newest.subscribe())
     }
 
     /// Counts a request before anything is known of it but where it comes from.
@@ -181,12 +215,9 @@ impl Gate {
         }
     }
 
-    /// Records refusals that have not come again, until `stop`.
-    pub async fn watch_refusals(self: Arc<Self>, stop: CancellationToken) {
-        while stop.run_until_cancelled(sleep(REFUSALS_LOOK)).await.is_some() {
-            self.refusals.due(Instant::now()).into_iter().for_each(|event| self.audit.note(event));
-        }
-        self.refusals.rest().into_iter().for_each(|event| self.audit.note(event));
+    /// What was refused by now.
+    pub fn refusals(&self) -> Arc<Refusals> {
+        self.refusals.clone()
     }
 
     fn refused(&self, who: Who, fault: &TransportFault) {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use governor::clock::{Clock, DefaultClock};
@@ -22,7 +22,7 @@ use crate::domain::method::Method;
 
 /// All limits of the configuration. The clock is handed in.
 pub struct RateLimits<C: Clock = DefaultClock> {
-    limits: Vec<Limit<C>>,
+    limits: Vec<Arc<Limit<C>>>,
     clock: C,
 }
 
@@ -56,9 +56,20 @@ impl<C: Clock + Clone> RateLimits<C> {
             let buckets = RateLimiter::new(quota, Buckets::new(BUCKETS), clock.clone());
             let is_target = |per: &Per| matches!(per, Per::Prompt | Per::Upstream);
             let needs_target = config.per.iter().any(is_target);
-            Some(Limit { config: config.clone(), needs_target, buckets })
+            Some(Arc::new(Limit { config: config.clone(), needs_target, buckets }))
         };
         Self { limits: limits.iter().filter_map(limit).collect(), clock }
+    }
+
+    /// Those of another configuration: what was counted by a limit that stays still counts.
+    pub fn renew(&self, limits: &[config::Limit]) -> Self {
+        let mut renewed = Self::new(limits, self.clock.clone());
+        for limit in &mut renewed.limits {
+            if let Some(old) = self.limits.iter().find(|old| old.config == limit.config) {
+                *limit = old.clone();
+            }
+        }
+        renewed
     }
 
     /// Counts a request of which nothing is known but its address.
@@ -240,6 +251,19 @@ mod tests {
         for _ in 0..9 {
             assert_eq!(limits.check_target(&get("other"), target("p")), Ok(()));
         }
+    }
+
+    #[test]
+    fn k3_what_was_counted_still_counts_after_a_reload_that_keeps_the_limit() {
+        let kept = "[[limits]]\nname = \"kept\"\nper = [\"caller\"]\nrate = \"1/h\"\n";
+        let (before, _) = limits(kept);
+        assert_eq!(before.check_call(&get("a")), Ok(()));
+        let other = "[[limits]]\nname = \"new\"\nper = [\"caller\"]\nrate = \"2/h\"\n";
+        let config = |toml: &str| Config::parse("g", toml, Path::new(""), &[]).unwrap().limits;
+        let after = before.renew(&config(&(other.to_owned() + kept)));
+        assert!(after.check_call(&get("a")).is_err());
+        let alone = before.renew(&config(other));
+        assert_eq!(alone.check_call(&get("a")), Ok(()));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! fill the disk by knocking.
 
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lru::LruCache;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
+use crate::audit::Audit;
 use crate::audit::record::Event;
 
 /// Counts refusals by who was refused and why. Pure: the clock is handed in.
@@ -48,6 +50,9 @@ struct Tally {
     count: u64,
 }
 
+/// How often it is looked which refusals are to be recorded.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Time between two records of one refusal.
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -66,6 +71,14 @@ impl Default for Refusals {
 }
 
 impl Refusals {
+    /// Records those that have not come again, until `stop`.
+    pub async fn watch(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
+        while stop.run_until_cancelled(sleep(LOOK)).await.is_some() {
+            self.due(Instant::now()).into_iter().for_each(|event| audit.note(event));
+        }
+        self.rest().into_iter().for_each(|event| audit.note(event));
+    }
+
     /// Counts a refusal; what is to be recorded now.
     pub fn count(&self, refusal: Refusal, now: Instant) -> Vec<Event> {
         let mut state = self.lock();

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Router;
 use super::catalog::Owner;
 use super::line::{Asker, Line, News};
-use super::parked::Waiting;
+use super::parked::{self, Waiting};
 use super::reply::{self, Ask, Origin, Reply};
 use crate::domain::call::{Asking, Call, Return};
 use crate::domain::document::Document;
@@ -95,7 +95,8 @@ impl Bridge<'_> {
             Progress::Replay(mut replay) => {
                 let said = responses.and_then(|r| r.json().get(KEY));
                 if let Some(ticket) = replay.parked.take()
-                    && let Some(waiting) = self.router.parked.take(&ticket, &self.call.caller).await
+                    && let Some(waiting) =
+                        self.router.lasting.parked.take(&ticket, &self.call.caller).await
                 {
                     return self.resume(waiting, replay, said).await;
                 }
@@ -187,10 +188,14 @@ impl Bridge<'_> {
     }
 
     fn park(&self, waiting: Waiting, mut replay: Replay) -> Result<Reply, Fault> {
-        let per_upstream = (self.upstream.config().settings.in_flight / 4).max(1);
+        let limits = parked::Limits {
+            all: self.router.limits.parked_calls,
+            per_caller: self.router.limits.parked_per_caller,
+            per_upstream: (self.upstream.config().settings.in_flight / 4).max(1),
+        };
         let asked = vec![(KEY.to_owned(), waiting.question.clone())];
-        let (caller, upstream) = (&self.call.caller, self.owner.upstream);
-        let ticket = self.router.parked.park(caller, upstream, per_upstream, waiting);
+        let (caller, upstream) = (&self.call.caller, &self.owner.upstream);
+        let ticket = self.router.lasting.parked.park(caller, upstream, limits, waiting);
         replay.parked = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
         self.ask_back(asked, Progress::Replay(replay))
     }
@@ -381,11 +386,11 @@ impl Bridge<'_> {
     }
 
     fn origin(&self) -> Origin {
-        self.router.origin(self.owner)
+        super::origin(self.owner)
     }
 
     fn fault(&self, kind: Kind) -> Fault {
-        Fault::upstream(&self.upstream.config().id, kind)
+        Fault::upstream(self.owner.upstream.as_str(), kind)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The catalog: an immutable snapshot of who serves what, and of how good that knowledge is.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 use super::view::View;
 use crate::domain::cursor::CacheScope;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::name::UpstreamId;
 use crate::domain::prompt::Argument;
 
 /// A snapshot. Readers keep one for the whole request.
@@ -23,8 +25,8 @@ pub struct Catalog {
     /// When the first of the lists should be asked for again; absent where none says so.
     pub fresh_until: Option<Instant>,
     pub scope: CacheScope,
-    /// The last good walk of each upstream, by its index.
-    pub walks: Vec<Option<Walk>>,
+    /// The last good walk of each upstream that has had one.
+    pub walks: HashMap<UpstreamId, Walk>,
     /// Why lists fail at present, if they do.
     pub list_fault: Option<Fault>,
 }
@@ -45,8 +47,7 @@ pub struct Content {
 #[derive(Debug)]
 pub struct Owner {
     pub public_name: String,
-    /// Index of the upstream.
-    pub upstream: usize,
+    pub upstream: UpstreamId,
     pub raw_name: String,
     pub arguments: Vec<Argument>,
     /// `sha256:…` of the definition as listed.
@@ -56,7 +57,7 @@ pub struct Owner {
 /// An upstream whose prompts may be out of date, or are not there.
 #[derive(Clone, Debug)]
 pub struct Incomplete {
-    pub upstream: String,
+    pub upstream: UpstreamId,
     pub kind: Kind,
     /// When the list that is still served was walked; absent where none is served.
     pub walked_at: Option<Instant>,
@@ -97,9 +98,9 @@ impl Content {
         &self.owners
     }
 
-    /// How many prompts of the upstream at that index are listed.
-    pub fn count(&self, upstream: usize) -> usize {
-        self.owners.iter().filter(|owner| owner.upstream == upstream).count()
+    /// How many prompts of the upstream are listed.
+    pub fn count(&self, upstream: &UpstreamId) -> usize {
+        self.owners.iter().filter(|owner| owner.upstream == *upstream).count()
     }
 
     pub fn owner(&self, public_name: &str) -> Option<&Owner> {
@@ -132,7 +133,11 @@ mod tests {
         assert_eq!(catalog.ttl(now, most), Duration::from_secs(7));
         assert_eq!(catalog.ttl(now + Duration::from_secs(9), most), Duration::ZERO);
         let kind = Kind::Timeout;
-        catalog.incomplete.push(Incomplete { upstream: "a".into(), kind, walked_at: None });
+        catalog.incomplete.push(Incomplete {
+            upstream: UpstreamId::parse("a").unwrap(),
+            kind,
+            walked_at: None,
+        });
         assert_eq!(catalog.ttl(now, most), Duration::ZERO);
     }
 }

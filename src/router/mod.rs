@@ -1,5 +1,7 @@
 //! The router: answers lists from the catalog and takes gets and completions to their owner.
 
+pub mod announce;
+mod assemble;
 mod bridge;
 pub mod catalog;
 pub mod line;
@@ -12,121 +14,55 @@ mod status;
 pub mod view;
 pub mod views;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::audit::Audit;
-use crate::config::{Config, Limits, Listing};
+use crate::config::{Limits, Listing};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::Caller;
 use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault};
-use crate::domain::name::Naming;
+use crate::domain::name::{Naming, UpstreamId};
 use crate::domain::question::Asks;
-use crate::domain::rights::Rights;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
-use crate::upstream::asides::{Aside, Ears, PageDone};
+use crate::upstream::asides::{Aside, PageDone};
 use crate::upstream::exchange::Step;
 use crate::upstream::peer::{Outgoing, Wanted};
+use assemble::Lasting;
 use bridge::Bridge;
-use catalog::{Catalog, Content, Incomplete, Owner};
+use catalog::{Catalog, Incomplete, Owner};
 use line::{Line, News};
-use parked::Parked;
-use refresh::{Announce, Refresh};
 use reply::{ListReply, Origin, Reply};
-use settle::Settle;
 use view::View;
 use views::{Changes, Views};
 
+pub use assemble::Means;
 pub use status::UpstreamStatus;
 
 /// SHA-256 of a visible list: equal digests are equal lists.
 pub type Digest = [u8; 32];
 
-/// Answers permitted calls.
+/// Answers permitted calls, as one configuration says.
 pub struct Router {
     catalog: Arc<ArcSwap<Catalog>>,
-    /// Marked whenever a snapshot is published.
-    published: watch::Receiver<()>,
-    changes: watch::Receiver<Option<Arc<Content>>>,
-    views: Views,
-    /// Told of pages that users have visited, by all upstreams.
-    pages: broadcast::Sender<PageDone>,
-    upstreams: Vec<Arc<Upstream>>,
+    views: Arc<Views>,
+    /// By their ids.
+    upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     sealer: Arc<Sealer>,
     naming: Naming,
     listing: Listing,
     limits: Limits,
-    parked: Parked,
+    lasting: Arc<Lasting>,
 }
 
-/// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
-/// only one to make.
-const REPORTS: usize = 64;
-
 impl Router {
-    /// `rights` decide who sees and uses what. Starts a driver for every upstream and the task that
-    /// keeps the catalog.
-    pub fn start(
-        config: &Config,
-        rights: Arc<dyn Rights>,
-        sealer: Arc<Sealer>,
-        audit: Audit,
-        tasks: &TaskTracker,
-        shutdown: &CancellationToken,
-    ) -> Self {
-        let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
-            pending: !config.upstreams.is_empty(),
-            ..Catalog::default()
-        }));
-        let (publish, published) = watch::channel(());
-        let (change, changes) = watch::channel(None);
-        let settle = Settle::new(config.listing.settle, config.listing.settle_max);
-        let audited = audit.clone();
-        let announce = Announce { published: publish, changes: change, settle, audit };
-        let (report, reports) = mpsc::channel(REPORTS);
-        let pages = Ears::pages();
-        let start = |(index, upstream): (usize, &crate::config::Upstream)| {
-            let (upstream, report) = (upstream.clone(), report.clone());
-            let (pages, audit, shutdown) = (pages.clone(), audited.clone(), shutdown.clone());
-            Arc::new(Upstream::start(index, upstream, report, pages, audit, tasks, shutdown))
-        };
-        let upstreams = config.upstreams.iter().enumerate().map(start).collect();
-        let refresh =
-            Refresh::new(&config.upstreams, config.naming.clone(), config.listing.on_failure);
-        let deadline = Instant::now() + config.listing.deadline;
-        let refreshing =
-            refresh.run(reports, catalog.clone(), announce, deadline, shutdown.clone());
-        tasks.spawn(refreshing);
-        let (naming, listing) = (config.naming.clone(), config.listing.clone());
-        let limits = config.server.limits.clone();
-        let views = Views::new(config, rights);
-        let parking =
-            parked::Limits { all: limits.parked_calls, per_caller: limits.parked_per_caller };
-        let parked = Parked::new(parking, tasks.clone(), shutdown.clone());
-        Self {
-            catalog,
-            published,
-            changes,
-            views,
-            pages,
-            upstreams,
-            sealer,
-            naming,
-            listing,
-            limits,
-            parked,
-        }
-    }
-
     /// Answers a call before `deadline`, which stands still while a user thinks; what is said before
     /// the answer goes to `line`. `now_secs` is the time since the Unix epoch, for cursors and states.
     pub async fn route(
@@ -143,10 +79,8 @@ impl Router {
             }
             Request::Get { name, arguments, back } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, permitted, name)?;
-                let upstream = &self.upstreams[owner.upstream];
-                let id = upstream.config().id.as_str();
-                permitted.reach(id, &owner.raw_name, &owner.digest).await?;
+                let (owner, upstream) = self.owner(&catalog, permitted, name)?;
+                permitted.reach(owner.upstream.as_str(), &owner.raw_name, &owner.digest).await?;
                 if upstream.config().settings.validate_arguments {
                     check_arguments(owner, arguments.as_ref())?;
                 }
@@ -165,33 +99,28 @@ impl Router {
             }
             Request::Complete { name, argument, value, context } => {
                 let catalog = self.catalog_with(name, deadline).await;
-                let owner = self.owner(&catalog, permitted, name)?;
-                let id = self.upstreams[owner.upstream].config().id.as_str();
-                permitted.reach(id, &owner.raw_name, &owner.digest).await?;
+                let (owner, upstream) = self.owner(&catalog, permitted, name)?;
+                permitted.reach(owner.upstream.as_str(), &owner.raw_name, &owner.digest).await?;
                 let wanted = Wanted::Complete {
                     prompt: owner.raw_name.clone(),
                     argument: argument.clone(),
                     value: value.clone(),
                     context: context.clone(),
                 };
-                self.complete(call, owner, wanted, line, deadline).await
+                complete(call, (owner, upstream), wanted, line, deadline).await
             }
         }
     }
 
     /// Tells when the list that the caller sees at the endpoint has become another one, and has
     /// settled.
-    pub fn changes(self: &Arc<Self>, caller: &Caller, endpoint: &str) -> Changes {
-        let (router, caller) = (self.clone(), caller.clone());
-        let endpoint = endpoint.to_owned();
-        Changes::new(self.changes.clone(), move |content| {
-            *router.views.view(content, &caller, &endpoint).digest()
-        })
+    pub fn changes(&self, caller: &Caller, endpoint: &str) -> Changes {
+        Changes::new(self.lasting.changes.clone(), caller.clone(), endpoint.to_owned())
     }
 
     /// Pages that users have visited, as their upstreams tell it.
     pub fn pages(&self) -> broadcast::Receiver<PageDone> {
-        self.pages.subscribe()
+        self.lasting.pages.subscribe()
     }
 
     /// The newest snapshot.
@@ -201,7 +130,7 @@ impl Router {
 
     /// A snapshot that no upstream is missing from merely because it was not asked yet.
     pub async fn settled(&self, deadline: Instant) -> Arc<Catalog> {
-        let mut published = self.published.clone();
+        let mut published = self.lasting.published.clone();
         loop {
             let catalog = self.catalog();
             let waiting = catalog.pending
@@ -236,7 +165,7 @@ impl Router {
         let view = self.views.view(&catalog.content, &call.caller, &call.endpoint);
         let after = place.as_ref().map(|place| place.last.as_str());
         let next_cursor = view.page(after, self.listing.page_size).more_after.map(|last| {
-            let owner = catalog.content.owner(last).map(|o| self.upstream_id(o));
+            let owner = catalog.content.owner(last).map(|owner| owner.upstream.to_string());
             let place = Place {
                 caller: call.caller.id().to_owned(),
                 scope,
@@ -272,14 +201,12 @@ impl Router {
         endpoint: &str,
     ) -> Vec<Incomplete> {
         let is_part = |part: &&Incomplete| {
-            let upstream =
-                self.upstreams.iter().position(|u| u.config().id.as_str() == part.upstream);
-            let owners = catalog.content.owners().iter();
             let sees_some = || {
-                let mut theirs = owners.filter(|owner| Some(owner.upstream) == upstream);
+                let owners = catalog.content.owners().iter();
+                let mut theirs = owners.filter(|owner| owner.upstream == part.upstream);
                 theirs.any(|owner| view.contains(&owner.public_name))
             };
-            let is_served = upstream.is_some_and(|u| self.views.serves_some(endpoint, u));
+            let is_served = self.views.serves_some(endpoint, &part.upstream);
             is_served && (!self.views.differ(caller) || sees_some())
         };
         catalog.incomplete.iter().filter(is_part).cloned().collect()
@@ -291,35 +218,6 @@ impl Router {
             .and_then(|bytes| Place::decode(&bytes))
             .filter(|place| place.caller == call.caller.id() && place.is_fresh(now_secs));
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
-    }
-
-    async fn complete(
-        &self,
-        call: &Call,
-        owner: &Owner,
-        wanted: Wanted,
-        line: &Line,
-        deadline: Instant,
-    ) -> Result<Reply, Fault> {
-        let (along, progress) = (call.along.clone(), call.client.progress);
-        let outgoing = Outgoing { wanted, along, asks: Asks::NONE, progress };
-        let upstream = &self.upstreams[owner.upstream];
-        let mut exchange = upstream.exchange(&call.caller, outgoing, deadline);
-        loop {
-            match exchange.next().await? {
-                Step::Said(Aside::Progress(params)) => line.tell(News::Progress(params)),
-                Step::Said(_) => {}
-                Step::Answered(result) => return reply::completion(result, self.origin(owner)),
-            }
-        }
-    }
-
-    fn origin(&self, owner: &Owner) -> Origin {
-        Origin {
-            upstream: self.upstream_id(owner),
-            digest: owner.digest.clone(),
-            name: owner.public_name.clone(),
-        }
     }
 
     /// A snapshot that knows the name, or one that is settled without it.
@@ -335,38 +233,62 @@ impl Router {
     /// that nobody has. A name that an upstream may well have whose list was never seen is not
     /// unknown: that would tell clients to forget it.
     fn owner<'a>(
-        &self,
+        &'a self,
         catalog: &'a Catalog,
         permitted: &Permitted<Call>,
         name: &str,
-    ) -> Result<&'a Owner, Fault> {
+    ) -> Result<(&'a Owner, &'a Arc<Upstream>), Fault> {
         let call = permitted.get();
         let (caller, endpoint, method) = (&call.caller, &call.endpoint, call.request.method());
         let unknown = || Fault::from(RequestFault::UnknownPrompt);
         if let Some(owner) = catalog.content.owner(name) {
             if !self.views.allows(caller, method, endpoint, owner) {
-                permitted
-                    .deny(self.upstreams[owner.upstream].config().id.as_str(), &owner.raw_name);
+                permitted.deny(owner.upstream.as_str(), &owner.raw_name);
                 return Err(unknown());
             }
-            return Ok(owner);
+            let upstream = self.upstreams.get(&owner.upstream).ok_or_else(unknown)?;
+            return Ok((owner, upstream));
         }
         let unheard = self.naming.claimed(name).and_then(|(prefix, raw_name)| {
-            let index = self.upstreams.iter().position(|upstream| {
+            let claims = |upstream: &&Arc<Upstream>| {
                 let own = &upstream.config().prefix;
                 !own.is_bare() && own.as_str() == prefix
-            })?;
-            let allows = self.views.would_allow(caller, method, endpoint, (index, name, raw_name));
-            let id = &self.upstreams[index].config().id;
-            let unheard =
-                |part: &&Incomplete| part.walked_at.is_none() && part.upstream == id.as_str();
+            };
+            let id = &self.upstreams.values().find(claims)?.config().id;
+            let allows = self.views.would_allow(caller, method, endpoint, (id, name, raw_name));
+            let unheard = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
             catalog.incomplete.iter().find(unheard).filter(|_| allows)
         });
-        Err(unheard.map_or_else(unknown, |part| Fault::upstream(&part.upstream, part.kind.clone())))
+        let missing =
+            |part: &Incomplete| Fault::upstream(part.upstream.as_str(), part.kind.clone());
+        Err(unheard.map_or_else(unknown, missing))
     }
+}
 
-    fn upstream_id(&self, owner: &Owner) -> String {
-        self.upstreams[owner.upstream].config().id.to_string()
+async fn complete(
+    call: &Call,
+    (owner, upstream): (&Owner, &Arc<Upstream>),
+    wanted: Wanted,
+    line: &Line,
+    deadline: Instant,
+) -> Result<Reply, Fault> {
+    let (along, progress) = (call.along.clone(), call.client.progress);
+    let outgoing = Outgoing { wanted, along, asks: Asks::NONE, progress };
+    let mut exchange = upstream.exchange(&call.caller, outgoing, deadline);
+    loop {
+        match exchange.next().await? {
+            Step::Said(Aside::Progress(params)) => line.tell(News::Progress(params)),
+            Step::Said(_) => {}
+            Step::Answered(result) => return reply::completion(result, origin(owner)),
+        }
+    }
+}
+
+fn origin(owner: &Owner) -> Origin {
+    Origin {
+        upstream: owner.upstream.to_string(),
+        digest: owner.digest.clone(),
+        name: owner.public_name.clone(),
     }
 }
 

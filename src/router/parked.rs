@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::caller::Caller;
+use crate::domain::name::UpstreamId;
 use crate::domain::question::{Answer, Question};
 use crate::seal::random;
 use crate::upstream::exchange::Exchange;
@@ -29,7 +30,6 @@ pub type Ticket = [u8; 16];
 /// The parked calls of this process.
 pub struct Parked {
     calls: Arc<DashMap<Ticket, Place>>,
-    limits: Limits,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -39,40 +39,40 @@ pub struct Parked {
 pub struct Limits {
     pub all: usize,
     pub per_caller: usize,
+    pub per_upstream: usize,
 }
 
 struct Place {
     caller: Caller,
-    /// Index of the upstream.
-    upstream: usize,
+    upstream: UpstreamId,
     take: oneshot::Sender<oneshot::Sender<Waiting>>,
 }
 
 impl Parked {
-    pub fn new(limits: Limits, tasks: TaskTracker, shutdown: CancellationToken) -> Self {
-        Self { calls: Arc::default(), limits, tasks, shutdown }
+    pub fn new(tasks: TaskTracker, shutdown: CancellationToken) -> Self {
+        Self { calls: Arc::default(), tasks, shutdown }
     }
 
-    /// Keeps a call going; nothing if there is no place for it. Of one upstream's calls at most
-    /// `per_upstream` may wait.
+    /// Keeps a call going; nothing if there is no place for it.
     pub fn park(
         &self,
         caller: &Caller,
-        upstream: usize,
-        per_upstream: usize,
+        upstream: &UpstreamId,
+        limits: Limits,
         waiting: Waiting,
     ) -> Option<Ticket> {
         let count = |is: &dyn Fn(&Place) -> bool| self.calls.iter().filter(|p| is(p)).count();
         // Two at once may both find the last place: one more does no harm.
-        let full = self.calls.len() >= self.limits.all
-            || count(&|place| place.caller == *caller) >= self.limits.per_caller
-            || count(&|place| place.upstream == upstream) >= per_upstream;
+        let full = self.calls.len() >= limits.all
+            || count(&|place| place.caller == *caller) >= limits.per_caller
+            || count(&|place| place.upstream == *upstream) >= limits.per_upstream;
         if full {
             return None;
         }
         let ticket: Ticket = random();
         let (take, taken) = oneshot::channel();
-        self.calls.insert(ticket, Place { caller: caller.clone(), upstream, take });
+        let place = Place { caller: caller.clone(), upstream: upstream.clone(), take };
+        self.calls.insert(ticket, place);
         let (calls, shutdown) = (self.calls.clone(), self.shutdown.clone());
         self.tasks.spawn(async move {
             let Waiting { mut exchange, question, answer, until } = waiting;

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::Router;
 use super::catalog::Walk;
 use crate::domain::fault::UpstreamFaultKind;
+use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::Link;
@@ -38,10 +39,9 @@ impl Router {
     /// How each upstream is.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let catalog = self.catalog();
-        let status = |(index, upstream): (usize, &Arc<Upstream>)| {
+        let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
             let (config, link) = (upstream.config(), upstream.link());
-            let missing =
-                catalog.incomplete.iter().find(|part| part.upstream == config.id.as_str());
+            let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
             let failure = missing.map(|part| part.kind.clone());
             let (state, peer, down) = match link {
                 Link::Connecting => ("connecting", None, None),
@@ -49,23 +49,18 @@ impl Router {
                 Link::Down(kind) => ("down", None, Some(kind)),
             };
             UpstreamStatus {
-                id: config.id.to_string(),
+                id: id.to_string(),
                 transport: config.transport.name(),
                 state,
                 revision: peer.as_ref().and_then(|peer| peer.describe().0),
                 notifies: peer.is_some_and(|peer| peer.notifies()),
-                listed: catalog.content.count(index),
-                walk: catalog.walks.get(index).copied().flatten(),
+                listed: catalog.content.count(id),
+                walk: catalog.walks.get(id).copied(),
                 left_alone_until: upstream.left_alone_until(),
                 load: upstream.load(),
                 failure: down.or(failure),
             }
         };
-        self.upstreams.iter().enumerate().map(status).collect()
-    }
-
-    /// The id of the upstream at that index.
-    pub fn upstream_name(&self, index: usize) -> &str {
-        self.upstreams[index].config().id.as_str()
+        self.upstreams.iter().map(status).collect()
     }
 }

@@ -14,13 +14,12 @@ use crate::config;
 use crate::domain::caller::Caller;
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
+use crate::domain::name::UpstreamId;
 use crate::domain::rights::Rights;
 
 /// Puts views together, and decides single prompts in the same way.
 pub struct Views {
     rights: Arc<dyn Rights>,
-    /// Ids of the upstreams, by their index.
-    upstreams: Vec<String>,
     /// The parts of the catalog that named endpoints serve, by their paths.
     parts: HashMap<String, Part>,
     seen: Cache<Key, Arc<View>>,
@@ -28,8 +27,7 @@ pub struct Views {
 
 /// A part of the catalog.
 struct Part {
-    /// Whether an upstream belongs to it, by its index.
-    upstreams: Vec<bool>,
+    upstreams: Vec<UpstreamId>,
     /// Over public names.
     prompts: Vec<Glob>,
 }
@@ -46,17 +44,12 @@ const VIEWS: usize = 1024;
 
 impl Views {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
-        let upstreams: Vec<_> = config.upstreams.iter().map(|u| u.id.to_string()).collect();
         let part = |view: &config::View| {
-            let belongs = |id: &String| view.upstreams.iter().any(|known| known.as_str() == id);
-            let part = Part {
-                upstreams: upstreams.iter().map(belongs).collect(),
-                prompts: view.prompts.clone(),
-            };
+            let part = Part { upstreams: view.upstreams.clone(), prompts: view.prompts.clone() };
             (config.server.view_path(&view.name), part)
         };
         let parts = config.views.iter().map(part).collect();
-        Self { rights, upstreams, parts, seen: Cache::new(VIEWS) }
+        Self { rights, parts, seen: Cache::new(VIEWS) }
     }
 
     /// What a caller sees of a snapshot at an endpoint.
@@ -80,8 +73,8 @@ impl Views {
 
     /// Whether a caller may use a prompt at an endpoint in this way.
     pub fn allows(&self, caller: &Caller, method: Method, endpoint: &str, owner: &Owner) -> bool {
-        self.serves(endpoint, owner.upstream, &owner.public_name)
-            && self.permits(caller, method, owner.upstream, &owner.raw_name)
+        let names = (&owner.upstream, owner.public_name.as_str(), owner.raw_name.as_str());
+        self.would_allow(caller, method, endpoint, names)
     }
 
     /// The same for a prompt of which only its name is known.
@@ -90,10 +83,10 @@ impl Views {
         caller: &Caller,
         method: Method,
         endpoint: &str,
-        (upstream, public_name, raw_name): (usize, &str, &str),
+        (upstream, public_name, raw_name): (&UpstreamId, &str, &str),
     ) -> bool {
         self.serves(endpoint, upstream, public_name)
-            && self.permits(caller, method, upstream, raw_name)
+            && self.rights.allows(caller, method, upstream.as_str(), raw_name)
     }
 
     /// Whether what is seen differs by caller.
@@ -102,43 +95,45 @@ impl Views {
     }
 
     /// Whether anything of an upstream may be served at an endpoint.
-    pub fn serves_some(&self, endpoint: &str, upstream: usize) -> bool {
-        self.parts.get(endpoint).is_none_or(|part| part.upstreams[upstream])
+    pub fn serves_some(&self, endpoint: &str, upstream: &UpstreamId) -> bool {
+        self.parts.get(endpoint).is_none_or(|part| part.upstreams.contains(upstream))
     }
 
-    fn permits(&self, caller: &Caller, method: Method, upstream: usize, raw_name: &str) -> bool {
-        self.rights.allows(caller, method, &self.upstreams[upstream], raw_name)
-    }
-
-    fn serves(&self, endpoint: &str, upstream: usize, public_name: &str) -> bool {
+    fn serves(&self, endpoint: &str, upstream: &UpstreamId, public_name: &str) -> bool {
         self.parts.get(endpoint).is_none_or(|part| {
-            part.upstreams[upstream] && part.prompts.iter().any(|glob| glob.matches(public_name))
+            part.upstreams.contains(upstream)
+                && part.prompts.iter().any(|glob| glob.matches(public_name))
         })
     }
 }
 
-/// Tells when the list that one caller sees has become another one, and has settled.
+/// A snapshot, and who may see what of it.
+#[derive(Clone)]
+pub struct Seen {
+    pub content: Arc<Content>,
+    pub views: Arc<Views>,
+}
+
+/// Tells when the list that one caller sees at one endpoint has become another one, and has settled.
 pub struct Changes {
-    contents: watch::Receiver<Option<Arc<Content>>>,
-    digest_of: Box<dyn Fn(&Content) -> Digest + Send + Sync>,
+    seen: watch::Receiver<Option<Seen>>,
+    caller: Caller,
+    endpoint: String,
 }
 
 impl Changes {
-    pub fn new(
-        contents: watch::Receiver<Option<Arc<Content>>>,
-        digest_of: impl Fn(&Content) -> Digest + Send + Sync + 'static,
-    ) -> Self {
-        Self { contents, digest_of: Box::new(digest_of) }
+    pub fn new(seen: watch::Receiver<Option<Seen>>, caller: Caller, endpoint: String) -> Self {
+        Self { seen, caller, endpoint }
     }
 
     /// The digest of what is seen by now; nothing as long as upstreams have not been heard of.
     pub fn digest(&mut self) -> Option<Digest> {
-        let content = self.contents.borrow_and_update().clone();
-        content.map(|content| (self.digest_of)(&content))
+        let seen = self.seen.borrow_and_update().clone();
+        seen.map(|seen| *seen.views.view(&seen.content, &self.caller, &self.endpoint).digest())
     }
 
     /// Waits until something may have changed; nothing at the end of the gateway.
     pub async fn changed(&mut self) -> Option<()> {
-        self.contents.changed().await.ok()
+        self.seen.changed().await.ok()
     }
 }

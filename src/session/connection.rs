@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
 use super::dialect::Dialect;
@@ -16,7 +17,8 @@ use crate::seal::random;
 
 /// One connection of one client.
 pub struct Connection {
-    sessions: Arc<Sessions>,
+    /// Those of the newest configuration.
+    sessions: Arc<ArcSwap<Sessions>>,
     pub(super) caller: Caller,
     /// Where its cursors and states belong.
     endpoint: String,
@@ -40,7 +42,7 @@ pub enum ConnectionKind {
 
 impl Connection {
     pub fn new(
-        sessions: Arc<Sessions>,
+        sessions: Arc<ArcSwap<Sessions>>,
         caller: Caller,
         endpoint: &str,
         address: Option<IpAddr>,
@@ -59,11 +61,11 @@ impl Connection {
     /// Nothing more can be said to the client: its calls are ended.
     pub fn abandon(&self) {
         self.hang_up();
-        self.sessions.running.cancel_all(self.nonce);
+        self.sessions().lasting.running.cancel_all(self.nonce);
     }
 
-    /// Reads a message, or an array of them; see [`Sessions::read`].
-    pub fn read(&self, body: &[u8], now_secs: u64) -> Result<Turn, Refusal> {
+    /// Reads a message, or an array of them, as these [`Sessions`] do.
+    pub fn read(&self, sessions: &Sessions, body: &[u8], now_secs: u64) -> Result<Turn, Refusal> {
         let envelope = Envelope {
             via: Via::Connection(self),
             caller: &self.caller,
@@ -73,7 +75,7 @@ impl Connection {
             guess: self.dialect(),
             streams: true,
         };
-        self.sessions.read(body, &envelope)
+        sessions.read(body, &envelope)
     }
 
     /// Whose connection it is.
@@ -81,8 +83,9 @@ impl Connection {
         &self.caller
     }
 
-    pub fn sessions(&self) -> &Arc<Sessions> {
-        &self.sessions
+    /// Who is to be asked by now: for one message the same.
+    pub fn sessions(&self) -> Arc<Sessions> {
+        self.sessions.load_full()
     }
 
     /// How the client is written to: as was agreed, or as its transport would have it.

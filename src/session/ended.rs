@@ -10,28 +10,23 @@ use super::token::Nonce;
 
 /// Remembers ended sessions, the oldest of which is forgotten when full: a client that ended a
 /// session has no reason to use it again, so forgetting one opens no door to anybody else.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ended {
     nonces: DashSet<Nonce>,
     order: Mutex<VecDeque<Nonce>>,
-    most: usize,
     /// Wakes those who wait for the end of one.
     news: Notify,
 }
 
 impl Ended {
-    /// Remembers at most `most` sessions.
-    pub fn new(most: usize) -> Self {
-        Self { nonces: DashSet::new(), order: Mutex::default(), most, news: Notify::new() }
-    }
-
-    pub fn insert(&self, nonce: Nonce) {
+    /// Remembers a session, and at most `most` in all.
+    pub fn insert(&self, nonce: Nonce, most: usize) {
         if !self.nonces.insert(nonce) {
             return;
         }
         let mut order = self.order.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         order.push_back(nonce);
-        if order.len() > self.most
+        while order.len() > most
             && let Some(oldest) = order.pop_front()
         {
             self.nonces.remove(&oldest);
@@ -62,9 +57,9 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_when_full() {
-        let ended = Ended::new(2);
+        let ended = Ended::default();
         for n in [1, 2, 2, 3] {
-            ended.insert([n; 16]);
+            ended.insert([n; 16], 2);
         }
         assert_eq!([1, 2, 3].map(|n| ended.contains(&[n; 16])), [false, true, true]);
     }

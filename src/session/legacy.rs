@@ -6,11 +6,9 @@ use tracing::debug;
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
 use super::notices::{Audience, EventIds, Notices};
+use super::streams::StreamEnd;
 use super::token::{Nonce, Token};
-use super::{
-    Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, end_of_stream,
-    is_modern_version,
-};
+use super::{Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, is_modern_version};
 use crate::domain::call::Asking;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
@@ -35,7 +33,7 @@ impl Sessions {
             false => self.session(headers, caller, endpoint, now_secs),
         };
         let token = ended.map_err(|fault| Refusal { fault, id: None, dialect })?;
-        self.ended.insert(token.nonce);
+        self.lasting.ended.insert(token.nonce, self.limits.deleted_sessions);
         Ok(())
     }
 
@@ -59,18 +57,18 @@ impl Sessions {
         let record = record.map_err(|fault| Refusal { fault: fault.into(), id: None, dialect })?;
         let audience = Audience::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
-            place: self.streams.open(token.nonce),
+            place: self.lasting.streams.open(token.nonce),
             nonce: token.nonce,
-            ended: self.ended.clone(),
+            ended: self.lasting.ended.clone(),
         };
         let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
-        let ends_at = end_of_stream(caller, lifetime, now_secs);
-        let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
+        let end = self.end_of_stream(caller, lifetime, now_secs);
+        let (changes, drain) = (self.router.changes(caller, endpoint), self.lasting.drain.clone());
         let dialect = Dialect::new(token.revision);
-        let notices = Notices::new(changes, known, dialect, audience, drain, ends_at);
+        let notices = Notices::new(changes, known, dialect, audience, drain, end);
         let notices = notices.recorded(record);
-        Ok(notices.with_pages(self.router.pages(), self.visits.clone(), token.nonce))
+        Ok(notices.with_pages(self.router.pages(), self.lasting.visits.clone(), token.nonce))
     }
 
     pub(super) fn legacy(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
@@ -115,7 +113,7 @@ impl Sessions {
             Via::Connection(connection) => connection.nonce,
         };
         if let Some(id) = id {
-            self.questions.answered(nonce, id, outcome);
+            self.lasting.questions.answered(nonce, id, outcome);
         }
         Ok(Turn::Accepted)
     }
@@ -161,13 +159,14 @@ impl Sessions {
             Via::Connection(connection) => {
                 let notices = connection.open(token).then(|| {
                     let changes = self.router.changes(caller, endpoint);
-                    let drain = self.drain.clone();
+                    let drain = self.lasting.drain.clone();
                     let audience = Audience::Connection;
-                    Notices::new(changes, None, dialect, audience, drain, None).with_pages(
-                        self.router.pages(),
-                        self.visits.clone(),
-                        connection.nonce,
-                    )
+                    Notices::new(changes, None, dialect, audience, drain, StreamEnd::default())
+                        .with_pages(
+                            self.router.pages(),
+                            self.lasting.visits.clone(),
+                            connection.nonce,
+                        )
                 });
                 Turn::Opened { message, notices }
             }
@@ -194,14 +193,14 @@ impl Sessions {
             token.caller == caller.id()
                 && now_secs.saturating_sub(token.issued_at)
                     <= self.limits.session_lifetime.as_secs()
-                && !self.ended.contains(&token.nonce)
+                && !self.lasting.ended.contains(&token.nonce)
         });
         token.ok_or_else(|| TransportFault::SessionUnknown.into())
     }
 
     pub(super) fn cancel(&self, session: Nonce, params: Option<Json<'_>>) {
         if let Some(id) = params.and_then(|p| p.get("requestId")).and_then(Id::read) {
-            self.running.cancel(session, id);
+            self.lasting.running.cancel(session, id);
         }
     }
 }

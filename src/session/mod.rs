@@ -49,6 +49,7 @@ use streams::Streams;
 use token::{Nonce, Token};
 use visits::Visits;
 
+pub use streams::StreamEnd;
 pub use turn::{CallPlace, Ending, Envelope, Pending, Refusal, Slot, Turn, Via};
 
 /// Speaks with clients of all revisions.
@@ -59,6 +60,11 @@ pub struct Sessions {
     identity: Identity,
     limits: Limits,
     discover_ttl: Duration,
+    lasting: Arc<Lasting>,
+}
+
+/// What all sessions of one gateway share, whatever its configuration is by now.
+pub struct Lasting {
     ended: Arc<Ended>,
     running: Running,
     questions: Questions,
@@ -72,14 +78,28 @@ pub struct Sessions {
     stop: CancellationToken,
 }
 
+impl Lasting {
+    pub fn new(tasks: TaskTracker, drain: CancellationToken, stop: CancellationToken) -> Self {
+        Self {
+            ended: Arc::default(),
+            running: Running::default(),
+            questions: Questions::default(),
+            visits: Visits::default(),
+            streams: Streams::default(),
+            tasks,
+            drain,
+            stop,
+        }
+    }
+}
+
 impl Sessions {
     pub fn new(
         config: &Config,
         gate: Arc<Gate>,
         router: Arc<Router>,
         sealer: Arc<Sealer>,
-        tasks: TaskTracker,
-        (drain, stop): (CancellationToken, CancellationToken),
+        lasting: Arc<Lasting>,
     ) -> Self {
         let server = &config.server;
         Self {
@@ -89,14 +109,7 @@ impl Sessions {
             identity: Identity::new(&server.name, server.instructions.as_deref()),
             limits: server.limits.clone(),
             discover_ttl: config.listing.ttl_max,
-            ended: Arc::new(Ended::new(server.limits.deleted_sessions)),
-            running: Running::default(),
-            questions: Questions::default(),
-            visits: Visits::default(),
-            streams: Streams::default(),
-            tasks,
-            drain,
-            stop,
+            lasting,
         }
     }
 
@@ -248,9 +261,9 @@ impl Sessions {
         let Envelope { caller, endpoint, .. } = *incoming.envelope;
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| (fault.into(), dialect))?;
-        let (changes, drain) = (self.router.changes(caller, endpoint), self.drain.clone());
-        let ends_at = end_of_stream(caller, None, incoming.envelope.now_secs);
-        Ok(Notices::new(changes, None, dialect, audience, drain, ends_at).recorded(record))
+        let (changes, drain) = (self.router.changes(caller, endpoint), self.lasting.drain.clone());
+        let end = self.end_of_stream(caller, None, incoming.envelope.now_secs);
+        Ok(Notices::new(changes, None, dialect, audience, drain, end).recorded(record))
     }
 
     /// A call that is known and well formed, of the session or connection `nonce`.
@@ -283,28 +296,32 @@ impl Sessions {
         };
         let gone = match envelope.via {
             // From then on nothing can be posted.
-            Via::Http(_) => self.drain.clone(),
+            Via::Http(_) => self.lasting.drain.clone(),
             Via::Connection(connection) => connection.gone.clone(),
         };
         Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, progress_token, gone }))
     }
 
+    /// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any
+    /// more.
+    pub fn end_of_stream(
+        &self,
+        caller: &Caller,
+        lifetime: Option<Duration>,
+        now_secs: u64,
+    ) -> StreamEnd {
+        let known = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
+        let longest = lifetime.into_iter().chain(known).min();
+        let at = longest.and_then(|longest| Instant::now().checked_add(longest));
+        StreamEnd { at, standing: Some(self.gate.standing(caller)) }
+    }
+
     /// Notes a call that can be cancelled by its id, which may run once only.
     fn start(&self, nonce: Option<Nonce>, id: &Id) -> Result<Option<RunningCall>, Fault> {
-        let start = |nonce| self.running.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
+        let start =
+            |nonce| self.lasting.running.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
         Ok(nonce.map(start).transpose()?)
     }
-}
-
-/// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any
-/// more.
-pub fn end_of_stream(
-    caller: &Caller,
-    lifetime: Option<Duration>,
-    now_secs: u64,
-) -> Option<Instant> {
-    let known = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
-    lifetime.into_iter().chain(known).min().and_then(|longest| Instant::now().checked_add(longest))
 }
 
 /// Who makes a call, as far as it concerns the way back.

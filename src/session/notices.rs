@@ -7,13 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
-use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::dialect::Dialect;
 use super::ended::Ended;
 use super::running::RunningCall;
-use super::streams::StreamPlace;
+use super::streams::{StreamEnd, StreamPlace};
 use super::token::Nonce;
 use super::visits::Visits;
 use crate::domain::jsonrpc::Id;
@@ -42,7 +41,7 @@ pub struct Notices {
     /// What is sent before anything happens.
     opening: VecDeque<Notice>,
     drain: CancellationToken,
-    ends_at: Option<Instant>,
+    end: StreamEnd,
     /// Pages that users were sent to; absent where nobody can be told of them.
     pages: Option<(broadcast::Receiver<PageDone>, Visits, Nonce)>,
     is_over: bool,
@@ -84,7 +83,7 @@ impl Notices {
         dialect: Dialect,
         audience: Audience,
         drain: CancellationToken,
-        ends_at: Option<Instant>,
+        end: StreamEnd,
     ) -> Self {
         let now = changes.digest();
         let told = known.or(now);
@@ -95,7 +94,7 @@ impl Notices {
             audience,
             opening: VecDeque::new(),
             drain,
-            ends_at,
+            end,
             pages: None,
             is_over: false,
             record: None,
@@ -142,13 +141,6 @@ impl Notices {
             if let Some(notice) = digest.and_then(|digest| self.tell(digest)) {
                 return Some(notice);
             }
-            let ends_at = self.ends_at;
-            let lifetime = async {
-                match ends_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             let session_ended = async {
                 match &self.audience {
                     Audience::Session { nonce, ended, .. } => ended.wait_for(nonce).await,
@@ -164,7 +156,7 @@ impl Notices {
                 page = page_done(&mut self.pages) => return Some(self.tell_of_page(&page)),
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
-                () = lifetime => return self.close(),
+                () = self.end.reached() => return self.close(),
                 () = session_ended => return None,
             }
         }
@@ -270,6 +262,7 @@ impl EventIds {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
     use super::super::running::Running;
@@ -277,9 +270,16 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::config::Config;
+    use crate::domain::caller::Caller;
+    use crate::domain::json::Json;
+    use crate::domain::merge::Entry;
+    use crate::domain::prompt::Prompt;
     use crate::domain::revision::Revision;
+    use crate::domain::rights::Everything;
     use crate::router::catalog::Content;
     use crate::router::view::View;
+    use crate::router::views::{Seen, Views};
     use crate::seal::SealKeys;
 
     fn sealer() -> Arc<Sealer> {
@@ -320,29 +320,39 @@ mod tests {
         }
     }
 
-    /// A content whose digest is n, 32 times.
-    fn content(n: u8) -> Arc<Content> {
-        Arc::new(Content::new(n.into(), Vec::new(), View::default(), Vec::new()))
+    /// A list of one prompt of this name.
+    fn content(n: u8) -> Seen {
+        let prompt = format!("{{\"name\":\"{n}\"}}");
+        let prompt = Prompt::read(Json::parse(prompt.as_bytes(), 8).unwrap()).unwrap();
+        let entry = Entry { public_name: n.to_string(), source: 0, prompt: 0 };
+        let view = View::new([(&entry, &prompt)]);
+        let content = Arc::new(Content::new(n.into(), Vec::new(), view, Vec::new()));
+        let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
+        Seen { content, views: Arc::new(Views::new(&config, Arc::new(Everything))) }
     }
 
-    type Contents = (watch::Sender<Option<Arc<Content>>>, watch::Receiver<Option<Arc<Content>>>);
+    fn digest(n: u8) -> Digest {
+        *content(n).content.everyone.digest()
+    }
+
+    type Contents = (watch::Sender<Option<Seen>>, watch::Receiver<Option<Seen>>);
 
     fn contents(n: u8) -> Contents {
         watch::channel(Some(content(n)))
     }
 
-    fn digests(changes: &watch::Sender<Option<Arc<Content>>>) -> Changes {
-        Changes::new(changes.subscribe(), |content| [content.generation as u8; 32])
+    fn digests(changes: &watch::Sender<Option<Seen>>) -> Changes {
+        Changes::new(changes.subscribe(), Caller::anonymous(), "/mcp".to_owned())
     }
 
     fn notices(
-        changes: &watch::Sender<Option<Arc<Content>>>,
+        changes: &watch::Sender<Option<Seen>>,
         known: Option<Digest>,
         revision: Revision,
         audience: Audience,
     ) -> Notices {
         let (drain, dialect) = (CancellationToken::new(), Dialect::new(revision));
-        Notices::new(digests(changes), known, dialect, audience, drain, None)
+        Notices::new(digests(changes), known, dialect, audience, drain, StreamEnd::default())
     }
 
     async fn silent(notices: &mut Notices) -> bool {
@@ -352,7 +362,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn l2_only_another_list_is_told_and_many_changes_are_told_once() {
         let (changes, _) = contents(0);
-        let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
+        let (sealer, ended) = (sealer(), Arc::new(Ended::default()));
         let audience = session(&sealer, &ended);
         let mut notices = notices(&changes, None, Revision::V2025_06_18, audience);
         assert!(silent(&mut notices).await);
@@ -364,7 +374,7 @@ mod tests {
         let notice = notices.next().await.unwrap();
         assert!(notice.message.contains("notifications/prompts/list_changed"));
         let known = EventIds::digest(&sealer, "/mcp", notice.id.as_deref().unwrap());
-        assert_eq!(known, Some([2; 32]));
+        assert_eq!(known, Some(digest(2)));
         assert!(silent(&mut notices).await);
     }
 
@@ -372,7 +382,8 @@ mod tests {
     async fn l3_a_change_of_one_view_is_told_to_those_who_see_it() {
         let (mine, _) = contents(0);
         let (theirs, _) = contents(0);
-        let (sealer, ended, revision) = (sealer(), Arc::new(Ended::new(9)), Revision::V2025_06_18);
+        let (sealer, ended, revision) =
+            (sealer(), Arc::new(Ended::default()), Revision::V2025_06_18);
         let mut me = notices(&mine, None, revision, session(&sealer, &ended));
         let mut they = notices(&theirs, None, revision, session(&sealer, &ended));
         mine.send_replace(Some(content(1)));
@@ -383,8 +394,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_comes_back_is_told_at_once_if_its_list_is_another_one() {
         let (changes, _) = contents(7);
-        let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
-        for (known, told) in [([7; 32], false), ([6; 32], true)] {
+        let (sealer, ended) = (sealer(), Arc::new(Ended::default()));
+        for (known, told) in [(digest(7), false), (digest(6), true)] {
             let audience = session(&sealer, &ended);
             let mut notices = notices(&changes, Some(known), Revision::V2025_06_18, audience);
             assert_ne!(silent(&mut notices).await, told);
@@ -394,12 +405,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_newest_legacy_revision_is_primed_with_an_id() {
         let (changes, _) = contents(7);
-        let (sealer, ended) = (sealer(), Arc::new(Ended::new(9)));
+        let (sealer, ended) = (sealer(), Arc::new(Ended::default()));
         let audience = session(&sealer, &ended);
         let mut notices = notices(&changes, None, Revision::V2025_11_25, audience);
         let notice = notices.next().await.unwrap();
         assert!(notice.id.is_some() && notice.message.is_empty());
-        ended.insert([1; 16]);
+        ended.insert([1; 16], 9);
         assert_eq!(notices.next().await, None, "the session was ended");
     }
 

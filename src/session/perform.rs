@@ -27,7 +27,7 @@ impl Sessions {
         now_secs: u64,
     ) -> impl Future<Output = Ending> + Send + 'static {
         let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
-        let (tasks, gate) = (self.tasks.clone(), self.gate.clone());
+        let (tasks, gate) = (self.lasting.tasks.clone(), self.gate.clone());
         let task = tasks.spawn(async move {
             let Slot { call, room } = slot;
             let ending = self.run(pending, told, &*call, now_secs).await;
@@ -81,7 +81,7 @@ impl Sessions {
             () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),
             answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
             () = cancelled => Ending::Cancelled,
-            () = self.stop.cancelled() => Ending::Fault(shutting_down()),
+            () = self.lasting.stop.cancelled() => Ending::Fault(shutting_down()),
         };
         teller.finish(&mut news);
         let outcome = match &ending {
@@ -94,7 +94,7 @@ impl Sessions {
             Err(fault) => Ending::Fault(fault.into()),
         };
         if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
-            self.visits.note_all(fault, nonce, self.limits.json_depth);
+            self.lasting.visits.note_all(fault, nonce, self.limits.json_depth);
         }
         ending
     }

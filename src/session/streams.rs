@@ -1,12 +1,15 @@
 //! Which of a legacy session's streams is told: each message goes to one stream only (2025-11-25,
-//! Streamable HTTP, multiple connections).
+//! Streamable HTTP, multiple connections); and when a stream ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
 
+use tokio::time::{Instant, sleep_until};
+
 use super::token::Nonce;
+use crate::policy::Standing;
 
 /// The newest stream of each session that has one: as many entries as streams are open.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +24,36 @@ pub struct StreamPlace {
     newest: Arc<DashMap<Nonce, u64>>,
     session: Nonce,
     number: u64,
+}
+
+/// When a stream must end.
+#[derive(Default)]
+pub struct StreamEnd {
+    pub at: Option<Instant>,
+    /// Of its caller; absent where that does not change.
+    pub standing: Option<Standing>,
+}
+
+impl StreamEnd {
+    /// Waits until it must.
+    pub async fn reached(&mut self) {
+        let late = async {
+            match self.at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let lost = async {
+            match &mut self.standing {
+                Some(standing) => standing.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = late => {}
+            () = lost => {}
+        }
+    }
 }
 
 impl Streams {

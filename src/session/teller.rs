@@ -45,8 +45,8 @@ impl<'a> Teller<'a> {
             nonce: nonce.unwrap_or_default(),
             progress_token,
             progress: f64::NEG_INFINITY,
-            questions: &sessions.questions,
-            visits: &sessions.visits,
+            questions: &sessions.lasting.questions,
+            visits: &sessions.lasting.visits,
             asked: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@
 //! that is lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -23,9 +23,20 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 /// What a driver has to say to the catalog.
 #[derive(Debug)]
 pub struct Report {
-    /// Index of the upstream in the configuration.
-    pub upstream: usize,
+    pub driver: DriverId,
     pub outcome: Result<Walked, Kind>,
+}
+
+/// Names a driver as long as the process lives: an upstream that is configured anew has another one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DriverId(u64);
+
+impl DriverId {
+    /// One that nobody has had.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 /// A list, and what it is worth.
@@ -47,13 +58,14 @@ pub enum Link {
 
 pub(super) struct Driver {
     pub breaker: Arc<Breaker>,
-    pub index: usize,
+    pub id: DriverId,
     pub upstream: Arc<Upstream>,
     /// Or why the upstream can never be reached as it is configured.
     pub connector: Result<Arc<Connector>, String>,
     pub link: watch::Sender<Link>,
     pub wake: Wake,
     pub reports: mpsc::Sender<Report>,
+    /// Cancelled when nobody calls the upstream any more, or the gateway ends.
     pub shutdown: CancellationToken,
     /// Whether the upstream says when its list changes, at present.
     pub listening: AtomicBool,
@@ -76,7 +88,7 @@ const LEAST_TTL: Duration = Duration::from_secs(1);
 const FAREWELL: Duration = Duration::from_millis(500);
 
 impl Driver {
-    /// Runs until shutdown.
+    /// Runs until nobody needs it.
     pub async fn run(self) {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(self.drive()).await;
@@ -259,7 +271,7 @@ impl Driver {
 
     async fn report(&self, outcome: Result<Walked, Kind>) {
         // The receiver is gone only when the gateway ends.
-        let _ = self.reports.send(Report { upstream: self.index, outcome }).await;
+        let _ = self.reports.send(Report { driver: self.id, outcome }).await;
     }
 }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
@@ -43,14 +43,16 @@ use asides::{Asides, Ears, PageDone};
 use asking::Asking;
 use breaker::Breaker;
 use connect::{Connector, Wake};
-use driver::{Driver, Link, Report};
+use driver::{Driver, DriverId, Link, Report};
 use exchange::{Exchange, Place};
 use peer::{Outgoing, Peer};
 use slots::Slots;
 
-/// The router's handle on one upstream.
+/// The router's handle on one upstream. Its driver ends with the last one who holds it: an upstream that
+/// is taken out of the configuration still finishes what it was asked.
 pub struct Upstream {
     config: Arc<config::Upstream>,
+    driver: DriverId,
     link: watch::Receiver<Link>,
     wake: Wake,
     /// Calls at once.
@@ -58,6 +60,7 @@ pub struct Upstream {
     breaker: Arc<Breaker>,
     /// Absent if the upstream can never be reached as it is configured.
     asking: Option<Arc<Asking>>,
+    _needed: DropGuard,
 }
 
 /// How long a call waits for a connection on which it may be asked while others are at it; then it
@@ -65,9 +68,9 @@ pub struct Upstream {
 const TURN: Duration = Duration::from_secs(2);
 
 impl Upstream {
-    /// Starts the driver of the upstream at `index` and returns its handle.
+    /// Starts a driver that reports by this name, and returns its handle.
     pub fn start(
-        index: usize,
+        driver: DriverId,
         config: config::Upstream,
         reports: mpsc::Sender<Report>,
         pages: broadcast::Sender<PageDone>,
@@ -75,7 +78,8 @@ impl Upstream {
         tasks: &TaskTracker,
         shutdown: CancellationToken,
     ) -> Self {
-        let config = Arc::new(config);
+        let (config, shutdown) = (Arc::new(config), shutdown.child_token());
+        let needed = shutdown.clone().drop_guard();
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
         let (upstream, changed) = (config.id.as_str().into(), wake.changed.clone());
@@ -88,9 +92,9 @@ impl Upstream {
         let settings = &config.settings;
         let breaker = Breaker::new(settings.breaker);
         let slots = Slots::new(settings.in_flight, settings.queue, settings.queue_wait);
-        let driver = Driver {
+        let driving = Driver {
             breaker: breaker.clone(),
-            index,
+            id: driver,
             upstream: config.clone(),
             connector,
             link: sender,
@@ -100,12 +104,22 @@ impl Upstream {
             listening: AtomicBool::new(false),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
-        tasks.spawn(driver.run().instrument(span));
-        Self { config, link, wake, slots, breaker, asking }
+        tasks.spawn(driving.run().instrument(span));
+        Self { config, driver, link, wake, slots, breaker, asking, _needed: needed }
     }
 
     pub fn config(&self) -> &config::Upstream {
         &self.config
+    }
+
+    /// Who reports of it.
+    pub fn driver(&self) -> DriverId {
+        self.driver
+    }
+
+    /// Its list is to be walked again soon.
+    pub fn look_again(&self) {
+        self.wake.changed.notify_one();
     }
 
     /// When it is tried again, if it is being left alone after a row of failures.

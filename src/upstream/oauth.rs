@@ -206,7 +206,7 @@ impl Tokens {
                 let header = format!("Basic {}", BASE64_STANDARD.encode(pair));
                 request.headers_mut().insert(AUTHORIZATION, sensitive(&header)?);
             }
-            ClientProof::Key { algorithm, key } => {
+            ClientProof::Key { algorithm, key, .. } => {
                 let assertion = encode(&Header::new(*algorithm), &claims(id, &place.audience), key);
                 let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
                 form.push(("client_id", id.clone()));

@@ -27,6 +27,7 @@ mod listing;
 mod matrix;
 mod notices;
 mod questions;
+mod reload;
 mod stdio;
 mod tls;
 mod tokens;

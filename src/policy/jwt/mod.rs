@@ -22,7 +22,7 @@ use keys::{Keys, NoKey};
 /// Believes the tokens of one issuer.
 pub struct Tokens {
     jwt: Jwt,
-    keys: Keys,
+    keys: Arc<Keys>,
     /// Names that tokens may not take: those of callers who are known in another way.
     taken: HashSet<String>,
     /// Whether subjects of certificates, whatever they are, are callers.
@@ -53,11 +53,20 @@ impl Tokens {
         seal::jws::install();
         let named = auth.named().map(|caller| caller.id.clone());
         Self {
-            keys: Keys::new(jwt),
+            keys: Arc::new(Keys::new(jwt)),
             jwt: jwt.clone(),
             taken: named.chain([auth.stdio.id.clone()]).collect(),
             takes_subjects: auth.takes_certificates && auth.certificates.is_empty(),
             good: Cache::new(GOOD),
+        }
+    }
+
+    /// The same for another configuration. The keys stay if it is about the same issuer in the same way.
+    pub fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
+        let renewed = Self::new(auth, jwt);
+        match self.jwt == *jwt {
+            true => Self { keys: self.keys.clone(), ..renewed },
+            false => renewed,
         }
     }
 

@@ -22,14 +22,14 @@ pub struct Gateway {
 impl Gateway {
     /// Starts a gateway; `toml` goes behind a `[server]` table with a free port.
     pub async fn start(toml: &str) -> Self {
-        let config = Config::parse("test", &with_port(toml), Path::new("."), &[]);
-        let mut config = config.unwrap_or_else(|e| panic!("{e}"));
-        if cfg!(target_os = "linux") {
-            config.supervise_children(Path::new(env!("CARGO_BIN_EXE_promptgate")));
-        }
-        let app = App::start(config).await.unwrap();
+        let app = App::start(config(toml)).await.unwrap();
         let addr = app.local_addr().expect("it listens");
         Self { app: Arc::new(app), addr }
+    }
+
+    /// Lets another configuration take over.
+    pub async fn reload(&self, toml: &str) {
+        self.app.reload(config(toml)).await.unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// The other end of standard streams that the gateway serves.
@@ -100,6 +100,15 @@ pub fn upstream_tables(upstreams: &[(&str, &super::Upstream)]) -> String {
 pub fn api_key(id: &str, key: &str) -> String {
     let hash = promptgate::seal::digest_text(&Sha256::digest(key.as_bytes()).into());
     format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n")
+}
+
+fn config(toml: &str) -> Config {
+    let config = Config::parse("test", &with_port(toml), Path::new("."), &[]);
+    let mut config = config.unwrap_or_else(|e| panic!("{e}"));
+    if cfg!(target_os = "linux") {
+        config.supervise_children(Path::new(env!("CARGO_BIN_EXE_promptgate")));
+    }
+    config
 }
 
 /// A free port; neither audit log nor admin side, unless the test is about one.

@@ -9,10 +9,12 @@ use promptgate::domain::caller::Caller;
 use promptgate::domain::fault::Fault;
 use promptgate::domain::rights::{Everything, Rights};
 use promptgate::policy::Gate;
-use promptgate::router::Router;
+use promptgate::router::{Means, Router};
 use promptgate::seal::{SealKeys, Sealer};
 use promptgate::session::headers::{Field, Headers};
-use promptgate::session::{CallPlace, Ending, Envelope, Refusal, Sessions, Slot, Turn, Via};
+use promptgate::session::{
+    CallPlace, Ending, Envelope, Lasting, Refusal, Sessions, Slot, Turn, Via,
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -51,10 +53,11 @@ impl Layer {
         let audit = Audit::open(config.audit.as_ref(), false).unwrap();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
-        let router =
-            Arc::new(Router::start(&config, rights, sealer.clone(), audit.clone(), &tasks, &stop));
+        let means = Means { rights, sealer: sealer.clone() };
+        let router = Arc::new(Router::start(&config, means, audit.clone(), &tasks, &stop));
         let gate = Arc::new(Gate::new(&config, audit));
-        let sessions = Sessions::new(&config, gate, router, sealer, tasks, (stop.clone(), stop));
+        let lasting = Lasting::new(tasks, stop.clone(), stop);
+        let sessions = Sessions::new(&config, gate, router, sealer, Arc::new(lasting));
         Self { sessions: Arc::new(sessions) }
     }
 

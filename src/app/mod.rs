@@ -1,38 +1,51 @@
-//! The composition root: a configuration becomes a running gateway.
+//! The composition root: a configuration becomes a running gateway, and another one takes over from it.
+
+mod edition;
+mod reload;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Reloads};
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::config::{ClientProof, Config, Limits, Transport};
+use crate::config::{ClientProof, Config, Tls, Transport};
 use crate::domain::question::Asks;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
-use crate::policy::{self, Gate};
-use crate::router::{Router, UpstreamStatus};
-use crate::seal::{SealKeys, Sealer};
+use crate::router::UpstreamStatus;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
+use edition::Edition;
+
+pub use reload::Source;
 
 /// A gateway whose upstreams are being asked.
 pub struct App {
-    config: Config,
-    router: Arc<Router>,
-    sessions: Arc<Sessions>,
+    edition: ArcSwap<Edition>,
+    /// Those of the newest edition, for connections that last.
+    sessions: Arc<ArcSwap<Sessions>>,
+    /// Absent while it does not listen.
+    served: Option<Served<Endpoint>>,
+    shown: Option<Served<Admin>>,
+    reloads: Arc<Reloads>,
+    /// One at a time.
+    reloading: Mutex<()>,
     audit: Audit,
     shutdown: Shutdown,
-    gate: Arc<Gate>,
-    /// Absent while it does not listen.
-    local_addr: Option<SocketAddr>,
-    admin_addr: Option<SocketAddr>,
+}
+
+/// What is served at an address.
+struct Served<S> {
+    addr: SocketAddr,
+    endpoint: Arc<ArcSwap<S>>,
 }
 
 impl App {
@@ -43,28 +56,21 @@ impl App {
     /// When the audit log cannot be opened.
     pub fn new(config: Config, shares: bool) -> io::Result<Self> {
         let audit = Audit::open(config.audit.as_ref(), shares)?;
-        audit.note(loaded(&config));
+        audit.note(loaded(&config, "config_loaded"));
         let shutdown = Shutdown::default();
-        let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
-        let tasks = &shutdown.background;
-        let router = Arc::new(Router::start(
-            &config,
-            policy::rights(&config),
-            sealer.clone(),
-            audit.clone(),
-            tasks,
-            &shutdown.stop,
-        ));
-        let (tasks, ends) = (tasks.clone(), (shutdown.drain.clone(), shutdown.stop.clone()));
-        let gate = Arc::new(Gate::new(&config, audit.clone()));
-        tasks.spawn(gate.clone().watch_refusals(shutdown.stop.clone()));
-        tasks.spawn(gate.clone().keep_keys(shutdown.stop.clone()));
-        let sessions = Sessions::new(&config, gate.clone(), router.clone(), sealer, tasks, ends);
-        warn_of_shared_credentials(&config);
-        warn_of_named_issuers(&config);
-        let sessions = Arc::new(sessions);
-        let (local_addr, admin_addr) = (None, None);
-        Ok(Self { config, router, sessions, gate, audit, shutdown, local_addr, admin_addr })
+        warn_of_config(&config);
+        let edition = Edition::first(config, &audit, &shutdown);
+        let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
+        Ok(Self {
+            edition: ArcSwap::from_pointee(edition),
+            sessions,
+            served: None,
+            shown: None,
+            reloads: Arc::new(Reloads::new()),
+            reloading: Mutex::default(),
+            audit,
+            shutdown,
+        })
     }
 
     /// Starts a gateway that serves over HTTP.
@@ -72,53 +78,68 @@ impl App {
     /// # Errors
     /// When an address cannot be bound, or the certificates cannot be used.
     pub async fn start(mut config: Config) -> io::Result<Self> {
-        let listen = config.server.listen;
-        let socket = bind(listen, "server.listen").await?;
+        let socket = bind(config.server.listen, "server.listen").await?;
         let addr = socket.local_addr()?;
-        if config.server.public_url.is_none() {
-            config.server.resource = config.server.url_at(addr);
-        }
+        config.server.name_resource(addr);
         let mut app = Self::new(config, false)?;
-        app.local_addr = Some(addr);
-        let (server, drain) = (&app.config.server, &app.shutdown.drain);
-        let endpoint = Endpoint::new(&app.config, app.sessions.clone(), drain.clone());
-        let (endpoint, limits) = (Arc::new(endpoint), server.limits.clone());
-        let secure = server.tls.as_ref().map(|tls| Secure::new(tls, limits.tls_handshake));
-        let secure = secure.transpose()?.map(Arc::new);
-        if let Some(secure) = &secure {
-            app.shutdown.background.spawn(secure.clone().watch(app.shutdown.stop.clone()));
-        }
-        let listener = Arc::new(Listener { socket, endpoint, limits, secure });
+        let (edition, drain) = (app.edition.load_full(), app.shutdown.drain.clone());
+        let secure = app.secure(&edition.config, None)?;
+        let endpoint = Endpoint::new(&edition.config, app.sessions.clone(), secure, drain.clone());
+        let endpoint = Arc::new(ArcSwap::from_pointee(endpoint));
         let connections = app.shutdown.connections.clone();
-        connections.spawn(listener.run(connections.clone(), drain.clone()));
-        app.show().await?;
+        let listener = Listener::new(socket, endpoint.clone());
+        connections.spawn(listener.run(connections.clone(), drain));
+        app.served = Some(Served { addr, endpoint });
+        app.show(&edition).await?;
         Ok(app)
     }
 
     /// Serves the admin side, if it is wanted, to the very end.
-    async fn show(&mut self) -> io::Result<()> {
-        let Some(admin) = &self.config.admin else {
+    async fn show(&mut self, edition: &Edition) -> io::Result<()> {
+        let Some(admin) = &edition.config.admin else {
             return Ok(());
         };
         let socket = bind(admin.listen, "admin.listen, or \"\" for no admin side").await?;
         let addr = socket.local_addr()?;
         info!(%addr, "admin side");
-        let state = admin::State {
-            router: self.router.clone(),
-            gate: self.gate.clone(),
-            audit: self.audit.clone(),
-            leaving: self.shutdown.leaving.clone(),
-            config_digest: self.config.digest.clone(),
-            started: Instant::now(),
-            started_at: SystemTime::now(),
-        };
-        let endpoint = Arc::new(Admin::new(admin, &self.config, Arc::new(state)));
-        let limits = Limits { connections: ADMIN_CONNECTIONS, ..self.config.server.limits.clone() };
-        let listener = Arc::new(Listener { socket, endpoint, limits, secure: None });
+        let endpoint = Admin::new(admin, &edition.config, self.state(edition));
+        let endpoint = Arc::new(ArcSwap::from_pointee(endpoint));
+        let listener = Listener::new(socket, endpoint.clone());
         let (tasks, stop) = (self.shutdown.background.clone(), self.shutdown.stop.clone());
         tasks.spawn(listener.run(tasks.clone(), stop));
-        self.admin_addr = Some(addr);
+        self.shown = Some(Served { addr, endpoint });
         Ok(())
+    }
+
+    /// What the admin side shows of an edition.
+    fn state(&self, edition: &Edition) -> admin::State {
+        admin::State {
+            router: edition.router.clone(),
+            gate: edition.gate.clone(),
+            audit: self.audit.clone(),
+            leaving: self.shutdown.leaving.clone(),
+            config_digest: edition.config.digest.clone(),
+            reloads: self.reloads.clone(),
+        }
+    }
+
+    /// How connections are encrypted; in the same way as `before`, if that is about the same files.
+    fn secure(
+        &self,
+        config: &Config,
+        before: Option<&Arc<Secure>>,
+    ) -> io::Result<Option<Arc<Secure>>> {
+        let handshake = config.server.limits.tls_handshake;
+        let make = |tls: &Tls| {
+            if let Some(before) = before.filter(|before| before.is_for(tls, handshake)) {
+                return Ok(before.clone());
+            }
+            let secure = Arc::new(Secure::new(tls, handshake)?);
+            let stop = self.shutdown.stop.clone();
+            self.shutdown.background.spawn(Secure::watch(Arc::downgrade(&secure), stop));
+            Ok(secure)
+        };
+        config.server.tls.as_ref().map(make).transpose()
     }
 
     /// Serves one client over these streams until its input ends, or until the gateway drains.
@@ -127,30 +148,31 @@ impl App {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let (server, drain) = (&self.config.server, &self.shutdown.drain);
-        let serving = streams.serve(server, self.sessions.clone(), drain);
+        let (edition, drain) = (self.edition.load_full(), &self.shutdown.drain);
+        let serving = streams.serve(&edition.config.server, self.sessions.clone(), drain);
         self.shutdown.connections.track_future(serving).await;
     }
 
     /// Where the gateway listens; nowhere if it does not.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.local_addr
+        self.served.as_ref().map(|served| served.addr)
     }
 
     /// Where the admin side listens; nowhere if it does not.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
-        self.admin_addr
+        self.shown.as_ref().map(|shown| shown.addr)
     }
 
     /// The URL of the endpoint, if there is one.
     pub fn url(&self) -> Option<String> {
-        self.local_addr.map(|addr| self.config.server.url_at(addr))
+        self.local_addr().map(|addr| self.edition.load().config.server.url_at(addr))
     }
 
     /// What the upstreams serve, once every one was heard of or had its time.
     pub async fn summary(&self) -> Vec<UpstreamStatus> {
-        self.router.settled(Instant::now() + self.config.listing.deadline).await;
-        self.router.status()
+        let edition = self.edition.load_full();
+        edition.router.settled(Instant::now() + edition.config.listing.deadline).await;
+        edition.router.status()
     }
 
     /// Ends at once, as far as there is nobody left to serve.
@@ -161,7 +183,8 @@ impl App {
 
     /// Lets what is in flight finish, and ends.
     pub async fn drain(&self) {
-        self.shutdown.clone().run(&self.config.server.limits).await;
+        let limits = self.edition.load().config.server.limits.clone();
+        self.shutdown.clone().run(&limits).await;
         self.end_record().await;
     }
 
@@ -170,21 +193,19 @@ impl App {
         let audit = self.audit.clone();
         let _ = tokio::task::spawn_blocking(move || audit.close()).await;
     }
-
-    /// Starts another segment of the audit log.
-    pub fn rotate_audit(&self) {
-        self.audit.rotate();
-    }
 }
-
-/// Connections of those who watch: few, and the same ones again and again.
-const ADMIN_CONNECTIONS: usize = 64;
 
 async fn bind(addr: SocketAddr, key: &str) -> io::Result<TcpListener> {
     TcpListener::bind(addr).await.map_err(|error| {
         let what = format!("cannot listen on {addr}: {error}; set {key}");
         io::Error::new(error.kind(), what)
     })
+}
+
+/// What is allowed, and should be known.
+fn warn_of_config(config: &Config) {
+    warn_of_shared_credentials(config);
+    warn_of_named_issuers(config);
 }
 
 /// A page that one caller visits may authorise what all the others then use.
@@ -218,22 +239,12 @@ fn warn_of_named_issuers(config: &Config) {
 }
 
 /// What is recorded of the configuration: which it is, and how it bears on who may do what.
-fn loaded(config: &Config) -> Event {
+fn loaded(config: &Config, kind: &'static str) -> Event {
     let auth = if config.auth.required { "required" } else { "optional" };
-    let event = Event::new("config_loaded").text("digest", &config.digest);
+    let event = Event::new(kind).text("digest", &config.digest);
     let event = event.text("auth", if config.auth.has_method() { auth } else { "none" });
     let count = |event: Event, name, count: usize| event.number(name, count as u64);
     let event = count(event, "upstreams", config.upstreams.len());
     let event = count(event, "limits", config.limits.len());
     event.json("access", if config.access.is_some() { "true" } else { "false" })
-}
-
-fn seal_keys(config: &Config) -> SealKeys {
-    config.server.seal_keys.clone().unwrap_or_else(|| {
-        warn!(
-            "no seal key is set: sessions and cursors end with this process and are unknown to \
-             other replicas; set PROMPTGATE_SEAL_KEY (make one with `openssl rand -base64 32`)"
-        );
-        SealKeys::ephemeral()
-    })
 }

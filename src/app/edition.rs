@@ -1,0 +1,82 @@
+//! What is made of one configuration. A request sees one edition from its first byte to its last;
+//! what is in flight when another takes over finishes in its own.
+
+use std::sync::Arc;
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use crate::audit::Audit;
+use crate::config::Config;
+use crate::policy::{self, Gate};
+use crate::router::{Means, Router};
+use crate::seal::{SealKeys, Sealer};
+use crate::session::{self, Sessions};
+use crate::shutdown::Shutdown;
+
+pub(super) struct Edition {
+    pub config: Config,
+    pub gate: Arc<Gate>,
+    pub router: Arc<Router>,
+    pub sessions: Arc<Sessions>,
+    sealer: Arc<Sealer>,
+    lasting: Arc<session::Lasting>,
+    /// Ends the tasks that are this edition's own.
+    _current: DropGuard,
+}
+
+impl Edition {
+    /// The one that a gateway starts with.
+    pub fn first(config: Config, audit: &Audit, shutdown: &Shutdown) -> Self {
+        let tasks = &shutdown.background;
+        let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
+        let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
+        let router = Router::start(&config, means, audit.clone(), tasks, &shutdown.stop);
+        let gate = Gate::new(&config, audit.clone());
+        let (drain, stop) = (shutdown.drain.clone(), shutdown.stop.clone());
+        tasks.spawn(gate.refusals().watch(audit.clone(), stop.clone()));
+        let lasting = Arc::new(session::Lasting::new(tasks.clone(), drain, stop.clone()));
+        Self::new(config, gate, router, sealer, lasting, (tasks, &stop))
+    }
+
+    /// The one that takes over from this one.
+    pub async fn renew(&self, config: Config, shutdown: &Shutdown) -> Self {
+        let is_same = self.config.server.seal_keys == config.server.seal_keys;
+        let sealer = match is_same {
+            true => self.sealer.clone(),
+            false => Arc::new(Sealer::new(&seal_keys(&config))),
+        };
+        let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
+        let router = self.router.renew(&config, means).await;
+        let (gate, lasting) = (self.gate.renew(&config), self.lasting.clone());
+        let tasks = (&shutdown.background, &shutdown.stop);
+        Self::new(config, gate, router, sealer, lasting, tasks)
+    }
+
+    fn new(
+        config: Config,
+        gate: Gate,
+        router: Router,
+        sealer: Arc<Sealer>,
+        lasting: Arc<session::Lasting>,
+        (tasks, stop): (&TaskTracker, &CancellationToken),
+    ) -> Self {
+        let (gate, router, current) = (Arc::new(gate), Arc::new(router), stop.child_token());
+        tasks.spawn(gate.clone().keep_keys(current.clone()));
+        let sessions =
+            Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), lasting.clone());
+        let sessions = Arc::new(sessions);
+        Self { config, gate, router, sessions, sealer, lasting, _current: current.drop_guard() }
+    }
+}
+
+fn seal_keys(config: &Config) -> SealKeys {
+    config.server.seal_keys.clone().unwrap_or_else(|| {
+        warn!(
+            "no seal key is set: sessions and cursors end with this process and are unknown to \
+             other replicas; set PROMPTGATE_SEAL_KEY (make one with `openssl rand -base64 32`)"
+        );
+        SealKeys::ephemeral()
+    })
+}

@@ -1,0 +1,177 @@
+//! Another configuration takes over from the one that is used: on a signal, and when its file has
+//! changed. What is wrong with it changes nothing.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::{error, info, warn};
+
+use super::{App, loaded, warn_of_config};
+use crate::admin::Admin;
+use crate::audit::record::Event;
+use crate::config::{Config, ConfigError, SourceFile};
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub path: PathBuf,
+    /// Reads it; may block.
+    pub load: fn(&std::path::Path) -> Result<Config, ConfigError>,
+}
+
+/// How often the files are looked at: they are small, and links to them are swapped in ways that no
+/// watch of a folder sees on every file system. What has changed is read once it has stayed the
+/// same from one look to the next, so that no half of a file is taken for a whole one.
+const LOOK: Duration = Duration::from_millis(500);
+
+impl App {
+    /// Reads the configuration again whenever `hang_up` is notified, which also starts another
+    /// segment of the audit log, or its files have changed; never ends.
+    pub async fn follow(&self, source: &Source, hang_up: &Notify) {
+        let (mut seen, mut rejected) = (Vec::new(), None);
+        loop {
+            let is_asked_for = tokio::select! {
+                () = hang_up.notified() => true,
+                () = sleep(LOOK) => false,
+            };
+            let (used, now) = self.look_at(source).await;
+            if is_asked_for {
+                self.audit.rotate();
+            } else {
+                let is_settled = std::mem::replace(&mut seen, now.clone()) == now;
+                if now == used || !is_settled || rejected.as_ref() == Some(&now) {
+                    continue;
+                }
+            }
+            let is_taken = self.read_again(source).await;
+            rejected = (!is_taken).then_some(now);
+        }
+    }
+
+    /// Reads the file and takes it over, or says why not; whether it did.
+    async fn read_again(&self, source: &Source) -> bool {
+        let Source { path, load } = source.clone();
+        match spawn_blocking(move || load(&path)).await {
+            Ok(Ok(config)) => return self.reload(config).await.is_ok(),
+            Ok(Err(error)) => self.reject(error.to_string()),
+            Err(error) => self.reject(format!("it cannot be read: {error}")),
+        }
+        false
+    }
+
+    /// Takes over a configuration; returns what of it counts only after a restart.
+    ///
+    /// # Errors
+    /// Why it cannot be used; then nothing has changed.
+    pub async fn reload(&self, mut config: Config) -> Result<Vec<&'static str>, String> {
+        let _one = self.reloading.lock().await;
+        let before = self.edition.load_full();
+        let kept = keep_fixed(&mut config, &before.config);
+        if let Some(served) = &self.served {
+            config.server.name_resource(served.addr);
+        }
+        let secure = match &self.served {
+            Some(served) => self.secure(&config, served.endpoint.load().secure_by()),
+            None => Ok(None),
+        };
+        let secure = match secure {
+            Ok(secure) => secure,
+            Err(error) => {
+                let why = format!("server.tls: {error}");
+                self.reject(why.clone());
+                return Err(why);
+            }
+        };
+        warn_of_config(&config);
+        if let Some(audit) = &config.audit {
+            self.audit.tune(audit);
+        }
+        let edition = Arc::new(before.renew(config, &self.shutdown).await);
+        let config = &edition.config;
+        let event = loaded(config, "config_reloaded").text("before", &before.config.digest);
+        self.audit.note(event);
+        self.sessions.store(edition.sessions.clone());
+        if let Some(served) = &self.served {
+            let endpoint = &served.endpoint;
+            let renewed = endpoint.load().renew(config, edition.sessions.clone(), secure);
+            endpoint.store(Arc::new(renewed));
+        }
+        if let (Some(shown), Some(admin)) = (&self.shown, &config.admin) {
+            shown.endpoint.store(Arc::new(Admin::new(admin, config, self.state(&edition))));
+        }
+        edition.gate.take_over();
+        info!(
+            digest = config.digest,
+            before = before.config.digest,
+            "the configuration was read again"
+        );
+        for key in &kept {
+            warn!(key, "has changed in the file, and counts only after a restart");
+        }
+        self.reloads.took(&kept);
+        self.edition.store(edition);
+        Ok(kept)
+    }
+
+    /// Takes note of a configuration that cannot be used.
+    fn reject(&self, why: String) {
+        error!(%why, "the configuration cannot be used; the one before stays");
+        let mistakes = why.lines().count() as u64;
+        self.audit.note(Event::new("config_rejected").number("mistakes", mistakes));
+        self.reloads.rejected(why);
+    }
+
+    /// What was in the files when they were read, and what is in them now.
+    async fn look_at(&self, source: &Source) -> (Vec<String>, Vec<String>) {
+        let config = self.edition.load().config.clone();
+        let mut used = vec![config.digest];
+        let mut paths = vec![source.path.clone()];
+        for file in config.files {
+            used.push(file.digest);
+            paths.push(file.path);
+        }
+        let look = move |path: &PathBuf| SourceFile::digest(fs::read(path).as_deref());
+        let now = spawn_blocking(move || paths.iter().map(look).collect()).await;
+        // Nothing can be told of what could not be looked at.
+        (used.clone(), now.unwrap_or(used))
+    }
+}
+
+/// Leaves as it was what cannot change while the gateway runs; returns what would have.
+fn keep_fixed(config: &mut Config, before: &Config) -> Vec<&'static str> {
+    let mut kept = Vec::new();
+    if config.server.listen != before.server.listen {
+        config.server.listen = before.server.listen;
+        kept.push("server.listen");
+    }
+    match (&mut config.admin, &before.admin) {
+        (Some(admin), Some(before)) if admin.listen == before.listen => {}
+        (None, None) => {}
+        (Some(admin), Some(before)) => {
+            admin.listen = before.listen;
+            kept.push("admin.listen");
+        }
+        (admin, before) => {
+            admin.clone_from(before);
+            kept.push("admin.listen");
+        }
+    }
+    let is_same_log = match (&config.audit, &before.audit) {
+        (Some(audit), Some(before)) => audit.is_same_log(before),
+        (audit, before) => audit.is_some() == before.is_some(),
+    };
+    if !is_same_log {
+        config.audit.clone_from(&before.audit);
+        kept.push("audit.path, audit.key");
+    }
+    if config.telemetry != before.telemetry {
+        config.telemetry.clone_from(&before.telemetry);
+        kept.push("telemetry");
+    }
+    kept
+}

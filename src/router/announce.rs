@@ -1,0 +1,89 @@
+//! Where snapshots and changes are told: to readers, to open streams, and to the audit log.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tracing::warn;
+
+use super::catalog::{Catalog, Content};
+use super::settle::Settle;
+use super::views::{Seen, Views};
+use crate::audit::Audit;
+use crate::audit::record::Event;
+use crate::domain::fault::excerpt;
+use crate::seal;
+
+/// Tells what the refresh has found, once it has settled.
+pub struct Announce {
+    /// Marked with every snapshot.
+    pub published: watch::Sender<()>,
+    /// What there is, once it has settled; nothing before it is whole.
+    pub changes: watch::Sender<Option<Seen>>,
+    /// Who may see what, at present.
+    pub views: Arc<Views>,
+    pub settle: Settle,
+    pub audit: Audit,
+}
+
+/// A prompt that has another definition than before.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Redefined {
+    pub upstream: String,
+    pub raw_name: String,
+    /// `sha256:…` of both.
+    pub before: String,
+    pub now: String,
+}
+
+/// Definitions that are recorded one by one after one merge.
+const RECORDED: usize = 1_000;
+
+impl Announce {
+    /// Takes note of what a snapshot makes visible: the first whole list is there at once, later
+    /// ones once they have settled. Half a list is no news.
+    pub fn observe(&mut self, snapshot: &Catalog, now: Instant) {
+        let is_news = self.changes.borrow().as_ref().map(|told| {
+            *told.content.everyone.digest() != *snapshot.content.everyone.digest()
+                || !Arc::ptr_eq(&told.views, &self.views)
+        });
+        match is_news {
+            _ if snapshot.pending => {}
+            None => self.tell(&snapshot.content),
+            Some(true) => self.settle.note(now),
+            Some(false) => {}
+        }
+    }
+
+    /// Waits until there is something to tell.
+    pub async fn due(&self) {
+        match self.settle.due() {
+            Some(due) => sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub fn tell(&mut self, content: &Arc<Content>) {
+        self.settle.done();
+        let seen = Seen { content: content.clone(), views: self.views.clone() };
+        let before = self.changes.send_replace(Some(seen));
+        let digest = content.everyone.digest();
+        if before.is_none_or(|before| before.content.everyone.digest() != digest) {
+            let event = Event::new("list_changed").text("list", &seal::digest_text(digest));
+            self.audit.note(event.number("prompts", content.everyone.len() as u64));
+        }
+    }
+
+    /// Records prompts that are other ones than they were under the same names.
+    pub fn record(&self, redefined: &[Redefined]) {
+        for Redefined { upstream, raw_name, before, now } in redefined.iter().take(RECORDED) {
+            warn!(upstream, name = excerpt(raw_name), "a prompt's definition has changed");
+            let event = Event::new("definition_changed").text("upstream", upstream);
+            let event = event.text("prompt", raw_name).text("before", before);
+            self.audit.note(event.text("now", now));
+        }
+        if let Some(more) = redefined.len().checked_sub(RECORDED).filter(|more| *more > 0) {
+            self.audit.note(Event::new("definitions_changed").number("more", more as u64));
+        }
+    }
+}

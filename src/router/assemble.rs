@@ -1,0 +1,177 @@
+//! How a router is made of a configuration: the first one, and those that take over from another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Router;
+use super::announce::Announce;
+use super::catalog::Catalog;
+use super::parked::Parked;
+use super::refresh::{Refresh, Renewal, Source};
+use super::settle::Settle;
+use super::views::{Seen, Views};
+use crate::audit::Audit;
+use crate::config::{self, Config, OnChangedDefinition};
+use crate::domain::name::UpstreamId;
+use crate::domain::rights::Rights;
+use crate::seal::Sealer;
+use crate::upstream::Upstream;
+use crate::upstream::asides::{Ears, PageDone};
+use crate::upstream::driver::{DriverId, Report};
+
+/// What all routers of one gateway share, one after another.
+pub(super) struct Lasting {
+    /// Marked whenever a snapshot is published.
+    pub published: watch::Receiver<()>,
+    pub changes: watch::Receiver<Option<Seen>>,
+    /// Told of pages that users have visited, by all upstreams.
+    pub pages: broadcast::Sender<PageDone>,
+    pub parked: Parked,
+    reports: mpsc::Sender<Report>,
+    renewals: mpsc::Sender<Renewal>,
+    audit: Audit,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
+/// only one to make.
+const REPORTS: usize = 64;
+
+/// What a router is made with beside its configuration.
+pub struct Means {
+    /// Who sees and uses what.
+    pub rights: Arc<dyn Rights>,
+    pub sealer: Arc<Sealer>,
+}
+
+impl Router {
+    /// Starts a driver for every upstream, and the task that keeps the catalog.
+    pub fn start(
+        config: &Config,
+        means: Means,
+        audit: Audit,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Self {
+        let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
+            pending: !config.upstreams.is_empty(),
+            ..Catalog::default()
+        }));
+        let views = Arc::new(Views::new(config, means.rights));
+        let (publish, published) = watch::channel(());
+        let (change, changes) = watch::channel(None);
+        let announce = Announce {
+            published: publish,
+            changes: change,
+            views: views.clone(),
+            settle: settle(config),
+            audit: audit.clone(),
+        };
+        let (reports, reported) = mpsc::channel(REPORTS);
+        let (renewals, renewed) = mpsc::channel(1);
+        let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
+        let lasting = Arc::new(Lasting {
+            published,
+            changes,
+            pages: Ears::pages(),
+            parked: Parked::new(tasks.clone(), shutdown.clone()),
+            reports,
+            renewals,
+            audit,
+            tasks: tasks.clone(),
+            shutdown: shutdown.clone(),
+        });
+        let sources: Vec<_> =
+            config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u)).collect();
+        let start = |(source, upstream): (&Source, &config::Upstream)| {
+            lasting.upstream(source.driver, upstream)
+        };
+        let upstreams = sources.iter().zip(&config.upstreams).map(start).collect();
+        let refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
+        let deadline = Instant::now() + config.listing.deadline;
+        let refreshing =
+            refresh.run(reported, renewed, catalog.clone(), announce, deadline, shutdown);
+        tasks.spawn(refreshing);
+        Self::new(config, catalog, views, upstreams, means.sealer, lasting)
+    }
+
+    /// The router of another configuration. Upstreams that are configured as before go on as they
+    /// are, and what is known of them is in its first snapshot; the others are driven anew. Those that
+    /// are missing end once nobody uses this router any more.
+    pub async fn renew(&self, config: &Config, means: Means) -> Self {
+        let views = Arc::new(Views::new(config, means.rights));
+        let kept = |upstream: &config::Upstream| {
+            let kept = self.upstreams.get(&upstream.id);
+            kept.filter(|kept| kept.config() == upstream)
+        };
+        let driver = |upstream| kept(upstream).map_or_else(DriverId::fresh, |kept| kept.driver());
+        let sources: Vec<_> = config.upstreams.iter().map(|u| Source::new(driver(u), u)).collect();
+        let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
+        let (catalog, (done, ready)) =
+            (Arc::new(ArcSwap::from_pointee(Catalog::default())), oneshot::channel());
+        let renewal = Renewal {
+            sources,
+            naming: config.naming.clone(),
+            on_failure: config.listing.on_failure,
+            settle: settle(config),
+            views: views.clone(),
+            catalog: catalog.clone(),
+            deadline: Instant::now() + config.listing.deadline,
+            done,
+        };
+        // Both fail only when the gateway ends, which needs no catalog.
+        let _ = self.lasting.renewals.send(renewal).await;
+        let _ = ready.await;
+        let upstreams = drivers.into_iter().zip(&config.upstreams).map(|(driver, upstream)| {
+            let Some(kept) = kept(upstream) else {
+                return self.lasting.upstream(driver, upstream);
+            };
+            if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
+                // What it was held to counts no more.
+                kept.look_again();
+            }
+            (upstream.id.clone(), kept.clone())
+        });
+        let (upstreams, lasting) = (upstreams.collect(), self.lasting.clone());
+        Self::new(config, catalog, views, upstreams, means.sealer, lasting)
+    }
+
+    fn new(
+        config: &Config,
+        catalog: Arc<ArcSwap<Catalog>>,
+        views: Arc<Views>,
+        upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
+        sealer: Arc<Sealer>,
+        lasting: Arc<Lasting>,
+    ) -> Self {
+        let (naming, listing) = (config.naming.clone(), config.listing.clone());
+        let limits = config.server.limits.clone();
+        Self { catalog, views, upstreams, sealer, naming, listing, limits, lasting }
+    }
+}
+
+impl Lasting {
+    /// Starts a driver.
+    fn upstream(
+        &self,
+        driver: DriverId,
+        upstream: &config::Upstream,
+    ) -> (UpstreamId, Arc<Upstream>) {
+        let (pages, audit, shutdown) =
+            (self.pages.clone(), self.audit.clone(), self.shutdown.clone());
+        let (config, reports) = (upstream.clone(), self.reports.clone());
+        let started = Upstream::start(driver, config, reports, pages, audit, &self.tasks, shutdown);
+        (upstream.id.clone(), Arc::new(started))
+    }
+}
+
+fn settle(config: &Config) -> Settle {
+    Settle::new(config.listing.settle, config.listing.settle_max)
+}

@@ -1,0 +1,479 @@
+//! Another configuration takes over while the gateway serves (fault matrix, K2 to K4, A11, P3).
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use super::audit::Log;
+use crate::support::client::{Stream, request};
+use crate::support::gateway::{api_key, upstream_tables};
+use crate::support::{Client, Gateway, Live, Manner, Party, Play, Process, Upstream, eventually};
+
+const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
+
+/// Lists and gets of what stays, until it is told to stop; every one of them has to succeed.
+async fn use_what_stays(client: Client, stop: Arc<AtomicBool>, calls: Arc<AtomicUsize>) {
+    while !stop.load(Ordering::SeqCst) {
+        let names = client.names().await.0;
+        assert!(names.contains(&"stays__p".to_owned()), "{names:?}");
+        let got = client.ask("prompts/get", json!({"name": "stays__p"})).await;
+        assert_eq!(got["messages"][0]["role"], "user");
+        calls.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn k3_a_reload_under_load_fails_no_call_that_it_is_not_about() {
+    let (stays, goes) =
+        (Upstream::with_prompts(&["p"]).await, Upstream::with_prompts(&["old"]).await);
+    let comes = Upstream::with_prompts(&["new"]).await;
+    let log = Log::new();
+    let before = upstream_tables(&[("goes", &goes), ("stays", &stays)]);
+    let gateway = Gateway::start(&(QUICK.to_owned() + &log.table() + &before)).await;
+    assert_eq!(gateway.client().names().await.0, ["goes__old", "stays__p"]);
+    let mut stream = gateway.client().listen().await;
+    let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let users =
+        (0..8).map(|_| tokio::spawn(use_what_stays(gateway.client(), stop.clone(), calls.clone())));
+    let users: Vec<_> = users.collect();
+    let has_called = async |more: usize| {
+        let least = calls.load(Ordering::SeqCst) + more;
+        eventually(async || (calls.load(Ordering::SeqCst) >= least).then_some(())).await;
+    };
+    has_called(20).await;
+    // One goes, one comes, and rules, keys, limits and places change on the way.
+    let limits = "[[limits]]\nname = \"wide\"\nper = [\"caller\"]\nrate = \"1000000/s\"\n";
+    let after = QUICK.to_owned()
+        + "page_size = 1\n[server.limits]\nin_flight = 999\n"
+        + &log.table()
+        + "checkpoint = { records = 7 }\n"
+        + limits
+        + "[access]\n[[access.rules]]\nallow = [\"list\", \"get\"]\n"
+        + &upstream_tables(&[("comes", &comes), ("stays", &stays)]);
+    gateway.reload(&after).await;
+    has_called(20).await;
+    // An open stream is told, once the new one has been heard of.
+    assert_eq!(stream.event().await.unwrap().json()["method"], CHANGED);
+    let names = eventually(async || {
+        let (names, pages) = gateway.client().names().await;
+        (pages == 2).then_some(names)
+    });
+    assert_eq!(names.await, ["comes__new", "stays__p"]);
+    let gone = gateway.client().ask_error("prompts/get", json!({"name": "goes__old"})).await;
+    assert_eq!(gone["data"]["reason"], "unknown_prompt");
+    stop.store(true, Ordering::SeqCst);
+    for user in users {
+        user.await.unwrap();
+    }
+    // What stayed was walked once, and has noticed nothing.
+    let walks = stays.methods().iter().filter(|method| *method == "prompts/list").count();
+    assert_eq!(walks, 1);
+    let reloaded = eventually(async || log.of("config_reloaded").pop()).await;
+    assert_eq!((&reloaded["upstreams"], &reloaded["limits"]), (&json!(2), &json!(1)));
+    assert_eq!(reloaded["before"], log.of("config_loaded")[0]["digest"]);
+    gateway.drain().await;
+    super::audit::check(&log.path());
+}
+
+const CHANGED: &str = "notifications/prompts/list_changed";
+
+#[tokio::test]
+async fn k3_what_a_removed_upstream_was_asked_it_still_answers_and_then_nothing_is_left_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = "echo $$ >> pid; answer() { printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\\n' \"$id\" \"$1\"; }
+while read -r line; do
+    id=$(printf '%s' \"$line\" | sed 's/.*\"id\":\\([0-9]*\\).*/\\1/')
+    case \"$line\" in
+    *server/discover*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32601,\"message\":\"no\"}}\\n' \"$id\" ;;
+    *'\"initialize\"'*) answer '{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"prompts\":{}},\"serverInfo\":{\"name\":\"sh\",\"version\":\"1\"}}' ;;
+    *prompts/list*) answer '{\"prompts\":[{\"name\":\"p\"}]}' ;;
+    *prompts/get*) : > asked; while [ ! -e go ]; do sleep 0.01; done; answer '{\"messages\":[]}' ;;
+    esac
+done";
+    let table = format!(
+        "[upstreams.sh]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {}]\ncwd = {:?}\n",
+        serde_json::to_string(child).unwrap(),
+        folder.path()
+    );
+    let gateway = Gateway::start(&table).await;
+    assert_eq!(gateway.client().names().await.0, ["sh__p"]);
+    let client = gateway.client();
+    let asking =
+        tokio::spawn(async move { client.ask("prompts/get", json!({"name": "sh__p"})).await });
+    let at = |name: &str| folder.path().join(name);
+    eventually(async || at("asked").exists().then_some(())).await;
+    gateway.reload("").await;
+    assert_eq!(gateway.client().names().await.0, Vec::<String>::new());
+    fs::write(at("go"), "").unwrap();
+    assert_eq!(asking.await.unwrap()["messages"], json!([]));
+    let pid = fs::read_to_string(at("pid")).unwrap();
+    let stat = format!("/proc/{}/stat", pid.trim());
+    eventually(async || {
+        let stat = fs::read_to_string(&stat).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn k3_an_upstream_that_is_configured_anew_is_served_throughout() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.table("up")).await;
+    assert_eq!(gateway.client().names().await.0, ["up__p"]);
+    gateway.reload(&(upstream.table("up") + "poll = \"7s\"\n")).await;
+    // Its last list is there at once, and a call waits for the new connection.
+    assert_eq!(gateway.client().names().await.0, ["up__p"]);
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    eventually(async || {
+        let list = gateway.client().ask("prompts/list", json!({})).await;
+        list["_meta"].get("promptgate/incomplete").is_none().then_some(())
+    })
+    .await;
+    // One that fails from the start is missing, and nobody waits for it.
+    let toml = upstream.table("up")
+        + "poll = \"7s\"\n[upstreams.none]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    gateway.reload(&toml).await;
+    let list = gateway.client().ask("prompts/list", json!({})).await;
+    assert_eq!(list["prompts"][0]["name"], "up__p");
+    assert_eq!(list["_meta"]["promptgate/incomplete"][0]["upstream"], "none");
+}
+
+/// Names that all begin alike, on pages of one size: a configuration that can be told from the other.
+fn edition(upstream: &Upstream, prefix: &str, page_size: usize) -> String {
+    format!(
+        "[listing]\npage_size = {page_size}\n{}prefix = \"{prefix}\"\n[server]\ninstructions = \"{prefix}\"\n",
+        upstream.table("up")
+    )
+}
+
+#[tokio::test]
+async fn p13_no_request_sees_a_mix_of_two_configurations() {
+    let upstream = Upstream::with_prompts(&["a", "b", "c", "d"]).await;
+    let one = edition(&upstream, "one", 2);
+    let gateway = Arc::new(Gateway::start(&one).await);
+    gateway.summary().await;
+    let other = edition(&upstream, "other", 3);
+    let stop = Arc::new(AtomicBool::new(false));
+    let lists = (0..6).map(|_| {
+        let (client, stop) = (gateway.client(), stop.clone());
+        tokio::spawn(async move {
+            let (mut seen, mut lists) = ([0, 0], 0);
+            while !stop.load(Ordering::SeqCst) || lists < 10 {
+                let list = client.ask("prompts/list", json!({})).await;
+                let names = list["prompts"].as_array().unwrap();
+                let first = names[0]["name"].as_str().unwrap();
+                let (prefix, size, at) = match first.starts_with("one__") {
+                    true => ("one__", 2, 0),
+                    false => ("other__", 3, 1),
+                };
+                assert_eq!(names.len(), size, "{list}");
+                for name in names {
+                    assert!(name["name"].as_str().unwrap().starts_with(prefix), "{list}");
+                }
+                seen[at] += 1;
+                lists += 1;
+            }
+            seen
+        })
+    });
+    let lists: Vec<_> = lists.collect();
+    for toml in [&other, &one].into_iter().cycle().take(30) {
+        gateway.reload(toml).await;
+        gateway.client().ask("prompts/list", json!({})).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    let mut seen = [0, 0];
+    for list in lists {
+        let [one, other] = list.await.unwrap();
+        seen = [seen[0] + one, seen[1] + other];
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+fn as_caller(gateway: &Gateway, id: &str) -> Client {
+    gateway.client().with("X-API-Key", id)
+}
+
+/// Reads a stream to its end.
+async fn end_of(mut stream: Stream) -> Option<Value> {
+    let mut last = None;
+    while let Some(event) = stream.event().await {
+        last = (!event.data.is_empty()).then(|| event.json());
+    }
+    last
+}
+
+#[tokio::test]
+async fn a11_a_key_that_is_taken_out_counts_no_more_and_its_streams_end() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let (alice, bob) = (api_key("alice", "alice"), api_key("bob", "bob"));
+    let gateway = Gateway::start(&(QUICK.to_owned() + &upstream.table("up") + &alice + &bob)).await;
+    gateway.summary().await;
+    let (stays, goes) = (as_caller(&gateway, "alice"), as_caller(&gateway, "bob"));
+    let legacy = goes.clone().legacy("2025-06-18").await;
+    let (listen, get) =
+        (goes.listen().await, legacy.stream("GET", &[("Accept", "text/event-stream")], b"").await);
+    let mut sse = goes.stream_at("GET", "/sse", &[("Accept", "text/event-stream")], b"").await;
+    assert!(sse.event().await.unwrap().data.starts_with("/sse?"));
+    let mut kept = stays.listen().await;
+    gateway
+        .reload(&(QUICK.to_owned() + &upstream.table("up") + "prefix = \"now\"\n" + &alice))
+        .await;
+    let result = end_of(listen).await.expect("a subscription ends with its result");
+    assert!(result.get("result").is_some(), "{result}");
+    end_of(get).await;
+    end_of(sse).await;
+    assert_eq!(goes.modern("prompts/list", json!({})).await.status, 401);
+    assert_eq!(legacy.post(&request(1, "prompts/list", json!({}))).await.status, 401);
+    // Whoever stays is told of the change and not sent away.
+    assert_eq!(kept.event().await.unwrap().json()["method"], CHANGED);
+    assert_eq!(stays.names().await.0, ["now__p"]);
+}
+
+#[tokio::test]
+async fn p3_a_rule_that_changes_between_two_pages_counts_for_the_second_and_streams_hear_of_it() {
+    let upstream = Upstream::with_prompts(&["a", "b", "c"]).await;
+    let rule = |prompts: &str| {
+        format!("[[access.rules]]\nallow = [\"list\", \"get\"]\nprompts = [{prompts}]\n")
+    };
+    let toml = |rules: &str| {
+        format!("{QUICK}page_size = 1\n{}{}{rules}", upstream.table("up"), api_key("ci", "ci"))
+    };
+    let gateway = Gateway::start(&toml(&rule("\"*\""))).await;
+    let ci = as_caller(&gateway, "ci");
+    assert_eq!(ci.names().await.0, ["up__a", "up__b", "up__c"]);
+    let mut stream = ci.listen().await;
+    let first = ci.ask("prompts/list", json!({})).await;
+    gateway.reload(&toml(&rule("\"a\", \"c\""))).await;
+    let second = ci.ask("prompts/list", json!({"cursor": first["nextCursor"]})).await;
+    assert_eq!(second["prompts"], json!([{"name": "up__c"}]));
+    let denied = ci.ask_error("prompts/get", json!({"name": "up__b"})).await;
+    assert_eq!(denied["data"]["reason"], "unknown_prompt");
+    assert_eq!(stream.event().await.unwrap().json()["method"], CHANGED);
+}
+
+#[tokio::test]
+async fn a_connection_that_lasts_follows_the_configuration() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&upstream.table("up")).await;
+    gateway.summary().await;
+    let mut parties = Vec::new();
+    for manner in [Manner::Stdio("2025-11-25"), Manner::Sse("2024-11-05")] {
+        let mut party = Party::connect(&gateway, manner).await;
+        let list = party.ask("prompts/list", json!({})).await;
+        assert_eq!(list["prompts"], json!([{"name": "up__p"}]));
+        parties.push(party);
+    }
+    gateway.reload(&(upstream.table("up") + "prefix = \"now\"\n")).await;
+    for party in &mut parties {
+        let list = party.ask("prompts/list", json!({})).await;
+        assert_eq!(list["prompts"], json!([{"name": "now__p"}]));
+    }
+}
+
+#[tokio::test]
+async fn a_definition_that_was_held_is_let_go_by_a_reload() {
+    let library = tempfile::tempdir().unwrap();
+    let write = |text: &str| {
+        let prompt = format!("---\nname: greet\ndescription: {text}\n---\nHello\n");
+        fs::write(library.path().join("greet.md"), prompt).unwrap();
+    };
+    write("one");
+    let log = Log::new();
+    let toml = log.table()
+        + &format!(
+            "[upstreams.lib]\ntransport = \"library\"\npath = {:?}\non_changed_definition = \"hold\"\n",
+            library.path()
+        );
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    write("two");
+    eventually(async || log.of("definition_changed").pop()).await;
+    let description = async || {
+        let list = gateway.client().ask("prompts/list", json!({})).await;
+        list["prompts"][0]["description"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(description().await, "one");
+    gateway.reload(&toml).await;
+    eventually(async || (description().await == "two").then_some(())).await;
+}
+
+/// A running binary whose configuration is a file, and where it can be looked at.
+struct Followed {
+    folder: tempfile::TempDir,
+    process: Process,
+    admin: Client,
+}
+
+impl Followed {
+    async fn start(toml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap();
+        drop(free);
+        let process = Process::serve_admin(folder.path(), &port.to_string()).await;
+        let admin = Client::new(port);
+        eventually(async || {
+            (admin.send("GET", "/readyz", &[], b"").await.status == 200).then_some(())
+        })
+        .await;
+        Self { folder, process, admin }
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.folder.path().join("gateway.toml")
+    }
+
+    async fn reloads(&self) -> Value {
+        self.admin.send("GET", "/api/v1/status", &[], b"").await.json()["reloads"].clone()
+    }
+
+    /// Waits until so many were taken over, and so many rejected.
+    async fn has(&self, taken: u64, rejected: u64) -> Value {
+        eventually(async || {
+            let reloads = self.reloads().await;
+            let is_so = reloads["taken"] == taken && reloads["rejected"] == rejected;
+            is_so.then_some(reloads)
+        })
+        .await
+    }
+
+    async fn names(&self) -> Vec<String> {
+        self.process.client().names().await.0
+    }
+}
+
+fn library(folder: &Path, name: &str) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("p.md"), format!("---\nname: {name}\n---\nHello\n")).unwrap();
+}
+
+fn library_table(id: &str, folder: &Path) -> String {
+    format!("[upstreams.{id}]\ntransport = \"library\"\npath = {folder:?}\n")
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn k2_what_is_wrong_with_the_file_changes_nothing_and_is_told() {
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let log = Log::new();
+    let good = |id: &str| log.table() + &library_table(id, prompts.path());
+    let followed = Followed::start(&good("one")).await;
+    assert_eq!(followed.names().await, ["one__p"]);
+    // Mistakes, by the watch.
+    fs::write(followed.file(), good("two") + "[listing]\npage_sise = 3\nsettle = 7\n").unwrap();
+    let reloads = followed.has(0, 1).await;
+    let mistakes = reloads["mistakes"].to_string();
+    assert!(mistakes.contains("page_sise") && mistakes.contains("listing.settle"), "{mistakes}");
+    // Gone.
+    fs::remove_file(followed.file()).unwrap();
+    followed.has(0, 2).await;
+    assert_eq!(followed.names().await, ["one__p"]);
+    // Half of it, and no TOML.
+    fs::write(followed.file(), "[upstreams.one]\ntransport = \"libr").unwrap();
+    followed.has(0, 3).await;
+    // A secret that is not there, by the signal.
+    let secret = good("two") + "[server]\nseal_key = { file = \"nowhere\" }\n";
+    fs::write(followed.file(), &secret).unwrap();
+    followed.process.signal(rustix::process::Signal::HUP);
+    let reloads = followed.has(0, 4).await;
+    assert!(reloads["mistakes"].to_string().contains("nowhere"), "{reloads}");
+    assert_eq!(followed.names().await, ["one__p"]);
+    assert!(log.of("config_rejected").len() >= 4);
+    // And whole again, by another link.
+    let other = followed.folder.path().join("other.toml");
+    fs::write(&other, good("two") + "[server]\nlisten = \"127.0.0.1:9\"\n").unwrap();
+    let link = followed.folder.path().join("link");
+    std::os::unix::fs::symlink(&other, &link).unwrap();
+    fs::rename(&link, followed.file()).unwrap();
+    let reloads = followed.has(1, 4).await;
+    assert_eq!(reloads["mistakes"], json!([]));
+    assert_eq!(followed.names().await, ["two__p"]);
+    followed.process.stop().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn k2_a_file_that_belongs_to_the_configuration_is_followed_and_what_needs_a_restart_is_told()
+{
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let policy = prompts.path().join("policy.cedar");
+    fs::write(&policy, "permit(principal, action, resource);").unwrap();
+    let toml = format!(
+        "[audit]\npath = \"\"\n[access]\ncedar = {policy:?}\n{}",
+        library_table("one", prompts.path())
+    );
+    let followed = Followed::start(&toml).await;
+    assert_eq!(followed.names().await, ["one__p"]);
+    fs::write(&policy, "permit(principal, action, resource) when { false };").unwrap();
+    followed.has(1, 0).await;
+    assert_eq!(followed.names().await, Vec::<String>::new());
+    let log = Log::new();
+    fs::write(followed.file(), log.table() + &library_table("one", prompts.path())).unwrap();
+    let reloads = followed.has(2, 0).await;
+    assert_eq!(reloads["needsRestart"], json!(["audit.path, audit.key"]));
+    assert_eq!(followed.names().await, ["one__p"]);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn k4_a_storm_of_signals_is_a_few_reloads_and_leaves_nothing_behind() {
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let toml = format!("[audit]\npath = \"\"\n{}", library_table("one", prompts.path()));
+    let followed = Followed::start(&toml).await;
+    let descriptors =
+        || fs::read_dir(format!("/proc/{}/fd", followed.process.pid())).unwrap().count();
+    let threads =
+        || fs::read_dir(format!("/proc/{}/task", followed.process.pid())).unwrap().count();
+    followed.process.signal(rustix::process::Signal::HUP);
+    followed.has(1, 0).await;
+    let before = (descriptors(), threads());
+    for _ in 0..500 {
+        followed.process.signal(rustix::process::Signal::HUP);
+    }
+    let taken = |reloads: &Value| reloads["taken"].as_u64().unwrap();
+    let after = eventually(async || {
+        let first = followed.reloads().await;
+        // Whatever comes behind the last signal has come once this answers in between.
+        followed.names().await;
+        let second = followed.reloads().await;
+        (taken(&first) > 1 && taken(&first) == taken(&second)).then_some(second)
+    })
+    .await;
+    assert!(taken(&after) < 500, "{after}");
+    assert_eq!(followed.names().await, ["one__p"]);
+    // The look itself is a connection, and workers that read files come and go.
+    eventually(async || (descriptors() <= before.0 + 4).then_some(())).await;
+    assert!(threads() <= before.1 + 8, "{before:?} {}", threads());
+}
+
+#[tokio::test]
+async fn k3_an_answer_under_way_is_given_by_the_configuration_that_it_was_asked_under() {
+    let (live, play) = Live::new();
+    let upstream = Upstream::modern(move |asked| {
+        (asked.method() == "prompts/get").then(|| match &play {
+            Play::Live(_) => play.clone(),
+            _ => unreachable!(),
+        })
+    })
+    .await;
+    let gateway = Gateway::start(&upstream.patient_table("up")).await;
+    gateway.summary().await;
+    let client = gateway.client();
+    let asking =
+        tokio::spawn(async move { client.ask("prompts/get", json!({"name": "up__p"})).await });
+    upstream.was_asked("prompts/get").await;
+    gateway.reload(&(upstream.patient_table("up") + "max_message = \"13MiB\"\n")).await;
+    let id = upstream.asked().iter().find(|a| a.method() == "prompts/get").unwrap().message["id"]
+        .clone();
+    live.say(&json!({"jsonrpc": "2.0", "id": id,
+        "result": {"resultType": "complete", "messages": []}}));
+    assert_eq!(asking.await.unwrap()["messages"], json!([]));
+}
