@@ -37,15 +37,19 @@ impl Admin {
         Self { guard, token: admin.token, state, limits }
     }
 
-    /// The answer to a request whose head is this: a status and a document.
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> (StatusCode, Value) {
-        let refused = |status: StatusCode, why: &str| (status, json!({"error": why}));
-        let page: fn(&State) -> (StatusCode, Value) = match path {
-            "/livez" => |_| (StatusCode::OK, json!({"status": "ok"})),
-            "/readyz" => State::readiness,
-            "/api/v1/status" => |state| (StatusCode::OK, state.status()),
-            "/api/v1/upstreams" => |state| (StatusCode::OK, state.upstreams()),
-            "/api/v1/catalog" => |state| (StatusCode::OK, state.catalog()),
+    /// The answer to a request whose head is this.
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> (StatusCode, Page) {
+        let refused = |status: StatusCode, why: &str| (status, Page::Json(json!({"error": why})));
+        let page: fn(&State) -> (StatusCode, Page) = match path {
+            "/livez" => |_| (StatusCode::OK, Page::Json(json!({"status": "ok"}))),
+            "/readyz" => |state| {
+                let (status, why) = state.readiness();
+                (status, Page::Json(why))
+            },
+            "/metrics" => |state| (StatusCode::OK, Page::Metrics(state.telemetry.prometheus())),
+            "/api/v1/status" => |state| (StatusCode::OK, Page::Json(state.status())),
+            "/api/v1/upstreams" => |state| (StatusCode::OK, Page::Json(state.upstreams())),
+            "/api/v1/catalog" => |state| (StatusCode::OK, Page::Json(state.catalog())),
             _ => return refused(StatusCode::NOT_FOUND, PAGES),
         };
         // Whoever keeps the process alive has no token, and learns nothing but that.
@@ -72,8 +76,15 @@ impl Admin {
     }
 }
 
+/// What is shown.
+enum Page {
+    Json(Value),
+    /// As Prometheus reads them.
+    Metrics(String),
+}
+
 const PAGES: &str =
-    "there are /livez, /readyz, /api/v1/status, /api/v1/upstreams and /api/v1/catalog";
+    "there are /livez, /readyz, /metrics, /api/v1/status, /api/v1/upstreams and /api/v1/catalog";
 
 impl Serve for Admin {
     fn limits(&self) -> &Limits {
@@ -87,17 +98,21 @@ impl Serve for Admin {
     async fn serve(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
         let is_known = self.guard.check_host(request.uri(), request.headers()).is_ok()
             && self.guard.check_origin(request.headers()).is_ok();
-        let (status, document) = match is_known {
+        let (status, page) = match is_known {
             true => self.answer(request.method(), request.uri().path(), request.headers()),
             false => {
                 let why = "Host or Origin is not one of the admin side's";
-                (StatusCode::FORBIDDEN, json!({"error": why}))
+                (StatusCode::FORBIDDEN, Page::Json(json!({"error": why})))
             }
         };
-        let mut response = Response::new(Either::Left(Full::from(document.to_string())));
+        let (text, media_type) = match page {
+            Page::Json(document) => (document.to_string(), "application/json"),
+            Page::Metrics(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
+        };
+        let mut response = Response::new(Either::Left(Full::from(text)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -11,12 +11,14 @@ use super::Reloads;
 use crate::audit::Audit;
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamStatus};
+use crate::telemetry::Telemetry;
 
 /// What there is to look at.
 pub struct State {
     pub router: Arc<Router>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
+    pub telemetry: Telemetry,
     /// Cancelled once the gateway is about to end.
     pub leaving: CancellationToken,
     /// `sha256:…` of the configuration.

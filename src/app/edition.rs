@@ -7,10 +7,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use crate::audit::Audit;
 use crate::config::Config;
 use crate::policy::{self, Gate};
-use crate::router::{Means, Router};
+use crate::router::{Ground, Means, Router};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
@@ -28,16 +27,15 @@ pub(super) struct Edition {
 
 impl Edition {
     /// The one that a gateway starts with.
-    pub fn first(config: Config, audit: &Audit, shutdown: &Shutdown) -> Self {
-        let tasks = &shutdown.background;
+    pub fn first(config: Config, ground: Ground, drain: CancellationToken) -> Self {
+        let Ground { audit, telemetry, tasks, shutdown: stop } = ground.clone();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
-        let router = Router::start(&config, means, audit.clone(), tasks, &shutdown.stop);
-        let gate = Gate::new(&config, audit.clone());
-        let (drain, stop) = (shutdown.drain.clone(), shutdown.stop.clone());
-        tasks.spawn(gate.refusals().watch(audit.clone(), stop.clone()));
+        let router = Router::start(&config, means, ground);
+        let gate = Gate::new(&config, audit.clone(), telemetry);
+        tasks.spawn(gate.refusals().watch(audit, stop.clone()));
         let lasting = Arc::new(session::Lasting::new(tasks.clone(), drain, stop.clone()));
-        Self::new(config, gate, router, sealer, lasting, (tasks, &stop))
+        Self::new(config, gate, router, sealer, lasting, (&tasks, &stop))
     }
 
     /// The one that takes over from this one.

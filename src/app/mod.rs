@@ -1,6 +1,7 @@
 //! The composition root: a configuration becomes a running gateway, and another one takes over from it.
 
 mod edition;
+mod observe;
 mod reload;
 
 use std::io;
@@ -20,16 +21,17 @@ use crate::audit::record::Event;
 use crate::config::{ClientProof, Config, Tls, Transport};
 use crate::domain::question::Asks;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
-use crate::router::UpstreamStatus;
+use crate::router::{Ground, UpstreamStatus};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
+use crate::telemetry::Telemetry;
 use edition::Edition;
 
 pub use reload::Source;
 
 /// A gateway whose upstreams are being asked.
 pub struct App {
-    edition: ArcSwap<Edition>,
+    edition: Arc<ArcSwap<Edition>>,
     /// Those of the newest edition, for connections that last.
     sessions: Arc<ArcSwap<Sessions>>,
     /// Absent while it does not listen.
@@ -39,6 +41,7 @@ pub struct App {
     /// One at a time.
     reloading: Mutex<()>,
     audit: Audit,
+    telemetry: Telemetry,
     shutdown: Shutdown,
 }
 
@@ -53,22 +56,30 @@ impl App {
     /// same configuration.
     ///
     /// # Errors
-    /// When the audit log cannot be opened.
+    /// When the audit log cannot be opened, or there is no way to the collector.
     pub fn new(config: Config, shares: bool) -> io::Result<Self> {
+        let telemetry = Telemetry::new(&config.telemetry).map_err(io::Error::other)?;
         let audit = Audit::open(config.audit.as_ref(), shares)?;
         audit.note(loaded(&config, "config_loaded"));
         let shutdown = Shutdown::default();
         warn_of_config(&config);
-        let edition = Edition::first(config, &audit, &shutdown);
+        let (tasks, stop) = (shutdown.background.clone(), shutdown.stop.clone());
+        tasks.spawn(telemetry.clone().push(stop.clone()));
+        let (audit_log, measured) = (audit.clone(), telemetry.clone());
+        let ground = Ground { audit: audit_log, telemetry: measured, tasks, shutdown: stop };
+        let edition = Edition::first(config, ground, shutdown.drain.clone());
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
+        let edition = Arc::new(ArcSwap::from_pointee(edition));
+        observe::gateway(&telemetry, &edition, &audit);
         Ok(Self {
-            edition: ArcSwap::from_pointee(edition),
+            edition,
             sessions,
             served: None,
             shown: None,
             reloads: Arc::new(Reloads::new()),
             reloading: Mutex::default(),
             audit,
+            telemetry,
             shutdown,
         })
     }
@@ -88,6 +99,7 @@ impl App {
         let endpoint = Arc::new(ArcSwap::from_pointee(endpoint));
         let connections = app.shutdown.connections.clone();
         let listener = Listener::new(socket, endpoint.clone());
+        observe::endpoint(&app.telemetry, &endpoint, &listener.open());
         connections.spawn(listener.run(connections.clone(), drain));
         app.served = Some(Served { addr, endpoint });
         app.show(&edition).await?;
@@ -117,6 +129,7 @@ impl App {
             router: edition.router.clone(),
             gate: edition.gate.clone(),
             audit: self.audit.clone(),
+            telemetry: self.telemetry.clone(),
             leaving: self.shutdown.leaving.clone(),
             config_digest: edition.config.digest.clone(),
             reloads: self.reloads.clone(),
@@ -191,7 +204,9 @@ impl App {
     /// The last records, off the threads that serve: the disk may be slow.
     async fn end_record(&self) {
         let audit = self.audit.clone();
-        let _ = tokio::task::spawn_blocking(move || audit.close()).await;
+        let closing = tokio::task::spawn_blocking(move || audit.close());
+        // Neither waits for the other.
+        let _ = tokio::join!(closing, self.telemetry.end());
     }
 }
 

@@ -114,6 +114,7 @@ impl App {
             warn!(key, "has changed in the file, and counts only after a restart");
         }
         self.reloads.took(&kept);
+        self.telemetry.metrics().reloaded(true);
         self.edition.store(edition);
         Ok(kept)
     }
@@ -124,6 +125,7 @@ impl App {
         let mistakes = why.lines().count() as u64;
         self.audit.note(Event::new("config_rejected").number("mistakes", mistakes));
         self.reloads.rejected(why);
+        self.telemetry.metrics().reloaded(false);
     }
 
     /// What was in the files when they were read, and what is in them now.

@@ -120,6 +120,20 @@ impl Audit {
         self.0.as_ref().is_none_or(|open| !open.queue.is_down())
     }
 
+    /// Bytes of records that wait to be written.
+    pub fn waiting(&self) -> usize {
+        self.0.as_ref().map_or(0, |open| open.queue.waiting().0)
+    }
+
+    /// How long the oldest record has waited that is not written.
+    pub fn lag(&self) -> Duration {
+        let lag = |open: &Open| {
+            let since = open.queue.waiting().1?;
+            Some(open.started.elapsed().saturating_sub(since))
+        };
+        self.0.as_deref().and_then(lag).unwrap_or_default()
+    }
+
     /// Records something, and waits until it is written.
     ///
     /// # Errors

@@ -82,6 +82,12 @@ impl Queue {
         Self { state: Mutex::new(state), wake: Condvar::new() }
     }
 
+    /// Bytes that wait, and when the oldest of them came.
+    pub(super) fn waiting(&self) -> (usize, Option<Duration>) {
+        let state = self.lock();
+        (state.bytes, state.entries.first().map(|entry| entry.stamp.up))
+    }
+
     /// From now on it is this way.
     pub(super) fn tune(&self, tuning: Tuning) {
         let mut state = self.lock();

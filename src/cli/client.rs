@@ -31,7 +31,8 @@ const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
-    let listed = ask(remote, async |peer| peer.walk(&Settings::default()).await)?;
+    let listed =
+        ask(remote, async |peer| peer.walk(&Settings::default(), &Along::default()).await)?;
     let prompts: Vec<Value> = listed
         .prompts
         .iter()

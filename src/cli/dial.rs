@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
 use crate::config::{Config, Upstream};
+use crate::domain::call::Along;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
 use crate::router::refresh::{Refresh, Source};
@@ -80,7 +81,7 @@ async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
         Err(kind) => return Found::failed(transport, kind),
     };
     let (revision, transport) = peer.describe();
-    let outcome = peer.walk(&upstream.settings).await;
+    let outcome = peer.walk(&upstream.settings, &Along::default()).await;
     let _ = timeout(GOODBYE, peer.close()).await;
     Found { transport, revision, notifies: peer.notifies(), outcome }
 }

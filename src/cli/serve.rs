@@ -13,8 +13,8 @@ use crate::{shutdown, telemetry};
 
 pub(super) fn http(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
-    let _log = telemetry::init(&config.telemetry);
     run(async {
+        let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
         shutdown::survive_large_files();
         let ended = shutdown::signal();
         let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
@@ -36,6 +36,7 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
             () = greeting => {}
         }
         drain(&app).await;
+        logging.end().await;
         Ok(())
     })
 }
@@ -43,8 +44,8 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
 /// Nothing but messages goes to standard output; the log goes to standard error.
 pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
-    let _log = telemetry::init(&config.telemetry);
     run(async {
+        let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
         shutdown::survive_large_files();
         let ended = shutdown::signal();
         let app = App::new(config, true).map_err(|error| Failure::new(error.to_string()))?;
@@ -61,6 +62,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
                     () = app.stop() => {}
                     () = shutdown::signal() => {}
                 }
+                logging.end().await;
                 return Ok(());
             }
             () = ended => {}
@@ -70,6 +72,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
             () = drain(&app) => {}
             () = async { (served.await, std::future::pending::<()>().await).1 } => {}
         }
+        logging.end().await;
         Ok(())
     })
 }

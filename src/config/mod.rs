@@ -14,6 +14,7 @@ mod reader;
 pub mod secret;
 mod server;
 mod settings;
+mod telemetry;
 mod tls;
 pub mod units;
 mod upstream;
@@ -35,6 +36,7 @@ pub use oauth::{ClientProof, OAuth};
 pub use secret::Secret;
 pub use server::{Limits, Server};
 pub use settings::{Breaker, OnChangedDefinition, Settings};
+pub use telemetry::{LogFormat, Telemetry};
 pub use tls::{Tls, TlsFiles};
 pub use upstream::{Http, Stdio, Transport, Upstream};
 pub use views::View;
@@ -111,22 +113,6 @@ pub enum OnFailure {
     Stale,
 }
 
-/// What is logged, and how.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Telemetry {
-    /// A filter of `tracing`, such as `info` or `promptgate=debug,info`.
-    pub log: String,
-    pub log_format: LogFormat,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    Json,
-    Text,
-}
-
 impl Config {
     /// Reads the file, with the overrides and secrets of this process's environment.
     ///
@@ -188,7 +174,7 @@ impl Config {
             views: views::read_all(&mut root, &server, &upstreams),
             server,
             upstreams,
-            telemetry: telemetry(root.section("telemetry")),
+            telemetry: telemetry::read(root.section("telemetry")),
             naming,
         };
         root.not_yet(&["cluster"]);
@@ -224,22 +210,6 @@ fn listing(mut section: Section<'_>) -> Listing {
     }
     section.finish();
     listing
-}
-
-fn telemetry(mut section: Section<'_>) -> Telemetry {
-    let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
-    let allowed = "a filter such as \"info\" or \"promptgate=debug,info\"";
-    let parse = |text: &str| {
-        let valid = text.parse::<tracing_subscriber::filter::Targets>().is_ok();
-        valid.then(|| text.to_owned())
-    };
-    let telemetry = Telemetry {
-        log: section.parsed("log", allowed, parse).unwrap_or_else(|| "info".to_owned()),
-        log_format: section.choice("log_format", LogFormat::Auto, &formats),
-    };
-    section.not_yet(&["otlp_endpoint", "trace_sample", "service_name", "label_values"]);
-    section.finish();
-    telemetry
 }
 
 #[cfg(test)]
@@ -303,7 +273,15 @@ mod tests {
         let page_size = 1000;
         let expected = Listing { page_size, deadline, on_failure, ttl_max, settle, settle_max };
         assert_eq!(listing, expected);
-        assert_eq!(telemetry, Telemetry { log: "info".into(), log_format: LogFormat::Auto });
+        let expected = Telemetry {
+            log: "info".into(),
+            log_format: LogFormat::Auto,
+            otlp: None,
+            trace_sample: 1.0,
+            service_name: "promptgate".into(),
+            label_values: 1000,
+        };
+        assert_eq!(telemetry, expected);
     }
 
     #[test]
@@ -388,8 +366,8 @@ mod tests {
 
     #[test]
     fn keys_of_later_versions_are_refused_not_ignored() {
-        let found = mistakes("[cluster]\nredis = \"x\"\n[telemetry]\nservice_name = \"x\"\n");
-        assert_eq!(found.len(), 2);
+        let found = mistakes("[cluster]\nredis = \"x\"\n");
+        assert_eq!(found.len(), 1);
         assert!(found.iter().all(|line| line.contains("not available in this version")));
     }
 

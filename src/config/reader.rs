@@ -58,7 +58,7 @@ impl<'a> Section<'a> {
         self.context.mistakes.add(&self.path(key), message);
     }
 
-    fn variable(&self, name: &str) -> Option<String> {
+    pub(super) fn variable(&self, name: &str) -> Option<String> {
         (self.context.env)(name)
     }
 
@@ -138,6 +138,21 @@ impl<'a> Section<'a> {
             number.filter(|n| range.contains(n))
         };
         self.read(key, &allowed, parse).unwrap_or(default)
+    }
+
+    /// A number from 0 to 1.
+    pub(super) fn fraction(&mut self, key: &'static str, default: f64) -> f64 {
+        let parse = |value: Value, from_env| {
+            let number = match (value.kind, from_env) {
+                (ValueKind::Float(number), _) => Some(number),
+                (ValueKind::I64(0), _) => Some(0.0),
+                (ValueKind::I64(1), _) => Some(1.0),
+                (ValueKind::String(text), true) => text.parse().ok(),
+                _ => None,
+            };
+            number.filter(|number| (0.0..=1.0).contains(number))
+        };
+        self.read(key, "a number from 0 to 1", parse).unwrap_or(default)
     }
 
     /// A duration of at least `least`.

@@ -1,6 +1,7 @@
 //! Values in, values out: what MCP means, without runtime, network or clock.
 
 pub mod json;
+pub mod code;
 pub mod document;
 pub mod events;
 pub mod lines;

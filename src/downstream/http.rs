@@ -16,17 +16,18 @@ use super::connection::Peer;
 use super::event_lines::EventLines;
 use super::guard::Guard;
 use super::line::Line;
-use super::load::Load;
+use super::load::{Load, LoadNow};
 use super::resources::Resources;
 use super::respond::{self, Body};
 use super::sse::EventStream;
 use super::{Secure, Serve};
 use crate::config::{Config, Limits};
 use crate::domain::caller::Caller;
-use crate::domain::fault::TransportFault;
+use crate::domain::fault::{Fault, TransportFault};
 use crate::session::dialect::Dialect;
 use crate::session::notices::Notices;
 use crate::session::{Envelope, Refusal, Sessions, Slot, Turn, Via};
+use crate::telemetry::Metrics;
 
 /// The HTTP side of the gateway.
 pub struct Endpoint {
@@ -106,6 +107,11 @@ impl Endpoint {
             lasting,
             secure,
         }
+    }
+
+    /// How much is being worked on.
+    pub fn load(&self) -> LoadNow {
+        self.load.now()
     }
 
     /// How connections are encrypted.
@@ -333,7 +339,9 @@ impl Serve for Endpoint {
         let path = uri.path();
         let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
         let resources = &self.resources;
+        let metrics = self.sessions.telemetry().metrics();
         let refuse = |fault: TransportFault| {
+            count_refusal(metrics, &fault);
             let challenge = resources.challenge(path, &fault);
             let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
             match challenge {
@@ -358,13 +366,30 @@ impl Serve for Endpoint {
         let answered = self.let_in(request, path, dialect, peer).await;
         let mut response = answered.unwrap_or_else(|refused| match refused {
             Refused::Transport(fault) => refuse(fault),
-            Refused::Message(refusal) => respond::refusal(&refusal),
+            Refused::Message(refusal) => {
+                if let Fault::Transport(
+                    fault @ (TransportFault::Overloaded | TransportFault::BodyTooLarge { .. }),
+                ) = &refusal.fault
+                {
+                    count_refusal(metrics, fault);
+                }
+                respond::refusal(&refusal)
+            }
         });
         if let Some(origin) = origin {
             origin.allow(response.headers_mut());
         }
         response
     }
+}
+
+/// Counts a request that was refused before it became a call.
+fn count_refusal(metrics: &Metrics, fault: &TransportFault) {
+    let limit = match fault {
+        TransportFault::RateLimited { limit, .. } => Some(limit.as_str()),
+        _ => None,
+    };
+    metrics.refused(fault.reason(), limit);
 }
 
 /// A document that everybody may read.

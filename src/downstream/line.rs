@@ -111,6 +111,7 @@ impl Line {
     /// Says that a message could not be taken in.
     pub async fn refuse(&self, fault: TransportFault, id: Option<Id>) {
         let dialect = self.connection.dialect();
+        self.connection.sessions().telemetry().metrics().refused(fault.reason(), None);
         let refusal = Refusal { fault: fault.into(), id, dialect };
         self.send(respond::refusal_message(&refusal)).await;
     }
@@ -143,9 +144,7 @@ impl Line {
         let call = match self.load.call() {
             Ok(call) => call,
             Err(fault) => {
-                let (id, dialect) = (Some(pending.id), pending.dialect);
-                let refusal = Refusal { fault: fault.into(), id, dialect };
-                return self.send(respond::refusal_message(&refusal)).await;
+                return self.refuse(fault, Some(pending.id)).await;
             }
         };
         // Held until the answer has been taken: a client that does not read is not served more and

@@ -26,7 +26,7 @@ pub struct Listener<S> {
 
 /// Connections that are open.
 #[derive(Default)]
-struct Open {
+pub struct Open {
     count: AtomicUsize,
     closed: Notify,
 }
@@ -46,6 +46,11 @@ impl<S: Serve> Listener<S> {
             info!(connections = allowed, "limited by the open-file limit (ulimit -n)");
         }
         Self { socket, endpoint, open: Arc::default() }
+    }
+
+    /// Connections that are open, to be looked at.
+    pub fn open(&self) -> Arc<Open> {
+        self.open.clone()
     }
 
     /// Runs until `drain`; the connections then finish what they have in hand.
@@ -85,12 +90,18 @@ impl<S: Serve> Listener<S> {
         loop {
             let closed = self.open.closed.notified();
             let allowed = allowed_connections(self.endpoint.load().limits().connections);
-            if self.open.count.load(Ordering::Relaxed) < allowed {
+            if self.open.count() < allowed {
                 self.open.count.fetch_add(1, Ordering::Relaxed);
                 return Place(self.open.clone());
             }
             closed.await;
         }
+    }
+}
+
+impl Open {
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 }
 

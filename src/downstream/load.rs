@@ -43,6 +43,17 @@ impl CallPlace for Running {
     }
 }
 
+/// How many places are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadNow {
+    pub calls: usize,
+    /// Calls whose users think.
+    pub thinking: usize,
+    /// Of messages, rounded up to KiB each.
+    pub bytes: usize,
+    pub streams: usize,
+}
+
 /// A place among the open streams.
 pub struct StreamPlace {
     _place: OwnedSemaphorePermit,
@@ -84,6 +95,17 @@ impl Load {
             renewed.streams = self.streams.clone();
         }
         renewed
+    }
+
+    /// How many places are taken.
+    pub fn now(&self) -> LoadNow {
+        let Limits { in_flight, in_flight_bytes, streams, .. } = self.limits;
+        LoadNow {
+            calls: in_flight - self.calls.available_permits(),
+            thinking: in_flight - self.thinking.available_permits(),
+            bytes: (in_flight_bytes / 1024 - self.kibibytes.available_permits()) * 1024,
+            streams: streams - self.streams.available_permits(),
+        }
     }
 
     /// A place among the calls that run.

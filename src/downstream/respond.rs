@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::{Either, Full};
 
 use super::sse::EventStream;
+use crate::domain::code;
 use crate::domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
@@ -74,7 +75,7 @@ pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String
         None if dialect.writes_null_id() => out.push_str("\"id\":null,"),
         None => {}
     }
-    out.push_str(&format!("\"error\":{{\"code\":{},\"message\":", code(fault)));
+    out.push_str(&format!("\"error\":{{\"code\":{},\"message\":", code::of(fault)));
     write_str(&message(fault), &mut out);
     if let Some(data) = data(fault) {
         out.push_str(",\"data\":");
@@ -184,52 +185,10 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
     }
 }
 
-fn code(fault: &Fault) -> i64 {
-    use RequestFault as R;
-    match fault {
-        Fault::Transport(
-            TransportFault::Overloaded
-            | TransportFault::AuditUnavailable
-            | TransportFault::AuthUnavailable
-            | TransportFault::TooManyStreams
-            | TransportFault::RateLimited { .. },
-        )
-        | Fault::Internal => INTERNAL_ERROR,
-        Fault::Transport(_) => INVALID_REQUEST,
-        Fault::Request(request) => match request {
-            R::NotJson(_) => PARSE_ERROR,
-            R::UnsafeJson(_)
-            | R::NotJsonRpc(_)
-            | R::BatchUnsupported
-            | R::EraUnknown
-            | R::IdInUse
-            | R::LegacyVersionUnknown => INVALID_REQUEST,
-            R::MethodNotFound => METHOD_NOT_FOUND,
-            R::InvalidParams { .. }
-            | R::MetaMissing { .. }
-            | R::LogLevelUnknown
-            | R::MissingArgument { .. }
-            | R::UnknownPrompt
-            | R::InvalidCursor
-            | R::InvalidState => INVALID_PARAMS,
-            R::CapabilityMissing { .. } => MISSING_CAPABILITY,
-            R::HeaderMismatch { .. } => HEADER_MISMATCH,
-            R::UnsupportedVersion { .. } => UNSUPPORTED_VERSION,
-        },
-        Fault::Upstream(UpstreamFault { kind: Kind::Error { code, .. }, .. }) if passes(*code) => {
-            *code
-        }
-        Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { .. }, .. }) => {
-            URL_ELICITATION_REQUIRED
-        }
-        Fault::Upstream(_) => INTERNAL_ERROR,
-    }
-}
-
 fn message(fault: &Fault) -> String {
     match fault {
         Fault::Upstream(UpstreamFault { kind: Kind::Error { code, message, .. }, .. })
-            if passes(*code) =>
+            if code::passes(*code) =>
         {
             message.clone()
         }
@@ -248,9 +207,9 @@ fn data(fault: &Fault) -> Option<String> {
     let reason = fault.reason();
     match fault {
         Fault::Upstream(UpstreamFault { upstream, kind }) => match kind {
-            Kind::Error { code, data: Some(data), .. } if passes(*code) => Some(data.clone()),
+            Kind::Error { code, data: Some(data), .. } if code::passes(*code) => Some(data.clone()),
             Kind::PagesFirst { data, .. } => Some(data.clone()),
-            Kind::Error { code, .. } if passes(*code) => {
+            Kind::Error { code, .. } if code::passes(*code) => {
                 Some(format!(r#"{{"reason":"{reason}","upstream":"{upstream}"}}"#))
             }
             Kind::Error { code, .. } => Some(format!(
@@ -279,22 +238,6 @@ fn data(fault: &Fault) -> Option<String> {
         _ => Some(format!(r#"{{"reason":"{reason}"}}"#)),
     }
 }
-
-/// Whether an upstream's code means to the client what it means to us: the reserved range is about
-/// *our* request, but for the two that speak of parameters and of the upstream itself.
-fn passes(code: i64) -> bool {
-    matches!(code, INVALID_PARAMS | INTERNAL_ERROR) || !(-32768..=-32000).contains(&code)
-}
-
-const PARSE_ERROR: i64 = -32700;
-const INVALID_REQUEST: i64 = -32600;
-const METHOD_NOT_FOUND: i64 = -32601;
-const INVALID_PARAMS: i64 = -32602;
-const INTERNAL_ERROR: i64 = -32603;
-const HEADER_MISMATCH: i64 = -32020;
-const URL_ELICITATION_REQUIRED: i64 = -32042;
-const MISSING_CAPABILITY: i64 = -32021;
-const UNSUPPORTED_VERSION: i64 = -32022;
 
 #[cfg(test)]
 mod tests {

@@ -42,6 +42,7 @@ use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
 use crate::domain::rights::{Everything, Rights};
+use crate::telemetry::Telemetry;
 
 /// Decides who may ask what, and keeps the record of it.
 pub struct Gate {
@@ -50,6 +51,7 @@ pub struct Gate {
     newest: watch::Sender<Arc<Authenticator>>,
     limits: Arc<RateLimits>,
     audit: Audit,
+    telemetry: Telemetry,
     /// Whether lists are recorded.
     records_lists: bool,
     /// Over public names: whose argument values are recorded.
@@ -66,19 +68,19 @@ pub fn rights(config: &Config) -> Arc<dyn Rights> {
 }
 
 impl Gate {
-    pub fn new(config: &Config, audit: Audit) -> Self {
+    pub fn new(config: &Config, audit: Audit, telemetry: Telemetry) -> Self {
         let limits = RateLimits::new(&config.limits, DefaultClock::default());
         let authenticator = Arc::new(Authenticator::new(&config.auth));
         let newest = watch::Sender::new(authenticator.clone());
-        Self::with(config, authenticator, newest, limits, audit, Arc::default())
+        Self::with(config, authenticator, newest, limits, (audit, telemetry), Arc::default())
     }
 
     /// The gate of another configuration, which keeps what this one has counted.
     pub fn renew(&self, config: &Config) -> Self {
         let authenticator = Arc::new(self.authenticator.renew(&config.auth));
         let (newest, limits) = (self.newest.clone(), self.limits.renew(&config.limits));
-        let (audit, refusals) = (self.audit.clone(), self.refusals.clone());
-        Self::with(config, authenticator, newest, limits, audit, refusals)
+        let told = (self.audit.clone(), self.telemetry.clone());
+        Self::with(config, authenticator, newest, limits, told, self.refusals.clone())
     }
 
     fn with(
@@ -86,7 +88,7 @@ impl Gate {
         authenticator: Arc<Authenticator>,
         newest: watch::Sender<Arc<Authenticator>>,
         limits: RateLimits,
-        audit: Audit,
+        (audit, telemetry): (Audit, Telemetry),
         refusals: Arc<Refusals>,
     ) -> Self {
         let settings = config.audit.as_ref();
@@ -95,6 +97,7 @@ impl Gate {
             newest,
             limits: Arc::new(limits),
             audit,
+            telemetry,
             records_lists: settings.is_some_and(|audit| audit.list),
             raw_arguments: settings.map(|audit| audit.raw_arguments.clone()).unwrap_or_default(),
             refusals,
@@ -151,11 +154,13 @@ impl Gate {
         if record.refuses() {
             return Err(TransportFault::AuditUnavailable.into());
         }
-        self.limits.check_call(&call)?;
+        let checked = self.limits.check_call(&call);
+        checked.inspect_err(|fault| count_limited(&self.telemetry, fault))?;
         if call.request.method() == Method::List {
             record.listed();
         }
-        Ok(Permitted::new(call, self.limits.clone(), record.clone()))
+        let telemetry = self.telemetry.clone();
+        Ok(Permitted::new(call, self.limits.clone(), record.clone(), telemetry))
     }
 
     /// Writes what became of a call of this caller, before its answer leaves. One that was stopped
@@ -220,6 +225,11 @@ impl Gate {
         self.refusals.clone()
     }
 
+    /// What is measured.
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
+    }
+
     fn refused(&self, who: Who, fault: &TransportFault) {
         if !self.audit.is_on() {
             return;
@@ -233,5 +243,12 @@ impl Gate {
         let refusal = Refusal { who, reason: fault.reason(), by };
         let due = self.refusals.count(refusal, Instant::now());
         due.into_iter().for_each(|event| self.audit.note(event));
+    }
+}
+
+/// Counts what a limit has stopped.
+fn count_limited(telemetry: &Telemetry, fault: &TransportFault) {
+    if let TransportFault::RateLimited { limit, .. } = fault {
+        telemetry.metrics().refused(fault.reason(), Some(limit));
     }
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::count_limited;
 use super::rate_limit::{RateLimits, Target};
 use super::record::CallRecord;
 use crate::domain::call::Call;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::telemetry::Telemetry;
 
 /// A value that policy has let through. Only `policy` can make one, so what demands it cannot be
 /// reached around the gate.
@@ -13,11 +15,17 @@ pub struct Permitted<T> {
     value: T,
     limits: Arc<RateLimits>,
     record: Arc<CallRecord>,
+    telemetry: Telemetry,
 }
 
 impl<T> Permitted<T> {
-    pub(super) fn new(value: T, limits: Arc<RateLimits>, record: Arc<CallRecord>) -> Self {
-        Self { value, limits, record }
+    pub(super) fn new(
+        value: T,
+        limits: Arc<RateLimits>,
+        record: Arc<CallRecord>,
+        telemetry: Telemetry,
+    ) -> Self {
+        Self { value, limits, record, telemetry }
     }
 
     /// What was let through.
@@ -39,13 +47,15 @@ impl Permitted<Call> {
         definition: &str,
     ) -> Result<(), Fault> {
         let target = Target { upstream, raw_name };
-        self.limits.check_target(&self.value, target)?;
+        let checked = self.limits.check_target(&self.value, target);
+        checked.inspect_err(|fault| count_limited(&self.telemetry, fault))?;
         let recorded = self.record.allowed(target, definition).await;
         Ok(recorded.map_err(|_| TransportFault::AuditUnavailable)?)
     }
 
     /// Its caller may not use what the call is for. The caller is not told, but the log is.
     pub fn deny(&self, upstream: &str, raw_name: &str) {
+        self.telemetry.metrics().denied(self.value.request.method().as_str());
         self.record.denied(Target { upstream, raw_name });
     }
 }

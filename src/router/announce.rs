@@ -13,6 +13,7 @@ use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::domain::fault::excerpt;
 use crate::seal;
+use crate::telemetry::Telemetry;
 
 /// Tells what the refresh has found, once it has settled.
 pub struct Announce {
@@ -24,6 +25,7 @@ pub struct Announce {
     pub views: Arc<Views>,
     pub settle: Settle,
     pub audit: Audit,
+    pub telemetry: Telemetry,
 }
 
 /// A prompt that has another definition than before.
@@ -76,6 +78,8 @@ impl Announce {
 
     /// Records prompts that are other ones than they were under the same names.
     pub fn record(&self, redefined: &[Redefined]) {
+        let metrics = self.telemetry.metrics();
+        redefined.iter().for_each(|redefined| metrics.redefined(&redefined.upstream));
         for Redefined { upstream, raw_name, before, now } in redefined.iter().take(RECORDED) {
             warn!(upstream, name = excerpt(raw_name), "a prompt's definition has changed");
             let event = Event::new("definition_changed").text("upstream", upstream);

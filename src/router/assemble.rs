@@ -6,8 +6,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::Router;
 use super::announce::Announce;
@@ -16,14 +14,14 @@ use super::parked::Parked;
 use super::refresh::{Refresh, Renewal, Source};
 use super::settle::Settle;
 use super::views::{Seen, Views};
-use crate::audit::Audit;
 use crate::config::{self, Config, OnChangedDefinition};
 use crate::domain::name::UpstreamId;
 use crate::domain::rights::Rights;
 use crate::seal::Sealer;
-use crate::upstream::Upstream;
+use crate::telemetry::Telemetry;
 use crate::upstream::asides::{Ears, PageDone};
 use crate::upstream::driver::{DriverId, Report};
+use crate::upstream::{Ground, Upstream};
 
 /// What all routers of one gateway share, one after another.
 pub(super) struct Lasting {
@@ -33,11 +31,10 @@ pub(super) struct Lasting {
     /// Told of pages that users have visited, by all upstreams.
     pub pages: broadcast::Sender<PageDone>,
     pub parked: Parked,
+    pub telemetry: Telemetry,
     reports: mpsc::Sender<Report>,
     renewals: mpsc::Sender<Renewal>,
-    audit: Audit,
-    tasks: TaskTracker,
-    shutdown: CancellationToken,
+    ground: Ground,
 }
 
 /// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
@@ -53,13 +50,7 @@ pub struct Means {
 
 impl Router {
     /// Starts a driver for every upstream, and the task that keeps the catalog.
-    pub fn start(
-        config: &Config,
-        means: Means,
-        audit: Audit,
-        tasks: &TaskTracker,
-        shutdown: &CancellationToken,
-    ) -> Self {
+    pub fn start(config: &Config, means: Means, ground: Ground) -> Self {
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
             pending: !config.upstreams.is_empty(),
             ..Catalog::default()
@@ -72,21 +63,21 @@ impl Router {
             changes: change,
             views: views.clone(),
             settle: settle(config),
-            audit: audit.clone(),
+            audit: ground.audit.clone(),
+            telemetry: ground.telemetry.clone(),
         };
         let (reports, reported) = mpsc::channel(REPORTS);
         let (renewals, renewed) = mpsc::channel(1);
-        let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
+        let (tasks, shutdown) = (ground.tasks.clone(), ground.shutdown.clone());
         let lasting = Arc::new(Lasting {
             published,
             changes,
             pages: Ears::pages(),
             parked: Parked::new(tasks.clone(), shutdown.clone()),
+            telemetry: ground.telemetry.clone(),
             reports,
             renewals,
-            audit,
-            tasks: tasks.clone(),
-            shutdown: shutdown.clone(),
+            ground,
         });
         let sources: Vec<_> =
             config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u)).collect();
@@ -164,10 +155,8 @@ impl Lasting {
         driver: DriverId,
         upstream: &config::Upstream,
     ) -> (UpstreamId, Arc<Upstream>) {
-        let (pages, audit, shutdown) =
-            (self.pages.clone(), self.audit.clone(), self.shutdown.clone());
-        let (config, reports) = (upstream.clone(), self.reports.clone());
-        let started = Upstream::start(driver, config, reports, pages, audit, &self.tasks, shutdown);
+        let (config, reports, pages) = (upstream.clone(), self.reports.clone(), self.pages.clone());
+        let started = Upstream::start(driver, config, reports, pages, &self.ground);
         (upstream.id.clone(), Arc::new(started))
     }
 }

@@ -43,6 +43,7 @@ use reply::{ListReply, Origin, Reply};
 use view::View;
 use views::{Changes, Views};
 
+pub use crate::upstream::Ground;
 pub use assemble::Means;
 pub use status::UpstreamStatus;
 
@@ -95,7 +96,9 @@ impl Router {
                     now_secs,
                     rounds: 0,
                 };
-                bridge.run(back.as_ref()).await
+                let reply = bridge.run(back.as_ref()).await?;
+                self.count_use(call, owner);
+                Ok(reply)
             }
             Request::Complete { name, argument, value, context } => {
                 let catalog = self.catalog_with(name, deadline).await;
@@ -107,9 +110,16 @@ impl Router {
                     value: value.clone(),
                     context: context.clone(),
                 };
-                complete(call, (owner, upstream), wanted, line, deadline).await
+                let reply = complete(call, (owner, upstream), wanted, line, deadline).await?;
+                self.count_use(call, owner);
+                Ok(reply)
             }
         }
+    }
+
+    fn count_use(&self, call: &Call, owner: &Owner) {
+        let (method, upstream) = (call.request.method().as_str(), owner.upstream.as_str());
+        self.lasting.telemetry.metrics().used(method, upstream, &owner.public_name);
     }
 
     /// Tells when the list that the caller sees at the endpoint has become another one, and has

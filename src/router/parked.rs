@@ -87,6 +87,11 @@ impl Parked {
         Some(ticket)
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.calls.len()
+    }
+
     /// Takes a call back, for the caller that it belongs to.
     pub async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<Waiting> {
         let (_, place) = self.calls.remove_if(ticket, |_, place| place.caller == *caller)?;

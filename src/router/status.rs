@@ -36,6 +36,11 @@ pub struct UpstreamStatus {
 }
 
 impl Router {
+    /// How many calls wait while their users visit a page.
+    pub fn parked(&self) -> usize {
+        self.lasting.parked.count()
+    }
+
     /// How each upstream is.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let catalog = self.catalog();

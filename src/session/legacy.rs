@@ -67,7 +67,7 @@ impl Sessions {
         let (changes, drain) = (self.router.changes(caller, endpoint), self.lasting.drain.clone());
         let dialect = Dialect::new(token.revision);
         let notices = Notices::new(changes, known, dialect, audience, drain, end);
-        let notices = notices.recorded(record);
+        let notices = notices.recorded(record).counted(self.telemetry().clone());
         Ok(notices.with_pages(self.router.pages(), self.lasting.visits.clone(), token.nonce))
     }
 
@@ -154,19 +154,18 @@ impl Sessions {
         let message = result_message(&id, &dialect.initialize(&self.identity));
         Ok(match via {
             Via::Http(_) => {
+                self.telemetry().metrics().session_minted(revision.as_str());
                 Turn::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
             }
             Via::Connection(connection) => {
                 let notices = connection.open(token).then(|| {
                     let changes = self.router.changes(caller, endpoint);
-                    let drain = self.lasting.drain.clone();
-                    let audience = Audience::Connection;
-                    Notices::new(changes, None, dialect, audience, drain, StreamEnd::default())
-                        .with_pages(
-                            self.router.pages(),
-                            self.lasting.visits.clone(),
-                            connection.nonce,
-                        )
+                    let (audience, drain) = (Audience::Connection, self.lasting.drain.clone());
+                    let end = StreamEnd::default();
+                    let notices = Notices::new(changes, None, dialect, audience, drain, end);
+                    let (pages, visits) = (self.router.pages(), self.lasting.visits.clone());
+                    let notices = notices.counted(self.telemetry().clone());
+                    notices.with_pages(pages, visits, connection.nonce)
                 });
                 Turn::Opened { message, notices }
             }

@@ -38,6 +38,7 @@ use crate::domain::revision::{Era, Revision};
 use crate::policy::{Credentials, Gate};
 use crate::router::Router;
 use crate::seal::Sealer;
+use crate::telemetry::{Asked, End, ServerOperation, Telemetry};
 use connection::ConnectionKind;
 use dialect::{Dialect, Identity, result_message};
 use ended::Ended;
@@ -129,6 +130,16 @@ impl Sessions {
         self.gate.check_address(address)
     }
 
+    /// How many calls are performed that can be cancelled by their ids.
+    pub fn running(&self) -> usize {
+        self.lasting.running.count()
+    }
+
+    /// What is measured.
+    pub fn telemetry(&self) -> &Telemetry {
+        self.gate.telemetry()
+    }
+
     /// Who calls over standard streams.
     pub fn stdio_caller(&self) -> Caller {
         self.gate.stdio_caller()
@@ -200,7 +211,31 @@ impl Sessions {
                 _ => Err((RequestFault::EraUnknown.into(), guess)),
             },
         };
+        if let Some(id) = &id {
+            self.measure(&incoming, id, &turn);
+        }
         turn.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
+    }
+
+    /// Measures a request that is answered at once; calls are as they are performed.
+    fn measure(&self, incoming: &Incoming<'_>, id: &Id, turn: &Result<Turn, Fallen>) {
+        let Incoming { envelope, method, params } = *incoming;
+        let (dialect, ended) = match turn {
+            Ok(Turn::Answer { .. } | Turn::Opened { .. }) => (envelope.guess, End::Well),
+            Ok(_) => return,
+            Err((fault, dialect)) => (*dialect, End::Fault(fault)),
+        };
+        let asked = Asked {
+            method: known_method(method),
+            revision: dialect.revision().as_str(),
+            wire: envelope.via.wire(),
+            session: None,
+            id: id.text(),
+            prompt: None,
+            client: envelope.address,
+        };
+        let mut trace = Along::read(params, |name| envelope.via.trace(name)).trace;
+        ServerOperation::begin(self.gate.telemetry(), asked, &mut trace).end(ended);
     }
 
     /// How a client is written to that said no more than its headers.
@@ -263,7 +298,8 @@ impl Sessions {
         let record = record.map_err(|fault| (fault.into(), dialect))?;
         let (changes, drain) = (self.router.changes(caller, endpoint), self.lasting.drain.clone());
         let end = self.end_of_stream(caller, None, incoming.envelope.now_secs);
-        Ok(Notices::new(changes, None, dialect, audience, drain, end).recorded(record))
+        let notices = Notices::new(changes, None, dialect, audience, drain, end);
+        Ok(notices.recorded(record).counted(self.telemetry().clone()))
     }
 
     /// A call that is known and well formed, of the session or connection `nonce`.
@@ -288,10 +324,7 @@ impl Sessions {
             endpoint: envelope.endpoint.to_owned(),
             address: envelope.address,
             client: Client { asks, asked, progress: progress_token.is_some() },
-            along: Along::read(params, |name| match envelope.via {
-                Via::Http(headers) => headers.trace(name),
-                Via::Connection(_) => None,
-            }),
+            along: Along::read(params, |name| envelope.via.trace(name)),
             request,
         };
         let gone = match envelope.via {
@@ -299,7 +332,8 @@ impl Sessions {
             Via::Http(_) => self.lasting.drain.clone(),
             Via::Connection(connection) => connection.gone.clone(),
         };
-        Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, progress_token, gone }))
+        let wire = envelope.via.wire();
+        Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, wire, progress_token, gone }))
     }
 
     /// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any
@@ -329,6 +363,13 @@ struct From {
     dialect: Dialect,
     asks: Asks,
     asked: Asking,
+}
+
+/// The name of a method, if it is one that is known: others could be anything.
+fn known_method(name: &str) -> &'static str {
+    let known = [INITIALIZE, DISCOVER, PING, LISTEN];
+    let calls = Method::ALL.map(Method::as_str);
+    known.into_iter().chain(calls).find(|known| *known == name).unwrap_or("_OTHER")
 }
 
 /// A fault, and how it is written.

@@ -20,6 +20,7 @@ use crate::policy::StreamRecord;
 use crate::router::Digest;
 use crate::router::views::Changes;
 use crate::seal::{Kind, Sealer, random};
+use crate::telemetry::Telemetry;
 use crate::upstream::asides::PageDone;
 
 /// One event of a stream.
@@ -47,6 +48,7 @@ pub struct Notices {
     is_over: bool,
     /// Of a stream of its own.
     record: Option<StreamRecord>,
+    telemetry: Option<Telemetry>,
 }
 
 /// Who listens, and how they asked to be told.
@@ -98,6 +100,7 @@ impl Notices {
             pages: None,
             is_over: false,
             record: None,
+            telemetry: None,
         };
         notices.open();
         notices
@@ -120,6 +123,12 @@ impl Notices {
         self
     }
 
+    /// The same, and what it tells is counted.
+    pub(super) fn counted(mut self, telemetry: Telemetry) -> Self {
+        self.telemetry = Some(telemetry);
+        self
+    }
+
     /// The request that opened the stream, if one did.
     pub fn request(&self) -> Option<&Id> {
         match &self.audience {
@@ -139,6 +148,9 @@ impl Notices {
         loop {
             let digest = self.changes.digest();
             if let Some(notice) = digest.and_then(|digest| self.tell(digest)) {
+                if let Some(telemetry) = &self.telemetry {
+                    telemetry.metrics().change_told();
+                }
                 return Some(notice);
             }
             let session_ended = async {

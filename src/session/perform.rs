@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use opentelemetry::context::FutureExt;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -13,6 +14,7 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::policy::Outcome;
 use crate::router::line::Line;
 use crate::router::reply::Reply;
+use crate::telemetry::{Asked, End, ServerOperation};
 
 impl Sessions {
     /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
@@ -21,19 +23,23 @@ impl Sessions {
     /// before the answer go to `told`.
     pub fn perform(
         self: Arc<Self>,
-        pending: Pending,
+        mut pending: Pending,
         slot: Slot,
         told: mpsc::Sender<String>,
         now_secs: u64,
     ) -> impl Future<Output = Ending> + Send + 'static {
         let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
+        let operation = self.begin(&mut pending);
+        let context = operation.context().unwrap_or_default();
         let (tasks, gate) = (self.lasting.tasks.clone(), self.gate.clone());
-        let task = tasks.spawn(async move {
+        let performing = async move {
             let Slot { call, room } = slot;
-            let ending = self.run(pending, told, &*call, now_secs).await;
+            let ending = self.run(pending, operation, told, &*call, now_secs).await;
             drop(room);
             ending
-        });
+        };
+        // What is logged on the way belongs to the call's trace.
+        let task = tasks.spawn(performing.with_context(context));
         let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
         async move {
             let ending = task.await;
@@ -47,9 +53,25 @@ impl Sessions {
         }
     }
 
+    /// The call as it is measured; whoever is asked on its way stands below it in the trace.
+    fn begin(&self, pending: &mut Pending) -> ServerOperation {
+        let Pending { id, dialect, call, nonce, wire, .. } = pending;
+        let asked = Asked {
+            method: call.request.method().as_str(),
+            revision: dialect.revision().as_str(),
+            wire: *wire,
+            session: nonce.as_ref().map(|nonce| &nonce[..]),
+            id: id.text(),
+            prompt: call.request.prompt_name(),
+            client: call.address,
+        };
+        ServerOperation::begin(self.telemetry(), asked, &mut call.along.trace)
+    }
+
     async fn run(
         &self,
         pending: Pending,
+        operation: ServerOperation,
         told: mpsc::Sender<String>,
         place: &dyn CallPlace,
         now_secs: u64,
@@ -93,6 +115,11 @@ impl Sessions {
             Ok(()) => ending,
             Err(fault) => Ending::Fault(fault.into()),
         };
+        operation.end(match &ending {
+            Ending::Result(_) => End::Well,
+            Ending::Fault(fault) => End::Fault(fault),
+            Ending::Cancelled => End::Cancelled,
+        });
         if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
             self.lasting.visits.note_all(fault, nonce, self.limits.json_depth);
         }

@@ -37,6 +37,11 @@ impl Running {
         }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Cancels all calls of a session.
     pub fn cancel_all(&self, session: Nonce) {
         self.0.iter().filter(|call| call.key().0 == session).for_each(|call| call.cancel());

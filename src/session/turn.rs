@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Connection;
+use super::connection::{Connection, ConnectionKind};
 use super::dialect::Dialect;
 use super::headers::Headers;
 use super::notices::Notices;
@@ -16,6 +16,7 @@ use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::Fault;
 use crate::domain::jsonrpc::Id;
+use crate::telemetry::Wire;
 
 /// What a message asks of the transport.
 pub enum Turn {
@@ -46,6 +47,7 @@ pub struct Pending {
     /// The session or connection that it belongs to, where there is one.
     pub(super) nonce: Option<Nonce>,
     pub(super) running: Option<RunningCall>,
+    pub(super) wire: Wire,
     /// What the client calls its progress.
     pub(super) progress_token: Option<Id>,
     /// Cancelled when nothing more can come from the client, answers to questions among it.
@@ -72,6 +74,24 @@ pub struct Envelope<'a> {
 pub enum Via<'a> {
     Http(&'a Headers<'a>),
     Connection(&'a Connection),
+}
+
+impl Via<'_> {
+    /// A header that trace context comes in.
+    pub(super) fn trace(&self, name: &str) -> Option<&str> {
+        match self {
+            Self::Http(headers) => headers.trace(name),
+            Self::Connection(_) => None,
+        }
+    }
+
+    /// What it has travelled on.
+    pub(super) fn wire(self) -> Wire {
+        match self {
+            Self::Connection(connection) if connection.kind == ConnectionKind::Stdio => Wire::Pipe,
+            Self::Connection(_) | Self::Http(_) => Wire::Http,
+        }
+    }
 }
 
 /// A message that is refused.

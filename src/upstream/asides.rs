@@ -15,6 +15,7 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::method::{ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
 use crate::domain::question::{Answer, Asks, Question, QuestionError};
+use crate::telemetry::Telemetry;
 
 /// Something that is said before the answer.
 #[derive(Debug)]
@@ -47,10 +48,11 @@ const WAITING: usize = 16;
 pub struct Ears {
     /// Id of the upstream.
     pub upstream: Arc<str>,
-    /// Told of `list_changed`.
-    pub changed: Arc<Notify>,
+    /// Told of `list_changed`; absent where that only repeats what another connection says.
+    pub changed: Option<Arc<Notify>>,
     pub pages: broadcast::Sender<PageDone>,
     pub audit: Audit,
+    pub telemetry: Telemetry,
 }
 
 /// A user has done what a page was for (2025-11-25, `notifications/elicitation/complete`).
@@ -71,7 +73,7 @@ impl Ears {
     pub fn new(upstream: &str) -> Self {
         let (pages, _) = broadcast::channel(1);
         let (upstream, audit) = (upstream.into(), Audit::default());
-        Self { upstream, changed: Arc::default(), pages, audit }
+        Self { upstream, changed: None, pages, audit, telemetry: Telemetry::silent() }
     }
 
     /// Where all upstreams tell of pages.
@@ -81,7 +83,7 @@ impl Ears {
 
     /// The same, for a connection whose `list_changed` only repeats another one's.
     pub fn without_changes(&self) -> Self {
-        Self { changed: Arc::default(), ..self.clone() }
+        Self { changed: None, ..self.clone() }
     }
 }
 
@@ -254,7 +256,12 @@ impl Mailbox {
 
     fn notification(&self, method: &str, params: Option<Json<'_>>, call: Option<&Id>) {
         match (method, params) {
-            (LIST_CHANGED, _) => self.ears.changed.notify_one(),
+            (LIST_CHANGED, _) => {
+                if let Some(changed) = &self.ears.changed {
+                    self.ears.telemetry.metrics().change_heard(&self.ears.upstream);
+                    changed.notify_one();
+                }
+            }
             (PROGRESS, Some(params)) => {
                 // The token of a call is its id.
                 let token = params.get("progressToken").and_then(Id::read);

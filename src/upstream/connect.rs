@@ -54,7 +54,7 @@ impl Connector {
                 Kept::Http(Arc::new(Endpoint::new(http, &upstream.settings, tasks.clone())?))
             }
             Transport::Library(folder) => {
-                let watch = Watch::new(folder, ears.changed.clone());
+                let watch = Watch::new(folder, ears.changed.clone().unwrap_or_default());
                 if let Err(error) = &watch {
                     warn!(upstream = %upstream.id, %error, "edits are found by polling only");
                 }

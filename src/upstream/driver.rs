@@ -12,13 +12,18 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::asking;
 use super::backoff::{Backoff, jittered};
 use super::breaker::Breaker;
 use super::connect::{Connector, Wake};
 use super::peer::Peer;
 use super::walk::Listed;
 use crate::config::{Transport, Upstream};
+use crate::domain::call::Along;
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::method::Method;
+use crate::domain::revision::Revision;
+use crate::telemetry::{ClientOperation, Telemetry};
 
 /// What a driver has to say to the catalog.
 #[derive(Debug)]
@@ -57,6 +62,7 @@ pub enum Link {
 }
 
 pub(super) struct Driver {
+    pub telemetry: Telemetry,
     pub breaker: Arc<Breaker>,
     pub id: DriverId,
     pub upstream: Arc<Upstream>,
@@ -110,9 +116,10 @@ impl Driver {
                     let (connected, flaps_matter) = (Instant::now(), !peer.is_snapshot());
                     self.replace(Arc::new(peer)).await;
                     tokio::select! {
-                        () = self.keep_list(&mut backoff) => {}
+                        () = Box::pin(self.keep_list(&mut backoff)) => {}
                         () = self.keep_listening() => {}
                     }
+                    self.count_session(connected.elapsed());
                     // One that is lost again and again is not connected to again and again.
                     if connected.elapsed() > STEADY {
                         flaps.reset();
@@ -130,6 +137,15 @@ impl Driver {
                     self.report_failure(kind, &mut backoff).await;
                 }
             }
+        }
+    }
+
+    fn count_session(&self, lasted: Duration) {
+        if let Link::Up(peer) = &*self.link.borrow()
+            && !peer.is_snapshot()
+        {
+            let revision = peer.describe().0.map(Revision::as_str);
+            self.telemetry.metrics().upstream_session(self.upstream.id.as_str(), revision, lasted);
         }
     }
 
@@ -159,9 +175,12 @@ impl Driver {
             let started = Instant::now();
             // What happened before the stream was open was not told: its opening is a reason to
             // look as much as a notice is.
-            let heard = peer.listen(|| {
+            let heard = peer.listen(|is_notice| {
                 self.listening.store(true, Ordering::Relaxed);
                 self.wake.changed.notify_one();
+                if is_notice {
+                    self.telemetry.metrics().change_heard(self.upstream.id.as_str());
+                }
             });
             let ended = heard.await;
             if self.listening.swap(false, Ordering::Relaxed) {
@@ -190,7 +209,7 @@ impl Driver {
         let mut walked = false;
         loop {
             let started = Instant::now();
-            let wait = match peer.walk(&self.upstream.settings).await {
+            let wait = match self.walk(&peer).await {
                 Ok(listed) => {
                     backoff.reset();
                     walked = true;
@@ -226,6 +245,18 @@ impl Driver {
                 return;
             }
         }
+    }
+
+    async fn walk(&self, peer: &Peer) -> Result<Listed, Kind> {
+        let mut along = Along::default();
+        let revision = peer.describe().0.map(Revision::as_str);
+        let operation = asking(&self.upstream, Method::List, revision, None)
+            .map(|asking| ClientOperation::begin(&self.telemetry, asking, &mut along.trace));
+        let walked = peer.walk(&self.upstream.settings, &along).await;
+        if let Some(operation) = operation {
+            operation.end(walked.as_ref().err());
+        }
+        walked
     }
 
     /// How long a good list is kept before it is walked again.

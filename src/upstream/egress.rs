@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,15 +17,13 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
 use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
 use crate::domain::reach::Reach;
+use crate::seal;
 
 /// A pooled client over HTTP/1.1 and, by ALPN, HTTP/2. It follows no redirects and asks for no
 /// compression, so that what arrives is bounded by what is read; and it connects to no address out of
@@ -54,12 +51,7 @@ impl Egress {
     /// # Errors
     /// When `ca` cannot be read or holds no certificate.
     pub fn new(connect: Duration, ca: Option<&Path>, reach: Reach) -> Result<Self, String> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|e| e.to_string())?
-            .with_root_certificates(roots(ca)?)
-            .with_no_client_auth();
+        let tls = seal::tls::client(ca)?;
         let mut tcp =
             HttpConnector::new_with_resolver(Resolver { system: GaiResolver::new(), reach });
         tcp.enforce_http(false);
@@ -193,22 +185,6 @@ fn in_reach(
         Some(error) if allowed.is_empty() => Err(io::Error::other(error)),
         _ => Ok(allowed.into_iter()),
     }
-}
-
-fn roots(ca: Option<&Path>) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    }
-    if let Some(path) = ca {
-        let unreadable = |e| format!("cannot read certificates from {}: {e}", path.display());
-        for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-            let certificate = certificate.map_err(unreadable)?;
-            roots.add(certificate).map_err(|e| format!("{}: {e}", path.display()))?;
-        }
-    }
-    Ok(roots)
 }
 
 /// The innermost error: "Connection refused" says more than "client error (Connect)".

@@ -12,6 +12,7 @@ use super::breaker::Leave;
 use super::slots::Slots;
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
+use crate::telemetry::ClientOperation;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
@@ -28,6 +29,8 @@ pub struct Exchange {
     /// To be given back with how it went; absent once it was.
     leave: Option<Leave>,
     deadline: Instant,
+    /// Absent where it is not measured, or has ended.
+    operation: Option<ClientOperation>,
 }
 
 /// A call's place among those that an upstream works on at once. It is taken when there is a
@@ -95,7 +98,13 @@ impl Exchange {
         leave: Option<Leave>,
         deadline: Instant,
     ) -> Self {
-        Self { upstream, call, asides, early: None, place, leave, deadline }
+        Self { upstream, call, asides, early: None, place, leave, deadline, operation: None }
+    }
+
+    /// The same, as it is measured.
+    pub(super) fn measured(mut self, operation: Option<ClientOperation>) -> Self {
+        self.operation = operation;
+        self
     }
 
     /// Goes on until something is said, or the answer is there, or the deadline passes.
@@ -105,15 +114,24 @@ impl Exchange {
             step = step(call, asides, early, place) => step,
             () = sleep_until(self.deadline) => Err(Kind::Timeout),
         };
-        match (&step, &mut self.leave) {
-            (Ok(Step::Said(_)), Some(leave)) => leave.heard(),
-            (step, leave) => {
-                if let Some(leave) = leave.take() {
-                    leave.end(step.as_ref().err(), Instant::now());
+        match &step {
+            Ok(Step::Said(_)) => {
+                if let Some(leave) = &mut self.leave {
+                    leave.heard();
                 }
             }
+            step => self.end(step.as_ref().err()),
         }
         step.map_err(|kind| UpstreamFault { upstream: self.upstream.clone(), kind })
+    }
+
+    fn end(&mut self, error: Option<&Kind>) {
+        if let Some(leave) = self.leave.take() {
+            leave.end(error, Instant::now());
+        }
+        if let Some(operation) = self.operation.take() {
+            operation.end(error);
+        }
     }
 
     /// Waits for somebody else, with the clock stopped, while the call goes on. Nothing if the call

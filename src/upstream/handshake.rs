@@ -126,7 +126,12 @@ impl Conversation {
     ///
     /// # Errors
     /// Why there is no such stream, [`Kind::Error`] with -32601 where none was promised.
-    pub async fn listen(&self, wire: &Wire, id: &Id, mut heard: impl FnMut()) -> Result<(), Kind> {
+    pub async fn listen(
+        &self,
+        wire: &Wire,
+        id: &Id,
+        mut heard: impl FnMut(bool),
+    ) -> Result<(), Kind> {
         if !self.capabilities.list_changed {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
@@ -134,7 +139,7 @@ impl Conversation {
         let on_message = |message: Option<Json<'_>>| {
             let tells = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(LIST_CHANGED));
             if message.is_none_or(tells) {
-                heard();
+                heard(message.is_some());
             }
         };
         match self.revision.era() {

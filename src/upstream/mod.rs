@@ -34,11 +34,14 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::audit::Audit;
-use crate::config;
+use crate::config::{self, Transport};
 use crate::domain::caller::Caller;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::method::Method;
 use crate::domain::question::Asks;
+use crate::domain::revision::Revision;
+use crate::telemetry::{self, ClientOperation, Telemetry, Wire};
 use asides::{Asides, Ears, PageDone};
 use asking::Asking;
 use breaker::Breaker;
@@ -47,6 +50,15 @@ use driver::{Driver, DriverId, Link, Report};
 use exchange::{Exchange, Place};
 use peer::{Outgoing, Peer};
 use slots::Slots;
+
+/// What everything that works for upstreams stands on.
+#[derive(Clone)]
+pub struct Ground {
+    pub audit: Audit,
+    pub telemetry: Telemetry,
+    pub tasks: TaskTracker,
+    pub shutdown: CancellationToken,
+}
 
 /// The router's handle on one upstream. Its driver ends with the last one who holds it: an upstream that
 /// is taken out of the configuration still finishes what it was asked.
@@ -60,6 +72,7 @@ pub struct Upstream {
     breaker: Arc<Breaker>,
     /// Absent if the upstream can never be reached as it is configured.
     asking: Option<Arc<Asking>>,
+    telemetry: Telemetry,
     _needed: DropGuard,
 }
 
@@ -74,16 +87,15 @@ impl Upstream {
         config: config::Upstream,
         reports: mpsc::Sender<Report>,
         pages: broadcast::Sender<PageDone>,
-        audit: Audit,
-        tasks: &TaskTracker,
-        shutdown: CancellationToken,
+        ground: &Ground,
     ) -> Self {
+        let Ground { audit, telemetry, tasks, shutdown } = ground.clone();
         let (config, shutdown) = (Arc::new(config), shutdown.child_token());
         let needed = shutdown.clone().drop_guard();
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
-        let (upstream, changed) = (config.id.as_str().into(), wake.changed.clone());
-        let ears = Ears { upstream, changed, pages, audit };
+        let (upstream, changed) = (config.id.as_str().into(), Some(wake.changed.clone()));
+        let ears = Ears { upstream, changed, pages, audit, telemetry: telemetry.clone() };
         let connector = Connector::new(config.clone(), ears, tasks.clone());
         let connector = connector.map(Arc::new);
         let asking = connector.as_ref().ok().map(|connector| {
@@ -93,6 +105,7 @@ impl Upstream {
         let breaker = Breaker::new(settings.breaker);
         let slots = Slots::new(settings.in_flight, settings.queue, settings.queue_wait);
         let driving = Driver {
+            telemetry: telemetry.clone(),
             breaker: breaker.clone(),
             id: driver,
             upstream: config.clone(),
@@ -105,7 +118,7 @@ impl Upstream {
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         tasks.spawn(driving.run().instrument(span));
-        Self { config, driver, link, wake, slots, breaker, asking, _needed: needed }
+        Self { config, driver, link, wake, slots, breaker, asking, telemetry, _needed: needed }
     }
 
     pub fn config(&self) -> &config::Upstream {
@@ -141,9 +154,10 @@ impl Upstream {
     pub fn exchange(
         self: &Arc<Self>,
         caller: &Caller,
-        outgoing: Outgoing,
+        mut outgoing: Outgoing,
         deadline: Instant,
     ) -> Exchange {
+        let operation = self.operation(&mut outgoing);
         let wants = !outgoing.asks.is_none() || outgoing.progress;
         let (asides, heard) =
             wants.then(|| Asides::channel(outgoing.asks, outgoing.progress)).unzip();
@@ -161,7 +175,20 @@ impl Upstream {
         };
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
-        Exchange::new(id, Box::pin(call), heard, place, leave, deadline)
+        let exchange = Exchange::new(id, Box::pin(call), heard, place, leave, deadline);
+        exchange.measured(operation)
+    }
+
+    /// A call as it is measured; nothing where nobody else is asked.
+    fn operation(&self, outgoing: &mut Outgoing) -> Option<ClientOperation> {
+        let method = outgoing.wanted.method();
+        let prompt = Some(outgoing.wanted.prompt());
+        let revision = match &*self.link.borrow() {
+            Link::Up(peer) => peer.describe().0.map(Revision::as_str),
+            Link::Connecting | Link::Down(_) => None,
+        };
+        let asking = asking(&self.config, method, revision, prompt)?;
+        Some(ClientOperation::begin(&self.telemetry, asking, &mut outgoing.along.trace))
     }
 
     /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
@@ -246,6 +273,26 @@ impl Upstream {
             }
         }
     }
+}
+
+/// What an upstream is asked, as it is measured; nothing of a library, which is asked in here.
+fn asking<'a>(
+    upstream: &'a config::Upstream,
+    method: Method,
+    revision: Option<&'static str>,
+    prompt: Option<&'a str>,
+) -> Option<telemetry::Asking<'a>> {
+    let (wire, server) = match &upstream.transport {
+        Transport::Library(_) => return None,
+        Transport::Stdio(_) => (Wire::Pipe, None),
+        Transport::Http(http) | Transport::Sse(http) => {
+            let port = if http.url.scheme_str() == Some("https") { 443 } else { 80 };
+            let port = http.url.port_u16().unwrap_or(port);
+            (Wire::Http, http.url.host().map(|host| (host, port)))
+        }
+    };
+    let (method, id) = (method.as_str(), upstream.id.as_str());
+    Some(telemetry::Asking { method, upstream: id, revision, wire, server, prompt })
 }
 
 /// Why an upstream is not asked for this long.

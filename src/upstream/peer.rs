@@ -66,6 +66,23 @@ pub enum Wanted {
     },
 }
 
+impl Wanted {
+    pub fn method(&self) -> Method {
+        match self {
+            Self::Get { .. } => Method::Get,
+            Self::Complete { .. } => Method::Complete,
+        }
+    }
+
+    /// The raw name of the prompt that it is about.
+    pub fn prompt(&self) -> &str {
+        match self {
+            Self::Get { name, .. } => name,
+            Self::Complete { prompt, .. } => prompt,
+        }
+    }
+}
+
 /// What a get is repeated with once the upstream's questions are answered (2026-07-28).
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
@@ -94,7 +111,7 @@ impl Peer {
 
     /// Listens for notices until their stream ends; see [`Conversation::listen`]. A library's edits
     /// are noticed by its watch.
-    pub async fn listen(&self, heard: impl FnMut()) -> Result<(), Kind> {
+    pub async fn listen(&self, heard: impl FnMut(bool)) -> Result<(), Kind> {
         match self {
             Peer::Library(_) => std::future::pending().await,
             Peer::Remote(peer) => {
@@ -120,16 +137,18 @@ impl Peer {
         }
     }
 
-    /// The whole list. An upstream that knows no prompts has none.
-    pub async fn walk(&self, settings: &Settings) -> Result<Listed, Kind> {
+    /// The whole list; `along` goes with each of its pages. An upstream that knows no prompts has none.
+    pub async fn walk(&self, settings: &Settings, along: &Along) -> Result<Listed, Kind> {
         match self {
             Peer::Library(snapshot) => Ok(snapshot.listed.clone()),
             Peer::Remote(peer) if !peer.conversation.capabilities.prompts => Ok(Listed::default()),
-            Peer::Remote(peer) => match timeout(settings.walk_timeout, peer.walk(settings)).await {
-                Err(_) => Err(Kind::Timeout),
-                Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => Ok(Listed::default()),
-                Ok(result) => result,
-            },
+            Peer::Remote(peer) => {
+                match timeout(settings.walk_timeout, peer.walk(settings, along)).await {
+                    Err(_) => Err(Kind::Timeout),
+                    Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => Ok(Listed::default()),
+                    Ok(result) => result,
+                }
+            }
         }
     }
 
@@ -249,12 +268,12 @@ impl Peer {
 }
 
 impl RemotePeer {
-    async fn walk(&self, settings: &Settings) -> Result<Listed, Kind> {
+    async fn walk(&self, settings: &Settings, along: &Along) -> Result<Listed, Kind> {
         let mut walk = Walk::new(settings);
         let mut params = String::new();
         loop {
             let method = Method::List.as_str();
-            let ask = Ask { method, params: &params, ..Ask::default() };
+            let ask = Ask { method, params: &params, along: Some(along), ..Ask::default() };
             let page = timeout(settings.page_timeout, self.request(ask, None)).await;
             match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
                 Step::Done(listed) => return Ok(listed),

@@ -9,12 +9,13 @@ use promptgate::domain::caller::Caller;
 use promptgate::domain::fault::Fault;
 use promptgate::domain::rights::{Everything, Rights};
 use promptgate::policy::Gate;
-use promptgate::router::{Means, Router};
+use promptgate::router::{Ground, Means, Router};
 use promptgate::seal::{SealKeys, Sealer};
 use promptgate::session::headers::{Field, Headers};
 use promptgate::session::{
     CallPlace, Ending, Envelope, Lasting, Refusal, Sessions, Slot, Turn, Via,
 };
+use promptgate::telemetry::Telemetry;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -54,8 +55,15 @@ impl Layer {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let means = Means { rights, sealer: sealer.clone() };
-        let router = Arc::new(Router::start(&config, means, audit.clone(), &tasks, &stop));
-        let gate = Arc::new(Gate::new(&config, audit));
+        let telemetry = Telemetry::silent();
+        let ground = Ground {
+            audit: audit.clone(),
+            telemetry: telemetry.clone(),
+            tasks: tasks.clone(),
+            shutdown: stop.clone(),
+        };
+        let router = Arc::new(Router::start(&config, means, ground));
+        let gate = Arc::new(Gate::new(&config, audit, telemetry));
         let lasting = Lasting::new(tasks, stop.clone(), stop);
         let sessions = Sessions::new(&config, gate, router, sealer, Arc::new(lasting));
         Self { sessions: Arc::new(sessions) }

@@ -1,0 +1,63 @@
+//! The codes of JSON-RPC errors: the standard ones, and the three that MCP defines (2026-07-28, basic).
+
+use super::fault::{
+    Fault, RequestFault as R, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
+};
+
+/// The `code` that a fault is told by.
+pub fn of(fault: &Fault) -> i64 {
+    match fault {
+        Fault::Transport(
+            TransportFault::Overloaded
+            | TransportFault::AuditUnavailable
+            | TransportFault::AuthUnavailable
+            | TransportFault::TooManyStreams
+            | TransportFault::RateLimited { .. },
+        )
+        | Fault::Internal => INTERNAL_ERROR,
+        Fault::Transport(_) => INVALID_REQUEST,
+        Fault::Request(request) => match request {
+            R::NotJson(_) => PARSE_ERROR,
+            R::UnsafeJson(_)
+            | R::NotJsonRpc(_)
+            | R::BatchUnsupported
+            | R::EraUnknown
+            | R::IdInUse
+            | R::LegacyVersionUnknown => INVALID_REQUEST,
+            R::MethodNotFound => METHOD_NOT_FOUND,
+            R::InvalidParams { .. }
+            | R::MetaMissing { .. }
+            | R::LogLevelUnknown
+            | R::MissingArgument { .. }
+            | R::UnknownPrompt
+            | R::InvalidCursor
+            | R::InvalidState => INVALID_PARAMS,
+            R::CapabilityMissing { .. } => MISSING_CAPABILITY,
+            R::HeaderMismatch { .. } => HEADER_MISMATCH,
+            R::UnsupportedVersion { .. } => UNSUPPORTED_VERSION,
+        },
+        Fault::Upstream(UpstreamFault { kind: Kind::Error { code, .. }, .. }) if passes(*code) => {
+            *code
+        }
+        Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { .. }, .. }) => {
+            URL_ELICITATION_REQUIRED
+        }
+        Fault::Upstream(_) => INTERNAL_ERROR,
+    }
+}
+
+/// Whether an upstream's code means to the client what it means to us: the reserved range is about
+/// *our* request, but for the two that speak of parameters and of the upstream itself.
+pub fn passes(code: i64) -> bool {
+    matches!(code, INVALID_PARAMS | INTERNAL_ERROR) || !(-32768..=-32000).contains(&code)
+}
+
+const PARSE_ERROR: i64 = -32700;
+const INVALID_REQUEST: i64 = -32600;
+const METHOD_NOT_FOUND: i64 = -32601;
+const INVALID_PARAMS: i64 = -32602;
+const INTERNAL_ERROR: i64 = -32603;
+const HEADER_MISMATCH: i64 = -32020;
+const URL_ELICITATION_REQUIRED: i64 = -32042;
+const MISSING_CAPABILITY: i64 = -32021;
+const UNSUPPORTED_VERSION: i64 = -32022;

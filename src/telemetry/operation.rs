@@ -1,0 +1,317 @@
+//! One operation as it is measured: a span on the side that it is seen from, and how long it took.
+
+use std::net::IpAddr;
+
+use opentelemetry::trace::{
+    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId,
+    TraceState, Tracer as _,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::trace::Span;
+use tokio::time::Instant;
+
+use super::Telemetry;
+use super::metrics::by_upstream;
+use crate::domain::code;
+use crate::domain::fault::{Fault, UpstreamFaultKind, excerpt};
+use crate::domain::trace::Trace;
+use crate::seal;
+use crate::seal::hex::hex;
+
+/// What somebody asks the gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub method: &'static str,
+    pub revision: &'static str,
+    pub wire: Wire,
+    /// What tells its session from others; only a short digest of it is told.
+    pub session: Option<&'a [u8]>,
+    /// Of the request, as JSON.
+    pub id: &'a str,
+    /// As the client names it, whether or not there is such a prompt.
+    pub prompt: Option<&'a str>,
+    pub client: Option<IpAddr>,
+}
+
+/// What the gateway asks an upstream.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    pub method: &'static str,
+    pub upstream: &'a str,
+    /// Once it is agreed.
+    pub revision: Option<&'static str>,
+    pub wire: Wire,
+    /// Host and port, where there are any.
+    pub server: Option<(&'a str, u16)>,
+    /// Its raw name.
+    pub prompt: Option<&'a str>,
+}
+
+/// What messages travel on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wire {
+    Http,
+    Pipe,
+}
+
+impl Wire {
+    fn attributes(self) -> impl Iterator<Item = KeyValue> {
+        let (transport, protocol) = match self {
+            Self::Http => ("tcp", Some("http")),
+            Self::Pipe => ("pipe", None),
+        };
+        let protocol = protocol.map(|name| KeyValue::new("network.protocol.name", name));
+        std::iter::once(KeyValue::new("network.transport", transport)).chain(protocol)
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub enum End<'a> {
+    Well,
+    Fault(&'a Fault),
+    Cancelled,
+}
+
+/// A request of a client, from its reading to its answer. Dropped, it was cancelled.
+pub struct ServerOperation {
+    telemetry: Telemetry,
+    began: Instant,
+    method: &'static str,
+    revision: &'static str,
+    wire: Wire,
+    prompt: Option<String>,
+    span: Option<Span>,
+    has_ended: bool,
+}
+
+impl ServerOperation {
+    /// From here on `trace` stands at this operation, if its spans go anywhere.
+    pub fn begin(telemetry: &Telemetry, asked: Asked<'_>, trace: &mut Trace) -> Self {
+        let Asked { method, revision, wire, .. } = asked;
+        let span = start(telemetry, SpanKind::Server, (method, asked.prompt), trace, || {
+            let mut attributes = vec![
+                KeyValue::new("mcp.method.name", method),
+                KeyValue::new("mcp.protocol.version", revision),
+                KeyValue::new("jsonrpc.request.id", asked.id.trim_matches('"').to_owned()),
+            ];
+            let digest = |session| hex(&seal::sha256(session)[..8]);
+            let session = asked.session.map(|s| KeyValue::new("mcp.session.id", digest(s)));
+            let prompt =
+                asked.prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
+            let client = asked.client.map(|ip| KeyValue::new("client.address", ip.to_string()));
+            attributes.extend(session.into_iter().chain(prompt).chain(client));
+            attributes.extend(wire.attributes());
+            attributes
+        });
+        Self {
+            telemetry: telemetry.clone(),
+            began: Instant::now(),
+            method,
+            revision,
+            wire,
+            prompt: asked.prompt.map(str::to_owned),
+            span,
+            has_ended: false,
+        }
+    }
+
+    /// Where logs of this operation belong; nothing if its span goes nowhere.
+    pub fn context(&self) -> Option<Context> {
+        let span = self.span.as_ref().filter(|span| span.is_recording())?;
+        Some(Context::new().with_remote_span_context(span.span_context().clone()))
+    }
+
+    pub fn end(mut self, ended: End<'_>) {
+        self.record(ended);
+    }
+
+    fn record(&mut self, ended: End<'_>) {
+        self.has_ended = true;
+        let metrics = self.telemetry.metrics();
+        let mut labels = Vec::with_capacity(8);
+        labels.push(KeyValue::new("mcp.method.name", self.method));
+        labels.push(KeyValue::new("mcp.protocol.version", self.revision));
+        labels.extend(self.wire.attributes());
+        labels.extend(failure(ended));
+        // A name that nobody has must not take the place of one that somebody has.
+        let is_there = match ended {
+            End::Well | End::Fault(Fault::Upstream(_)) => true,
+            End::Fault(_) | End::Cancelled => false,
+        };
+        let prompt = self.prompt.as_deref().filter(|_| is_there);
+        labels.extend(
+            prompt.map(|name| KeyValue::new("gen_ai.prompt.name", metrics.prompts.label(name))),
+        );
+        metrics.server_duration.record(self.began.elapsed().as_secs_f64(), &labels);
+        if let Some(span) = self.span.take() {
+            finish(span, ended);
+        }
+    }
+}
+
+impl Drop for ServerOperation {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.record(End::Cancelled);
+        }
+    }
+}
+
+/// A request to an upstream, from its sending to its answer. Dropped, it was cancelled.
+pub struct ClientOperation {
+    telemetry: Telemetry,
+    began: Instant,
+    labels: Vec<KeyValue>,
+    span: Option<Span>,
+    has_ended: bool,
+}
+
+impl ClientOperation {
+    /// From here on `trace` stands at this operation, if its spans go anywhere.
+    pub fn begin(telemetry: &Telemetry, asking: Asking<'_>, trace: &mut Trace) -> Self {
+        let Asking { method, upstream, revision, wire, server, prompt } = asking;
+        let mut labels = Vec::with_capacity(10);
+        labels.push(KeyValue::new("mcp.method.name", method));
+        labels.push(by_upstream(upstream));
+        labels.extend(revision.map(|revision| KeyValue::new("mcp.protocol.version", revision)));
+        labels.extend(wire.attributes());
+        labels.extend(server.into_iter().flat_map(|(host, port)| {
+            let port = KeyValue::new("server.port", i64::from(port));
+            [KeyValue::new("server.address", host.to_owned()), port]
+        }));
+        let span = start(telemetry, SpanKind::Client, (method, prompt), trace, || {
+            let name = prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
+            labels.iter().cloned().chain(name).collect()
+        });
+        let (telemetry, began) = (telemetry.clone(), Instant::now());
+        Self { telemetry, began, labels, span, has_ended: false }
+    }
+
+    pub fn end(mut self, error: Option<&UpstreamFaultKind>) {
+        match error {
+            None => self.record(End::Well),
+            Some(kind) => self.record(End::Fault(&Fault::upstream("", kind.clone()))),
+        }
+    }
+
+    fn record(&mut self, ended: End<'_>) {
+        self.has_ended = true;
+        self.labels.extend(failure(ended));
+        let took = self.began.elapsed().as_secs_f64();
+        self.telemetry.metrics().client_duration.record(took, &self.labels);
+        if let Some(span) = self.span.take() {
+            finish(span, ended);
+        }
+    }
+}
+
+impl Drop for ClientOperation {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.record(End::Cancelled);
+        }
+    }
+}
+
+/// A span `{method} {prompt}` below where `trace` stands, which stands at it from then on. Attributes are
+/// made only if it is recorded.
+fn start(
+    telemetry: &Telemetry,
+    kind: SpanKind,
+    (method, prompt): (&'static str, Option<&str>),
+    trace: &mut Trace,
+    attributes: impl FnOnce() -> Vec<KeyValue>,
+) -> Option<Span> {
+    let tracer = telemetry.tracer()?;
+    let parent = match position(trace) {
+        Some(parent) => Context::new().with_remote_span_context(parent),
+        None => Context::new(),
+    };
+    let mut span = tracer.span_builder(method).with_kind(kind).start_with_context(tracer, &parent);
+    if span.is_recording() {
+        if let Some(prompt) = prompt {
+            span.update_name(format!("{method} {}", excerpt(prompt)));
+        }
+        span.set_attributes(attributes());
+    }
+    let at = span.span_context();
+    let flags = (at.trace_flags() & TraceFlags::SAMPLED).to_u8();
+    trace.parent = Some(format!("00-{}-{}-{flags:02x}", at.trace_id(), at.span_id()));
+    trace.state = Some(at.trace_state().header()).filter(|state| !state.is_empty());
+    Some(span)
+}
+
+/// Where a trace stands (W3C Trace Context); [`Trace`] has checked its shape.
+fn position(trace: &Trace) -> Option<SpanContext> {
+    let mut parts = trace.parent.as_deref()?.split('-').skip(1);
+    let (id, parent, flags) = (parts.next()?, parts.next()?, parts.next()?);
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()? & 1);
+    let (id, parent) = (TraceId::from_hex(id).ok()?, SpanId::from_hex(parent).ok()?);
+    let state: TraceState = trace.state.as_deref().unwrap_or_default().parse().unwrap_or_default();
+    Some(SpanContext::new(id, parent, flags, true, state))
+}
+
+/// What is said of a failure, in spans and metrics alike.
+fn failure(ended: End<'_>) -> impl Iterator<Item = KeyValue> {
+    let (kind, code) = match ended {
+        End::Well => (None, None),
+        End::Cancelled => (Some("cancelled"), None),
+        End::Fault(fault) => (Some(fault.reason()), Some(code::of(fault))),
+    };
+    let kind = kind.map(|kind| KeyValue::new("error.type", kind));
+    let code = code.map(|code| KeyValue::new("rpc.response.status_code", code.to_string()));
+    kind.into_iter().chain(code)
+}
+
+fn finish(mut span: Span, ended: End<'_>) {
+    if span.is_recording() {
+        span.set_attributes(failure(ended));
+        match ended {
+            End::Well => {}
+            // The reason alone: what an upstream says may hold anything.
+            End::Fault(fault) => span.set_status(Status::error(fault.reason())),
+            End::Cancelled => span.set_status(Status::error("cancelled")),
+        }
+    }
+    span.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_collector_a_trace_passes_as_it_came() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let mut trace = Trace { parent: Some(parent.to_owned()), ..Trace::default() };
+        let asked = Asked {
+            method: "prompts/get",
+            revision: "2026-07-28",
+            wire: Wire::Http,
+            session: None,
+            id: "1",
+            prompt: Some("p"),
+            client: None,
+        };
+        let operation = ServerOperation::begin(&Telemetry::silent(), asked, &mut trace);
+        assert!(operation.context().is_none());
+        operation.end(End::Well);
+        assert_eq!(trace.parent.as_deref(), Some(parent));
+    }
+
+    #[test]
+    fn a_trace_is_where_its_parent_says() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let state = Some("congo=t61rcWkgMzE".to_owned());
+        let at =
+            position(&Trace { parent: Some(parent.to_owned()), state, baggage: None }).unwrap();
+        assert_eq!(at.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(
+            (at.span_id().to_string().as_str(), at.is_sampled()),
+            ("b7ad6b7169203331", true)
+        );
+        assert_eq!(at.trace_state().header(), "congo=t61rcWkgMzE");
+        assert!(position(&Trace::default()).is_none());
+    }
+}
