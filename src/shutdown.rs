@@ -28,9 +28,9 @@ pub struct Shutdown {
 const BACKGROUND_GRACE: Duration = Duration::from_secs(6);
 
 impl Shutdown {
-    /// Ends everything: accepts for `pre_drain` more, lets what is in flight finish within
-    /// `grace`, then stops the rest.
-    pub async fn run(self, limits: &Limits) {
+    /// Ends what is served: accepts for `pre_drain` more, and lets what is in flight finish within
+    /// `grace`.
+    pub async fn wind_down(&self, limits: &Limits) {
         info!(pre_drain = ?limits.pre_drain, grace = ?limits.grace, "draining");
         self.leaving.cancel();
         tokio::time::sleep(limits.pre_drain).await;
@@ -42,11 +42,10 @@ impl Shutdown {
                 "still busy at the end of the grace period"
             );
         }
-        self.stop().await;
     }
 
     /// Ends what works in the background.
-    pub async fn stop(self) {
+    pub async fn stop(&self) {
         self.stop.cancel();
         self.background.close();
         if timeout(BACKGROUND_GRACE, self.background.wait()).await.is_err() {
@@ -135,7 +134,8 @@ mod tests {
         });
         let stop = shutdown.stop.clone();
         shutdown.background.spawn(async move { stop.cancelled().await });
-        shutdown.run(&limits()).await;
+        shutdown.wind_down(&limits()).await;
+        shutdown.stop().await;
         assert_eq!(start.elapsed().as_secs(), 1 + 7);
     }
 
@@ -144,7 +144,8 @@ mod tests {
         let (shutdown, start) = (Shutdown::default(), Instant::now());
         shutdown.connections.spawn(std::future::pending::<()>());
         shutdown.background.spawn(std::future::pending::<()>());
-        shutdown.run(&limits()).await;
+        shutdown.wind_down(&limits()).await;
+        shutdown.stop().await;
         assert_eq!(start.elapsed().as_secs(), 1 + 30 + 6);
     }
 }

@@ -190,23 +190,22 @@ impl App {
 
     /// Ends at once, as far as there is nobody left to serve.
     pub async fn stop(&self) {
-        self.shutdown.clone().stop().await;
+        // Calls have ended, so there is no more to tell.
+        tokio::join!(self.shutdown.stop(), self.telemetry.end());
         self.end_record().await;
     }
 
     /// Lets what is in flight finish, and ends.
     pub async fn drain(&self) {
         let limits = self.edition.load().config.server.limits.clone();
-        self.shutdown.clone().run(&limits).await;
-        self.end_record().await;
+        self.shutdown.wind_down(&limits).await;
+        self.stop().await;
     }
 
     /// The last records, off the threads that serve: the disk may be slow.
     async fn end_record(&self) {
         let audit = self.audit.clone();
-        let closing = tokio::task::spawn_blocking(move || audit.close());
-        // Neither waits for the other.
-        let _ = tokio::join!(closing, self.telemetry.end());
+        let _ = tokio::task::spawn_blocking(move || audit.close()).await;
     }
 }
 

@@ -24,7 +24,7 @@ use crate::config::{LogFormat, Telemetry};
 const WAITING_LINES: usize = 16_384;
 
 /// How long the last lines may take to be sent.
-const LAST_LINES: Duration = Duration::from_secs(3);
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Logs are written as long as this lives, and the last ones when it is dropped.
 pub struct Logging {

@@ -177,13 +177,14 @@ impl Telemetry {
 
     /// Sends what was not sent yet, and ends; within a few seconds, whatever the collector does.
     pub async fn end(&self) {
-        let _ = timeout(LAST_EXPORT, self.push_once()).await;
         let inner = self.0.clone();
         let ending = spawn_blocking(move || {
             if let Some((_, tracers)) = &inner.tracing {
                 let _ = tracers.shutdown_with_timeout(LAST_EXPORT);
             }
         });
+        // Neither waits for the other.
+        let ending = async { tokio::join!(ending, self.push_once()) };
         let _ = timeout(LAST_EXPORT, ending).await;
     }
 }

@@ -29,6 +29,7 @@ mod notices;
 mod questions;
 mod reload;
 mod stdio;
+mod telemetry;
 mod tls;
 mod tokens;
 mod transports;

@@ -332,10 +332,9 @@ pub fn modern(id: u64, method: &str, params: Value) -> (Value, Vec<(&'static str
         headers.push(("Mcp-Name", promptgate::domain::mcp_name::encode(name).into_owned()));
     }
     let mut body = request(id, method, params);
-    body["params"]["_meta"] = json!({
-        "io.modelcontextprotocol/protocolVersion": MODERN,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
+    let meta = &mut body["params"]["_meta"];
+    meta["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
+    meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
     (body, headers)
 }
 

@@ -3,6 +3,7 @@
 
 pub mod asker;
 pub mod client;
+pub mod collector;
 pub mod gateway;
 pub mod layer;
 pub mod party;

@@ -37,12 +37,28 @@ impl Process {
         Self::start(folder, Stdio::null(), settings).await
     }
 
+    /// The same, with these variables.
+    pub async fn serve_env(folder: &Path, variables: &[(&str, &str)]) -> Self {
+        let settings = [("SERVER__LIMITS__PRE_DRAIN", "0s"), ("ADMIN__LISTEN", "")];
+        Self::start_env(folder, Stdio::null(), settings, variables).await
+    }
+
     async fn start(folder: &Path, stderr: Stdio, settings: [(&str, &str); 2]) -> Self {
+        Self::start_env(folder, stderr, settings, &[]).await
+    }
+
+    async fn start_env(
+        folder: &Path,
+        stderr: Stdio,
+        settings: [(&str, &str); 2],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let settings = settings.map(|(key, value)| (format!("PROMPTGATE__{key}"), value));
         let mut child = Command::new(BINARY)
             .current_dir(folder)
             .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
             .envs(settings)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(stderr)
             .kill_on_drop(true)

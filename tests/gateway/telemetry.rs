@@ -1,0 +1,280 @@
+//! What the gateway says about itself: one get from its client's trace to the upstream, metrics that are
+//! scraped and pushed, and a collector that is not there.
+
+use std::fs;
+
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use serde_json::{Value, json};
+
+use crate::support::collector::{Collector, attribute};
+use crate::support::gateway::api_key;
+use crate::support::{Client, Gateway, Process, Upstream, eventually};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const SECRET: &str = "pg_canary-of-the-client";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A running binary that tells this collector of everything, at once.
+async fn told(collector_url: &str, toml: &str) -> (Process, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let audit = "[audit]\npath = \"\"\n[telemetry]\nservice_name = \"gate\"\n";
+    fs::write(folder.path().join("gateway.toml"), format!("{audit}{toml}")).unwrap();
+    let settings = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector_url),
+        ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ("OTEL_BLRP_SCHEDULE_DELAY", "20"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "50"),
+    ];
+    (Process::serve_env(folder.path(), &settings).await, folder)
+}
+
+/// The span of this kind and name.
+async fn span(collector: &Collector, kind: i32, name: &str) -> Span {
+    eventually(async || {
+        collector.spans().into_iter().find(|span| span.kind == kind && span.name == name)
+    })
+    .await
+}
+
+const SERVER: i32 = 2;
+const CLIENT: i32 = 3;
+
+#[tokio::test]
+async fn a_get_is_one_trace_from_its_client_to_the_upstream() {
+    let (collector, upstream) = (Collector::start().await, Upstream::with_prompts(&["p"]).await);
+    let (process, _folder) =
+        told(&collector.url(), &(upstream.table("up") + &api_key("ci", SECRET))).await;
+    let client = process.client().with("Authorization", &format!("Bearer {SECRET}"));
+    let list = client.names().await.0;
+    assert_eq!(list, ["up__p"]);
+    let meta = json!({"traceparent": PARENT, "tracestate": "congo=t61rcWkgMzE"});
+    let params = json!({"name": "up__p", "arguments": {"who": "me"}, "_meta": meta});
+    // What stands in the body comes before what stands in headers.
+    let other = PARENT.replace("0af7", "0af8");
+    client.clone().with("traceparent", &other).ask("prompts/get", params).await;
+
+    let server = span(&collector, SERVER, "prompts/get up__p").await;
+    let asked = span(&collector, CLIENT, "prompts/get p").await;
+    assert_eq!(
+        (hex(&server.trace_id).as_str(), hex(&server.parent_span_id).as_str()),
+        (TRACE, "b7ad6b7169203331")
+    );
+    assert_eq!((&asked.trace_id, &asked.parent_span_id), (&server.trace_id, &server.span_id));
+    assert_eq!(server.trace_state, "congo=t61rcWkgMzE");
+    // The upstream stands below the gateway, in its body and in its headers.
+    let got = upstream.asked().into_iter().find(|a| a.method() == "prompts/get").unwrap();
+    let expected = format!("00-{TRACE}-{}-01", hex(&asked.span_id));
+    assert_eq!(got.message["params"]["_meta"]["traceparent"], expected.as_str());
+    assert_eq!(got.header("traceparent"), Some(expected.as_str()));
+    assert_eq!(got.header("tracestate"), Some("congo=t61rcWkgMzE"));
+
+    let of = |span: &Span, key: &str| attribute(&span.attributes, key);
+    for (key, value) in [
+        ("mcp.method.name", "prompts/get"),
+        ("mcp.protocol.version", "2026-07-28"),
+        ("gen_ai.prompt.name", "up__p"),
+        ("jsonrpc.request.id", "1"),
+        ("network.transport", "tcp"),
+        ("network.protocol.name", "http"),
+        ("client.address", "127.0.0.1"),
+    ] {
+        assert_eq!(of(&server, key).as_deref(), Some(value), "{key}");
+    }
+    let port = upstream.addr.port().to_string();
+    for (key, value) in [
+        ("mcp.method.name", "prompts/get"),
+        ("gen_ai.prompt.name", "p"),
+        ("promptgate.upstream", "up"),
+        ("server.address", "127.0.0.1"),
+        ("server.port", &port),
+    ] {
+        assert_eq!(of(&asked, key).as_deref(), Some(value), "{key}");
+    }
+    assert_eq!(collector.service().as_deref(), Some("gate"));
+
+    // A failure is told by its reason, in the trace that headers name.
+    let legacy = client.clone().legacy("2025-06-18").await.with("traceparent", PARENT);
+    let unknown = crate::support::client::request(7, "prompts/get", json!({"name": "nobody"}));
+    legacy.post(&unknown).await;
+    let failed = span(&collector, SERVER, "prompts/get nobody").await;
+    assert_eq!(of(&failed, "error.type").as_deref(), Some("unknown_prompt"));
+    assert_eq!(of(&failed, "rpc.response.status_code").as_deref(), Some("-32602"));
+    assert_eq!(hex(&failed.trace_id), TRACE);
+    assert_eq!(of(&failed, "mcp.session.id").map(|id| id.len()), Some(16));
+    let opened = span(&collector, SERVER, "initialize").await;
+    assert_ne!(hex(&opened.trace_id), TRACE, "it came without a trace");
+    // Its own walks are traces of their own.
+    let walked = span(&collector, CLIENT, "prompts/list").await;
+    assert_eq!(walked.parent_span_id, Vec::<u8>::new());
+
+    let durations = async |name: &str, key: &str, value: &str| {
+        eventually(async || match collector.metric(name)?.data? {
+            Data::Histogram(histogram) => histogram.data_points.into_iter().find(|point| {
+                let is = |key: &str, value: &str| {
+                    attribute(&point.attributes, key).as_deref() == Some(value)
+                };
+                is("mcp.method.name", "prompts/get") && is(key, value)
+            }),
+            other => panic!("{other:?}"),
+        })
+        .await
+    };
+    let server = durations("mcp.server.operation.duration", "gen_ai.prompt.name", "up__p").await;
+    let bounds = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1., 2., 5., 10., 30., 60., 120., 300.];
+    assert_eq!((server.count, server.explicit_bounds.as_slice()), (1, &bounds[..]));
+    durations("mcp.client.operation.duration", "promptgate.upstream", "up").await;
+    eventually(async || {
+        let log = collector.logs().into_iter().find(|log| log.severity_text == "INFO")?;
+        log.body
+    })
+    .await;
+    process.stop().await;
+    // A10: nothing of the credential went to the collector or beyond.
+    assert!(!collector.heard_of("canary-of-the-client"));
+    assert!(!collector.heard_of("\"who\""));
+}
+
+#[tokio::test]
+async fn x5_a_collector_that_hangs_or_is_not_there_stops_neither_calls_nor_the_end() {
+    let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    for addr in [hanging.local_addr().unwrap(), gone] {
+        let upstream = Upstream::with_prompts(&["p"]).await;
+        let (process, _folder) = told(&format!("http://{addr}"), &upstream.table("up")).await;
+        for _ in 0..50 {
+            process.client().ask("prompts/get", json!({"name": "up__p"})).await;
+        }
+        // Waits for the end, and that it is an orderly one.
+        process.stop().await;
+    }
+}
+
+/// The value of a series of which all these are part.
+fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let is_meant = |line: &&str| {
+        let Some(rest) = line.strip_prefix(name) else {
+            return false;
+        };
+        rest.starts_with(['{', ' ']) && labels.iter().all(|label| rest.contains(label))
+    };
+    let line = text.lines().find(is_meant)?;
+    Some(line.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+async fn scrape(admin: &Client) -> String {
+    let reply = admin.send("GET", "/metrics", &[], b"").await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+    String::from_utf8(reply.body).unwrap()
+}
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+#[tokio::test]
+async fn metrics_tell_who_was_asked_for_what_and_what_was_refused() {
+    let upstream = Upstream::with_prompts(&["p", "q", "secret"]).await;
+    let toml = ADMIN.to_owned()
+        + &api_key("ci", "ci")
+        + &upstream.table("up")
+        + "[[access.rules]]\nallow = [\"list\", \"get\"]\n\
+           [[access.rules]]\ndeny = [\"get\"]\nprompts = [\"secret\"]\n\
+           [[limits]]\nname = \"few\"\nper = [\"caller\", \"prompt\"]\nrate = \"2/h\"\nburst = 2\n";
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client().with("X-API-Key", "ci");
+    assert_eq!(client.names().await.0.len(), 3);
+    let get = async |name: &str| client.modern("prompts/get", json!({"name": name})).await.json();
+    for _ in 0..3 {
+        get("up__p").await;
+    }
+    get("up__q").await;
+    get("up__secret").await;
+    get("up__nobody").await;
+    gateway.client().modern("prompts/list", json!({})).await;
+    client.clone().legacy("2025-06-18").await;
+    let text = scrape(&gateway.admin()).await;
+    let get = "mcp_method_name=\"prompts/get\"";
+    let p = "gen_ai_prompt_name=\"up__p\"";
+    for (name, labels, wanted) in [
+        ("promptgate_prompt_uses_total", &[get, p, "promptgate_upstream=\"up\""][..], 2.),
+        (
+            "promptgate_refused_total",
+            &["error_type=\"rate_limited\"", "promptgate_limit=\"few\""],
+            1.,
+        ),
+        ("promptgate_refused_total", &["error_type=\"unauthorized\""], 1.),
+        ("promptgate_denied_total", &[get], 1.),
+        ("promptgate_sessions_minted_total", &["mcp_protocol_version=\"2025-06-18\""], 1.),
+        ("promptgate_catalog_prompts", &[], 3.),
+        ("promptgate_upstream_prompts", &["promptgate_upstream=\"up\""], 3.),
+        ("promptgate_upstream_up", &["promptgate_upstream=\"up\""], 1.),
+        ("promptgate_upstream_breaker_open", &["promptgate_upstream=\"up\""], 0.),
+        ("promptgate_upstream_queued", &["promptgate_upstream=\"up\""], 0.),
+        ("promptgate_in_flight", &[], 0.),
+        ("promptgate_streams", &[], 0.),
+        ("mcp_server_operation_duration_seconds_count", &[get, "gen_ai_prompt_name=\"up__q\""], 1.),
+        (
+            "mcp_server_operation_duration_seconds_bucket",
+            &[get, "gen_ai_prompt_name=\"up__q\"", "le=\"+Inf\""],
+            1.,
+        ),
+        ("mcp_client_operation_duration_seconds_count", &["mcp_method_name=\"prompts/list\""], 1.),
+    ] {
+        assert_eq!(value(&text, name, labels), Some(wanted), "{name} {labels:?}\n{text}");
+    }
+    assert!(value(&text, "promptgate_tasks", &[]).unwrap() > 0.);
+    assert!(value(&text, "promptgate_upstream_list_age_seconds", &[]).is_some());
+    // Names that nobody has, or may know of, make no series.
+    assert!(!text.contains("nobody") && !text.contains("up__secret"), "{text}");
+}
+
+#[tokio::test]
+async fn beyond_its_limit_prompts_are_counted_as_others() {
+    let upstream = Upstream::with_prompts(&["a", "b", "c"]).await;
+    let toml = ADMIN.to_owned() + "[telemetry]\nlabel_values = 1\n" + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    for name in ["up__a", "up__b", "up__c"] {
+        gateway.client().ask("prompts/get", json!({"name": name})).await;
+    }
+    let text = scrape(&gateway.admin()).await;
+    let uses = |name: &str| {
+        value(&text, "promptgate_prompt_uses_total", &[&format!("gen_ai_prompt_name=\"{name}\"")])
+    };
+    assert_eq!((uses("up__a"), uses("other"), uses("up__b")), (Some(1.), Some(2.), None));
+}
+
+#[tokio::test]
+async fn notices_reloads_and_definitions_are_counted() {
+    let library = tempfile::tempdir().unwrap();
+    let write = |text: &str| {
+        let prompt = format!("---\nname: greet\ndescription: {text}\n---\nHello\n");
+        fs::write(library.path().join("greet.md"), prompt).unwrap();
+    };
+    write("one");
+    let toml = format!(
+        "{ADMIN}[listing]\nsettle = \"10ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
+        library.path()
+    );
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let mut stream = gateway.client().listen().await;
+    gateway.client().names().await;
+    write("two");
+    let changed: Value = stream.event().await.unwrap().json();
+    assert_eq!(changed["method"], "notifications/prompts/list_changed");
+    gateway.reload(&toml).await;
+    let text = scrape(&gateway.admin()).await;
+    assert!(value(&text, "promptgate_list_changed_sent_total", &[]).unwrap() >= 1.);
+    assert_eq!(value(&text, "promptgate_definitions_changed_total", &["lib"]), Some(1.));
+    assert_eq!(value(&text, "promptgate_config_reloads_total", &["taken"]), Some(1.));
+    assert_eq!(value(&text, "promptgate_streams", &[]), Some(1.));
+    assert!(value(&text, "promptgate_connections", &[]).unwrap() >= 1.);
+}
