@@ -44,12 +44,16 @@ impl Shutdown {
         }
     }
 
-    /// Ends what works in the background.
+    /// Ends what works in the background. Calls that still run are told so, and their clients, too, as
+    /// long as that takes no longer than the rest.
     pub async fn stop(&self) {
         self.stop.cancel();
         self.background.close();
-        if timeout(BACKGROUND_GRACE, self.background.wait()).await.is_err() {
-            warn!(tasks = self.background.len(), "background tasks are left behind");
+        self.connections.close();
+        let ending = async { tokio::join!(self.background.wait(), self.connections.wait()) };
+        if timeout(BACKGROUND_GRACE, ending).await.is_err() {
+            let (tasks, connections) = (self.background.len(), self.connections.len());
+            warn!(tasks, connections, "what does not end is left behind");
         }
         info!("stopped");
     }

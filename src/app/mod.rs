@@ -7,12 +7,13 @@ mod reload;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::admin::{self, Admin, Reloads};
@@ -195,6 +196,13 @@ impl App {
         self.end_record().await;
     }
 
+    /// Ends without waiting for anybody: calls are told so, children are killed as the process goes, and
+    /// the record is brought to the disk.
+    pub async fn abort(&self) {
+        let _ = timeout(ABORT, self.shutdown.stop()).await;
+        let _ = timeout(ABORT, self.end_record()).await;
+    }
+
     /// Lets what is in flight finish, and ends.
     pub async fn drain(&self) {
         let limits = self.edition.load().config.server.limits.clone();
@@ -208,6 +216,9 @@ impl App {
         let _ = tokio::task::spawn_blocking(move || audit.close()).await;
     }
 }
+
+/// How long calls, and then the last records, may hold up an end that is not to be waited for.
+const ABORT: Duration = Duration::from_millis(500);
 
 async fn bind(addr: SocketAddr, key: &str) -> io::Result<TcpListener> {
     TcpListener::bind(addr).await.map_err(|error| {

@@ -86,7 +86,7 @@ fn source(path: &Path) -> Source {
 async fn drain(app: &App) {
     tokio::select! {
         () = app.drain() => {}
-        () = shutdown::signal() => {}
+        () = shutdown::signal() => app.abort().await,
     }
 }
 

@@ -9,6 +9,7 @@ pub fn of(fault: &Fault) -> i64 {
     match fault {
         Fault::Transport(
             TransportFault::Overloaded
+            | TransportFault::ShuttingDown
             | TransportFault::AuditUnavailable
             | TransportFault::AuthUnavailable
             | TransportFault::TooManyStreams

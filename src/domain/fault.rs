@@ -70,6 +70,8 @@ pub enum TransportFault {
     AuditUnavailable,
     #[error("the caller has too many streams open (server.limits.streams_per_caller)")]
     TooManyStreams,
+    #[error("the gateway ends, and the call has outlived its grace; try again")]
+    ShuttingDown,
 }
 
 impl TransportFault {
@@ -95,6 +97,7 @@ impl TransportFault {
             Self::TooManyStreams => "too_many_streams",
             Self::RateLimited { .. } => "rate_limited",
             Self::AuditUnavailable => "audit_unavailable",
+            Self::ShuttingDown => "shutting_down",
         }
     }
 }

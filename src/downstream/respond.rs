@@ -114,6 +114,7 @@ pub fn refusal(refusal: &Refusal) -> Response<Body> {
         }
         Fault::Transport(
             TransportFault::Overloaded
+            | TransportFault::ShuttingDown
             | TransportFault::TooManyStreams
             | TransportFault::AuditUnavailable
             | TransportFault::AuthUnavailable,
@@ -151,7 +152,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
             T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
-            T::Overloaded | T::AuditUnavailable | T::AuthUnavailable => {
+            T::Overloaded | T::AuditUnavailable | T::AuthUnavailable | T::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             T::TooManyStreams | T::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::teller::Teller;
 use super::{CallPlace, Ending, Pending, Sessions, Slot};
-use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::fault::{Fault, TransportFault};
 use crate::policy::Outcome;
 use crate::router::line::Line;
 use crate::router::reply::Reply;
@@ -101,9 +101,10 @@ impl Sessions {
         let ending = tokio::select! {
             biased;
             () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),
+            // Before the answer, which then is only that nobody is left to give one.
+            () = self.lasting.stop.cancelled() => Ending::Fault(TransportFault::ShuttingDown.into()),
             answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
             () = cancelled => Ending::Cancelled,
-            () = self.lasting.stop.cancelled() => Ending::Fault(shutting_down()),
         };
         teller.finish(&mut news);
         let outcome = match &ending {
@@ -125,10 +126,6 @@ impl Sessions {
         }
         ending
     }
-}
-
-fn shutting_down() -> Fault {
-    Fault::upstream("", Kind::Unavailable("the gateway is shutting down".to_owned()))
 }
 
 /// Ends a task with whoever waits for it.

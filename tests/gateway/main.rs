@@ -17,6 +17,8 @@ mod cli;
 mod crashes;
 mod cursors;
 mod documents;
+#[cfg(target_os = "linux")]
+mod drain;
 mod eras;
 mod grants;
 mod health;
