@@ -156,8 +156,12 @@ async fn x2_a_second_signal_ends_it_at_once_and_leaves_neither_children_nor_gaps
         })
         .await;
         let client = process.client();
-        eventually(async || client.names().await.0.contains(&"up__p".to_owned()).then_some(()))
-            .await;
+        // As long as nobody was heard of, lists fail.
+        eventually(async || {
+            let list = client.modern("prompts/list", json!({})).await.json();
+            (list["result"]["prompts"][0]["name"] == "up__p").then_some(())
+        })
+        .await;
         let asking = tokio::spawn(async move {
             client.try_modern("prompts/get", json!({"name": "up__p"})).await
         });
