@@ -5,11 +5,12 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
+use http::header::{CONNECTION, TRANSFER_ENCODING};
+use http::{HeaderValue, Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -62,16 +63,23 @@ where
     };
     let phase = match version {
         Version::Http1 => PhaseCell::sequential(limits.idle, limits.head),
-        Version::Http2 => PhaseCell::multiplexed(limits.idle),
+        Version::Http2 => PhaseCell::multiplexed(limits.idle, limits.reader_patience()),
     };
     let watched =
         TokioIo::new(Watched::new(stream, prefix, phase.clone(), limits.reader_patience()));
     let service = service_fn(move |request: Request<Incoming>| {
         // One request sees one configuration.
         let (endpoint, peer, busy) = (endpoint.load_full(), peer.clone(), phase.begin());
+        // With a length of its own beside it, which is not seen here, what follows might be part of this body for
+        // whoever stands in front (RFC 9112, section 6.3).
+        let is_last = request.headers().contains_key(TRANSFER_ENCODING);
         async move {
-            let response: Response<Body> = endpoint.serve(request, &peer).await;
-            Ok::<_, Infallible>(response.map(|body| Sending { body, _busy: busy }))
+            let mut response: Response<Body> = endpoint.serve(request, &peer).await;
+            if is_last {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            busy.offers();
+            Ok::<_, Infallible>(response.map(|body| Sending { body, rest: Bytes::new(), busy }))
         }
     });
     match version {
@@ -160,8 +168,14 @@ where
 /// A body on its way out; the connection is busy until it is sent or dropped.
 struct Sending {
     body: Body,
-    _busy: Busy,
+    /// What is left of a part that is given bit by bit.
+    rest: Bytes,
+    busy: Busy,
 }
+
+/// Given at once where answers share a connection: what was given waits in its buffers, however long the client
+/// takes.
+const GIVEN: usize = 64 << 10;
 
 impl http_body::Body for Sending {
     type Data = Bytes;
@@ -171,16 +185,35 @@ impl http_body::Body for Sending {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // Both kinds of body fail with `Infallible`; `Either` boxes that all the same.
-        Pin::new(&mut self.body).poll_frame(context).map(|frame| frame.and_then(Result::ok).map(Ok))
+        self.busy.asked();
+        if self.rest.is_empty() {
+            // Both kinds of body fail with `Infallible`; `Either` boxes that all the same.
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) | None => return Poll::Ready(None),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let whole = self.rest.len();
+        let length = if self.busy.is_multiplexed() { whole.min(GIVEN) } else { whole };
+        let given = self.rest.split_to(length);
+        self.busy.offers();
+        Poll::Ready(Some(Ok(Frame::data(given))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (rest, hint) = (self.rest.len() as u64, self.body.size_hint());
+        match hint.exact() {
+            Some(exact) => SizeHint::with_exact(exact + rest),
+            None => hint,
+        }
     }
 }
 

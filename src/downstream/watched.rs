@@ -1,8 +1,12 @@
 //! A connection whose client must not dawdle: time limits on what no library limits.
 //!
+//! On an HTTP/2 connection a client can take nothing of one answer while it reads on: it opens no window for it.
+//! Such an answer is not asked for its next part, which is what is seen here.
+//!
 //! An HTTP/1.1 connection is idle, or receives a head, or is busy with a request. The first two
 //! have deadlines here; a request's body has its own, where it is read.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -31,11 +35,17 @@ pub struct PhaseCell {
     idle: Duration,
     /// Absent where heads cannot be told from other things that come in.
     head: Option<Duration>,
+    /// How long an answer may have something to give and not be asked for it; absent where that is seen
+    /// by what is written.
+    patience: Option<Duration>,
     state: Mutex<State>,
 }
 
 struct State {
     phase: Phase,
+    /// Answers that have something to give and are not asked for it, by their number, and since when.
+    unasked: BTreeMap<u64, Instant>,
+    answers: u64,
     /// The reader, to be woken when the phase gets a deadline.
     reader: Option<Waker>,
 }
@@ -51,22 +61,31 @@ enum Phase {
 }
 
 /// A request that is worked on, until its answer is sent.
-pub struct Busy(Arc<PhaseCell>);
+pub struct Busy {
+    phase: Arc<PhaseCell>,
+    number: u64,
+}
 
 impl PhaseCell {
     /// A connection that carries one request at a time, on which a head has begun.
     pub fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
-        Self::new(idle, Some(head), Phase::Head(Instant::now() + head))
+        Self::new(idle, Some(head), None, Phase::Head(Instant::now() + head))
     }
 
     /// A connection that carries many requests at once. What comes in says little about heads:
     /// it may be a ping.
-    pub fn multiplexed(idle: Duration) -> Arc<Self> {
-        Self::new(idle, None, Phase::Idle(Instant::now() + idle))
+    pub fn multiplexed(idle: Duration, patience: Duration) -> Arc<Self> {
+        Self::new(idle, None, Some(patience), Phase::Idle(Instant::now() + idle))
     }
 
-    fn new(idle: Duration, head: Option<Duration>, phase: Phase) -> Arc<Self> {
-        Arc::new(Self { idle, head, state: Mutex::new(State { phase, reader: None }) })
+    fn new(
+        idle: Duration,
+        head: Option<Duration>,
+        patience: Option<Duration>,
+        phase: Phase,
+    ) -> Arc<Self> {
+        let state = State { phase, unasked: BTreeMap::new(), answers: 0, reader: None };
+        Arc::new(Self { idle, head, patience, state: Mutex::new(state) })
     }
 
     /// Notes that a request has arrived.
@@ -75,7 +94,9 @@ impl PhaseCell {
             Phase::Busy(requests) => Phase::Busy(requests + 1),
             Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
         });
-        Busy(self.clone())
+        let mut state = self.lock();
+        state.answers += 1;
+        Busy { phase: self.clone(), number: state.answers }
     }
 
     fn end(&self) {
@@ -93,10 +114,11 @@ impl PhaseCell {
         });
     }
 
-    /// Bytes went out: whoever reads a long answer slowly is not idle.
+    /// Bytes went out: whoever reads a long answer slowly is not idle. Where they may be no more than the
+    /// answer to a ping they say nothing.
     fn sent(&self) {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Idle(_)) {
+        if self.patience.is_none() && matches!(state.phase, Phase::Idle(_)) {
             state.phase = Phase::Idle(Instant::now() + self.idle);
         }
     }
@@ -115,7 +137,10 @@ impl PhaseCell {
         state.reader = Some(reader.clone());
         match state.phase {
             Phase::Idle(at) | Phase::Head(at) => Some(at),
-            Phase::Busy(_) => None,
+            Phase::Busy(_) => {
+                let first = state.unasked.values().min();
+                first.zip(self.patience).map(|(since, patience)| *since + patience)
+            }
         }
     }
 
@@ -124,9 +149,35 @@ impl PhaseCell {
     }
 }
 
+impl Busy {
+    /// Whether the connection carries other answers at the same time.
+    pub fn is_multiplexed(&self) -> bool {
+        self.phase.patience.is_some()
+    }
+
+    /// Its answer has something to give, from now on.
+    pub fn offers(&self) {
+        if self.is_multiplexed() {
+            let mut state = self.phase.lock();
+            state.unasked.insert(self.number, Instant::now());
+            if let Some(reader) = state.reader.take() {
+                reader.wake();
+            }
+        }
+    }
+
+    /// Its answer is asked for what comes next.
+    pub fn asked(&self) {
+        if self.is_multiplexed() {
+            self.phase.lock().unasked.remove(&self.number);
+        }
+    }
+}
+
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.end();
+        self.asked();
+        self.phase.end();
     }
 }
 
@@ -288,7 +339,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_pings_do_not_keep_an_unused_connection() {
         let (mut client, server) = duplex(64);
-        let phase = PhaseCell::multiplexed(75 * SECOND);
+        let phase = PhaseCell::multiplexed(75 * SECOND, PATIENCE);
         let mut watched = Watched::new(server, Bytes::new(), phase, PATIENCE);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
@@ -302,6 +353,26 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 75));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w16_an_answer_that_is_not_asked_for_what_it_has_ends_its_connection() {
+        let (_client, server) = duplex(64);
+        let phase = PhaseCell::multiplexed(75 * SECOND, PATIENCE);
+        let mut watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
+        let (read, unread) = (phase.begin(), phase.begin());
+        let start = Instant::now();
+        let reading = tokio::spawn(async move {
+            let error = watched.read_u8().await.unwrap_err();
+            (error.kind(), start.elapsed().as_secs())
+        });
+        // One has nothing to give for long, and is asked at once when it has.
+        advance(100 * SECOND).await;
+        tokio::task::yield_now().await;
+        read.offers();
+        read.asked();
+        unread.offers();
+        assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 130));
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,6 +20,7 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod drain;
 mod eras;
+mod floods;
 mod grants;
 mod health;
 mod isolation;

@@ -5,6 +5,7 @@ pub mod asker;
 pub mod client;
 pub mod collector;
 pub mod gateway;
+pub mod h2;
 pub mod layer;
 pub mod party;
 pub mod process;
