@@ -74,7 +74,9 @@ where
         // whoever stands in front (RFC 9112, section 6.3).
         let is_last = request.headers().contains_key(TRANSFER_ENCODING);
         async move {
-            let mut response: Response<Body> = endpoint.serve(request, &peer).await;
+            // On the heap, and gone once it has answered: a stream that is open for hours does not keep it.
+            let serving = Box::pin(async { endpoint.serve(request, &peer).await });
+            let mut response: Response<Body> = serving.await;
             if is_last {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

@@ -123,14 +123,15 @@ async fn serve<S: Serve>(
     let limits = first.limits();
     let Some(secure) = first.secure() else {
         let peer = Peer { address, shown: None };
-        return connection::serve(stream, peer, endpoint, limits, tasks, drain).await;
+        return Box::pin(connection::serve(stream, peer, endpoint, limits, tasks, drain)).await;
     };
     let Some(accepted) = drain.run_until_cancelled(secure.accept(stream)).await else {
         return Ok(());
     };
     let (stream, subject) = accepted?;
     let shown = subject.map(|subject| Shown { subject, to: secure.clone() });
-    connection::serve(stream, Peer { address, shown }, endpoint, limits, tasks, drain).await
+    let peer = Peer { address, shown };
+    Box::pin(connection::serve(stream, peer, endpoint, limits, tasks, drain)).await
 }
 
 /// The configured number, but never more than half of the open-file limit: the other half is for
