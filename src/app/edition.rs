@@ -28,7 +28,7 @@ pub(super) struct Edition {
 impl Edition {
     /// The one that a gateway starts with.
     pub fn first(config: Config, ground: Ground, drain: CancellationToken) -> Self {
-        let Ground { audit, telemetry, tasks, shutdown: stop } = ground.clone();
+        let Ground { audit, telemetry, tasks, shutdown: stop, .. } = ground.clone();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
         let router = Router::start(&config, means, ground);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
@@ -72,7 +73,8 @@ async fn dial_all(config: &Config) -> Vec<Found> {
 
 async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
     let transport = upstream.transport.name();
-    let connector = match Connector::new(upstream.clone(), Ears::new(upstream.id.as_str()), tasks) {
+    let (ears, starting) = (Ears::new(upstream.id.as_str()), Arc::new(Semaphore::new(1)));
+    let connector = match Connector::new(upstream.clone(), ears, tasks, starting) {
         Ok(connector) => connector,
         Err(reason) => return Found::failed(transport, Kind::Unavailable(reason)),
     };

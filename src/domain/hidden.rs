@@ -72,13 +72,13 @@ pub fn places(result: Json<'_>) -> Option<String> {
 /// The result without hidden text in its messages.
 pub fn stripped(result: Json<'_>) -> Document {
     let mut out = String::with_capacity(result.text().len());
-    rewrite(result, &["messages", "content", "resource", "text"], &mut out);
+    rewrite(result, &["messages", "content", "resource"], &["text"], &mut out);
     Document::copy_of(Json::accepted(&out))
 }
 
-/// Copies a value; strings that are reached by these keys, each of which may be passed over, are
+/// Copies a value; the members `texts` that are reached by these keys, each of which may be passed over, are
 /// made visible.
-fn rewrite(value: Json<'_>, keys: &[&str], out: &mut String) {
+fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     match value.kind() {
         Kind::Object => {
             out.push('{');
@@ -87,8 +87,8 @@ fn rewrite(value: Json<'_>, keys: &[&str], out: &mut String) {
                 out.push_str(key.text());
                 out.push(':');
                 match keys.iter().position(|known| key.is(known)) {
-                    Some(at) if keys[at] == "text" => write_visible(member, out),
-                    Some(at) => rewrite(member, &keys[at + 1..], out),
+                    _ if texts.iter().any(|text| key.is(text)) => write_visible(member, out),
+                    Some(at) => rewrite(member, &keys[at + 1..], texts, out),
                     None => out.push_str(member.text()),
                 }
             }
@@ -98,7 +98,7 @@ fn rewrite(value: Json<'_>, keys: &[&str], out: &mut String) {
             out.push('[');
             for (index, element) in value.elements().enumerate() {
                 out.push_str(if index > 0 { "," } else { "" });
-                rewrite(element, keys, out);
+                rewrite(element, keys, texts, out);
             }
             out.push(']');
         }
@@ -106,7 +106,13 @@ fn rewrite(value: Json<'_>, keys: &[&str], out: &mut String) {
     }
 }
 
-fn write_visible(value: Json<'_>, out: &mut String) {
+/// Copies what is listed of a prompt; its titles and descriptions are made visible, wherever they stand.
+pub fn write_listed(value: Json<'_>, out: &mut String) {
+    rewrite(value, &[], &["title", "description"], out);
+}
+
+/// Appends a string, without what nobody sees.
+pub fn write_visible(value: Json<'_>, out: &mut String) {
     match value.as_str() {
         Some(text) if count(&text) > 0 => write_str(&visible(&text), out),
         _ => out.push_str(value.text()),

@@ -15,6 +15,7 @@ pub mod glob;
 pub mod hidden;
 pub mod question;
 pub mod trace;
+pub mod uri;
 pub mod call;
 pub mod name;
 pub mod prompt;

@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 
 use super::fault::excerpt;
+use super::hidden;
 use super::json::{Json, Kind, write_str};
 use super::meta;
+use super::uri::is_unsafe;
 
 /// A checked prompt definition.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -70,10 +72,18 @@ impl Prompt {
                 }
                 _ => {}
             }
+            let start = rest.len();
             rest.push(',');
             rest.push_str(key.text());
             rest.push(':');
-            rest.push_str(member.text());
+            // What people read of a prompt they see whole: no escapes for terminals, no text for models alone.
+            match key.as_str().as_deref() {
+                Some("title" | "description") => hidden::write_visible(member, &mut rest),
+                Some("arguments") => hidden::write_listed(member, &mut rest),
+                Some("icons") if !write_icons(member, &mut rest) => rest.truncate(start),
+                Some("icons") => {}
+                _ => rest.push_str(member.text()),
+            }
         }
         Ok(Self { name, arguments, rest })
     }
@@ -99,6 +109,10 @@ fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, Prompt
     let mut names = HashSet::new();
     for element in value.elements() {
         let name = element.get("name").and_then(Json::as_str).unwrap_or_default();
+        if hidden::count(&name) > 0 {
+            let expected = "named without hidden characters";
+            shape(prompt, "arguments", expected, false)?;
+        }
         if !names.insert(name.clone()) {
             return Err(PromptError::ArgumentTwice { name: excerpt(prompt) });
         }
@@ -111,6 +125,18 @@ fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, Prompt
         });
     }
     Ok(arguments)
+}
+
+/// Appends the icons whose addresses may be followed; whether there are any.
+fn write_icons(value: Json<'_>, out: &mut String) -> bool {
+    let is_safe = |icon: &Json<'_>| {
+        icon.get("src").and_then(Json::as_str).is_some_and(|src| !is_unsafe(&src))
+    };
+    let safe: Vec<_> = value.elements().filter(is_safe).map(Json::text).collect();
+    out.push('[');
+    out.push_str(&safe.join(","));
+    out.push(']');
+    !safe.is_empty() || value.elements().next().is_none()
 }
 
 fn write_meta(value: Json<'_>, out: &mut String) {
@@ -179,6 +205,26 @@ mod tests {
             out,
             r#"{"name":"up__greet","x-team":[1, {"k":"v"}],"title":"Greet","arguments":[{"name":"who","required":true},{"name":"tone","extra":1}]}"#
         );
+    }
+
+    #[test]
+    fn u13_u17_what_is_listed_has_no_hidden_text_and_no_icon_that_runs() {
+        let prompt = read(
+            r#"{"name":"a","title":"T\u001b[31m","description":"one\ntwo\u202e\udb40\udc41",
+            "arguments":[{"name":"b","description":"\u200bx","extra":{"description":"\u200by"}}],
+            "icons":[{"src":"JavaScript:alert(1)"},{"src":"https://example.com/i.png"}]}"#,
+        )
+        .unwrap();
+        let mut out = String::new();
+        prompt.write("up__a", &mut out);
+        let listed: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(listed["title"], "T[31m");
+        assert_eq!(listed["description"], "one\ntwo");
+        assert_eq!(listed["arguments"][0]["description"], "x");
+        assert_eq!(listed["icons"], serde_json::json!([{"src": "https://example.com/i.png"}]));
+        let all = read(r#"{"name":"a","icons":[{"src":"data:text/html,x"}],"x":1}"#).unwrap();
+        assert_eq!(all.rest, ",\"x\":1");
+        assert!(read(r#"{"name":"a","arguments":[{"name":"b\u200b"}]}"#).is_err());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::hidden::{self, HiddenText};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::question::Question;
+use crate::domain::uri;
 
 /// The answer to a permitted call.
 #[derive(Debug)]
@@ -24,14 +25,22 @@ pub enum Reply {
     Prompt {
         result: Document,
         origin: Origin,
-        /// Where hidden text is or was, as JSON.
-        hidden: Option<String>,
+        flags: Flags,
     },
     Completion {
         completion: Completion,
         origin: Origin,
     },
     Ask(Ask),
+}
+
+/// What its reader should know of a prompt.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Flags {
+    /// Where hidden text is or was, as JSON.
+    pub hidden_text: Option<String>,
+    /// Which messages hold, or held, addresses that run what they hold, as JSON.
+    pub unsafe_uris: Option<String>,
 }
 
 /// An answer that asks: the client is to call again with what the user said.
@@ -90,24 +99,34 @@ impl ListReply {
     }
 }
 
-/// Checks the result of a get, and does with hidden text in it what `mode` says.
+/// Checks the result of a get, and does with hidden text and unsafe addresses in it what `mode` says.
 pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {
     let fault = |what: String| Fault::upstream(&origin.upstream, Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
     content::check_result(result.json()).map_err(|e| fault(e.to_string()))?;
-    let found = match mode {
-        HiddenText::Allow => None,
-        _ => hidden::places(result.json()),
+    if mode == HiddenText::Allow {
+        return Ok(Reply::Prompt { result, origin, flags: Flags::default() });
+    }
+    let unsafe_uris = uri::places(result.json());
+    let result = match (mode, &unsafe_uris) {
+        (HiddenText::Strip, Some(_)) => uri::without(result.json()),
+        _ => result,
     };
-    let result = match (mode, &found) {
-        (HiddenText::Reject, Some(places)) => {
-            let what = format!("hidden text, which `content` rejects: {places}");
-            return Err(fault(what));
-        }
+    let hidden_text = hidden::places(result.json());
+    let result = match (mode, &hidden_text) {
         (HiddenText::Strip, Some(_)) => hidden::stripped(result.json()),
         _ => result,
     };
-    Ok(Reply::Prompt { result, origin, hidden: found })
+    let flags = Flags { hidden_text, unsafe_uris };
+    match (mode, &flags.hidden_text, &flags.unsafe_uris) {
+        (HiddenText::Reject, Some(places), _) => {
+            Err(fault(format!("hidden text, which `content` rejects: {places}")))
+        }
+        (HiddenText::Reject, None, Some(places)) => Err(fault(format!(
+            "addresses that run what they hold, which `content` rejects, in messages {places}"
+        ))),
+        _ => Ok(Reply::Prompt { result, origin, flags }),
+    }
 }
 
 /// Checks the result of a completion.

@@ -31,6 +31,8 @@ pub struct UpstreamStatus {
     pub left_alone_until: Option<Instant>,
     /// Calls that run, and calls that wait for one to end.
     pub load: (usize, usize),
+    /// What its children said last on standard error.
+    pub last_words: Vec<String>,
     /// Why it cannot be called, or its list is old or missing.
     pub failure: Option<UpstreamFaultKind>,
 }
@@ -63,6 +65,7 @@ impl Router {
                 walk: catalog.walks.get(id).copied(),
                 left_alone_until: upstream.left_alone_until(),
                 load: upstream.load(),
+                last_words: upstream.last_words(),
                 failure: down.or(failure),
             }
         };

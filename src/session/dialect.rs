@@ -185,15 +185,18 @@ impl Dialect {
     pub fn reply(self, reply: &Reply, identity: &Identity) -> String {
         match reply {
             Reply::List(list) => self.list(list, identity),
-            Reply::Prompt { result, origin, hidden } => {
+            Reply::Prompt { result, origin, flags } => {
                 let result = result.json();
                 let mut meta = String::new();
                 if let Some(theirs) = result.get("_meta") {
                     meta::write_foreign(theirs, &mut meta);
                 }
                 write_origin(origin, &mut meta);
-                if let Some(places) = hidden {
+                if let Some(places) = &flags.hidden_text {
                     meta::write_json("promptgate/hiddenText", places, &mut meta);
+                }
+                if let Some(places) = &flags.unsafe_uris {
+                    meta::write_json("promptgate/unsafeUris", places, &mut meta);
                 }
                 let mut out = String::with_capacity(result.text().len() + 512);
                 out.push('{');
@@ -353,7 +356,7 @@ mod tests {
         let origin = Origin { upstream, digest, name: "up__p".to_owned() };
         let identity = Identity::new("gate", None);
         let text = Dialect::new(revision)
-            .reply(&Reply::Prompt { result, origin, hidden: None }, &identity);
+            .reply(&Reply::Prompt { result, origin, flags: Default::default() }, &identity);
         serde_json::from_str(&text).unwrap()
     }
 

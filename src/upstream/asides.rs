@@ -8,6 +8,7 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tracing::debug;
 
 use super::answer;
+use super::stderr::LastWords;
 use crate::audit::Audit;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -53,6 +54,8 @@ pub struct Ears {
     pub pages: broadcast::Sender<PageDone>,
     pub audit: Audit,
     pub telemetry: Telemetry,
+    /// Of a child, on standard error.
+    pub last_words: Arc<LastWords>,
 }
 
 /// A user has done what a page was for (2025-11-25, `notifications/elicitation/complete`).
@@ -73,7 +76,8 @@ impl Ears {
     pub fn new(upstream: &str) -> Self {
         let (pages, _) = broadcast::channel(1);
         let (upstream, audit) = (upstream.into(), Audit::default());
-        Self { upstream, changed: None, pages, audit, telemetry: Telemetry::silent() }
+        let (telemetry, last_words) = (Telemetry::silent(), Arc::default());
+        Self { upstream, changed: None, pages, audit, telemetry, last_words }
     }
 
     /// Where all upstreams tell of pages.

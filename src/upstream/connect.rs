@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -33,6 +33,7 @@ pub struct Connector {
     upstream: Arc<Upstream>,
     ears: Ears,
     tasks: TaskTracker,
+    starting: Arc<Semaphore>,
     kept: Kept,
 }
 
@@ -46,9 +47,16 @@ enum Kept {
 }
 
 impl Connector {
+    /// `starting` is leave to start children, shared by all upstreams.
+    ///
     /// # Errors
     /// When the upstream can never be reached as it is configured.
-    pub fn new(upstream: Arc<Upstream>, ears: Ears, tasks: TaskTracker) -> Result<Self, String> {
+    pub fn new(
+        upstream: Arc<Upstream>,
+        ears: Ears,
+        tasks: TaskTracker,
+        starting: Arc<Semaphore>,
+    ) -> Result<Self, String> {
         let kept = match &upstream.transport {
             Transport::Http(http) | Transport::Sse(http) => {
                 Kept::Http(Arc::new(Endpoint::new(http, &upstream.settings, tasks.clone())?))
@@ -62,12 +70,17 @@ impl Connector {
             }
             Transport::Stdio(_) => Kept::Stdio,
         };
-        Ok(Self { upstream, ears, tasks, kept })
+        Ok(Self { upstream, ears, tasks, starting, kept })
     }
 
     /// Opens a connection, within `walk_timeout`.
     pub async fn connect(&self) -> Result<Peer, Kind> {
         let settings = &self.upstream.settings;
+        // Waiting for leave is no part of the time to connect.
+        let _leave = match self.kept {
+            Kept::Stdio => self.starting.acquire().await.ok(),
+            Kept::Http(_) | Kept::Library { .. } => None,
+        };
         let connecting = async {
             match (&self.upstream.transport, &self.kept) {
                 (Transport::Http(http), Kept::Http(endpoint)) => {

@@ -19,6 +19,7 @@ pub mod oauth;
 pub mod peer;
 pub mod slots;
 pub mod sse;
+pub mod stderr;
 pub mod stdio;
 pub mod walk;
 pub mod wire;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -50,6 +51,7 @@ use driver::{Driver, DriverId, Link, Report};
 use exchange::{Exchange, Place};
 use peer::{Outgoing, Peer};
 use slots::Slots;
+use stderr::LastWords;
 
 /// What everything that works for upstreams stands on.
 #[derive(Clone)]
@@ -58,6 +60,23 @@ pub struct Ground {
     pub telemetry: Telemetry,
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
+    /// Leave to start a child.
+    pub starting: Arc<Semaphore>,
+}
+
+/// Children that are started at once, until each has answered its first question: more would only make all of them late.
+const STARTING: usize = 16;
+
+impl Ground {
+    pub fn new(
+        audit: Audit,
+        telemetry: Telemetry,
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let starting = Arc::new(Semaphore::new(STARTING));
+        Self { audit, telemetry, tasks, shutdown, starting }
+    }
 }
 
 /// The router's handle on one upstream. Its driver ends with the last one who holds it: an upstream that
@@ -73,6 +92,7 @@ pub struct Upstream {
     /// Absent if the upstream can never be reached as it is configured.
     asking: Option<Arc<Asking>>,
     telemetry: Telemetry,
+    last_words: Arc<LastWords>,
     _needed: DropGuard,
 }
 
@@ -89,14 +109,16 @@ impl Upstream {
         pages: broadcast::Sender<PageDone>,
         ground: &Ground,
     ) -> Self {
-        let Ground { audit, telemetry, tasks, shutdown } = ground.clone();
+        let Ground { audit, telemetry, tasks, shutdown, starting } = ground.clone();
         let (config, shutdown) = (Arc::new(config), shutdown.child_token());
         let needed = shutdown.clone().drop_guard();
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
         let (upstream, changed) = (config.id.as_str().into(), Some(wake.changed.clone()));
-        let ears = Ears { upstream, changed, pages, audit, telemetry: telemetry.clone() };
-        let connector = Connector::new(config.clone(), ears, tasks.clone());
+        let last_words: Arc<LastWords> = Arc::default();
+        let (measured, kept) = (telemetry.clone(), last_words.clone());
+        let ears = Ears { upstream, changed, pages, audit, telemetry: measured, last_words: kept };
+        let connector = Connector::new(config.clone(), ears, tasks.clone(), starting);
         let connector = connector.map(Arc::new);
         let asking = connector.as_ref().ok().map(|connector| {
             Asking::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
@@ -118,7 +140,18 @@ impl Upstream {
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         tasks.spawn(driving.run().instrument(span));
-        Self { config, driver, link, wake, slots, breaker, asking, telemetry, _needed: needed }
+        Self {
+            config,
+            driver,
+            link,
+            wake,
+            slots,
+            breaker,
+            asking,
+            telemetry,
+            last_words,
+            _needed: needed,
+        }
     }
 
     pub fn config(&self) -> &config::Upstream {
@@ -128,6 +161,11 @@ impl Upstream {
     /// Who reports of it.
     pub fn driver(&self) -> DriverId {
         self.driver
+    }
+
+    /// What its children said last on standard error.
+    pub fn last_words(&self) -> Vec<String> {
+        self.last_words.lines()
     }
 
     /// Its list is to be walked again soon.

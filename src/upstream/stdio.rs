@@ -21,7 +21,7 @@ use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config::{self, Settings};
 use crate::domain::document::Document;
-use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::jsonrpc::Id;
 use crate::domain::lines::{Decoder, Line};
 
@@ -75,6 +75,7 @@ impl Child {
         let mut process = spawned.map_err(|error| failed(error.to_string()))?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
         let life = ChildRecord::start(&ears, process.id());
+        let last_words = ears.last_words.clone();
         let mailbox = Mailbox::new(ears);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let lines = Lines {
@@ -93,7 +94,7 @@ impl Child {
             tokio::select! {
                 () = write(stdin, queue, write_deadline) => {}
                 () = lines.read(stdout) => {}
-                () = drain(stderr) => {}
+                () = last_words.drain(stderr) => {}
                 () = exit(&mut process) => {}
                 () = until.cancelled() => {}
             }
@@ -234,19 +235,6 @@ async fn write(stdin: Option<ChildStdin>, mut queue: mpsc::Receiver<String>, dea
 async fn exit(process: &mut process::Child) {
     let _ = process.wait().await;
     sleep(LAST_WORDS).await;
-}
-
-/// Reads standard error away, so that the child never blocks on it. What it says is for debugging.
-async fn drain(stderr: Option<impl AsyncRead + Unpin>) {
-    if let Some(mut stderr) = stderr {
-        let mut buffer = [0; 4096];
-        while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
-            let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
-            debug!(text, "standard error");
-        }
-    }
-    // The end of standard error is not the end of the child.
-    std::future::pending::<()>().await;
 }
 
 /// What is read of a child at once: as much as a pipe holds.

@@ -2,7 +2,7 @@
 //! too many.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::json;
 
@@ -134,6 +134,82 @@ async fn u13_hidden_text_passes_is_flagged_is_taken_out_or_fails_the_prompt() {
     );
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("\"message\":0") && !message.contains('\u{200b}'), "{message}");
+}
+
+#[tokio::test]
+async fn u17_addresses_that_run_what_they_hold_pass_are_flagged_left_out_or_fail_the_prompt() {
+    let upstream = Upstream::modern(|asked| {
+        let link = json!({"type": "resource_link", "uri": "javascript:alert(1)", "name": "n"});
+        let text = json!({"type": "text", "text": "hello"});
+        let message = |content| json!({"role": "user", "content": content});
+        (asked.method() == "prompts/get").then(|| {
+            let messages = [message(link), message(text)];
+            asked.result(json!({"resultType": "complete", "messages": messages}))
+        })
+    })
+    .await;
+    let get = async |mode: &str| {
+        let gateway = Gateway::start(&(upstream.table("up") + mode)).await;
+        gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json()
+    };
+    let flag = json!([0]);
+    for (mode, messages, flagged) in [
+        ("", 2, Some(&flag)),
+        ("content = \"allow\"\n", 2, None),
+        ("content = \"strip\"\n", 1, Some(&flag)),
+    ] {
+        let result = get(mode).await["result"].clone();
+        assert_eq!(result["messages"].as_array().unwrap().len(), messages, "{mode}");
+        assert_eq!(result["_meta"].get("promptgate/unsafeUris"), flagged, "{mode}");
+    }
+    let error = get("content = \"reject\"\n").await["error"].clone();
+    assert_eq!(error["data"]["reason"], "upstream_protocol_error");
+}
+
+#[tokio::test]
+async fn u13_what_is_listed_shows_all_that_it_says() {
+    let upstream = Upstream::modern(|asked| {
+        let listed = json!([{"name": "p", "title": "T\u{1b}]0;pwned\u{7}",
+            "description": "Be kind.\u{200b}\u{e0041}\nAlways."}]);
+        (asked.method() == "prompts/list").then(|| asked.list(&listed))
+    })
+    .await;
+    let gateway = Gateway::before(&[("up", &upstream)]).await;
+    let list = gateway.client().ask("prompts/list", json!({})).await;
+    assert_eq!(list["prompts"][0]["title"], "T]0;pwned");
+    assert_eq!(list["prompts"][0]["description"], "Be kind.\nAlways.");
+}
+
+#[tokio::test]
+async fn u16_an_upstream_that_comes_and_goes_is_neither_stormed_nor_told_of_all_the_time() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = calls.clone();
+    // Every third request breaks, whatever it is about.
+    let upstream = Upstream::modern(move |_| {
+        let is_down = count.fetch_add(1, Ordering::SeqCst) % 3 == 2;
+        is_down.then(|| Play::Break(Vec::new()))
+    })
+    .await;
+    let steady = Upstream::with_prompts(&["p"]).await;
+    let toml = "[listing]\nsettle = \"20ms\"\n".to_owned()
+        + &upstream.table("flaps")
+        + "poll = \"10ms\"\n"
+        + &steady.table("steady");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let mut stream = gateway.client().listen().await;
+    let begun = tokio::time::Instant::now();
+    eventually(async || {
+        gateway.client().ask("prompts/get", json!({"name": "steady__p"})).await;
+        (calls.load(Ordering::SeqCst) >= 12).then_some(())
+    })
+    .await;
+    // Twelve requests, a third of which failed: there are waits in between.
+    assert!(begun.elapsed() > std::time::Duration::from_millis(200), "{:?}", begun.elapsed());
+    // Its last good list is served meanwhile, so nobody is told anything.
+    let list = gateway.client().names().await.0;
+    assert_eq!(list, ["flaps__p", "steady__p"]);
+    assert!(stream.heard_nothing().await);
 }
 
 #[tokio::test]

@@ -180,6 +180,101 @@ async fn s4_two_megabytes_on_standard_error_block_nobody() {
 }
 
 #[tokio::test]
+async fn s4_what_a_child_said_last_on_standard_error_is_shown_to_the_operator() {
+    let script = "echo 'first' >&2; printf '\\033[31mno such table\\n' >&2; exit 1";
+    let toml = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[upstreams.sh]\ntransport = \"stdio\"\n\
+         command = [\"sh\", \"-c\", {}]\n",
+        json!(script)
+    );
+    let gateway = Gateway::start(&toml).await;
+    let said = eventually(async || {
+        let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+        shown["upstreams"][0]["stderr"].as_array().cloned()
+    })
+    .await;
+    assert_eq!(said[..2], [json!("first"), json!(" [31mno such table")]);
+}
+
+/// A child that answers well once the file `go` is there, and notes that it was started.
+fn waiting(id: &str, folder: &std::path::Path) -> String {
+    let wait = "echo started >> starts; while [ ! -e go ]; do sleep 0.01; done\n";
+    let script = serde_json::to_string(&(wait.to_owned() + CHILD)).unwrap();
+    format!(
+        "[upstreams.{id}]\ntransport = \"stdio\"\ncwd = {folder:?}\n\
+         command = [\"sh\", \"-c\", {}, \"child\", \"legacy\"]\n",
+        script.replace("\\u0000", "\\\\u0000")
+    )
+}
+
+#[tokio::test]
+async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables: String = (0..100).map(|n| waiting(&format!("c{n}"), folder.path())).collect();
+    let toml = format!(
+        "[listing]\ndeadline = \"0s\"\n[defaults]\nprobe = \"60s\"\nwalk_timeout = \"90s\"\n{tables}"
+    );
+    let gateway = Gateway::start(&toml).await;
+    eventually(async || (starts(&folder) == 16).then_some(())).await;
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    eventually(async || {
+        let list = gateway.client().modern("prompts/list", json!({})).await.json();
+        (list["result"]["prompts"].as_array()?.len() == 100).then_some(())
+    })
+    .await;
+    assert_eq!(starts(&folder), 100, "each was started once");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
+    use promptgate::config::Config;
+    use promptgate::upstream::asides::Ears;
+    use promptgate::upstream::connect::Connector;
+    use std::sync::Arc;
+    let path = std::path::Path::new(".");
+    let config = Config::parse("test", &table("sh", "legacy"), path, &[]).unwrap();
+    let upstream = Arc::new(config.upstreams.into_iter().next().unwrap());
+    let (tasks, leave) =
+        (tokio_util::task::TaskTracker::new(), Arc::new(tokio::sync::Semaphore::new(8)));
+    let connector = Connector::new(upstream, Ears::new("sh"), tasks.clone(), leave);
+    let connector = Arc::new(connector.unwrap());
+    let round = async |children: usize| {
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..children {
+            let connector = connector.clone();
+            all.spawn(async move { connector.connect().await.unwrap().close().await });
+        }
+        while let Some(one) = all.join_next().await {
+            one.unwrap();
+        }
+        eventually(async || tasks.is_empty().then_some(())).await;
+    };
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    // Children of this process that are dead and not waited for. Other tests run beside this one.
+    let defunct = || {
+        let me = std::process::id().to_string();
+        let stats = std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
+        let is_ours = |stat: &String| {
+            let rest = stat.rsplit(") ").next().unwrap_or_default();
+            let mut fields = rest.split(' ');
+            fields.next() == Some("Z") && fields.next() == Some(&me) && stat.contains("(sh)")
+        };
+        stats.filter(is_ours).count()
+    };
+    round(20).await;
+    let before = descriptors();
+    for _ in 0..20 {
+        round(50).await;
+    }
+    eventually(async || (defunct() == 0).then_some(())).await;
+    // What the tests beside this one have open comes and goes.
+    eventually(async || (descriptors() <= before + 200).then_some(())).await;
+}
+
+#[tokio::test]
 async fn s5_a_line_without_end_is_cut_off_at_the_limit() {
     let (gateway, folder) = counted("long", "max_message = \"64KiB\"\n").await;
     assert_eq!(get_error(&gateway).await["data"]["reason"], "upstream_reset");

@@ -56,12 +56,7 @@ impl Layer {
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let means = Means { rights, sealer: sealer.clone() };
         let telemetry = Telemetry::silent();
-        let ground = Ground {
-            audit: audit.clone(),
-            telemetry: telemetry.clone(),
-            tasks: tasks.clone(),
-            shutdown: stop.clone(),
-        };
+        let ground = Ground::new(audit.clone(), telemetry.clone(), tasks.clone(), stop.clone());
         let router = Arc::new(Router::start(&config, means, ground));
         let gate = Arc::new(Gate::new(&config, audit, telemetry));
         let lasting = Lasting::new(tasks, stop.clone(), stop);

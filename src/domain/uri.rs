@@ -1,0 +1,105 @@
+//! Addresses in prompts: which of them do something to whoever follows them.
+
+use std::fmt::Write as _;
+
+use super::document::Document;
+use super::json::Json;
+
+/// What `data:` may hold: what is shown and not run.
+const SHOWN: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
+
+/// Whether a client that follows it might run what it holds: a script, or a page of its own making.
+pub fn is_unsafe(uri: &str) -> bool {
+    let Some((scheme, rest)) = uri.trim_start().split_once(':') else {
+        return false;
+    };
+    match scheme.to_ascii_lowercase().as_str() {
+        "javascript" | "vbscript" => true,
+        "data" => {
+            let kind = rest.trim_start().to_ascii_lowercase();
+            !SHOWN.iter().any(|shown| kind.starts_with(shown)) && !kind.starts_with(',')
+        }
+        _ => false,
+    }
+}
+
+/// The messages of a checked get result that hold such an address, by their places.
+fn unsafe_messages(result: Json<'_>) -> Vec<usize> {
+    let messages = result.get("messages");
+    let messages = messages.iter().flat_map(|messages| messages.elements()).enumerate();
+    let holds = |message: Json<'_>| {
+        let content = message.get("content")?;
+        let uris = [content.get("uri"), content.get("resource").and_then(|r| r.get("uri"))];
+        let icons = content.get("icons");
+        let icons = icons.iter().flat_map(|icons| icons.elements()).map(|icon| icon.get("src"));
+        let mut all = uris.into_iter().chain(icons).flatten().filter_map(Json::as_str);
+        all.any(|uri| is_unsafe(&uri)).then_some(())
+    };
+    messages.filter_map(|(index, message)| holds(message).map(|()| index)).collect()
+}
+
+/// Where a checked get result holds such addresses, as JSON: `[0,2]`, places of messages; nothing if nowhere.
+pub fn places(result: Json<'_>) -> Option<String> {
+    let places: Vec<_> = unsafe_messages(result).iter().map(usize::to_string).collect();
+    (!places.is_empty()).then(|| format!("[{}]", places.join(",")))
+}
+
+/// The result without the messages that hold such addresses.
+pub fn without(result: Json<'_>) -> Document {
+    let left_out = unsafe_messages(result);
+    let mut out = String::with_capacity(result.text().len());
+    out.push('{');
+    for (index, (key, member)) in result.members().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{comma}{}:", key.text());
+        if !key.is("messages") {
+            out.push_str(member.text());
+            continue;
+        }
+        let kept = member.elements().enumerate().filter(|(index, _)| !left_out.contains(index));
+        let kept: Vec<_> = kept.map(|(_, message)| message.text()).collect();
+        let _ = write!(out, "[{}]", kept.join(","));
+    }
+    out.push('}');
+    Document::copy_of(Json::accepted(&out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u17_what_runs_is_unsafe_however_it_is_written() {
+        for bad in [
+            "javascript:alert(1)",
+            " JAVAscript:x",
+            "vbscript:x",
+            "data:text/html,<script>",
+            "data:application/xhtml+xml;base64,AA",
+        ] {
+            assert!(is_unsafe(bad), "{bad}");
+        }
+        for good in ["https://a/b", "file:///a", "a:b", "data:image/png;base64,AA", "data:,x", "x"]
+        {
+            assert!(!is_unsafe(good), "{good}");
+        }
+    }
+
+    #[test]
+    fn u17_messages_with_such_addresses_are_found_and_left_out() {
+        let text = r#"{"messages":[
+            {"role":"user","content":{"type":"resource_link","uri":"javascript:x","name":"n"}},
+            {"role":"user","content":{"type":"text","text":"javascript:x"}},
+            {"role":"user","content":{"type":"resource","resource":{"uri":"DATA:text/html,x","text":"x"}}},
+            {"role":"user","content":{"type":"resource_link","uri":"a:b","name":"n","icons":[{"src":"javascript:x"}]}}],
+            "description":"d"}"#;
+        let json = Json::parse(text.as_bytes(), 16).unwrap();
+        assert_eq!(places(json).as_deref(), Some("[0,2,3]"));
+        let left = without(json);
+        let left = Json::parse(left.json().text().as_bytes(), 16).unwrap();
+        assert_eq!(places(left), None);
+        assert_eq!(left.get("messages").unwrap().elements().count(), 1);
+        assert_eq!(left.get("description").and_then(Json::as_str).as_deref(), Some("d"));
+    }
+}
