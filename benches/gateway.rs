@@ -79,7 +79,12 @@ fn gets(criterion: &mut Criterion) {
                 content::check_result(result.json()).expect("a good result");
                 let (upstream, digest) = ("a".to_owned(), "sha256:0".to_owned());
                 let origin = Origin { upstream, digest, name: "a__p".to_owned() };
-                black_box(dialect.reply(&Reply::Prompt { result, origin, flags: Default::default() }, &identity))
+                black_box(
+                    dialect.reply(
+                        &Reply::Prompt { result, origin, flags: Default::default() },
+                        &identity,
+                    ),
+                )
             });
         });
         group.bench_function("serde_json tree and back", |b| {

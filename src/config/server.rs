@@ -66,7 +66,7 @@ pub struct Limits {
     pub json_depth: usize,
     /// Requests at once, over all callers.
     pub in_flight: usize,
-    /// Bytes of their bodies.
+    /// Bytes of their bodies, each of which counts twice: as it comes, and as it is kept.
     pub in_flight_bytes: usize,
     /// Open event streams.
     pub streams: usize,
@@ -221,8 +221,9 @@ fn limits(mut section: Section<'_>) -> Limits {
         pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
         grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
     };
-    if limits.in_flight_bytes < limits.body_size {
-        section.mistake("in_flight_bytes", "must have room for one body of body_size");
+    if limits.in_flight_bytes < 2 * limits.body_size {
+        let message = "must have room for one body of body_size, as it comes and as it is kept";
+        section.mistake("in_flight_bytes", message);
     }
     section.finish();
     limits

@@ -38,11 +38,13 @@ pub(super) fn read(mut section: Section<'_>) -> Telemetry {
     };
     let filters = "a filter such as \"info\" or \"promptgate=debug,info\"";
     let rule = "\"\" or the base URL of a collector, such as \"http://127.0.0.1:4318\"";
-    let given = section.parsed("otlp_endpoint", rule, collector).flatten();
+    let given = section.parsed("otlp_endpoint", rule, collector);
+    let by_environment = || section.variable(ENDPOINT_VARIABLE).and_then(|text| collector(&text)?);
+    let otlp = given.unwrap_or_else(by_environment);
     let telemetry = Telemetry {
         log: section.parsed("log", filters, filter).unwrap_or_else(|| "info".to_owned()),
         log_format: section.choice("log_format", LogFormat::Auto, &formats),
-        otlp: given.or_else(|| section.variable(ENDPOINT_VARIABLE).and_then(|t| collector(&t)?)),
+        otlp,
         trace_sample: section.fraction("trace_sample", 1.0),
         service_name: section.text("service_name", "promptgate"),
         label_values: section.count("label_values", 1_000, 1..=100_000),
@@ -76,6 +78,7 @@ mod tests {
         let otlp = |toml: &str, env: &[(String, String)]| parse(toml, env).unwrap().telemetry.otlp;
         assert_eq!(otlp("", &[]), None);
         assert_eq!(otlp("", &env).as_deref(), Some("http://env:4318"));
+        assert_eq!(otlp("otlp_endpoint = \"\"\n", &env), None, "it is switched off");
         let file = "otlp_endpoint = \"https://file:4318/x\"\ntrace_sample = 0.25\n";
         assert_eq!(otlp(file, &env).as_deref(), Some("https://file:4318/x"));
         for wrong in ["otlp_endpoint = \"grpc://x\"", "trace_sample = 1.1", "label_values = 0"] {

@@ -1,13 +1,14 @@
 //! A JSON text that was accepted once and is kept: answers of upstreams on their way through.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::json::{Json, JsonError};
 
-/// Accepted text without a `null` anywhere, and the value in it that matters.
+/// Accepted text without a `null` anywhere, and the value in it that matters. Copies share the text.
 #[derive(Clone, Debug)]
 pub struct Document {
-    text: String,
+    text: Arc<String>,
     value: Range<usize>,
 }
 
@@ -48,7 +49,7 @@ impl Document {
     fn whole(text: String) -> Self {
         let end = text.trim_end().len();
         let value = text.len() - text.trim_start().len()..end;
-        Self { text, value }
+        Self { text: Arc::new(text), value }
     }
 }
 

@@ -127,6 +127,11 @@ pub async fn read(
                     return Err(too_large);
                 }
                 room.grow_to(bytes.len() + piece.len())?;
+                if bytes.len() + piece.len() > bytes.capacity() {
+                    // By doubling, but not beyond what is to come: large bodies are what memory is bounded for.
+                    let more = bytes.len().min(capacity.saturating_sub(bytes.len()));
+                    bytes.reserve_exact(more.max(piece.len()));
+                }
                 bytes.extend_from_slice(piece);
             }
         }

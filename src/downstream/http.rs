@@ -367,11 +367,13 @@ impl Serve for Endpoint {
         let mut response = answered.unwrap_or_else(|refused| match refused {
             Refused::Transport(fault) => refuse(fault),
             Refused::Message(refusal) => {
-                if let Fault::Transport(
-                    fault @ (TransportFault::Overloaded | TransportFault::BodyTooLarge { .. }),
-                ) = &refusal.fault
-                {
-                    count_refusal(metrics, fault);
+                // What has an id is counted as the call that it is about.
+                match &refusal.fault {
+                    Fault::Transport(fault @ TransportFault::Overloaded) => {
+                        count_refusal(metrics, fault);
+                    }
+                    fault if refusal.id.is_none() => metrics.refused(fault.reason(), None),
+                    _ => {}
                 }
                 respond::refusal(&refusal)
             }

@@ -57,10 +57,10 @@ impl<S: Serve> Listener<S> {
     pub async fn run(self, connections: TaskTracker, drain: CancellationToken) {
         loop {
             let accepting = async {
-                let place = self.place().await;
-                (place, self.socket.accept().await)
+                self.room().await;
+                self.socket.accept().await
             };
-            let Some((place, accepted)) = drain.run_until_cancelled(accepting).await else {
+            let Some(accepted) = drain.run_until_cancelled(accepting).await else {
                 return;
             };
             let (stream, peer) = match accepted {
@@ -71,6 +71,7 @@ impl<S: Serve> Listener<S> {
                     continue;
                 }
             };
+            let place = Place::take(&self.open);
             // Answers are small and whole: waiting to fill a packet only costs time.
             let _ = stream.set_nodelay(true);
             let (endpoint, address) = (self.endpoint.clone(), peer.ip().to_canonical());
@@ -85,17 +86,22 @@ impl<S: Serve> Listener<S> {
         }
     }
 
-    /// A place among the open connections, once there is one.
-    async fn place(&self) -> Place {
+    /// Waits until there is room for one more connection: only this loop takes it.
+    async fn room(&self) {
         loop {
             let closed = self.open.closed.notified();
-            let allowed = allowed_connections(self.endpoint.load().limits().connections);
-            if self.open.count() < allowed {
-                self.open.count.fetch_add(1, Ordering::Relaxed);
-                return Place(self.open.clone());
+            if self.open.count() < allowed_connections(self.endpoint.load().limits().connections) {
+                return;
             }
             closed.await;
         }
+    }
+}
+
+impl Place {
+    fn take(open: &Arc<Open>) -> Self {
+        open.count.fetch_add(1, Ordering::Relaxed);
+        Self(open.clone())
     }
 }
 

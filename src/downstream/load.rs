@@ -16,7 +16,7 @@ pub struct Load {
     calls: Arc<Semaphore>,
     /// One permit for each of those whose users think.
     thinking: Arc<Semaphore>,
-    /// One permit for each KiB of their bodies.
+    /// One permit for each KiB of their bodies, and of what is kept of them.
     kibibytes: Arc<Semaphore>,
     /// One permit for each open stream of notices.
     streams: Arc<Semaphore>,
@@ -150,6 +150,9 @@ impl Drop for OwnStream {
     }
 }
 
+/// How often a message is there at once: as it came, and as what it asks for.
+const KEPT: usize = 2;
+
 /// Room for one message. It grows with what has come in, so that nobody takes room by announcing
 /// what never comes.
 #[derive(Debug)]
@@ -162,7 +165,7 @@ impl Room {
     /// Makes it large enough for this many bytes.
     pub fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
         let taken = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let missing = size.div_ceil(1024).saturating_sub(taken);
+        let missing = (size.div_ceil(1024) * KEPT).saturating_sub(taken);
         let missing = u32::try_from(missing).unwrap_or(u32::MAX);
         let more = self.kibibytes.clone().try_acquire_many_owned(missing);
         let more = more.map_err(|_| TransportFault::Overloaded)?;
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn m3_room_is_taken_by_what_has_come_and_given_back() {
-        let toml = "[server.limits]\nin_flight_bytes = \"1MiB\"\nbody_size = \"1MiB\"\n";
+        let toml = "[server.limits]\nin_flight_bytes = \"2MiB\"\nbody_size = \"1MiB\"\n";
         let load = Load::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
         let mut one = load.room(0).unwrap();
         let mut two = load.room(1).unwrap();

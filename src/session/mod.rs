@@ -225,9 +225,13 @@ impl Sessions {
             Ok(_) => return,
             Err((fault, dialect)) => (*dialect, End::Fault(fault)),
         };
+        // What a handshake agrees on is what its client asks for, if that is served.
+        let requested = params.filter(|_| method == INITIALIZE);
+        let requested = requested.and_then(|p| p.get("protocolVersion")?.as_str());
+        let agreed = requested.map(|requested| Revision::negotiate_legacy(&requested));
         let asked = Asked {
             method: known_method(method),
-            revision: dialect.revision().as_str(),
+            revision: agreed.unwrap_or(dialect.revision()).as_str(),
             wire: envelope.via.wire(),
             session: None,
             id: id.text(),

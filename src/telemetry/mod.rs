@@ -10,7 +10,7 @@ mod metrics;
 mod operation;
 mod prometheus;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use opentelemetry::context::FutureExt;
@@ -189,13 +189,16 @@ impl Telemetry {
     }
 }
 
+/// Tells this process from others, in all that it sends.
+static INSTANCE: LazyLock<String> = LazyLock::new(|| hex(&random::<16>()));
+
 /// Who speaks.
 fn resource(config: &config::Telemetry) -> Resource {
     Resource::builder()
         .with_service_name(config.service_name.clone())
         .with_attributes([
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-            KeyValue::new("service.instance.id", hex(&random::<16>())),
+            KeyValue::new("service.instance.id", INSTANCE.as_str()),
         ])
         .build()
 }

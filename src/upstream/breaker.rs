@@ -26,6 +26,15 @@ struct State {
     is_trying: bool,
 }
 
+/// What has become of an upstream's standing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Turn {
+    /// It is left alone from now on.
+    LeftAlone,
+    /// It is asked again.
+    Back,
+}
+
 /// Leave to ask. Dropped without a word, as when a call is cancelled, it tells nothing.
 #[derive(Debug)]
 pub struct Leave {
@@ -53,9 +62,10 @@ impl Breaker {
         Ok(Leave { breaker: self.clone(), tries })
     }
 
-    /// The upstream answers: whatever was before counts no more.
-    pub fn close(&self) {
-        *self.lock() = State::default();
+    /// The upstream answers: whatever was before counts no more. Whether it was being left alone.
+    pub fn close(&self) -> Option<Turn> {
+        let before = std::mem::take(&mut *self.lock());
+        before.until.map(|_| Turn::Back)
     }
 
     /// When it is tried again, if it is being left alone.
@@ -63,11 +73,11 @@ impl Breaker {
         self.lock().until
     }
 
-    fn fail(&self, tried: bool, now: Instant) {
+    fn fail(&self, tried: bool, now: Instant) -> Option<Turn> {
         let mut state = self.lock();
         // What was under way before it opened tells nothing new.
         if state.until.is_some() && !tried {
-            return;
+            return None;
         }
         state.failures += 1;
         if tried || state.failures >= self.settings.failures {
@@ -76,6 +86,7 @@ impl Breaker {
             state.opened += 1;
             state.is_trying = false;
         }
+        (state.opened == 1 && state.until.is_some() && !tried).then_some(Turn::LeftAlone)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -92,11 +103,11 @@ impl Leave {
         }
     }
 
-    /// How the call has ended.
-    pub fn end(self, failure: Option<&Kind>, now: Instant) {
+    /// How the call has ended; what that changes.
+    pub fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Turn> {
         match failure {
             // It was not asked.
-            Some(Kind::Busy) => {}
+            Some(Kind::Busy) => None,
             Some(kind) if speaks_against(kind) => self.breaker.fail(self.tries, now),
             _ => self.breaker.close(),
         }

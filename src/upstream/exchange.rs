@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
 
 use super::asides::Aside;
-use super::breaker::Leave;
+use super::breaker::{Leave, Turn};
 use super::slots::Slots;
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
@@ -126,8 +127,13 @@ impl Exchange {
     }
 
     fn end(&mut self, error: Option<&Kind>) {
-        if let Some(leave) = self.leave.take() {
-            leave.end(error, Instant::now());
+        let turn = self.leave.take().and_then(|leave| leave.end(error, Instant::now()));
+        match turn {
+            Some(Turn::LeftAlone) => {
+                warn!(upstream = self.upstream, "left alone after failed calls in a row (breaker)");
+            }
+            Some(Turn::Back) => info!(upstream = self.upstream, "answers again (breaker)"),
+            None => {}
         }
         if let Some(operation) = self.operation.take() {
             operation.end(error);

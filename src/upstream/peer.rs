@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +72,19 @@ impl Wanted {
         match self {
             Self::Get { .. } => Method::Get,
             Self::Complete { .. } => Method::Complete,
+        }
+    }
+
+    /// About how many bytes its parameters have.
+    fn size(&self) -> usize {
+        let document = |document: &Option<Document>| {
+            document.as_ref().map_or(0, |document| document.json().text().len())
+        };
+        64 + match self {
+            Self::Get { name, arguments, .. } => name.len() + document(arguments),
+            Self::Complete { prompt, value, context, .. } => {
+                prompt.len() + value.len() + document(context)
+            }
         }
     }
 
@@ -287,22 +301,41 @@ impl RemotePeer {
     }
 
     async fn perform(&self, outgoing: &Outgoing, asides: Option<Asides>) -> Result<Document, Kind> {
-        let mut params = String::new();
-        let (method, name) = write_params(&outgoing.wanted, &mut params);
-        let ask = Ask {
-            method: method.as_str(),
-            name,
-            params: &params,
-            along: Some(&outgoing.along),
-            asks: outgoing.asks,
-            progress: outgoing.progress,
+        // Parameters may be large: they are not kept beside the message that is made of them.
+        let (id, headers, body) = {
+            let mut params = String::with_capacity(outgoing.wanted.size());
+            let (method, name) = write_params(&outgoing.wanted, &mut params);
+            let ask = Ask {
+                method: method.as_str(),
+                name,
+                params: &params,
+                along: Some(&outgoing.along),
+                asks: outgoing.asks,
+                progress: outgoing.progress,
+            };
+            self.dress(ask)
         };
-        self.request(ask, asides).await
+        self.send(id, headers, body, asides).await
     }
 
     async fn request(&self, ask: Ask<'_>, asides: Option<Asides>) -> Result<Document, Kind> {
+        let (id, headers, body) = self.dress(ask);
+        self.send(id, headers, body, asides).await
+    }
+
+    fn dress(&self, ask: Ask<'_>) -> (Id, HeaderMap, String) {
         let id = self.next_id();
         let (headers, body) = self.conversation.dress(&id, ask);
+        (id, headers, body)
+    }
+
+    async fn send(
+        &self,
+        id: Id,
+        headers: HeaderMap,
+        body: String,
+        asides: Option<Asides>,
+    ) -> Result<Document, Kind> {
         let mut unanswered = Unanswered { peer: self, id: &id, waiting: true };
         let answer = self.wire.request(&id, headers, body, asides).await;
         unanswered.waiting = false;

@@ -75,7 +75,7 @@ impl Child {
         let mut process = spawned.map_err(|error| failed(error.to_string()))?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
         let life = ChildRecord::start(&ears, process.id());
-        let last_words = ears.last_words.clone();
+        let (last_words, name) = (ears.last_words.clone(), ears.upstream.clone());
         let mailbox = Mailbox::new(ears);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let lines = Lines {
@@ -83,6 +83,7 @@ impl Child {
             outgoing: outgoing.clone(),
             tasks: tasks.clone(),
             max_message: settings.max_message,
+            upstream: name.clone(),
         };
         let ended = CancellationToken::new();
         let nothing_left = ended.clone().drop_guard();
@@ -92,14 +93,14 @@ impl Child {
             let stdin = process.stdin.take();
             let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
             tokio::select! {
-                () = write(stdin, queue, write_deadline) => {}
+                () = write(&name, stdin, queue, write_deadline) => {}
                 () = lines.read(stdout) => {}
                 () = last_words.drain(stderr) => {}
                 () = exit(&mut process) => {}
                 () = until.cancelled() => {}
             }
             if !until.is_cancelled() {
-                info!("the child has ended by itself");
+                info!(upstream = %name, "the child has ended by itself");
             }
             done.cancel();
             cleared.close();
@@ -214,7 +215,12 @@ fn command(stdio: &config::Stdio) -> Command {
 }
 
 /// Writes what is queued; ends when the child does not read in time, or has closed its input.
-async fn write(stdin: Option<ChildStdin>, mut queue: mpsc::Receiver<String>, deadline: Duration) {
+async fn write(
+    upstream: &str,
+    stdin: Option<ChildStdin>,
+    mut queue: mpsc::Receiver<String>,
+    deadline: Duration,
+) {
     let Some(mut stdin) = stdin else {
         return;
     };
@@ -224,7 +230,7 @@ async fn write(stdin: Option<ChildStdin>, mut queue: mpsc::Receiver<String>, dea
         message.push('\n');
         let written = timeout(deadline, stdin.write_all(message.as_bytes())).await;
         if !matches!(written, Ok(Ok(()))) {
-            info!("the child does not read its input");
+            info!(upstream, "the child does not read its input");
             return;
         }
     }
@@ -247,6 +253,8 @@ struct Lines {
     /// Answers to its questions that are not there yet.
     tasks: TaskTracker,
     max_message: usize,
+    /// Id of the upstream.
+    upstream: Arc<str>,
 }
 
 impl Lines {
@@ -261,7 +269,7 @@ impl Lines {
             decoder.feed(&piece[..length], &mut lines);
             for line in lines.drain(..) {
                 let Line::Whole(line) = line else {
-                    warn!(limit = self.max_message, "a line of the child is too long: it is ended");
+                    warn!(upstream = %self.upstream, limit = self.max_message, "a line of the child is too long: it is ended");
                     return;
                 };
                 if self.take(line).is_err() {

@@ -147,3 +147,66 @@ fn every_reason_of_an_error_is_documented() {
         assert!(documented.contains(&format!("`{reason}`")), "{reason} is not in docs/errors.md");
     }
 }
+
+/// The configuration inside a ConfigMap, as the gateway would see it.
+fn config_map(text: &str) -> String {
+    let (_, block) = text.split_once("gateway.toml: |\n").expect("a file in it");
+    let lines = block.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_examples_for_containers_lack_nothing_but_their_secrets() {
+    let compose = read("examples/compose/config/gateway.toml");
+    let kubernetes = config_map(&read("examples/kubernetes/configmap.yaml"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for text in [compose, kubernetes] {
+        // Where the image keeps prompts is not here.
+        let text = text.replace("/etc/promptgate/examples/library", "examples/library");
+        let text = text.replace("/prompts/library", "examples/library");
+        let mistakes = Config::parse("example", &text, root, &[]).unwrap_err().to_string();
+        let secrets = ["cannot read /run/secrets/", "is required beyond loopback"];
+        for mistake in mistakes.lines() {
+            assert!(secrets.iter().any(|missing| mistake.contains(missing)), "{mistake}");
+        }
+        assert!(mistakes.lines().count() >= 3, "{mistakes}");
+    }
+}
+
+/// A metric's name without what Prometheus adds for units and kinds.
+fn bare(name: &str) -> &str {
+    let endings = ["_bucket", "_sum", "_count", "_total", "_seconds", "_bytes"];
+    let shorter = endings.iter().find_map(|ending| name.strip_suffix(ending));
+    shorter.map_or(name, bare)
+}
+
+#[test]
+fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
+    let sources = ["src/telemetry/metrics.rs", "src/app/observe.rs"].map(read).concat();
+    let literals = sources.split('"').skip(1).step_by(2).filter(|text| text.contains('.'));
+    let known: std::collections::BTreeSet<_> =
+        literals.map(|name| bare(&name.replace('.', "_")).to_owned()).collect();
+    assert!(known.len() > 25, "{known:?}");
+    let mut looked_at = 0;
+    for path in [
+        "examples/monitoring/dashboard.json",
+        "examples/monitoring/alerts.yaml",
+        "docs/operating.md",
+    ] {
+        let text = read(path);
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let is_metric = |word: &&str| {
+            let starts =
+                ["promptgate_", "mcp_server_", "mcp_client_", "process_memory", "process_open"];
+            // Labels, and names that are cut in the text.
+            let labels =
+                ["promptgate_upstream", "promptgate_limit", "promptgate_outcome", "mcp_server_"];
+            starts.iter().any(|start| word.starts_with(start)) && !labels.contains(word)
+        };
+        for word in words.filter(is_metric) {
+            looked_at += 1;
+            assert!(known.contains(bare(word)), "{path}: {word}");
+        }
+    }
+    assert!(looked_at > 80, "{looked_at}");
+}

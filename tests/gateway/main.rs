@@ -29,6 +29,8 @@ mod limits;
 mod listing;
 mod matrix;
 mod notices;
+#[cfg(target_os = "linux")]
+mod overload;
 mod questions;
 mod reload;
 mod stdio;

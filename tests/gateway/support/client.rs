@@ -155,6 +155,17 @@ impl Client {
         self.raw(&self.request(method, path, headers, body)).await.expect("an answer")
     }
 
+    /// The same to a gateway that may close before it has read all: nothing if no whole answer comes.
+    pub async fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Option<Reply> {
+        self.raw(&self.request(method, path, headers, body)).await
+    }
+
     fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
         let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         let own = self.headers.iter().map(|(n, v)| (n.as_str(), v.as_str()));

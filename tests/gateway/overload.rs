@@ -1,0 +1,359 @@
+//! More than there is room for: connections, bodies, streams and costly requests, of the real binary. What is let in
+//! is served, the rest is told early, and behind it everything is as it was (fault matrix, M and L5).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::support::client::{Stream, modern, request};
+use crate::support::upstream::HANG;
+use crate::support::{Client, PATIENCE, Process, Upstream, eventually};
+
+/// A running binary, and where it can be looked at.
+struct Watched {
+    process: Process,
+    admin: Client,
+    folder: tempfile::TempDir,
+}
+
+impl Watched {
+    async fn start(toml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let toml = format!("[audit]\npath = \"\"\n[telemetry]\nlog = \"warn\"\n{toml}");
+        fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = free.local_addr().unwrap();
+        drop(free);
+        let settings = [("PROMPTGATE__ADMIN__LISTEN", at.to_string())];
+        let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
+        let process = Process::serve_env(folder.path(), &settings).await;
+        let admin = Client::new(at);
+        let ready = async || admin.send("GET", "/readyz", &[], b"").await.status;
+        eventually(async || (ready().await == 200).then_some(())).await;
+        Self { process, admin, folder }
+    }
+
+    /// A number of the process's status, in KiB.
+    fn memory(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.process.pid())).unwrap().count()
+    }
+
+    fn limit_descriptors(&self, most: u64) {
+        let pid = Pid::from_raw(i32::try_from(self.process.pid()).unwrap());
+        let limit = Rlimit { current: Some(most), maximum: Some(20_000) };
+        prlimit(pid, Resource::Nofile, limit).unwrap();
+    }
+
+    /// What must be as it was once nothing is going on.
+    async fn gauges(&self) -> BTreeMap<String, f64> {
+        let text = self.admin.send("GET", "/metrics", &[], b"").await.body;
+        let text = String::from_utf8(text).unwrap();
+        let kept = [
+            "promptgate_calls_",
+            "promptgate_connections",
+            "promptgate_in_flight",
+            "promptgate_streams",
+            "promptgate_tasks",
+            "promptgate_thinking",
+            "promptgate_upstream_in_flight",
+            "promptgate_upstream_queued",
+        ];
+        let value = |line: &str| {
+            let (name, value) = line.rsplit_once(' ')?;
+            let is_kept = kept.iter().any(|kept| name.starts_with(kept));
+            is_kept.then(|| (name.to_owned(), value.parse().unwrap()))
+        };
+        text.lines().filter_map(value).collect()
+    }
+}
+
+/// A connection that is kept for one list after the other.
+struct Kept(TcpStream);
+
+impl Kept {
+    async fn open(client: &Client) -> Self {
+        Self(TcpStream::connect(client.addr).await.unwrap())
+    }
+
+    async fn list(&mut self) {
+        let (body, headers) = modern(1, "prompts/list", json!({}));
+        let body = body.to_string();
+        let mut head = String::from("POST /mcp HTTP/1.1\r\nHost: localhost\r\n");
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        let message = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        self.0.write_all(message.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}}") {
+            let read = timeout(PATIENCE, self.0.read_buf(&mut answer)).await;
+            assert_ne!(read.expect("an answer").unwrap(), 0);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
+#[tokio::test]
+async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_served_later() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Watched::start(&upstream.table("up")).await;
+    let client = gateway.process.client();
+    // Half of the limit for connections; and a limit that is reached before that half is.
+    for spare in [None, Some(6)] {
+        let mut kept = Kept::open(&client).await;
+        kept.list().await;
+        let most = spare.map_or(256, |spare| gateway.descriptors() as u64 + spare);
+        gateway.limit_descriptors(most);
+        let mut crowd = JoinSet::new();
+        for _ in 0..1_000 {
+            let addr = client.addr;
+            crowd.spawn(async move {
+                // Not each gets even that far.
+                let stream = TcpStream::connect(addr).await;
+                std::future::pending::<()>().await;
+                drop(stream);
+            });
+        }
+        eventually(async || {
+            kept.list().await;
+            (gateway.descriptors() as u64 + 8 >= most.min(140)).then_some(())
+        })
+        .await;
+        for _ in 0..20 {
+            kept.list().await;
+        }
+        drop(crowd);
+        // Whoever comes then is served.
+        assert_eq!(client.names().await.0, ["up__p"]);
+        gateway.limit_descriptors(20_000);
+    }
+    gateway.process.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m3_two_hundred_large_bodies_are_taken_as_far_as_there_is_room_and_the_rest_is_told() {
+    let upstream = Upstream::modern(|asked| {
+        let content = || asked.content(json!({"type": "text", "text": "taken"}));
+        (asked.method() == "prompts/get").then(content)
+    })
+    .await;
+    let toml =
+        "[server.limits]\nin_flight_bytes = \"32MiB\"\n".to_owned() + &upstream.patient_table("up");
+    let gateway = Watched::start(&toml).await;
+    let params = json!({"name": "up__p", "arguments": {"x": "y".repeat((4 << 20) - 2_000)}});
+    let (body, headers) = modern(1, "prompts/get", params);
+    let (body, headers) = (Arc::new(body.to_string().into_bytes()), Arc::new(headers));
+    let mut clients = JoinSet::new();
+    for _ in 0..200 {
+        let (client, body, headers) = (gateway.process.client(), body.clone(), headers.clone());
+        clients.spawn(async move {
+            let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+            let reply = client.try_send("POST", "/mcp", &headers, &body).await;
+            reply.map(|reply| {
+                let retry = reply.header("retry-after").is_some();
+                (reply.status, retry)
+            })
+        });
+    }
+    let (mut served, mut refused) = (0, 0);
+    while let Some(reply) = clients.join_next().await {
+        match reply.unwrap() {
+            Some((200, _)) => served += 1,
+            Some((503, true)) => refused += 1,
+            // Told before its body was whole, and closed before it had read that.
+            None => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(served > 0 && refused > 0, "{served} served, {refused} refused");
+    let peak = gateway.memory("VmHWM:");
+    // Unoptimised, the allocator keeps watch over itself, which costs memory, too.
+    let most = if cfg!(debug_assertions) { 192 } else { 128 };
+    assert!(peak < most << 10, "{peak} KiB at most");
+    assert_eq!(gateway.process.client().names().await.0, ["up__p"], "and it goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m5_bodies_that_are_costly_to_read_are_refused_and_others_are_served() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Watched::start(&upstream.patient_table("up")).await;
+    let most = (4 << 20) - 100;
+    let fill = |open: &str, unit: &str, close: &str| {
+        let count = (most - open.len() - close.len()) / unit.len();
+        [open, &unit.repeat(count), close].concat().into_bytes()
+    };
+    let keys: String = (0..400_000).map(|n| format!("\"{n:x}\":0,")).collect();
+    let weird = Arc::new([
+        fill("", "[", ""),
+        fill("{\"a\":[", "0,", "0]}"),
+        fill("{\"a\":\"", "\\u00e9", "\"}"),
+        fill("{\"a\":\"", "\\\\", "\"}"),
+        fill("{\"a\":", "1", "}"),
+        fill("[", "{},", "{}]"),
+        format!("{{{keys}\"end\":0}}").into_bytes(),
+        fill(
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"prompts/get\",\"params\":{\"x\":[",
+            "{\"k\":[]},",
+            "{}]}}",
+        ),
+    ]);
+    let (stop, costly) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut strangers = JoinSet::new();
+    for n in 0..4 {
+        let (client, weird) = (gateway.process.client(), weird.clone());
+        let (stop, costly) = (stop.clone(), costly.clone());
+        strangers.spawn(async move {
+            for body in weird.iter().cycle().skip(n) {
+                let reply = client.post_bytes(body).await;
+                assert_eq!(reply.status, 400, "{}", String::from_utf8_lossy(&reply.body));
+                costly.fetch_add(1, Ordering::SeqCst);
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+        });
+    }
+    let mut served = 0;
+    while costly.load(Ordering::SeqCst) < 40 {
+        gateway.process.client().ask("prompts/get", json!({"name": "up__p"})).await;
+        served += 1;
+    }
+    stop.store(true, Ordering::SeqCst);
+    while let Some(stranger) = strangers.join_next().await {
+        stranger.unwrap();
+    }
+    assert!(served >= 10, "{served} while there were 40 costly ones");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m4_l5_a_thousand_streams_cost_little_are_told_once_and_leave_nothing_behind() {
+    const STREAMS: usize = 1_000;
+    let library = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        let prompt = format!("---\nname: {name}\n---\nHello\n");
+        fs::write(library.path().join("p.md"), prompt).unwrap();
+    };
+    write("one");
+    let toml = format!(
+        "[listing]\nsettle = \"50ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
+        library.path()
+    );
+    let gateway = Watched::start(&toml).await;
+    let client = gateway.process.client();
+    let open = async |count: usize| {
+        let mut streams: Vec<Stream> = Vec::new();
+        for _ in 0..count {
+            streams.push(client.listen().await);
+        }
+        streams
+    };
+    drop(open(50).await);
+    eventually(async || (gateway.gauges().await["promptgate_streams"] == 0.).then_some(())).await;
+    let before = gateway.memory("VmRSS:");
+    let mut streams = open(STREAMS).await;
+    let each = gateway.memory("VmRSS:").saturating_sub(before) / STREAMS as u64;
+    assert!(each <= 64, "{each} KiB each");
+    // Half of them go away without a word, the others hear of a change, once.
+    let mut kept = streams.split_off(STREAMS / 2);
+    drop(streams);
+    write("two");
+    for stream in &mut kept {
+        let told = stream.event().await.unwrap().json();
+        assert_eq!(told["method"], "notifications/prompts/list_changed");
+    }
+    eventually(async || {
+        let open = gateway.gauges().await["promptgate_streams"];
+        (open == kept.len() as f64).then_some(())
+    })
+    .await;
+    for stream in &mut kept {
+        assert!(stream.heard_nothing().await);
+    }
+    drop(kept);
+    eventually(async || (gateway.gauges().await["promptgate_streams"] == 0.).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m6_after_all_kinds_of_calls_everything_that_is_counted_is_as_it_was() {
+    let upstream = Upstream::modern(|asked| {
+        let hangs = asked.message["params"]["arguments"]["hang"] == "yes";
+        (asked.method() == "prompts/get" && hangs).then_some(HANG)
+    })
+    .await;
+    let toml = format!(
+        "[server.limits]\nidle = \"300ms\"\nkeep_alive = \"200ms\"\n{}timeout = \"300ms\"\n",
+        upstream.patient_table("up")
+    );
+    let gateway = Watched::start(&toml).await;
+    let client = gateway.process.client();
+    let round = async || {
+        let mut calls = JoinSet::new();
+        for n in 0..20 {
+            let client = client.clone();
+            calls.spawn(async move {
+                let get = |hang: &str| json!({"name": "up__p", "arguments": {"hang": hang}});
+                client.modern("prompts/list", json!({})).await;
+                client.modern("prompts/get", get("no")).await;
+                // One that times out, one whose client goes away, one that is cancelled.
+                client.modern("prompts/get", get("yes")).await;
+                let (body, headers) = modern(1, "prompts/get", get("yes"));
+                let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+                let body = body.to_string();
+                let going = client.try_send("POST", "/mcp", &headers, body.as_bytes());
+                let _ = timeout(std::time::Duration::from_millis(n), going).await;
+                let legacy = client.clone().legacy("2025-06-18").await;
+                let mut stream =
+                    legacy.stream("GET", &[("Accept", "text/event-stream")], b"").await;
+                let (asking, asked) = (legacy.clone(), request(7, "prompts/get", get("yes")));
+                let asking = tokio::spawn(async move { asking.post(&asked).await });
+                let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+                    "params": {"requestId": 7}});
+                legacy.post(&cancel).await;
+                asking.await.unwrap();
+                assert!(stream.heard_nothing().await);
+                let sse = client.stream_at("GET", "/sse", &[("Accept", "text/event-stream")], b"");
+                drop(sse.await);
+                client.listen().await;
+                client.post_bytes(b"{").await;
+                legacy.send("DELETE", "/mcp", &[], b"").await;
+            });
+        }
+        while let Some(call) = calls.join_next().await {
+            call.unwrap();
+        }
+    };
+    let settled = async |before: Option<&BTreeMap<String, f64>>| {
+        eventually(async || {
+            let now = gateway.gauges().await;
+            let is_quiet = now["promptgate_streams"] == 0.
+                && now["promptgate_in_flight"] == 0.
+                && now["promptgate_connections"] == 0.;
+            let is_same = before.is_none_or(|before| {
+                before.iter().all(|(name, value)| now.get(name).is_some_and(|now| now <= value))
+            });
+            (is_quiet && is_same).then_some(now)
+        })
+        .await
+    };
+    round().await;
+    let before = settled(None).await;
+    for _ in 0..3 {
+        round().await;
+    }
+    settled(Some(&before)).await;
+    drop(gateway.folder);
+}
