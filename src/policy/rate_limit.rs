@@ -185,6 +185,7 @@ mod tests {
     use std::path::Path;
 
     use governor::clock::FakeRelativeClock;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::config::Config;
@@ -212,6 +213,27 @@ mod tests {
         match result {
             Err(TransportFault::RateLimited { retry_after, .. }) => Some(retry_after),
             _ => None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_schedule_gets_more_than_the_burst_and_the_rate_or_starves(
+            steps in prop::collection::vec((0..4_000_u64, 1..40_usize), 1..60),
+        ) {
+            // A hundred at once, ten a second.
+            let (limits, clock) =
+                limits("[[limits]]\nper = [\"caller\"]\nrate = \"600/m\"\nburst = 100\n");
+            let (mut passed, mut admitted) = (0, 0_u64);
+            for (wait, calls) in steps {
+                clock.advance(Duration::from_millis(wait));
+                passed += wait;
+                let ok = (0..calls).filter(|_| limits.check_call(&get("a")).is_ok()).count();
+                admitted += ok as u64;
+                prop_assert!(admitted <= 100 + passed / 100, "{admitted} after {passed} ms");
+                // Whoever has waited for one gets one.
+                prop_assert!(ok > 0 || wait < 100);
+            }
         }
     }
 

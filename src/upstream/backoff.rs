@@ -33,7 +33,24 @@ pub fn jittered(period: Duration, dice: f64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn waits_stay_within_half_and_whole_of_their_ceiling(
+            dice in prop::collection::vec(0.0..1.0_f64, 1..80),
+        ) {
+            let mut backoff = Backoff::default();
+            let mut ceiling = FIRST;
+            for dice in dice {
+                let wait = backoff.next(dice);
+                prop_assert!(wait >= ceiling / 2 && wait <= ceiling, "{wait:?} of {ceiling:?}");
+                ceiling = (ceiling * 2).min(LONGEST);
+            }
+        }
+    }
 
     #[test]
     fn waits_double_up_to_a_minute_and_start_over() {

@@ -134,6 +134,8 @@ fn speaks_against(kind: &Kind) -> bool {
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     fn breaker() -> Arc<Breaker> {
@@ -172,6 +174,60 @@ mod tests {
         assert_eq!(breaker.open_until(), None);
         fail(&breaker, after(12_600));
         assert!(breaker.ask(after(12_600)).is_ok(), "it counts anew");
+    }
+
+    /// What may happen next to a breaker with calls under way.
+    #[derive(Clone, Debug)]
+    enum Next {
+        Ask,
+        Wait(u64),
+        /// How the call at this place ends, of those under way.
+        Ends(usize, Option<Kind>),
+        Left(usize),
+    }
+
+    fn next() -> impl Strategy<Value = Next> {
+        let ends = prop_oneof![
+            Just(None),
+            Just(Some(Kind::Timeout)),
+            Just(Some(Kind::Busy)),
+            Just(Some(Kind::AuthFailed { status: 401 })),
+        ];
+        prop_oneof![
+            4 => Just(Next::Ask),
+            2 => (0..3_000_u64).prop_map(Next::Wait),
+            4 => (0..8_usize, ends).prop_map(|(at, kind)| Next::Ends(at, kind)),
+            1 => (0..8_usize).prop_map(Next::Left),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn one_call_tries_at_a_time_and_waits_stay_within_their_bounds(
+            steps in prop::collection::vec(next(), 1..200),
+        ) {
+            let (breaker, mut now, mut leaves) = (breaker(), Instant::now(), Vec::<Leave>::new());
+            for step in steps {
+                let before = breaker.open_until();
+                match step {
+                    Next::Wait(ms) => now += Duration::from_millis(ms),
+                    Next::Ask => match breaker.ask(now) {
+                        Ok(leave) => leaves.push(leave),
+                        Err(until) => prop_assert!(until >= now && before.is_some()),
+                    },
+                    Next::Ends(at, kind) if at < leaves.len() => {
+                        leaves.swap_remove(at).end(kind.as_ref(), now);
+                    }
+                    Next::Left(at) if at < leaves.len() => drop(leaves.swap_remove(at)),
+                    Next::Ends(..) | Next::Left(_) => {}
+                }
+                prop_assert!(leaves.iter().filter(|leave| leave.tries).count() <= 1);
+                if let Some(until) = breaker.open_until().filter(|until| before != Some(*until)) {
+                    let wait = until - now;
+                    prop_assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&wait));
+                }
+            }
+        }
     }
 
     #[tokio::test]

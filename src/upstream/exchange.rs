@@ -196,6 +196,7 @@ async fn step(
 mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
     use tokio::sync::oneshot;
     use tokio::time::sleep;
 
@@ -258,6 +259,45 @@ mod tests {
         // A place among the calls is waited for within the same time.
         let mut waits = exchange(async { Ok(empty()) }, None, &slots);
         assert_eq!(waits.next().await.unwrap_err().kind, Kind::Timeout);
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_that_is_dropped_at_any_step_leaves_its_place(polls in 0..12_usize, thinks in any::<bool>()) {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                let slots = Slots::new(1, 9, Duration::from_secs(60));
+                let call = async {
+                    for _ in 0..10 {
+                        tokio::task::yield_now().await;
+                    }
+                    Ok(empty())
+                };
+                let mut exchange = exchange(call, None, &slots);
+                let mut going = Box::pin(async move {
+                    if thinks {
+                        exchange.meanwhile(tokio::task::yield_now()).await;
+                    }
+                    exchange.next().await
+                });
+                for _ in 0..polls {
+                    if polled(going.as_mut()).await {
+                        break;
+                    }
+                }
+                drop(going);
+                assert_eq!((slots.free(), slots.waiting()), (1, 0));
+            });
+        }
+    }
+
+    /// Polls once; whether that was the end.
+    async fn polled<F: Future>(mut future: Pin<&mut F>) -> bool {
+        std::future::poll_fn(|context| {
+            std::task::Poll::Ready(future.as_mut().poll(context).is_ready())
+        })
+        .await
     }
 
     #[tokio::test(start_paused = true)]
