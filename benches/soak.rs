@@ -125,6 +125,17 @@ async fn come_and_go(client: Client, tally: Arc<Tally>) {
     }
 }
 
+/// Users of all kinds, until they are told to stop.
+fn start(client: &Client, tally: &Arc<Tally>) -> JoinSet<()> {
+    let mut users = JoinSet::new();
+    for _ in 0..USERS {
+        users.spawn(use_well(client.clone(), tally.clone()));
+        users.spawn(use_others(client.clone(), tally.clone()));
+        users.spawn(come_and_go(client.clone(), tally.clone()));
+    }
+    users
+}
+
 /// What the process has, by now.
 struct Look {
     memory: f64,
@@ -174,26 +185,16 @@ async fn main() {
     });
     let upstreams = upstreams().await;
     let folder = tempfile::tempdir().expect("a folder");
-    let admin = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        free.local_addr().expect("its number")
-    };
     let tables: String = upstreams.iter().map(|(id, upstream)| upstream.table(id)).collect();
     let toml = format!(
         "[server.limits]\nidle = \"5s\"\nkeep_alive = \"2s\"\n[telemetry]\nlog = \"error\"\n\
          [audit]\nkeep = 4\nsegment_size = \"4MiB\"\n{tables}"
     );
     fs::write(folder.path().join("gateway.toml"), toml).expect("the file");
-    let at = admin.to_string();
-    let process = Process::serve_env(folder.path(), &[("PROMPTGATE__ADMIN__LISTEN", &at)]).await;
-    let (admin, client, tally) = (Client::new(admin), process.client(), Arc::new(Tally::default()));
+    let (process, admin) = Process::serve_watched(folder.path(), &[]).await;
+    let (client, tally) = (process.client(), Arc::new(Tally::default()));
     println!("        at  good ends    others    RSS MiB     fd  tasks  conns  streams  calls");
-    let mut users = JoinSet::new();
-    for _ in 0..USERS {
-        users.spawn(use_well(client.clone(), tally.clone()));
-        users.spawn(use_others(client.clone(), tally.clone()));
-        users.spawn(come_and_go(client.clone(), tally.clone()));
-    }
+    let mut users = start(&client, &tally);
     sleep(WARM_UP).await;
     let (begun, mut ticks) = (Instant::now(), interval(lasts / 8));
     while begun.elapsed() < lasts {
@@ -212,11 +213,7 @@ async fn main() {
     show("quiet", &tally, &first);
     // The same again, shorter: what is still there then is forgotten for good.
     tally.stop.store(false, Ordering::Relaxed);
-    for _ in 0..USERS {
-        users.spawn(use_well(client.clone(), tally.clone()));
-        users.spawn(use_others(client.clone(), tally.clone()));
-        users.spawn(come_and_go(client.clone(), tally.clone()));
-    }
+    let mut users = start(&client, &tally);
     sleep((lasts / 4).max(WARM_UP)).await;
     tally.stop.store(true, Ordering::Relaxed);
     while let Some(user) = users.join_next().await {

@@ -3,129 +3,27 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use dashmap::DashMap;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use super::answering::{Answer, Answering, Part, batch, now_secs};
 use super::body::{self, Accepts};
 use super::connection::Peer;
+use super::endpoint::Endpoint;
 use super::event_lines::EventLines;
-use super::guard::Guard;
-use super::line::Line;
-use super::load::{Load, LoadNow};
-use super::resources::Resources;
 use super::respond::{self, Body};
 use super::sse::EventStream;
 use super::{Secure, Serve};
-use crate::config::{Config, Limits};
+use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::session::dialect::Dialect;
 use crate::session::notices::Notices;
-use crate::session::{Envelope, Refusal, Sessions, Slot, Turn, Via};
+use crate::session::{Envelope, Refusal, Slot, Turn, Via};
 use crate::telemetry::Metrics;
 
-/// The HTTP side of the gateway.
-pub struct Endpoint {
-    sessions: Arc<Sessions>,
-    guard: Guard,
-    resources: Resources,
-    /// Of the main endpoint and of the views.
-    paths: Vec<String>,
-    limits: Limits,
-    trusted_proxies: Vec<IpAddr>,
-    load: Arc<Load>,
-    /// The older transport, if it is served.
-    event_lines: Option<EventLines>,
-    lasting: Lasting,
-    secure: Option<Arc<Secure>>,
-}
-
-/// What all endpoints of one gateway share, whatever its configuration is by now.
-#[derive(Clone)]
-struct Lasting {
-    /// Those of the newest configuration.
-    sessions: Arc<ArcSwap<Sessions>>,
-    open_lines: Arc<DashMap<String, Line>>,
-    drain: CancellationToken,
-}
-
 impl Endpoint {
-    /// `sessions` are those of the newest configuration, `drain` ends the streams of the older
-    /// transport.
-    pub fn new(
-        config: &Config,
-        sessions: Arc<ArcSwap<Sessions>>,
-        secure: Option<Arc<Secure>>,
-        drain: CancellationToken,
-    ) -> Self {
-        let load = Load::new(&config.server.limits);
-        let newest = sessions.load_full();
-        let lasting = Lasting { sessions, open_lines: Arc::default(), drain };
-        Self::with(config, newest, secure, load, lasting)
-    }
-
-    /// The endpoint of another configuration, which keeps what is open.
-    pub fn renew(
-        &self,
-        config: &Config,
-        sessions: Arc<Sessions>,
-        secure: Option<Arc<Secure>>,
-    ) -> Self {
-        let load = self.load.renew(&config.server.limits);
-        Self::with(config, sessions, secure, load, self.lasting.clone())
-    }
-
-    fn with(
-        config: &Config,
-        sessions: Arc<Sessions>,
-        secure: Option<Arc<Secure>>,
-        load: Load,
-        lasting: Lasting,
-    ) -> Self {
-        let server = &config.server;
-        let (path, limits, load) = (server.path.clone(), server.limits.clone(), Arc::new(load));
-        let event_lines = server.sse_path.as_ref().map(|sse_path| {
-            let Lasting { sessions, open_lines, drain } = lasting.clone();
-            EventLines::new(sse_path, &path, &limits, sessions, load.clone(), open_lines, drain)
-        });
-        let views = config.views.iter().map(|view| server.view_path(&view.name));
-        let paths = std::iter::once(path).chain(views).collect();
-        Self {
-            sessions,
-            guard: Guard::new(server),
-            resources: Resources::new(config),
-            paths,
-            limits,
-            trusted_proxies: server.trusted_proxies.clone(),
-            load,
-            event_lines,
-            lasting,
-            secure,
-        }
-    }
-
-    /// How much is being worked on.
-    pub fn load(&self) -> LoadNow {
-        self.load.now()
-    }
-
-    /// How connections are encrypted.
-    pub fn secure_by(&self) -> Option<&Arc<Secure>> {
-        self.secure.as_ref()
-    }
-
-    /// The subject of the certificate that the other end has shown, if that counts by now.
-    fn subject<'a>(&self, peer: &'a Peer) -> Option<&'a str> {
-        let shown = peer.shown.as_ref()?;
-        let counts = self.secure.as_ref().is_some_and(|secure| Arc::ptr_eq(secure, &shown.to));
-        counts.then_some(shown.subject.as_str())
-    }
-
     /// Answers a request of a known host and origin, once it is known whose it is.
     async fn let_in(
         &self,

@@ -3,6 +3,7 @@
 mod answering;
 mod body;
 mod connection;
+mod endpoint;
 mod event_lines;
 mod guard;
 mod http;
@@ -17,8 +18,8 @@ mod tls;
 mod watched;
 
 pub use connection::Peer;
+pub use endpoint::Endpoint;
 pub use guard::Guard;
-pub use http::Endpoint;
 pub use listener::{Listener, Open};
 pub use load::LoadNow;
 pub use respond::Body;

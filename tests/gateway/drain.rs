@@ -2,7 +2,6 @@
 //! next one (fault matrix, X).
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +15,7 @@ use tokio::time::timeout;
 use super::audit::{KEY, check, records};
 use crate::support::client::request;
 use crate::support::upstream::HANG;
-use crate::support::{Client, Gateway, Live, PATIENCE, Process, Upstream, eventually};
+use crate::support::{Gateway, Live, PATIENCE, Process, Upstream, eventually};
 
 /// A folder with a configuration that keeps a log in it.
 fn folder(toml: &str) -> tempfile::TempDir {
@@ -24,10 +23,6 @@ fn folder(toml: &str) -> tempfile::TempDir {
     let audit = format!("[audit]\nkey = {{ value = \"{KEY}\" }}\n");
     fs::write(folder.path().join("gateway.toml"), audit + toml).unwrap();
     folder
-}
-
-fn free_address() -> std::net::SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// What the log says at its end.
@@ -49,15 +44,9 @@ async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
     .await;
     let toml = "[server.limits]\ngrace = \"20s\"\n".to_owned() + &upstream.patient_table("up");
     let folder = folder(&toml);
-    let at = free_address();
-    let settings = [
-        ("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "1s"),
-        ("PROMPTGATE__ADMIN__LISTEN", &at.to_string()),
-    ];
-    let mut process = Process::serve_env(folder.path(), &settings).await;
-    let admin = Client::new(at);
+    let settings = [("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "1s")];
+    let (mut process, admin) = Process::serve_watched(folder.path(), &settings).await;
     let readyz = async || admin.send("GET", "/readyz", &[], b"").await.status;
-    eventually(async || (readyz().await == 200).then_some(())).await;
     let (mut listen, legacy) =
         (process.client().listen().await, process.client().legacy("2025-06-18").await);
     let mut get = legacy.stream("GET", &[("Accept", "text/event-stream")], b"").await;

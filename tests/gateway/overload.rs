@@ -29,15 +29,7 @@ impl Watched {
         let folder = tempfile::tempdir().unwrap();
         let toml = format!("[audit]\npath = \"\"\n[telemetry]\nlog = \"warn\"\n{toml}");
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = free.local_addr().unwrap();
-        drop(free);
-        let settings = [("PROMPTGATE__ADMIN__LISTEN", at.to_string())];
-        let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
-        let process = Process::serve_env(folder.path(), &settings).await;
-        let admin = Client::new(at);
-        let ready = async || admin.send("GET", "/readyz", &[], b"").await.status;
-        eventually(async || (ready().await == 200).then_some(())).await;
+        let (process, admin) = Process::serve_watched(folder.path(), &[]).await;
         Self { process, admin, folder }
     }
 

@@ -312,15 +312,7 @@ impl Followed {
     async fn start(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap();
-        drop(free);
-        let process = Process::serve_admin(folder.path(), &port.to_string()).await;
-        let admin = Client::new(port);
-        eventually(async || {
-            (admin.send("GET", "/readyz", &[], b"").await.status == 200).then_some(())
-        })
-        .await;
+        let (process, admin) = Process::serve_watched(folder.path(), &[]).await;
         Self { folder, process, admin }
     }
 

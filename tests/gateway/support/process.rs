@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::{Client, PATIENCE};
+use super::{Client, PATIENCE, eventually};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_promptgate");
 
@@ -35,6 +35,20 @@ impl Process {
     pub async fn serve_admin(folder: &Path, admin: &str) -> Self {
         let settings = [("SERVER__LIMITS__PRE_DRAIN", "5s"), ("ADMIN__LISTEN", admin)];
         Self::start(folder, Stdio::null(), settings).await
+    }
+
+    /// The same, and where it can be looked at; with these variables beside its own, once it is ready.
+    pub async fn serve_watched(folder: &Path, variables: &[(&str, &str)]) -> (Self, Client) {
+        // Free a moment ago: the binary is told it, since nobody prints it.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = free.local_addr().unwrap();
+        drop(free);
+        let listen = at.to_string();
+        let variables = [&[("PROMPTGATE__ADMIN__LISTEN", listen.as_str())], variables].concat();
+        let (process, admin) = (Self::serve_env(folder, &variables).await, Client::new(at));
+        let ready = async || admin.send("GET", "/readyz", &[], b"").await.status == 200;
+        eventually(async || ready().await.then_some(())).await;
+        (process, admin)
     }
 
     /// The same, with these variables.
