@@ -162,8 +162,8 @@ impl App {
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let (edition, drain) = (self.edition.load_full(), &self.shutdown.drain);
-        let serving = streams.serve(&edition.config.server, self.sessions.clone(), drain);
+        let (server, drain) = (self.edition.load().config.server.clone(), &self.shutdown.drain);
+        let serving = streams.serve(&server, self.sessions.clone(), drain);
         self.shutdown.connections.track_future(serving).await;
     }
 
@@ -191,16 +191,17 @@ impl App {
 
     /// Ends at once, as far as there is nobody left to serve.
     pub async fn stop(&self) {
-        // Calls have ended, so there is no more to tell.
-        tokio::join!(self.shutdown.stop(), self.telemetry.end());
-        self.end_record().await;
+        self.shutdown.stop().await;
+        // Neither waits for the other; what is left of spans is sent while the last records are written.
+        tokio::join!(self.end_record(), self.telemetry.end());
     }
 
     /// Ends without waiting for anybody: calls are told so, children are killed as the process goes, and
     /// the record is brought to the disk.
     pub async fn abort(&self) {
         let _ = timeout(ABORT, self.shutdown.stop()).await;
-        let _ = timeout(ABORT, self.end_record()).await;
+        let ending = async { tokio::join!(self.end_record(), self.telemetry.end()) };
+        let _ = timeout(ABORT, ending).await;
     }
 
     /// Lets what is in flight finish, and ends.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use super::{App, loaded, warn_of_config};
@@ -29,11 +29,22 @@ pub struct Source {
 /// same from one look to the next, so that no half of a file is taken for a whole one.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What cannot be used is tried again after this long: what is wrong may lie in a file that it alone names.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// A configuration that could not be used.
+struct Rejected {
+    /// What was in the files.
+    files: Vec<String>,
+    at: Instant,
+    why: String,
+}
+
 impl App {
     /// Reads the configuration again whenever `hang_up` is notified, which also starts another
     /// segment of the audit log, or its files have changed; never ends.
     pub async fn follow(&self, source: &Source, hang_up: &Notify) {
-        let (mut seen, mut rejected) = (Vec::new(), None);
+        let (mut seen, mut rejected) = (Vec::new(), None::<Rejected>);
         loop {
             let is_asked_for = tokio::select! {
                 () = hang_up.notified() => true,
@@ -44,24 +55,32 @@ impl App {
                 self.audit.rotate();
             } else {
                 let is_settled = std::mem::replace(&mut seen, now.clone()) == now;
-                if now == used || !is_settled || rejected.as_ref() == Some(&now) {
+                let is_known = rejected
+                    .as_ref()
+                    .is_some_and(|rejected| rejected.files == now && rejected.at.elapsed() < RETRY);
+                if now == used || !is_settled || is_known {
                     continue;
                 }
             }
-            let is_taken = self.read_again(source).await;
-            rejected = (!is_taken).then_some(now);
+            let why = self.read_again(source).await.err();
+            rejected = why.map(|why| {
+                let is_told = rejected.as_ref().is_some_and(|before| {
+                    before.files == now && before.why == why && !is_asked_for
+                });
+                if !is_told {
+                    self.reject(why.clone());
+                }
+                Rejected { files: now, at: Instant::now(), why }
+            });
         }
     }
 
-    /// Reads the file and takes it over, or says why not; whether it did.
-    async fn read_again(&self, source: &Source) -> bool {
+    /// Reads the file and takes it over, or says why not.
+    async fn read_again(&self, source: &Source) -> Result<(), String> {
         let Source { path, load } = source.clone();
-        match spawn_blocking(move || load(&path)).await {
-            Ok(Ok(config)) => return self.reload(config).await.is_ok(),
-            Ok(Err(error)) => self.reject(error.to_string()),
-            Err(error) => self.reject(format!("it cannot be read: {error}")),
-        }
-        false
+        let loaded = spawn_blocking(move || load(&path)).await;
+        let loaded = loaded.map_err(|error| format!("it cannot be read: {error}"))?;
+        self.reload(loaded.map_err(|error| error.to_string())?).await.map(drop)
     }
 
     /// Takes over a configuration; returns what of it counts only after a restart.
@@ -72,6 +91,12 @@ impl App {
         let _one = self.reloading.lock().await;
         let before = self.edition.load_full();
         let kept = keep_fixed(&mut config, &before.config);
+        // Where it still listens, what was safe elsewhere may not be.
+        let admin = config.admin.as_ref().and_then(|admin| admin.exposure());
+        let exposed = config.server.exposure(&config.auth).map(|why| ("server.listen", why));
+        if let Some((key, why)) = exposed.chain(admin.map(|why| ("admin.token", why))).next() {
+            return Err(format!("{key}, which stays as it is until a restart: {why}"));
+        }
         if let Some(served) = &self.served {
             config.server.name_resource(served.addr);
         }
@@ -79,14 +104,7 @@ impl App {
             Some(served) => self.secure(&config, served.endpoint.load().secure_by()),
             None => Ok(None),
         };
-        let secure = match secure {
-            Ok(secure) => secure,
-            Err(error) => {
-                let why = format!("server.tls: {error}");
-                self.reject(why.clone());
-                return Err(why);
-            }
-        };
+        let secure = secure.map_err(|error| format!("server.tls: {error}"))?;
         warn_of_config(&config);
         if let Some(audit) = &config.audit {
             self.audit.tune(audit);

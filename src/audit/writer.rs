@@ -132,6 +132,14 @@ impl Scribe {
             self.queue.go_down(entries, missing);
             return self.judge(Err(error), now);
         }
+        // What is being synced, since it was not always waited for, ends first.
+        if self.tuning.sync_every.is_none()
+            && self.log.is_syncing()
+            && let Some(result) = self.queue.wait_for_sync(LAST_SYNC)
+        {
+            let ended = self.log.end_sync(result, now);
+            self.judge(ended, now);
+        }
         // Those who wait for records that are written but not synced hear nothing, and are refused.
         let synced = match self.tuning.sync_every {
             None => self.log.sync(now),

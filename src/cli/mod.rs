@@ -15,6 +15,7 @@ mod text;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -270,10 +271,12 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
 /// The configuration of a gateway that is, or is to be, run by this program.
 fn load_config(path: &std::path::Path) -> Result<Config, ConfigError> {
     let mut config = Config::load(path)?;
+    // Asked once: a file that is replaced meanwhile has another name then, and would make all children other ones.
+    static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
     if cfg!(target_os = "linux")
-        && let Ok(program) = std::env::current_exe()
+        && let Some(program) = &*PROGRAM
     {
-        config.supervise_children(&program);
+        config.supervise_children(program);
     }
     Ok(config)
 }

@@ -60,7 +60,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
                 // The client has gone: nobody needs to be waited for.
                 tokio::select! {
                     () = app.stop() => {}
-                    () = shutdown::signal() => {}
+                    () = shutdown::signal() => app.abort().await,
                 }
                 logging.end().await;
                 return Ok(());

@@ -13,6 +13,14 @@ pub struct Admin {
     pub token: Option<[u8; 32]>,
 }
 
+impl Admin {
+    /// What must not be beyond loopback as it is; nothing if all is well.
+    pub fn exposure(&self) -> Option<&'static str> {
+        let is_open = self.token.is_none() && !self.listen.ip().is_loopback();
+        is_open.then_some("is required beyond loopback, where anybody may look")
+    }
+}
+
 /// Nothing if `listen` is "".
 pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let rule = "\"\" or an address with a port, such as \"127.0.0.1:9090\"";
@@ -22,12 +30,13 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     });
     let listen = listen.unwrap_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9090))));
     let token = section.secret("token", None).filter(|token| !token.expose().is_empty());
-    if token.is_none() && listen.is_some_and(|listen| !listen.ip().is_loopback()) {
-        section.mistake("token", "is required beyond loopback, where anybody may look");
+    let token = token.map(|token| seal::sha256(token.expose().as_bytes()));
+    let admin = listen.map(|listen| Admin { listen, token });
+    if let Some(message) = admin.as_ref().and_then(Admin::exposure) {
+        section.mistake("token", message);
     }
     section.finish();
-    let token = token.map(|token| seal::sha256(token.expose().as_bytes()));
-    listen.map(|listen| Admin { listen, token })
+    admin
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! `[auth]`: who callers are, and how they prove it.
 
+use std::path::PathBuf;
+
 use super::jwt::{self, Jwt};
 use super::reader::Section;
 use crate::domain::caller::{ANONYMOUS, is_id};
@@ -15,6 +17,8 @@ pub struct Auth {
     pub jwt: Option<Jwt>,
     /// Whether certificates of callers are looked at.
     pub takes_certificates: bool,
+    /// Whose certificates those are.
+    pub client_ca: Option<PathBuf>,
     /// If there is any: the only subjects that are callers.
     pub certificates: Vec<Certificate>,
     /// Who the caller is over standard streams.
@@ -58,7 +62,8 @@ pub struct Identity {
     pub groups: Vec<String>,
 }
 
-pub(super) fn read(mut section: Section<'_>, takes_certificates: bool) -> Auth {
+pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth {
+    let takes_certificates = client_ca.is_some();
     let choices = [("auto", None), ("true", Some(true)), ("false", Some(false))];
     let required = section.flag_or("required", None, &choices);
     let mut api_keys: Vec<ApiKey> = Vec::new();
@@ -77,8 +82,15 @@ pub(super) fn read(mut section: Section<'_>, takes_certificates: bool) -> Auth {
     let caller = identity(&mut stdio, "local");
     stdio.finish();
     let jwt = jwt::read(&mut section);
-    let mut auth =
-        Auth { required: true, api_keys, jwt, takes_certificates, certificates, stdio: caller };
+    let mut auth = Auth {
+        required: true,
+        api_keys,
+        jwt,
+        takes_certificates,
+        client_ca,
+        certificates,
+        stdio: caller,
+    };
     auth.required = required.unwrap_or(auth.has_method());
     if auth.required && !auth.has_method() {
         let message = "nobody could call: set auth.api_keys, auth.jwt or server.tls.client_ca too";

@@ -158,8 +158,8 @@ impl Config {
         let upstreams = upstream::read_all(&mut root);
         let mut server = root.section("server");
         let tls = tls::read(&mut server);
-        let takes_certificates = tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        let auth = auth::read(root.section("auth"), takes_certificates);
+        let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
+        let auth = auth::read(root.section("auth"), client_ca);
         let access = access::read(root.section("access"), &upstreams, auth.has_method());
         let server = server::read(server, tls, &auth);
         let mut config = Self {

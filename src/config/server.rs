@@ -14,6 +14,8 @@ use crate::seal::SealKeys;
 #[derive(Clone, Debug)]
 pub struct Server {
     pub listen: SocketAddr,
+    /// Anybody may ask, wherever it listens.
+    pub insecure: bool,
     /// Path of the endpoint, `/…` without a slash at the end.
     pub path: String,
     /// Path of the older transport's stream (HTTP+SSE, 2024-11-05), if it is served.
@@ -109,6 +111,22 @@ impl Server {
         format!("{}/{name}", self.path)
     }
 
+    /// What must not be beyond loopback as it is; nothing if it listens there or all is well.
+    pub fn exposure(&self, auth: &Auth) -> impl Iterator<Item = &'static str> {
+        let is_open = !self.listen.ip().is_loopback();
+        let nobody_asked = is_open && !self.insecure && !auth.required;
+        let nobody_asked = nobody_asked.then_some(
+            "listens beyond loopback, where anybody may ask; set auth.api_keys, auth.jwt or server.tls.client_ca, or \
+             server.insecure = true if something in front authenticates",
+        );
+        let no_name = is_open && self.public_url.is_none() && auth.jwt.is_some();
+        let no_name = no_name.then_some(
+            "listens beyond loopback, so tokens need a name to be made for: set server.public_url to the URL that \
+             clients use",
+        );
+        nobody_asked.into_iter().chain(no_name)
+    }
+
     /// Names the endpoint by where it listens, unless it has a public name.
     pub fn name_resource(&mut self, addr: SocketAddr) {
         if self.public_url.is_none() {
@@ -135,25 +153,17 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
     let address = "an address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
     let listen = section.parsed("listen", address, |t| t.parse().ok());
     let listen = listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
-    if !section.flag("insecure", false) && !listen.ip().is_loopback() && !auth.required {
-        let message = "listens beyond loopback, where anybody may ask; set auth.api_keys, auth.jwt or server.tls.client_ca, or \
-                       server.insecure = true if something in front authenticates";
-        section.mistake("listen", message);
-    }
+    let insecure = section.flag("insecure", false);
     let path = section
         .parsed("path", "a path such as \"/mcp\", without a slash at the end", path)
         .unwrap_or_else(|| "/mcp".to_owned());
     let public_url: Option<Uri> = section
         .parsed("public_url", "\"\" or a URL such as \"https://prompts.example.com/mcp\"", url)
         .flatten();
-    if public_url.is_none() && auth.jwt.is_some() && !listen.ip().is_loopback() {
-        let message = "listens beyond loopback, so tokens need a name to be made for: set \
-                       server.public_url to the URL that clients use";
-        section.mistake("listen", message);
-    }
     let scheme = if tls.is_some() { "https" } else { "http" };
     let server = Server {
         listen,
+        insecure,
         resource: public_url.as_ref().map_or_else(
             || format!("{scheme}://{listen}{path}"),
             |url| url.to_string().trim_end_matches('/').to_owned(),
@@ -172,6 +182,9 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
         name: section.text("name", "promptgate"),
         limits: limits(section.section("limits")),
     };
+    for message in server.exposure(auth) {
+        section.mistake("listen", message);
+    }
     if server.sse_path.as_ref() == Some(&server.path) {
         section.mistake("sse_path", "must be another path than server.path");
     }

@@ -23,7 +23,10 @@ pub enum Proof {
     #[default]
     Nothing,
     /// Known by the id of the caller.
-    ApiKey,
+    ApiKey {
+        /// SHA-256 of the key: a caller may have several.
+        hash: [u8; 32],
+    },
     Certificate {
         /// As RFC 4514 writes it.
         subject: String,

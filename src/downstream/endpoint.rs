@@ -110,7 +110,7 @@ impl Endpoint {
     /// The subject of the certificate that the other end has shown, if that counts by now.
     pub(super) fn subject<'a>(&self, peer: &'a Peer) -> Option<&'a str> {
         let shown = peer.shown.as_ref()?;
-        let counts = self.secure.as_ref().is_some_and(|secure| Arc::ptr_eq(secure, &shown.to));
+        let counts = self.secure.as_ref().is_some_and(|secure| secure.trusts_as(&shown.to));
         counts.then_some(shown.subject.as_str())
     }
 }

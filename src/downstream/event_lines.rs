@@ -85,13 +85,18 @@ impl EventLines {
         &self.path
     }
 
-    /// Opens a stream.
-    pub fn open(&self, caller: Caller, address: IpAddr) -> Result<Response<Body>, TransportFault> {
+    /// Opens a stream for a caller whom these sessions have let in.
+    pub fn open(
+        &self,
+        caller: Caller,
+        address: IpAddr,
+        let_in_by: &Sessions,
+    ) -> Result<Response<Body>, TransportFault> {
         let place = self.load.stream(&caller)?;
         let id = hex(&random::<16>());
         let (sessions, address) = (self.sessions.clone(), Some(address));
         let kind = ConnectionKind::Sse;
-        let end = sessions.load().end_of_stream(&caller, self.lifetime, now_secs());
+        let end = let_in_by.end_of_stream(&caller, self.lifetime, now_secs());
         let connection = Connection::new(sessions, caller, &self.endpoint, address, kind);
         let (line, outgoing) = Line::new(connection, self.load.clone(), self.patience);
         let endpoint = format!("{}?{SESSION}={id}", self.path);

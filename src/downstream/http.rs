@@ -159,7 +159,7 @@ impl Endpoint {
         match *request.method() {
             Method::GET => match body::read_accept(request.headers())? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
-                _ => Ok(lines.open(caller, address)?),
+                _ => Ok(lines.open(caller, address, &self.sessions)?),
             },
             Method::POST => {
                 body::check_media_type(request.headers())?;

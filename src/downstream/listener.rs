@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
@@ -37,6 +37,9 @@ struct Place(Arc<Open>);
 /// Pause after a failed accept. The usual cause is that no file descriptor is left: trying again
 /// at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a listener that is full looks whether more are allowed by now.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl<S: Serve> Listener<S> {
     pub fn new(socket: TcpListener, endpoint: Arc<ArcSwap<S>>) -> Self {
@@ -93,7 +96,8 @@ impl<S: Serve> Listener<S> {
             if self.open.count() < allowed_connections(self.endpoint.load().limits().connections) {
                 return;
             }
-            closed.await;
+            // A raised limit counts, too.
+            let _ = timeout(LOOK, closed).await;
         }
     }
 }
@@ -125,9 +129,13 @@ async fn serve<S: Serve>(
     tasks: TaskTracker,
     drain: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let first = endpoint.load_full();
-    let limits = first.limits();
-    let Some(secure) = first.secure() else {
+    // Nothing else of this configuration is held as long as the connection lasts.
+    let (limits, secure) = {
+        let now = endpoint.load_full();
+        (now.limits().clone(), now.secure().cloned())
+    };
+    let limits = &limits;
+    let Some(secure) = secure else {
         let peer = Peer { address, shown: None };
         return Box::pin(connection::serve(stream, peer, endpoint, limits, tasks, drain)).await;
     };
@@ -135,7 +143,7 @@ async fn serve<S: Serve>(
         return Ok(());
     };
     let (stream, subject) = accepted?;
-    let shown = subject.map(|subject| Shown { subject, to: secure.clone() });
+    let shown = subject.map(|subject| Shown { subject, to: secure });
     let peer = Peer { address, shown };
     Box::pin(connection::serve(stream, peer, endpoint, limits, tasks, drain)).await
 }

@@ -45,6 +45,11 @@ impl Secure {
         self.tls == *tls && self.handshake == handshake
     }
 
+    /// Whether certificates are checked by the same authorities.
+    pub fn trusts_as(&self, other: &Self) -> bool {
+        self.tls.client_ca == other.tls.client_ca
+    }
+
     /// Shakes hands; returns the stream, and the subject of the certificate that the caller showed.
     pub async fn accept(
         &self,

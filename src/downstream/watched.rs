@@ -43,12 +43,26 @@ pub struct PhaseCell {
 
 struct State {
     phase: Phase,
-    /// Answers that have something to give and are not asked for it, by their number, and since when.
-    unasked: BTreeMap<u64, Instant>,
+    /// Answers that have something to give and are not asked for it, by their number.
+    unasked: BTreeMap<u64, Unasked>,
     answers: u64,
     /// The reader, to be woken when the phase gets a deadline.
     reader: Option<Waker>,
 }
+
+/// An answer that is not asked for what it has.
+#[derive(Clone, Copy, Debug)]
+struct Unasked {
+    since: Instant,
+    /// When the client last took anything of any answer.
+    taken: Instant,
+}
+
+/// Bytes that are written at once of an answer, and hardly ever of acknowledgements.
+const CONTROL: usize = 1024;
+
+/// How many times its patience an answer may wait while the client takes others.
+const TURNS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
@@ -116,9 +130,15 @@ impl PhaseCell {
 
     /// Bytes went out: whoever reads a long answer slowly is not idle. Where they may be no more than the
     /// answer to a ping they say nothing.
-    fn sent(&self) {
+    fn sent(&self, length: usize) {
         let mut state = self.lock();
-        if self.patience.is_none() && matches!(state.phase, Phase::Idle(_)) {
+        if self.patience.is_some() && length < CONTROL {
+            return;
+        }
+        // Whoever takes what is written takes its turn with all answers.
+        let now = Instant::now();
+        state.unasked.values_mut().for_each(|unasked| unasked.taken = now);
+        if matches!(state.phase, Phase::Idle(_)) {
             state.phase = Phase::Idle(Instant::now() + self.idle);
         }
     }
@@ -138,8 +158,11 @@ impl PhaseCell {
         match state.phase {
             Phase::Idle(at) | Phase::Head(at) => Some(at),
             Phase::Busy(_) => {
-                let first = state.unasked.values().min();
-                first.zip(self.patience).map(|(since, patience)| *since + patience)
+                let patience = self.patience?;
+                let due = |unasked: &Unasked| {
+                    (unasked.taken + patience).min(unasked.since + patience * TURNS)
+                };
+                state.unasked.values().map(due).min()
             }
         }
     }
@@ -159,7 +182,8 @@ impl Busy {
     pub fn offers(&self) {
         if self.is_multiplexed() {
             let mut state = self.phase.lock();
-            state.unasked.insert(self.number, Instant::now());
+            let now = Instant::now();
+            state.unasked.insert(self.number, Unasked { since: now, taken: now });
             if let Some(reader) = state.reader.take() {
                 reader.wake();
             }
@@ -189,16 +213,16 @@ impl<S> Watched<S> {
         Self { stream, prefix, phase, alarm, patience, stalled: None }
     }
 
-    fn watch_write<T>(
+    fn watch_write(
         &mut self,
         context: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(written) => {
                 self.stalled = None;
-                if written.is_ok() {
-                    self.phase.sent();
+                if let Ok(length) = &written {
+                    self.phase.sent(*length);
                 }
                 Poll::Ready(written)
             }

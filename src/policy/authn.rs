@@ -69,7 +69,7 @@ impl Authenticator {
             api_keys: auth
                 .api_keys
                 .iter()
-                .map(|key| (key.hash, caller(&key.caller, Proof::ApiKey)))
+                .map(|key| (key.hash, caller(&key.caller, Proof::ApiKey { hash: key.hash })))
                 .collect(),
             subjects: auth
                 .certificates
@@ -101,9 +101,9 @@ impl Authenticator {
         };
         match caller.proof() {
             Proof::Nothing => !self.auth.required,
-            Proof::ApiKey => self.api_keys.iter().any(|(_, known)| is_same(known)),
+            Proof::ApiKey { .. } => self.api_keys.iter().any(|(_, known)| is_same(known)),
             Proof::Certificate { subject } => {
-                self.auth.takes_certificates
+                self.auth.client_ca == then.client_ca
                     && self.by_subject(subject).is_ok_and(|known| is_same(&known))
             }
             Proof::Token(_) => self.auth.jwt == then.jwt,
@@ -224,6 +224,7 @@ mod tests {
             api_keys: vec![config::ApiKey { hash, caller }],
             jwt: None,
             takes_certificates: true,
+            client_ca: None,
             certificates: vec![certificate],
             stdio,
         })

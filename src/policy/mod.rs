@@ -111,7 +111,8 @@ impl Gate {
 
     /// Tells when a caller is not known any more.
     pub fn standing(&self, caller: &Caller) -> Standing {
-        Standing::new(caller.clone(), self.newest.subscribe())
+        let auth = self.authenticator.auth().clone();
+        Standing::new(caller.clone(), auth, self.newest.subscribe())
     }
 
     /// Counts a request before anything is known of it but where it comes from.

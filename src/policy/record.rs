@@ -214,7 +214,7 @@ pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
     let event = event.text("caller", caller.id());
     match caller.proof() {
         Proof::Nothing => event,
-        Proof::ApiKey => event.text("proof", "api_key"),
+        Proof::ApiKey { .. } => event.text("proof", "api_key"),
         Proof::Certificate { subject } => {
             event.text("proof", "certificate").text("subject", subject)
         }

@@ -17,8 +17,11 @@ pub struct Standing {
 }
 
 impl Standing {
-    pub(super) fn new(caller: Caller, mut now: watch::Receiver<Arc<Authenticator>>) -> Self {
-        let auth = now.borrow_and_update().auth().clone();
+    pub(super) fn new(
+        caller: Caller,
+        auth: Arc<config::Auth>,
+        now: watch::Receiver<Arc<Authenticator>>,
+    ) -> Self {
         Self { caller, auth, now }
     }
 

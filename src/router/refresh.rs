@@ -122,7 +122,11 @@ impl Refresh {
                 Some(report) = reports.recv() => self.take(report, Instant::now()),
                 Some(renewal) = renewals.recv() => {
                     // Whoever waits for the one before does not wait for what will never be in it.
-                    catalog.store(Arc::new(Catalog { pending: false, ..self.snapshot() }));
+                    let mut last = self.snapshot();
+                    if std::mem::take(&mut last.pending) && last.content.everyone.is_empty() {
+                        last.list_fault.get_or_insert_with(Fault::none_available);
+                    }
+                    catalog.store(Arc::new(last));
                     done = Some(renewal.done);
                     (announce.settle, announce.views) = (renewal.settle, renewal.views);
                     (catalog, deadline, waiting) = (renewal.catalog, renewal.deadline, true);

@@ -107,12 +107,12 @@ pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Resu
     if mode == HiddenText::Allow {
         return Ok(Reply::Prompt { result, origin, flags: Flags::default() });
     }
-    let unsafe_uris = uri::places(result.json());
+    // Places are those of the result as it came.
+    let (unsafe_uris, hidden_text) = (uri::places(result.json()), hidden::places(result.json()));
     let result = match (mode, &unsafe_uris) {
         (HiddenText::Strip, Some(_)) => uri::without(result.json()),
         _ => result,
     };
-    let hidden_text = hidden::places(result.json());
     let result = match (mode, &hidden_text) {
         (HiddenText::Strip, Some(_)) => hidden::stripped(result.json()),
         _ => result,

@@ -17,7 +17,9 @@ use opentelemetry::context::FutureExt;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry::{Context, InstrumentationScope, KeyValue};
-use opentelemetry_otlp::{MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_otlp::{
+    MetricExporter, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
@@ -98,7 +100,9 @@ impl Telemetry {
             let version = env!("CARGO_PKG_VERSION");
             let scope = InstrumentationScope::builder(SCOPE).with_version(version).build();
             tracing = Some((tracers.tracer_with_scope(scope), tracers));
+            // Its waits between tries would block a thread that serves; the next push tells the same.
             let pushed = MetricExporter::builder().with_http();
+            let pushed = pushed.with_retry_policy(RetryPolicy::disabled());
             let pushed = pushed.with_shared_http_client(exporter.clone());
             let pushed = pushed.with_endpoint(format!("{otlp}/v1/metrics"));
             push = Some((pushed.build().map_err(failed)?, exporter));
@@ -148,12 +152,17 @@ impl Telemetry {
 
     /// Pushes metrics once in a while, until `stop`.
     pub async fn push(self, stop: CancellationToken) {
+        if self.0.push.is_none() {
+            return;
+        }
         let every =
             std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok().and_then(|ms| ms.parse().ok());
         let every = every.map_or(PUSH_EVERY, Duration::from_millis).max(Duration::from_millis(10));
         let mut was_failing = false;
         while stop.run_until_cancelled(sleep(every)).await.is_some() {
-            self.push_once().await;
+            if stop.run_until_cancelled(self.push_once()).await.is_none() {
+                return;
+            }
             let is_failing =
                 self.0.push.as_ref().is_some_and(|(_, exporter)| exporter.is_failing());
             if is_failing && !was_failing {

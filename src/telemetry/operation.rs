@@ -133,7 +133,7 @@ impl ServerOperation {
         labels.push(KeyValue::new("mcp.method.name", self.method));
         labels.push(KeyValue::new("mcp.protocol.version", self.revision));
         labels.extend(self.wire.attributes());
-        labels.extend(failure(ended));
+        labels.extend(failure(ended, true));
         // A name that nobody has must not take the place of one that somebody has.
         let is_there = match ended {
             End::Well | End::Fault(Fault::Upstream(_)) => true,
@@ -190,6 +190,13 @@ impl ClientOperation {
 
     pub fn end(mut self, error: Option<&UpstreamFaultKind>) {
         match error {
+            // Nobody was asked, so nothing took any time.
+            Some(kind @ UpstreamFaultKind::Busy) => {
+                self.has_ended = true;
+                if let Some(span) = self.span.take() {
+                    finish(span, End::Fault(&Fault::upstream("", kind.clone())));
+                }
+            }
             None => self.record(End::Well),
             Some(kind) => self.record(End::Fault(&Fault::upstream("", kind.clone()))),
         }
@@ -197,7 +204,7 @@ impl ClientOperation {
 
     fn record(&mut self, ended: End<'_>) {
         self.has_ended = true;
-        self.labels.extend(failure(ended));
+        self.labels.extend(failure(ended, true));
         let took = self.began.elapsed().as_secs_f64();
         self.telemetry.metrics().client_duration.record(took, &self.labels);
         if let Some(span) = self.span.take() {
@@ -236,6 +243,10 @@ fn start(
         span.set_attributes(attributes());
     }
     let at = span.span_context();
+    // At the very end spans go nowhere any more.
+    if !at.is_valid() {
+        return None;
+    }
     let flags = (at.trace_flags() & TraceFlags::SAMPLED).to_u8();
     trace.parent = Some(format!("00-{}-{}-{flags:02x}", at.trace_id(), at.span_id()));
     trace.state = Some(at.trace_state().header()).filter(|state| !state.is_empty());
@@ -252,21 +263,25 @@ fn position(trace: &Trace) -> Option<SpanContext> {
     Some(SpanContext::new(id, parent, flags, true, state))
 }
 
-/// What is said of a failure, in spans and metrics alike.
-fn failure(ended: End<'_>) -> impl Iterator<Item = KeyValue> {
+/// What is said of a failure. Upstreams may use any code: in metrics all that MCP does not know are one.
+fn failure(ended: End<'_>, in_metrics: bool) -> impl Iterator<Item = KeyValue> {
     let (kind, code) = match ended {
         End::Well => (None, None),
         End::Cancelled => (Some("cancelled"), None),
         End::Fault(fault) => (Some(fault.reason()), Some(code::of(fault))),
     };
     let kind = kind.map(|kind| KeyValue::new("error.type", kind));
-    let code = code.map(|code| KeyValue::new("rpc.response.status_code", code.to_string()));
+    let code = code.map(|code| {
+        let is_known = !in_metrics || (-32768..=-32000).contains(&code);
+        let text = if is_known { code.to_string() } else { "other".to_owned() };
+        KeyValue::new("rpc.response.status_code", text)
+    });
     kind.into_iter().chain(code)
 }
 
 fn finish(mut span: Span, ended: End<'_>) {
     if span.is_recording() {
-        span.set_attributes(failure(ended));
+        span.set_attributes(failure(ended, false));
         match ended {
             End::Well => {}
             // The reason alone: what an upstream says may hold anything.

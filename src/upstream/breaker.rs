@@ -24,6 +24,8 @@ struct State {
     /// Until when nobody is let through; from then on one is.
     until: Option<Instant>,
     is_trying: bool,
+    /// Number of the last call that was to try: what an earlier one finds counts no more.
+    trial: u64,
 }
 
 /// What has become of an upstream's standing.
@@ -39,7 +41,8 @@ pub enum Turn {
 #[derive(Debug)]
 pub struct Leave {
     breaker: Arc<Breaker>,
-    tries: bool,
+    /// Its number, if it is to try.
+    tries: Option<u64>,
 }
 
 impl Breaker {
@@ -54,17 +57,22 @@ impl Breaker {
     pub fn ask(self: &Arc<Self>, now: Instant) -> Result<Leave, Instant> {
         let mut state = self.lock();
         let tries = match state.until {
-            None => false,
+            None => None,
             Some(until) if now < until || state.is_trying => return Err(until.max(now)),
-            Some(_) => true,
+            Some(_) => {
+                state.is_trying = true;
+                state.trial += 1;
+                Some(state.trial)
+            }
         };
-        state.is_trying |= tries;
         Ok(Leave { breaker: self.clone(), tries })
     }
 
     /// The upstream answers: whatever was before counts no more. Whether it was being left alone.
     pub fn close(&self) -> Option<Turn> {
-        let before = std::mem::take(&mut *self.lock());
+        let mut state = self.lock();
+        let before = std::mem::take(&mut *state);
+        state.trial = before.trial;
         before.until.map(|_| Turn::Back)
     }
 
@@ -73,8 +81,10 @@ impl Breaker {
         self.lock().until
     }
 
-    fn fail(&self, tried: bool, now: Instant) -> Option<Turn> {
+    fn fail(&self, tried: Option<u64>, now: Instant) -> Option<Turn> {
         let mut state = self.lock();
+        // One that tried on a connection that was left since tells nothing of the new one.
+        let tried = state.is_trying && tried == Some(state.trial);
         // What was under way before it opened tells nothing new.
         if state.until.is_some() && !tried {
             return None;
@@ -97,10 +107,13 @@ impl Breaker {
 impl Leave {
     /// The upstream says something before its answer: it is well enough, and nobody else needs to
     /// wait for the end, which may be a user's to bring.
-    pub fn heard(&mut self) {
-        if std::mem::take(&mut self.tries) {
-            self.breaker.close();
-        }
+    pub fn heard(&mut self) -> Option<Turn> {
+        let is_trial = {
+            let state = self.breaker.lock();
+            state.is_trying && self.tries == Some(state.trial)
+        };
+        self.tries = None;
+        is_trial.then(|| self.breaker.close()).flatten()
     }
 
     /// How the call has ended; what that changes.
@@ -116,8 +129,9 @@ impl Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        if self.tries {
-            self.breaker.lock().is_trying = false;
+        let mut state = self.breaker.lock();
+        if self.tries == Some(state.trial) {
+            state.is_trying = false;
         }
     }
 }
@@ -221,7 +235,9 @@ mod tests {
                     Next::Left(at) if at < leaves.len() => drop(leaves.swap_remove(at)),
                     Next::Ends(..) | Next::Left(_) => {}
                 }
-                prop_assert!(leaves.iter().filter(|leave| leave.tries).count() <= 1);
+                let trial = Some(breaker.lock().trial).filter(|trial| *trial > 0);
+                let trying = leaves.iter().filter(|leave| trial.is_some() && leave.tries == trial);
+                prop_assert!(trying.count() <= 1);
                 if let Some(until) = breaker.open_until().filter(|until| before != Some(*until)) {
                     let wait = until - now;
                     prop_assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&wait));

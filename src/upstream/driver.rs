@@ -155,7 +155,9 @@ impl Driver {
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
         let old = self.link.send_replace(Link::Up(peer));
         // What failed, failed on another connection.
-        self.breaker.close();
+        if self.breaker.close().is_some() {
+            info!(upstream = %self.upstream.id, "connected anew, and asked again (breaker)");
+        }
         // Whoever called for a new connection has it now.
         let _ = timeout(Duration::ZERO, self.wake.lost.notified()).await;
         if let Link::Up(old) = old

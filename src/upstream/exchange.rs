@@ -117,17 +117,16 @@ impl Exchange {
         };
         match &step {
             Ok(Step::Said(_)) => {
-                if let Some(leave) = &mut self.leave {
-                    leave.heard();
-                }
+                let turn = self.leave.as_mut().and_then(Leave::heard);
+                self.tell(turn);
             }
             step => self.end(step.as_ref().err()),
         }
         step.map_err(|kind| UpstreamFault { upstream: self.upstream.clone(), kind })
     }
 
-    fn end(&mut self, error: Option<&Kind>) {
-        let turn = self.leave.take().and_then(|leave| leave.end(error, Instant::now()));
+    /// Logs what has become of the upstream's standing.
+    fn tell(&self, turn: Option<Turn>) {
         match turn {
             Some(Turn::LeftAlone) => {
                 warn!(upstream = self.upstream, "left alone after failed calls in a row (breaker)");
@@ -135,6 +134,11 @@ impl Exchange {
             Some(Turn::Back) => info!(upstream = self.upstream, "answers again (breaker)"),
             None => {}
         }
+    }
+
+    fn end(&mut self, error: Option<&Kind>) {
+        let turn = self.leave.take().and_then(|leave| leave.end(error, Instant::now()));
+        self.tell(turn);
         if let Some(operation) = self.operation.take() {
             operation.end(error);
         }

@@ -195,7 +195,6 @@ impl Upstream {
         mut outgoing: Outgoing,
         deadline: Instant,
     ) -> Exchange {
-        let operation = self.operation(&mut outgoing);
         let wants = !outgoing.asks.is_none() || outgoing.progress;
         let (asides, heard) =
             wants.then(|| Asides::channel(outgoing.asks, outgoing.progress)).unzip();
@@ -205,6 +204,7 @@ impl Upstream {
             Ok(leave) => (Some(leave), None),
             Err(until) => (None, Some(left_alone(until.duration_since(now)))),
         };
+        let operation = leave.is_some().then(|| self.operation(&mut outgoing)).flatten();
         let call = async move {
             match left_alone {
                 Some(kind) => Err(kind),

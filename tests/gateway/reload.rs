@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use promptgate::app::App;
+use promptgate::config::Config;
 use serde_json::{Value, json};
 
 use super::audit::Log;
@@ -105,6 +107,8 @@ done";
         tokio::spawn(async move { client.ask("prompts/get", json!({"name": "sh__p"})).await });
     let at = |name: &str| folder.path().join(name);
     eventually(async || at("asked").exists().then_some(())).await;
+    // Connections that stay open, and standard streams, keep nothing of what was before.
+    let _streams = (gateway.client().listen().await, gateway.stdio());
     gateway.reload("").await;
     assert_eq!(gateway.client().names().await.0, Vec::<String>::new());
     fs::write(at("go"), "").unwrap();
@@ -139,6 +143,25 @@ async fn k3_an_upstream_that_is_configured_anew_is_served_throughout() {
     let list = gateway.client().ask("prompts/list", json!({})).await;
     assert_eq!(list["prompts"][0]["name"], "up__p");
     assert_eq!(list["_meta"]["promptgate/incomplete"][0]["upstream"], "none");
+}
+
+#[tokio::test]
+async fn k6_what_listens_beyond_loopback_is_not_opened_by_a_file_that_would_listen_elsewhere() {
+    let parse = |toml: &str| {
+        let toml = format!("[audit]\npath = \"\"\n{toml}");
+        Config::parse("test", &toml, Path::new("."), &[]).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let open = "[server]\nlisten = \"0.0.0.0:0\"\n[admin]\nlisten = \"0.0.0.0:0\"\n\
+        token = { value = \"t\" }\n";
+    let app = App::start(parse(&(open.to_owned() + &api_key("ci", "ci")))).await.unwrap();
+    let loopback = "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let why = app.reload(parse(loopback)).await.unwrap_err();
+    assert!(why.contains("server.listen") && why.contains("anybody may ask"), "{why}");
+    let why = app.reload(parse(&(loopback.to_owned() + &api_key("ci", "ci")))).await.unwrap_err();
+    assert!(why.contains("admin.token"), "{why}");
+    let client = Client::new(([127, 0, 0, 1], app.local_addr().unwrap().port()).into());
+    assert_eq!(client.modern("prompts/list", json!({})).await.status, 401);
+    app.stop().await;
 }
 
 /// Names that all begin alike, on pages of one size: a configuration that can be told from the other.
@@ -376,16 +399,20 @@ async fn k2_what_is_wrong_with_the_file_changes_nothing_and_is_told() {
     let reloads = followed.has(0, 4).await;
     assert!(reloads["mistakes"].to_string().contains("nowhere"), "{reloads}");
     assert_eq!(followed.names().await, ["one__p"]);
-    assert!(log.of("config_rejected").len() >= 4);
-    // And whole again, by another link.
+    assert_eq!(log.of("config_rejected").len(), 4);
+    // Once it is there, it is found without a further edit.
+    fs::write(followed.folder.path().join("nowhere"), super::audit::KEY).unwrap();
+    followed.has(1, 4).await;
+    assert_eq!(followed.names().await, ["two__p"]);
+    // And by another link.
     let other = followed.folder.path().join("other.toml");
-    fs::write(&other, good("two") + "[server]\nlisten = \"127.0.0.1:9\"\n").unwrap();
+    fs::write(&other, good("three") + "[server]\nlisten = \"127.0.0.1:9\"\n").unwrap();
     let link = followed.folder.path().join("link");
     std::os::unix::fs::symlink(&other, &link).unwrap();
     fs::rename(&link, followed.file()).unwrap();
-    let reloads = followed.has(1, 4).await;
+    let reloads = followed.has(2, 4).await;
     assert_eq!(reloads["mistakes"], json!([]));
-    assert_eq!(followed.names().await, ["two__p"]);
+    assert_eq!(followed.names().await, ["three__p"]);
     followed.process.stop().await;
 }
 
