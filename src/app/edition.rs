@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -38,18 +39,18 @@ impl Edition {
         Self::new(config, gate, router, sealer, lasting, (&tasks, &stop))
     }
 
-    /// The one that takes over from this one.
-    pub async fn renew(&self, config: Config, shutdown: &Shutdown) -> Self {
+    /// The one that takes over from this one, and whom to tell once it serves.
+    pub async fn renew(&self, config: Config, shutdown: &Shutdown) -> (Self, oneshot::Sender<()>) {
         let is_same = self.config.server.seal_keys == config.server.seal_keys;
         let sealer = match is_same {
             true => self.sealer.clone(),
             false => Arc::new(Sealer::new(&seal_keys(&config))),
         };
         let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
-        let router = self.router.renew(&config, means).await;
+        let (router, serves) = self.router.renew(&config, means).await;
         let (gate, lasting) = (self.gate.renew(&config), self.lasting.clone());
         let tasks = (&shutdown.background, &shutdown.stop);
-        Self::new(config, gate, router, sealer, lasting, tasks)
+        (Self::new(config, gate, router, sealer, lasting, tasks), serves)
     }
 
     fn new(

@@ -109,7 +109,8 @@ impl App {
         if let Some(audit) = &config.audit {
             self.audit.tune(audit);
         }
-        let edition = Arc::new(before.renew(config, &self.shutdown).await);
+        let (edition, serves) = before.renew(config, &self.shutdown).await;
+        let edition = Arc::new(edition);
         let config = &edition.config;
         let event = loaded(config, "config_reloaded").text("before", &before.config.digest);
         self.audit.note(event);
@@ -134,6 +135,8 @@ impl App {
         self.reloads.took(&kept);
         self.telemetry.metrics().reloaded(true);
         self.edition.store(edition);
+        // Nobody waits for it when the gateway ends.
+        let _ = serves.send(());
         Ok(kept)
     }
 

@@ -89,14 +89,23 @@ fn text(status: &Value, upstreams: &Value) -> String {
     for why in status["why"].as_array().into_iter().flatten() {
         out.push_str(&format!("  {}\n", word(why)));
     }
+    for mistake in status["reloads"]["mistakes"].as_array().into_iter().flatten() {
+        out.push_str(&format!("  the file cannot be used: {}\n", word(mistake)));
+    }
+    for key in status["reloads"]["needsRestart"].as_array().into_iter().flatten() {
+        out.push_str(&format!("  needs a restart: {}\n", word(key)));
+    }
     let names =
         ["upstream", "transport", "state", "revision", "listed", "ageSecs", "inFlight", "breaker"];
     let rows = upstreams["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     out.push('\n');
     out.push_str(&columns(&names, rows));
+    let mut lead = "\n\n";
     for row in rows {
         if let Some(message) = row["error"]["message"].as_str() {
-            out.push_str(&format!("\n{}: {}", word(&row["upstream"]), printable(message)));
+            let upstream = word(&row["upstream"]);
+            out.push_str(&format!("{lead}{upstream}: {}", printable(message)));
+            lead = "\n";
         }
     }
     out

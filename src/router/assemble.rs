@@ -95,8 +95,9 @@ impl Router {
 
     /// The router of another configuration. Upstreams that are configured as before go on as they
     /// are, and what is known of them is in its first snapshot; the others are driven anew. Those that
-    /// are missing end once nobody uses this router any more.
-    pub async fn renew(&self, config: &Config, means: Means) -> Self {
+    /// are missing end once nobody uses this router any more. What comes beside it is to be told once the router is
+    /// the one that serves.
+    pub async fn renew(&self, config: &Config, means: Means) -> (Self, oneshot::Sender<()>) {
         let views = Arc::new(Views::new(config, means.rights));
         let kept = |upstream: &config::Upstream| {
             let kept = self.upstreams.get(&upstream.id);
@@ -107,7 +108,9 @@ impl Router {
         let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
         let (catalog, (done, ready)) =
             (Arc::new(ArcSwap::from_pointee(Catalog::default())), oneshot::channel());
+        let (serves, serving) = oneshot::channel();
         let renewal = Renewal {
+            serves: serving,
             sources,
             naming: config.naming.clone(),
             on_failure: config.listing.on_failure,
@@ -131,7 +134,7 @@ impl Router {
             (upstream.id.clone(), kept.clone())
         });
         let (upstreams, lasting) = (upstreams.collect(), self.lasting.clone());
-        Self::new(config, catalog, views, upstreams, means.sealer, lasting)
+        (Self::new(config, catalog, views, upstreams, means.sealer, lasting), serves)
     }
 
     fn new(

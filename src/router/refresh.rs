@@ -64,6 +64,9 @@ pub struct Renewal {
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// Until when lists wait if nobody has anything to serve yet.
     pub deadline: Instant,
+    /// Told, or dropped, once the new configuration serves: until then nobody is told of a change, lest it is looked
+    /// for where it is not.
+    pub serves: oneshot::Receiver<()>,
     /// Told once the first of them is there.
     pub done: oneshot::Sender<()>,
 }
@@ -105,14 +108,18 @@ impl Refresh {
         mut deadline: Instant,
         shutdown: CancellationToken,
     ) {
-        let mut waiting = true;
+        let (mut waiting, mut held) = (true, None::<oneshot::Receiver<()>>);
         announce.observe(&self.snapshot(), Instant::now());
         loop {
             let mut done = None;
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = announce.due() => {
+                () = announce.due(), if held.is_none() => {
                     announce.tell(&self.content);
+                    continue;
+                }
+                () = told(&mut held), if held.is_some() => {
+                    held = None;
                     continue;
                 }
                 () = sleep_until(deadline), if waiting => {
@@ -127,7 +134,7 @@ impl Refresh {
                         last.list_fault.get_or_insert_with(Fault::none_available);
                     }
                     catalog.store(Arc::new(last));
-                    done = Some(renewal.done);
+                    (done, held) = (Some(renewal.done), Some(renewal.serves));
                     (announce.settle, announce.views) = (renewal.settle, renewal.views);
                     (catalog, deadline, waiting) = (renewal.catalog, renewal.deadline, true);
                     (self.naming, self.on_failure) = (renewal.naming, renewal.on_failure);
@@ -204,10 +211,15 @@ impl Refresh {
 
     /// Whoever was not heard of by now counts as failed until it is.
     fn give_up_waiting(&mut self) {
+        let mut had_lists = false;
         for known in &mut self.upstreams {
             if matches!(known.state, State::Unseen | State::Joining) {
                 known.state = State::Failed(not_heard_of());
+                had_lists |= known.list.is_some();
             }
+        }
+        if had_lists && self.on_failure == OnFailure::Omit {
+            self.content = Arc::new(self.merge());
         }
     }
 
@@ -349,6 +361,13 @@ impl Refresh {
         if content.everyone.digest() != self.content.everyone.digest() {
             info!(prompts = content.everyone.len(), "the catalog has changed");
         }
+    }
+}
+
+/// Waits for a word, or for its sender to be gone.
+async fn told(word: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(word) = word {
+        let _ = word.await;
     }
 }
 
