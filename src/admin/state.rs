@@ -122,8 +122,9 @@ fn upstream(status: UpstreamStatus) -> Value {
         row["pages"] = walk.pages.into();
         row["ageSecs"] = walk.at.elapsed().as_secs().into();
     }
-    if !status.last_words.is_empty() {
-        row["stderr"] = status.last_words.into();
+    let last_words = status.last_words.lines();
+    if !last_words.is_empty() {
+        row["stderr"] = last_words.into();
     }
     if let Some(kind) = failure {
         row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()});

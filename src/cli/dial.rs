@@ -123,8 +123,9 @@ fn describe(config: &Config, found: Vec<Found>) -> Value {
         rows.push(row);
     }
     let catalog = refresh.snapshot();
+    let counts = catalog.content.counts();
     for (upstream, row) in config.upstreams.iter().zip(&mut rows) {
-        row["listed"] = catalog.content.count(&upstream.id).into();
+        row["listed"] = counts.get(&upstream.id).copied().unwrap_or_default().into();
     }
     json!({"upstreams": rows, "leftOut": catalog.content.left_out})
 }

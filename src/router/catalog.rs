@@ -98,9 +98,13 @@ impl Content {
         &self.owners
     }
 
-    /// How many prompts of the upstream are listed.
-    pub fn count(&self, upstream: &UpstreamId) -> usize {
-        self.owners.iter().filter(|owner| owner.upstream == *upstream).count()
+    /// How many prompts are listed of each upstream that has any.
+    pub fn counts(&self) -> HashMap<&UpstreamId, usize> {
+        let mut counts = HashMap::new();
+        for owner in &self.owners {
+            *counts.entry(&owner.upstream).or_default() += 1;
+        }
+        counts
     }
 
     pub fn owner(&self, public_name: &str) -> Option<&Owner> {

@@ -11,6 +11,7 @@ use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::Link;
+use crate::upstream::stderr::LastWords;
 
 /// How one upstream is.
 #[derive(Clone, Debug)]
@@ -31,8 +32,8 @@ pub struct UpstreamStatus {
     pub left_alone_until: Option<Instant>,
     /// Calls that run, and calls that wait for one to end.
     pub load: (usize, usize),
-    /// What its children said last on standard error.
-    pub last_words: Vec<String>,
+    /// What its children said last on standard error, for whoever wants to read it.
+    pub last_words: Arc<LastWords>,
     /// Why it cannot be called, or its list is old or missing.
     pub failure: Option<UpstreamFaultKind>,
 }
@@ -46,6 +47,7 @@ impl Router {
     /// How each upstream is.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let catalog = self.catalog();
+        let counts = catalog.content.counts();
         let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
             let (config, link) = (upstream.config(), upstream.link());
             let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
@@ -61,11 +63,11 @@ impl Router {
                 state,
                 revision: peer.as_ref().and_then(|peer| peer.describe().0),
                 notifies: peer.is_some_and(|peer| peer.notifies()),
-                listed: catalog.content.count(id),
+                listed: counts.get(id).copied().unwrap_or_default(),
                 walk: catalog.walks.get(id).copied(),
                 left_alone_until: upstream.left_alone_until(),
                 load: upstream.load(),
-                last_words: upstream.last_words(),
+                last_words: upstream.last_words().clone(),
                 failure: down.or(failure),
             }
         };

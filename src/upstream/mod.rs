@@ -164,8 +164,8 @@ impl Upstream {
     }
 
     /// What its children said last on standard error.
-    pub fn last_words(&self) -> Vec<String> {
-        self.last_words.lines()
+    pub fn last_words(&self) -> &Arc<LastWords> {
+        &self.last_words
     }
 
     /// Its list is to be walked again soon.
