@@ -26,15 +26,11 @@ struct State {
 
 impl Default for Reloads {
     fn default() -> Self {
-        Self::new()
+        Self { started: Instant::now(), started_at: SystemTime::now(), state: Mutex::default() }
     }
 }
 
 impl Reloads {
-    pub fn new() -> Self {
-        Self { started: Instant::now(), started_at: SystemTime::now(), state: Mutex::default() }
-    }
-
     /// A configuration was taken over, but for these keys.
     pub fn took(&self, needs_restart: &[&'static str]) {
         let mut state = self.lock();
@@ -48,12 +44,6 @@ impl Reloads {
         let mut state = self.lock();
         state.rejected += 1;
         (state.last, state.mistakes) = (Some(SystemTime::now()), Some(why));
-    }
-
-    /// How many were taken over, and how many rejected.
-    pub fn counts(&self) -> (u64, u64) {
-        let state = self.lock();
-        (state.taken, state.rejected)
     }
 
     /// As the operator is shown it.

@@ -77,7 +77,7 @@ impl App {
             sessions,
             served: None,
             shown: None,
-            reloads: Arc::new(Reloads::new()),
+            reloads: Arc::default(),
             reloading: Mutex::default(),
             audit,
             telemetry,

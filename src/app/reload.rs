@@ -15,6 +15,7 @@ use super::{App, loaded, warn_of_config};
 use crate::admin::Admin;
 use crate::audit::record::Event;
 use crate::config::{Config, ConfigError, SourceFile};
+use crate::downstream::Serve;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
@@ -101,7 +102,7 @@ impl App {
             config.server.name_resource(served.addr);
         }
         let secure = match &self.served {
-            Some(served) => self.secure(&config, served.endpoint.load().secure_by()),
+            Some(served) => self.secure(&config, served.endpoint.load().secure()),
             None => Ok(None),
         };
         let secure = secure.map_err(|error| format!("server.tls: {error}"))?;
@@ -151,12 +152,12 @@ impl App {
 
     /// What was in the files when they were read, and what is in them now.
     async fn look_at(&self, source: &Source) -> (Vec<String>, Vec<String>) {
-        let config = self.edition.load().config.clone();
-        let mut used = vec![config.digest];
+        let edition = self.edition.load_full();
+        let mut used = vec![edition.config.digest.clone()];
         let mut paths = vec![source.path.clone()];
-        for file in config.files {
-            used.push(file.digest);
-            paths.push(file.path);
+        for SourceFile { path, digest } in &edition.config.files {
+            used.push(digest.clone());
+            paths.push(path.clone());
         }
         let look = move |path: &PathBuf| SourceFile::digest(fs::read(path).as_deref());
         let now = spawn_blocking(move || paths.iter().map(look).collect()).await;

@@ -30,7 +30,7 @@ pub struct Endpoint {
     /// The older transport, if it is served.
     pub(super) event_lines: Option<EventLines>,
     lasting: Lasting,
-    secure: Option<Arc<Secure>>,
+    pub(super) secure: Option<Arc<Secure>>,
 }
 
 /// What all endpoints of one gateway share, whatever its configuration is by now.
@@ -100,11 +100,6 @@ impl Endpoint {
     /// How much is being worked on.
     pub fn load(&self) -> LoadNow {
         self.load.now()
-    }
-
-    /// How connections are encrypted.
-    pub fn secure_by(&self) -> Option<&Arc<Secure>> {
-        self.secure.as_ref()
     }
 
     /// The subject of the certificate that the other end has shown, if that counts by now.
