@@ -10,10 +10,7 @@ use super::edition::Edition;
 use crate::audit::Audit;
 use crate::downstream::{Endpoint, LoadNow, Open};
 use crate::router::UpstreamStatus;
-use crate::telemetry::Telemetry;
-
-/// The label that tells upstreams apart.
-const UPSTREAM: &str = "promptgate.upstream";
+use crate::telemetry::{Telemetry, UPSTREAM};
 
 /// Shows the newest edition, as long as there is one.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {
@@ -28,7 +25,7 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
         });
     };
     upstreams(("promptgate.upstream.up", "", "Whether the upstream can be called"), |status| {
-        Some(f64::from(u8::from(status.state == "up")))
+        Some(flag(status.state == "up"))
     });
     upstreams(
         ("promptgate.upstream.prompts", "{prompt}", "Its prompts that are listed"),
@@ -39,13 +36,13 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
     });
     upstreams(
         ("promptgate.upstream.list.stale", "", "Whether its list is old or missing"),
-        |status| Some(f64::from(u8::from(status.failure.is_some()))),
+        |status| Some(flag(status.failure.is_some())),
     );
     upstreams(
         ("promptgate.upstream.breaker.open", "", "Whether it is left alone after failures"),
         |status| {
             let is_open = status.left_alone_until.is_some_and(|until| until > Instant::now());
-            Some(f64::from(u8::from(is_open)))
+            Some(flag(is_open))
         },
     );
     upstreams(("promptgate.upstream.in_flight", "{call}", "Calls that it works on"), |status| {
@@ -93,7 +90,7 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
         });
     };
     single(("promptgate.audit.up", "", "Whether the audit log is written"), |audit| {
-        f64::from(u8::from(audit.is_written()))
+        flag(audit.is_written())
     });
     single(("promptgate.audit.waiting", "By", "Records that wait to be written"), |audit| {
         audit.waiting() as f64
@@ -152,6 +149,11 @@ fn process(telemetry: &Telemetry) {
             }
         });
     }
+}
+
+/// A yes is 1.
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
 }
 
 fn now(edition: &Weak<ArcSwap<Edition>>) -> Option<Arc<Edition>> {

@@ -100,6 +100,14 @@ impl TransportFault {
             Self::ShuttingDown => "shutting_down",
         }
     }
+
+    /// Name of the limit that has stopped a request, if one has.
+    pub fn limit(&self) -> Option<&str> {
+        match self {
+            Self::RateLimited { limit, .. } => Some(limit),
+            _ => None,
+        }
+    }
 }
 
 /// What the client asked for cannot be asked.

@@ -4,7 +4,6 @@
 //! holds a character outside that set, so the first separator splits and the join is injective.
 //! This is the only file that knows the separator.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -71,13 +70,6 @@ impl UpstreamId {
     }
 
     pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// Found by its text.
-impl Borrow<str> for UpstreamId {
-    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -21,7 +21,6 @@ use crate::domain::fault::{Fault, TransportFault};
 use crate::session::dialect::Dialect;
 use crate::session::notices::Notices;
 use crate::session::{Envelope, Refusal, Slot, Turn, Via};
-use crate::telemetry::Metrics;
 
 impl Endpoint {
     /// Answers a request of a known host and origin, once it is known whose it is.
@@ -228,7 +227,7 @@ impl Serve for Endpoint {
     }
 
     fn secure(&self) -> Option<&Arc<Secure>> {
-        self.secure_by()
+        self.secure.as_ref()
     }
 
     async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
@@ -239,7 +238,7 @@ impl Serve for Endpoint {
         let resources = &self.resources;
         let metrics = self.sessions.telemetry().metrics();
         let refuse = |fault: TransportFault| {
-            count_refusal(metrics, &fault);
+            metrics.refused(fault.reason(), fault.limit());
             let challenge = resources.challenge(path, &fault);
             let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
             match challenge {
@@ -267,8 +266,8 @@ impl Serve for Endpoint {
             Refused::Message(refusal) => {
                 // What has an id is counted as the call that it is about.
                 match &refusal.fault {
-                    Fault::Transport(fault @ TransportFault::Overloaded) => {
-                        count_refusal(metrics, fault);
+                    fault @ Fault::Transport(TransportFault::Overloaded) => {
+                        metrics.refused(fault.reason(), None);
                     }
                     fault if refusal.id.is_none() => metrics.refused(fault.reason(), None),
                     _ => {}
@@ -281,15 +280,6 @@ impl Serve for Endpoint {
         }
         response
     }
-}
-
-/// Counts a request that was refused before it became a call.
-fn count_refusal(metrics: &Metrics, fault: &TransportFault) {
-    let limit = match fault {
-        TransportFault::RateLimited { limit, .. } => Some(limit.as_str()),
-        _ => None,
-    };
-    metrics.refused(fault.reason(), limit);
 }
 
 /// A document that everybody may read.

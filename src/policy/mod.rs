@@ -249,7 +249,7 @@ impl Gate {
 
 /// Counts what a limit has stopped.
 fn count_limited(telemetry: &Telemetry, fault: &TransportFault) {
-    if let TransportFault::RateLimited { limit, .. } = fault {
-        telemetry.metrics().refused(fault.reason(), Some(limit));
+    if fault.limit().is_some() {
+        telemetry.metrics().refused(fault.reason(), fault.limit());
     }
 }

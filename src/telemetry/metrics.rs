@@ -166,8 +166,11 @@ impl Metrics {
     }
 }
 
+/// The label that tells upstreams apart.
+pub const UPSTREAM: &str = "promptgate.upstream";
+
 pub(super) fn by_upstream(id: &str) -> KeyValue {
-    KeyValue::new("promptgate.upstream", id.to_owned())
+    KeyValue::new(UPSTREAM, id.to_owned())
 }
 
 /// Values of one label: the first ones stand for themselves, the rest for "other", so that nobody can

@@ -35,7 +35,7 @@ use crate::config;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use exporter::Exporter;
-pub use metrics::Metrics;
+pub use metrics::{Metrics, UPSTREAM};
 pub use operation::{Asked, Asking, ClientOperation, End, ServerOperation, Wire};
 use prometheus::Reader;
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Telemetry;
 use super::metrics::by_upstream;
 use crate::domain::code;
-use crate::domain::fault::{Fault, UpstreamFaultKind, excerpt};
+use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::trace::Trace;
 use crate::seal;
 use crate::seal::hex::hex;
@@ -188,25 +188,21 @@ impl ClientOperation {
         Self { telemetry, began, labels, span, has_ended: false }
     }
 
-    pub fn end(mut self, error: Option<&UpstreamFaultKind>) {
-        match error {
-            // Nobody was asked, so nothing took any time.
-            Some(kind @ UpstreamFaultKind::Busy) => {
-                self.has_ended = true;
-                if let Some(span) = self.span.take() {
-                    finish(span, End::Fault(&Fault::upstream("", kind.clone())));
-                }
-            }
-            None => self.record(End::Well),
-            Some(kind) => self.record(End::Fault(&Fault::upstream("", kind.clone()))),
-        }
+    pub fn end(mut self, error: Option<&Kind>) {
+        let fault = error.map(|kind| Fault::upstream("", kind.clone()));
+        self.record(fault.as_ref().map_or(End::Well, End::Fault));
     }
 
     fn record(&mut self, ended: End<'_>) {
         self.has_ended = true;
-        self.labels.extend(failure(ended, true));
-        let took = self.began.elapsed().as_secs_f64();
-        self.telemetry.metrics().client_duration.record(took, &self.labels);
+        // Where nobody was asked nothing took any time.
+        let was_asked =
+            !matches!(ended, End::Fault(Fault::Upstream(fault)) if fault.kind == Kind::Busy);
+        if was_asked {
+            self.labels.extend(failure(ended, true));
+            let took = self.began.elapsed().as_secs_f64();
+            self.telemetry.metrics().client_duration.record(took, &self.labels);
+        }
         if let Some(span) = self.span.take() {
             finish(span, ended);
         }
@@ -272,7 +268,7 @@ fn failure(ended: End<'_>, in_metrics: bool) -> impl Iterator<Item = KeyValue> {
     };
     let kind = kind.map(|kind| KeyValue::new("error.type", kind));
     let code = code.map(|code| {
-        let is_known = !in_metrics || (-32768..=-32000).contains(&code);
+        let is_known = !in_metrics || code::is_reserved(code);
         let text = if is_known { code.to_string() } else { "other".to_owned() };
         KeyValue::new("rpc.response.status_code", text)
     });
