@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub struct PhaseCell {
     /// How long an answer may have something to give and not be asked for it; absent where that is seen
     /// by what is written.
     patience: Option<Duration>,
+    /// How many there were.
+    answers: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -45,7 +48,6 @@ struct State {
     phase: Phase,
     /// Answers that have something to give and are not asked for it, by their number.
     unasked: BTreeMap<u64, Unasked>,
-    answers: u64,
     /// The reader, to be woken when the phase gets a deadline.
     reader: Option<Waker>,
 }
@@ -98,8 +100,14 @@ impl PhaseCell {
         patience: Option<Duration>,
         phase: Phase,
     ) -> Arc<Self> {
-        let state = State { phase, unasked: BTreeMap::new(), answers: 0, reader: None };
-        Arc::new(Self { idle, head, patience, state: Mutex::new(state) })
+        let state = State { phase, unasked: BTreeMap::new(), reader: None };
+        Arc::new(Self {
+            idle,
+            head,
+            patience,
+            answers: AtomicU64::new(0),
+            state: Mutex::new(state),
+        })
     }
 
     /// Notes that a request has arrived.
@@ -108,9 +116,7 @@ impl PhaseCell {
             Phase::Busy(requests) => Phase::Busy(requests + 1),
             Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
         });
-        let mut state = self.lock();
-        state.answers += 1;
-        Busy { phase: self.clone(), number: state.answers }
+        Busy { phase: self.clone(), number: self.answers.fetch_add(1, Ordering::Relaxed) }
     }
 
     fn end(&self) {
