@@ -177,6 +177,18 @@ fn show(what: &str, tally: &Tally, now: &Look) {
     );
 }
 
+/// Lets the users end, and shows what is still there once all has cooled down.
+async fn quiet(mut users: JoinSet<()>, tally: &Tally, admin: &Client) -> Look {
+    tally.stop.store(true, Ordering::Relaxed);
+    while let Some(user) = users.join_next().await {
+        user.expect("calls that may not fail do not");
+    }
+    sleep(COOL_DOWN).await;
+    let now = look(admin).await;
+    show("quiet", tally, &now);
+    now
+}
+
 #[tokio::main]
 async fn main() {
     let asked = std::env::var("PROMPTGATE_SOAK").ok();
@@ -194,7 +206,7 @@ async fn main() {
     let (process, admin) = Process::serve_watched(folder.path(), &[]).await;
     let (client, tally) = (process.client(), Arc::new(Tally::default()));
     println!("        at  good ends    others    RSS MiB     fd  tasks  conns  streams  calls");
-    let mut users = start(&client, &tally);
+    let users = start(&client, &tally);
     sleep(WARM_UP).await;
     let (begun, mut ticks) = (Instant::now(), interval(lasts / 8));
     while begun.elapsed() < lasts {
@@ -204,24 +216,12 @@ async fn main() {
         process.signal(rustix::process::Signal::HUP);
     }
     let loaded = look(&admin).await;
-    tally.stop.store(true, Ordering::Relaxed);
-    while let Some(user) = users.join_next().await {
-        user.expect("calls that may not fail do not");
-    }
-    sleep(COOL_DOWN).await;
-    let first = look(&admin).await;
-    show("quiet", &tally, &first);
+    let first = quiet(users, &tally, &admin).await;
     // The same again, shorter: what is still there then is forgotten for good.
     tally.stop.store(false, Ordering::Relaxed);
-    let mut users = start(&client, &tally);
+    let users = start(&client, &tally);
     sleep((lasts / 4).max(WARM_UP)).await;
-    tally.stop.store(true, Ordering::Relaxed);
-    while let Some(user) = users.join_next().await {
-        user.expect("calls that may not fail do not");
-    }
-    sleep(COOL_DOWN).await;
-    let last = look(&admin).await;
-    show("quiet", &tally, &last);
+    let last = quiet(users, &tally, &admin).await;
     process.stop().await;
     assert!(last.descriptors <= first.descriptors + MORE_DESCRIPTORS, "descriptors are left open");
     assert!(last.tasks <= first.tasks + MORE_TASKS, "tasks are left behind");

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::support::gateway::api_key;
 use crate::support::layer::Layer;
-use crate::support::{Gateway, Upstream, eventually};
+use crate::support::{Gateway, Upstream, eventually, write_greeting};
 
 pub const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
@@ -193,17 +193,12 @@ async fn d7_a10_the_record_tells_who_what_and_when_and_no_secret() {
 async fn a_changed_definition_is_on_record_with_both_digests() {
     let log = Log::new();
     let library = tempfile::tempdir().unwrap();
-    let write = |text: &str| {
-        fs::write(
-            library.path().join("greet.md"),
-            format!("---\nname: greet\ndescription: {text}\n---\nHello\n"),
-        )
-    };
-    write("one").unwrap();
+    let write = |text: &str| write_greeting(library.path(), text);
+    write("one");
     let table = format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path());
     let gateway = Gateway::start(&(log.table() + &table)).await;
     gateway.client().ask("prompts/list", json!({})).await;
-    write("two").unwrap();
+    write("two");
     let changed = eventually(async || log.of("definition_changed").pop()).await;
     assert_eq!((&changed["upstream"], &changed["prompt"]), (&json!("lib"), &json!("greet")));
     assert_ne!(changed["before"], changed["now"]);

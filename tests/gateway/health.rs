@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use serde_json::json;
 
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, Play, Upstream, eventually};
+use crate::support::{Gateway, Play, Upstream, eventually, write_greeting};
 
 fn gets(upstream: &Upstream) -> usize {
     upstream.methods().iter().filter(|method| *method == "prompts/get").count()
@@ -215,10 +215,7 @@ async fn u16_an_upstream_that_comes_and_goes_is_neither_stormed_nor_told_of_all_
 #[tokio::test]
 async fn a_prompt_that_changes_is_allowed_held_or_left_out() {
     let library = tempfile::tempdir().unwrap();
-    let write = |text: &str| {
-        let prompt = format!("---\nname: greet\ndescription: {text}\n---\nHello\n");
-        std::fs::write(library.path().join("greet.md"), prompt).unwrap();
-    };
+    let write = |text: &str| write_greeting(library.path(), text);
     for (mode, after) in [("allow", Some("two")), ("hold", Some("one")), ("block", None)] {
         write("one");
         let log = super::audit::Log::new();

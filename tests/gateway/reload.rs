@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::audit::Log;
 use crate::support::client::{Stream, request};
 use crate::support::gateway::{api_key, upstream_tables};
-use crate::support::{Client, Gateway, Live, Manner, Party, Play, Process, Upstream, eventually};
+use crate::support::{
+    Client, Gateway, Live, Manner, Party, Play, Process, Upstream, eventually, write_greeting,
+};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 
@@ -300,10 +302,7 @@ async fn a_connection_that_lasts_follows_the_configuration() {
 #[tokio::test]
 async fn a_definition_that_was_held_is_let_go_by_a_reload() {
     let library = tempfile::tempdir().unwrap();
-    let write = |text: &str| {
-        let prompt = format!("---\nname: greet\ndescription: {text}\n---\nHello\n");
-        fs::write(library.path().join("greet.md"), prompt).unwrap();
-    };
+    let write = |text: &str| write_greeting(library.path(), text);
     write("one");
     let log = Log::new();
     let toml = log.table()

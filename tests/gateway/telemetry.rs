@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::collector::{Collector, attribute};
 use crate::support::gateway::api_key;
-use crate::support::{Client, Gateway, Process, Upstream, eventually};
+use crate::support::{Client, Gateway, Process, Upstream, eventually, write_greeting};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -254,10 +254,7 @@ async fn beyond_its_limit_prompts_are_counted_as_others() {
 #[tokio::test]
 async fn notices_reloads_and_definitions_are_counted() {
     let library = tempfile::tempdir().unwrap();
-    let write = |text: &str| {
-        let prompt = format!("---\nname: greet\ndescription: {text}\n---\nHello\n");
-        fs::write(library.path().join("greet.md"), prompt).unwrap();
-    };
+    let write = |text: &str| write_greeting(library.path(), text);
     write("one");
     let toml = format!(
         "{ADMIN}[listing]\nsettle = \"10ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",

@@ -20,6 +20,8 @@ pub use process::Process;
 pub use server::{Server, Speaks};
 pub use upstream::{Asked, Live, Play, Upstream};
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// No test waits longer than this for anything; what takes it is broken.
@@ -36,4 +38,10 @@ pub async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
         }
     };
     tokio::time::timeout(PATIENCE, asking).await.expect("it never happened")
+}
+
+/// Makes a folder the library of one prompt, `greet`, which is described in this way.
+pub fn write_greeting(library: &Path, description: &str) {
+    let prompt = format!("---\nname: greet\ndescription: {description}\n---\nHello\n");
+    fs::write(library.join("greet.md"), prompt).expect("the library can be written");
 }
