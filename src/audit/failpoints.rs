@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use super::folder::{Failing, Folder, Point};
 use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
-use super::record::{Event, Line, Stamp};
+use super::record::{Event, Line, MAX_LINE, Stamp};
 use super::recover::{Recovered, recover};
 use super::verify::{Kept, Known, Report, verify};
 use crate::seal::AuditKey;
@@ -256,6 +256,31 @@ fn d6_whatever_is_changed_is_told_with_its_number() {
         let report = check(&path);
         let first = report.mistakes.first().unwrap_or_else(|| panic!("{what}: nothing was told"));
         assert_eq!(first.seq.unwrap_or_default(), seq, "{what}: {:?}", report.mistakes);
+    }
+}
+
+#[test]
+fn d1_a_line_that_is_being_written_or_was_when_the_gateway_was_killed_is_no_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let kept = sample(&path);
+    let whole = check(&path);
+    let name = super::folder::segments(&path).unwrap().pop().unwrap();
+    let text = fs::read(path.join(&name)).unwrap();
+    let last = text[..text.len() - 1].iter().rposition(|&b| b == b'\n').unwrap() + 1;
+    for end in last..text.len() {
+        fs::write(path.join(&name), &text[..end]).unwrap();
+        let report = check(&path);
+        assert!(report.mistakes.is_empty(), "{end}: {:?}", report.mistakes);
+        assert_eq!((report.last, report.unfinished), (whole.last - 1, (end - last) as u64));
+    }
+    // What was signed is missed all the same, and nothing else goes by that name.
+    fs::write(path.join(&name), &text[..last - 1]).unwrap();
+    assert!(!check_against(&path, vec![kept]).mistakes.is_empty());
+    let long = [&text, "x".repeat(MAX_LINE + 1).as_bytes()].concat();
+    for other in [&text[..20], &[&text, &b"half\n"[..]].concat(), &long] {
+        fs::write(path.join(&name), other).unwrap();
+        assert!(!check(&path).mistakes.is_empty(), "{}", String::from_utf8_lossy(other));
     }
 }
 

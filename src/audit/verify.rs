@@ -52,6 +52,9 @@ pub struct Report {
     pub checkpoint: Option<u64>,
     /// The last record that was removed as configured.
     pub removed: u64,
+    /// Bytes of a line at the very end that has no end of its own: the gateway is writing it just
+    /// now, or was killed while it did. Nobody was told that it is on record.
+    pub unfinished: u64,
 }
 
 /// Something that is wrong.
@@ -86,12 +89,21 @@ pub fn verify(path: &Path, known: Known) -> io::Result<Report> {
     let names = segments(path)?;
     let mut judge = Judge::new(known);
     for (index, name) in names.iter().enumerate() {
-        let next =
-            names.get(index + 1).map(|next| super::recover::read_header(&path.join(next)).ok());
-        judge.segment(name, BufReader::new(File::open(path.join(name))?), next.flatten())?;
+        let behind = match names.get(index + 1) {
+            Some(next) => Behind::Segment(super::recover::read_header(&path.join(next)).ok()),
+            None => Behind::Nothing,
+        };
+        judge.segment(name, BufReader::new(File::open(path.join(name))?), behind)?;
     }
     judge.report.segments = names.len();
     Ok(judge.finish())
+}
+
+/// What stands behind a segment.
+enum Behind {
+    Nothing,
+    /// Another one with this header, if it can be read.
+    Segment(Option<Header>),
 }
 
 /// What the walk knows so far.
@@ -124,14 +136,13 @@ impl Judge {
         }
     }
 
-    /// Judges one segment; `next` is the header of the one behind it.
-    fn segment(
-        &mut self,
-        name: &str,
-        mut text: impl BufRead,
-        next: Option<Header>,
-    ) -> io::Result<()> {
+    /// Judges one segment.
+    fn segment(&mut self, name: &str, mut text: impl BufRead, behind: Behind) -> io::Result<()> {
         let before = std::mem::replace(&mut self.name, name.to_owned());
+        let (is_last, next) = match behind {
+            Behind::Nothing => (true, None),
+            Behind::Segment(header) => (false, header),
+        };
         // What was written again elsewhere does not count here.
         let counts = next.filter(|next| next.abandoned.is_some() && next.name == name);
         let (mut line, mut at, mut is_first) = (Vec::new(), 0, true);
@@ -155,6 +166,9 @@ impl Judge {
             match (read, is_first) {
                 (Some(line), true) => self.header(&line, &before),
                 (Some(line), false) => self.record(&line),
+                (None, false) if is_last && length <= MAX_LINE && !line.ends_with(b"\n") => {
+                    self.report.unfinished = length as u64;
+                }
                 (None, _) => {
                     let after = self.head.map(|head| head.seq + 1);
                     self.wrong(after, "this line is no whole record: it was cut or written over");

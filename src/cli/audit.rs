@@ -125,6 +125,14 @@ fn text(folder: &Path, report: &Report, public: Option<&str>) -> String {
             listed.join(", ")
         );
     }
+    if report.unfinished > 0 {
+        let _ = writeln!(
+            out,
+            "unfinished: {} bytes at the end are being written, or were when the gateway was \
+             killed; its next start puts them aside",
+            report.unfinished
+        );
+    }
     for Mistake { segment, seq, what } in &report.mistakes {
         let place = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
         let segment = if segment.is_empty() { String::new() } else { format!("{segment}: ") };
