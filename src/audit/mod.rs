@@ -16,7 +16,7 @@ pub mod verify;
 mod writer;
 
 #[cfg(test)]
-mod failpoints;
+mod tests;
 
 use std::fmt;
 use std::io;

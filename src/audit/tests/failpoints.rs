@@ -1,0 +1,220 @@
+//! The log under failing disks and crashes: at every point where a write can go wrong, in every way.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{append, at, check, key, open, settings};
+use crate::audit::folder::{Failing, Folder, Point, segments};
+use crate::audit::keys::Keys;
+use crate::audit::log::Log;
+use crate::audit::record::Line;
+use crate::audit::recover::{Recovered, recover};
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Action {
+    /// The process ends there.
+    Abort,
+    Once(i32),
+    /// From then on nothing succeeds, until the disk is well again.
+    Forever(i32),
+}
+
+/// Fails at the n-th point that is passed.
+pub(super) struct FailAt {
+    left: usize,
+    action: Action,
+    passed: Vec<Point>,
+    has_failed: bool,
+    well: bool,
+}
+
+impl Failing for FailAt {
+    fn at(&mut self, point: Point) -> io::Result<()> {
+        self.passed.push(point);
+        if self.well {
+            return Ok(());
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            return Ok(());
+        }
+        self.has_failed = true;
+        match self.action {
+            // As a panic that nobody is told of.
+            Action::Abort => std::panic::resume_unwind(Box::new("the process ends")),
+            Action::Once(code) => {
+                self.well = true;
+                Err(io::Error::from_raw_os_error(code))
+            }
+            Action::Forever(code) => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    fn writes(&mut self, length: usize) -> usize {
+        // Within a line.
+        if self.well { length } else { length / 2 }
+    }
+}
+
+pub(super) fn try_open(
+    path: &Path,
+    failing: Option<Arc<Mutex<FailAt>>>,
+) -> io::Result<(Log, Recovered)> {
+    let (mut folder, keys) = (Folder::open(path).unwrap(), Keys::new(&key()));
+    let recovered = recover(&folder, &keys).unwrap();
+    if let Some(failing) = failing {
+        folder.fail(failing);
+    }
+    Ok((Log::new(folder, Arc::new(keys), settings(), &recovered, at(0))?, recovered))
+}
+
+/// How often each id stands in the log.
+fn ids(path: &Path) -> BTreeMap<u64, usize> {
+    let mut ids = BTreeMap::new();
+    for name in segments(path).unwrap() {
+        let text = fs::read(path.join(name)).unwrap();
+        let lines = text.split(|&b| b == b'\n').filter_map(Line::read);
+        for id in lines.filter_map(|line| line.number("id")) {
+            *ids.entry(id).or_default() += 1;
+        }
+    }
+    ids
+}
+
+/// The panic of an abort leaves it poisoned.
+fn lock(failing: &Mutex<FailAt>) -> MutexGuard<'_, FailAt> {
+    failing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const RECORDS: u64 = 12;
+
+/// Writes, syncs and rotates; whatever fails is tried once more and then left. Tells which records
+/// count as written.
+fn script(log: &mut Log, written: &Mutex<Vec<u64>>) {
+    for id in 0..RECORDS {
+        if append(log, id).is_ok() {
+            written.lock().unwrap().push(id);
+        }
+        if id % 4 == 3 {
+            let _ = log.sync(at(id));
+        }
+        if id == 5 || id == 9 {
+            let _ = log.rotate(at(id));
+        }
+    }
+}
+
+#[test]
+fn d1_d3_d5_at_every_point_and_in_every_way_what_counted_as_written_is_there_once() {
+    let actions = [
+        Action::Abort,
+        Action::Once(EIO),
+        Action::Once(ENOSPC),
+        Action::Forever(EIO),
+        Action::Forever(ENOSPC),
+    ];
+    let mut tried = 0;
+    for action in actions {
+        for left in 0.. {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("audit");
+            let (first, _) = open(&path);
+            drop(first);
+            let failing =
+                FailAt { left, action, passed: Vec::new(), has_failed: false, well: false };
+            let failing = Arc::new(Mutex::new(failing));
+            let written = Mutex::new(Vec::new());
+            let failed = catch_unwind(AssertUnwindSafe(|| {
+                // A disk that is broken at the start is told at the start.
+                if let Ok((mut log, _)) = try_open(&path, Some(failing.clone())) {
+                    script(&mut log, &written);
+                    lock(&failing).well = true;
+                    log.sync(at(99)).unwrap();
+                    append(&mut log, 99).unwrap();
+                    log.sync(at(99)).unwrap();
+                }
+            }));
+            let (has_failed, last) = {
+                let failing = lock(&failing);
+                (failing.has_failed, failing.passed.last().copied())
+            };
+            let what = format!("{action:?} at point {left}, after {last:?}");
+            assert_eq!(failed.is_err(), action == Action::Abort && has_failed, "{what}");
+            // The next start.
+            let (mut log, _) = open(&path);
+            append(&mut log, 100).unwrap();
+            log.sync(at(100)).unwrap();
+            drop(log);
+            let report = check(&path);
+            assert!(report.mistakes.is_empty(), "{what}: {:?}", report.mistakes);
+            let ids = ids(&path);
+            for id in written.lock().unwrap().iter().chain(&[100]) {
+                assert_eq!(ids.get(id), Some(&1), "{what}: record {id}, {ids:?}");
+            }
+            assert!(ids.values().all(|times| *times == 1), "{what}: {ids:?}");
+            tried += 1;
+            if !has_failed {
+                break;
+            }
+        }
+    }
+    assert!(tried > 150, "{tried}");
+}
+
+#[test]
+fn d1_what_a_crash_leaves_half_written_is_put_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let (mut log, _) = open(&path);
+    append(&mut log, 1).unwrap();
+    drop(log);
+    let name = segments(&path).unwrap().remove(0);
+    let mut text = fs::read(path.join(&name)).unwrap();
+    let whole = text.len();
+    // A half line; and, after a loss of power, what was never written.
+    for torn in [&b"{\"seq\":2,\"ti"[..], b"\0\0\0\0\n\0\0"] {
+        text.truncate(whole);
+        text.extend_from_slice(torn);
+        fs::write(path.join(&name), &text).unwrap();
+        let (log, recovered) = open(&path);
+        assert_eq!((recovered.head.seq, recovered.torn), (1, torn.len() as u64));
+        drop(log);
+        assert!(check(&path).mistakes.is_empty());
+    }
+    let kept = fs::read(path.join(format!("audit-00000001-{whole}.torn"))).unwrap();
+    assert_eq!(kept, b"{\"seq\":2,\"ti\0\0\0\0\n\0\0");
+}
+
+#[test]
+fn d6_what_is_added_behind_the_end_of_a_segment_that_was_given_up_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    drop(open(&path));
+    let action = Action::Once(ENOSPC);
+    let failing = FailAt { left: 4, action, passed: Vec::new(), has_failed: false, well: false };
+    let failing = Arc::new(Mutex::new(failing));
+    let (mut log, _) = try_open(&path, Some(failing.clone())).unwrap();
+    for id in 0..6 {
+        let _ = append(&mut log, id);
+    }
+    log.sync(at(9)).unwrap();
+    drop(log);
+    assert!(lock(&failing).has_failed && check(&path).mistakes.is_empty());
+    let names = segments(&path).unwrap();
+    assert_eq!(names.len(), 2, "it was given up");
+    // A whole line of the log, put where it does not belong.
+    let line = fs::read(path.join(&names[1])).unwrap();
+    let line = line.split_inclusive(|&b| b == b'\n').next_back().unwrap().to_vec();
+    let mut first = fs::read(path.join(&names[0])).unwrap();
+    first.extend_from_slice(&line);
+    fs::write(path.join(&names[0]), first).unwrap();
+    let mistakes = check(&path).mistakes;
+    assert!(mistakes[0].what.contains("behind the end"), "{mistakes:?}");
+}

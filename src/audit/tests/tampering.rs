@@ -1,0 +1,151 @@
+//! A log that somebody has changed, and what is no change.
+
+use std::fs;
+use std::path::Path;
+
+use super::{append, at, check, check_against, key, open, sample};
+use crate::audit::folder::{Folder, segments};
+use crate::audit::keys::Keys;
+use crate::audit::record::MAX_LINE;
+use crate::audit::recover::recover;
+use crate::audit::verify::{Known, verify};
+use crate::seal::AuditKey;
+
+/// Changes the lines of one segment.
+fn tamper(path: &Path, segment: usize, change: impl FnOnce(&mut Vec<Vec<u8>>)) {
+    let name = &segments(path).unwrap()[segment];
+    let text = fs::read(path.join(name)).unwrap();
+    let mut lines: Vec<Vec<u8>> =
+        text.split_inclusive(|&b| b == b'\n').map(<[u8]>::to_vec).collect();
+    change(&mut lines);
+    fs::write(path.join(name), lines.concat()).unwrap();
+}
+
+#[test]
+fn d6_whatever_is_changed_is_told_with_its_number() {
+    type Change = fn(&mut Vec<Vec<u8>>);
+    let cases: [(&str, Change, u64); 8] = [
+        ("a flipped byte", |l| l[3][60] ^= 1, 14),
+        ("a line deleted", |l| drop(l.remove(4)), 15),
+        ("two lines swapped", |l| l.swap(4, 5), 15),
+        ("a line twice", |l| l.insert(5, l[4].clone()), 15),
+        ("the end cut at a line", |l| l.truncate(6), 17),
+        ("the end cut in a line", |l| l.last_mut().unwrap().truncate(20), 22),
+        ("a forged line", |l| l[4] = l[5].clone(), 15),
+        ("the header gone", |l| drop(l.remove(0)), 0),
+    ];
+    for (what, change, seq) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        sample(&path);
+        let whole = check(&path);
+        assert!(whole.mistakes.is_empty(), "{:?}", whole.mistakes);
+        assert_eq!((whole.first, whole.last, whole.segments), (1, 35, 4));
+        tamper(&path, 1, change);
+        let report = check(&path);
+        let first = report.mistakes.first().unwrap_or_else(|| panic!("{what}: nothing was told"));
+        assert_eq!(first.seq.unwrap_or_default(), seq, "{what}: {:?}", report.mistakes);
+    }
+}
+
+#[test]
+fn d6_a_segment_taken_away_is_told() {
+    for (segment, missing) in [(0, 1), (1, 12), (2, 23)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        sample(&path);
+        let name = &segments(&path).unwrap()[segment];
+        fs::remove_file(path.join(name)).unwrap();
+        let mistakes = check(&path).mistakes;
+        assert!(mistakes.iter().any(|m| m.seq == Some(missing)), "{segment}: {mistakes:?}");
+    }
+}
+
+#[test]
+fn d6_a_log_that_was_cut_or_made_anew_is_told_by_a_checkpoint_kept_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let kept = sample(&path);
+    assert!(check_against(&path, vec![kept.clone()]).mistakes.is_empty());
+    // Whoever holds the folder alone cannot sign, but can cut.
+    tamper(&path, 3, |lines| lines.truncate(1));
+    assert!(check(&path).mistakes.is_empty(), "nothing in the log tells");
+    let report = check_against(&path, vec![kept.clone()]);
+    assert_eq!(report.mistakes[0].seq, Some(34), "{:?}", report.mistakes);
+    // Whoever has the key can write another end.
+    let (mut log, _) = open(&path);
+    for id in 50..60 {
+        append(&mut log, id).unwrap();
+    }
+    log.sync(at(60)).unwrap();
+    drop(log);
+    assert!(check(&path).mistakes.is_empty());
+    let report = check_against(&path, vec![kept.clone()]);
+    assert!(report.mistakes[0].what.contains("another one"), "{:?}", report.mistakes);
+    let mut forged = kept;
+    forged.head.mac[0] ^= 1;
+    let report = check_against(&path, vec![forged]);
+    assert!(report.mistakes[0].what.contains("not signed"), "{:?}", report.mistakes);
+}
+
+#[test]
+fn without_the_secret_the_public_key_checks_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    sample(&path);
+    let known =
+        |key: &AuditKey| Known { public: Some(Keys::new(key).public()), ..Known::default() };
+    assert!(verify(&path, known(&key())).unwrap().mistakes.is_empty());
+    let other = verify(&path, known(&AuditKey::generate().0)).unwrap();
+    assert!(other.mistakes[0].what.contains("signature"), "{:?}", other.mistakes);
+}
+
+#[test]
+fn another_key_is_refused_before_it_spoils_the_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path()));
+    let other = Keys::new(&AuditKey::generate().0);
+    let error = recover(&Folder::open(folder.path()).unwrap(), &other).unwrap_err();
+    assert!(error.to_string().contains("another audit.key"), "{error}");
+}
+
+#[test]
+fn d6_an_emptied_or_replaced_log_is_told_by_a_kept_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let kept = sample(&path);
+    for name in segments(&path).unwrap() {
+        fs::remove_file(path.join(name)).unwrap();
+    }
+    let emptied = check_against(&path, vec![kept.clone()]).mistakes;
+    assert!(emptied[0].what.contains("not here"), "{emptied:?}");
+    // Another log of the same gateway, from its first record on.
+    sample(&path);
+    let replaced = check_against(&path, vec![kept]).mistakes;
+    assert!(replaced[0].what.contains("not here"), "{replaced:?}");
+}
+
+#[test]
+fn d1_a_line_that_is_being_written_or_was_when_the_gateway_was_killed_is_no_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let kept = sample(&path);
+    let whole = check(&path);
+    let name = segments(&path).unwrap().pop().unwrap();
+    let text = fs::read(path.join(&name)).unwrap();
+    let last = text[..text.len() - 1].iter().rposition(|&b| b == b'\n').unwrap() + 1;
+    for end in last..text.len() {
+        fs::write(path.join(&name), &text[..end]).unwrap();
+        let report = check(&path);
+        assert!(report.mistakes.is_empty(), "{end}: {:?}", report.mistakes);
+        assert_eq!((report.last, report.unfinished), (whole.last - 1, (end - last) as u64));
+    }
+    // What was signed is missed all the same, and nothing else goes by that name.
+    fs::write(path.join(&name), &text[..last - 1]).unwrap();
+    assert!(!check_against(&path, vec![kept]).mistakes.is_empty());
+    let long = [&text, "x".repeat(MAX_LINE + 1).as_bytes()].concat();
+    for other in [&text[..20], &[&text, &b"half\n"[..]].concat(), &long] {
+        fs::write(path.join(&name), other).unwrap();
+        assert!(!check(&path).mistakes.is_empty(), "{}", String::from_utf8_lossy(other));
+    }
+}
