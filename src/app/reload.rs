@@ -2,6 +2,7 @@
 //! changed. What is wrong with it changes nothing.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +12,21 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
+use super::edition::Edition;
 use super::{App, loaded, warn_of_config};
 use crate::admin::Admin;
+use crate::audit::Next;
 use crate::audit::record::Event;
 use crate::config::{Config, ConfigError, SourceFile};
 use crate::downstream::Serve;
+use crate::telemetry::log::Control;
 
 /// Where the configuration comes from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Source {
     pub path: PathBuf,
+    /// How logs are written.
+    pub logs: Control,
     /// Reads it; may block.
     pub load: fn(&std::path::Path) -> Result<Config, ConfigError>,
 }
@@ -78,10 +84,15 @@ impl App {
 
     /// Reads the file and takes it over, or says why not.
     async fn read_again(&self, source: &Source) -> Result<(), String> {
-        let Source { path, load } = source.clone();
+        let Source { path, load, logs } = source.clone();
         let loaded = spawn_blocking(move || load(&path)).await;
         let loaded = loaded.map_err(|error| format!("it cannot be read: {error}"))?;
-        self.reload(loaded.map_err(|error| error.to_string())?).await.map(drop)
+        let config = loaded.map_err(|error| error.to_string())?;
+        let before = self.edition.load_full();
+        let written = logs.prepare(&config.telemetry, &before.config.telemetry)?;
+        self.reload(config).await?;
+        logs.go_on(written).await;
+        Ok(())
     }
 
     /// Takes over a configuration; returns what of it counts only after a restart.
@@ -106,10 +117,12 @@ impl App {
             None => Ok(None),
         };
         let secure = secure.map_err(|error| format!("server.tls: {error}"))?;
+        let measured = self.telemetry.prepare(&config.telemetry, &before.config.telemetry)?;
+        let recorded = self.prepare_audit(&config, before.clone()).await?;
         warn_of_config(&config);
-        if let Some(audit) = &config.audit {
-            self.audit.tune(audit);
-        }
+        let (stop, tasks) = (self.shutdown.stop.clone(), &self.shutdown.background);
+        tasks.spawn(self.telemetry.go_on(measured, stop));
+        self.audit.go_on(recorded, config.audit.as_ref());
         let (edition, serves) = before.renew(config, &self.shutdown).await;
         let edition = Arc::new(edition);
         let config = &edition.config;
@@ -139,6 +152,15 @@ impl App {
         // Nobody waits for it when the gateway ends.
         let _ = serves.send(());
         Ok(kept)
+    }
+
+    /// Opens the audit log if it is another one; its files may be slow.
+    async fn prepare_audit(&self, config: &Config, before: Arc<Edition>) -> Result<Next, String> {
+        let (audit, config) = (self.audit.clone(), config.audit.clone());
+        let opening =
+            spawn_blocking(move || audit.prepare(config.as_ref(), before.config.audit.as_ref()));
+        let opened = opening.await.map_err(io::Error::from).and_then(|opened| opened);
+        opened.map_err(|error| error.to_string())
     }
 
     /// Takes note of a configuration that cannot be used.
@@ -184,18 +206,6 @@ fn keep_fixed(config: &mut Config, before: &Config) -> Vec<&'static str> {
             admin.clone_from(before);
             kept.push("admin.listen");
         }
-    }
-    let is_same_log = match (&config.audit, &before.audit) {
-        (Some(audit), Some(before)) => audit.is_same_log(before),
-        (audit, before) => audit.is_some() == before.is_some(),
-    };
-    if !is_same_log {
-        config.audit.clone_from(&before.audit);
-        kept.push("audit.path, audit.key");
-    }
-    if config.telemetry != before.telemetry {
-        config.telemetry.clone_from(&before.telemetry);
-        kept.push("telemetry");
     }
     kept
 }

@@ -162,6 +162,11 @@ impl Queue {
         self.wake.notify_all();
     }
 
+    /// Whether the writing has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     pub(super) fn is_down(&self) -> bool {
         self.lock().is_down
     }

@@ -96,6 +96,8 @@ impl Scribe {
             }
         }
         self.finish();
+        // Whoever hears of the end finds the folder free.
+        drop(self.log);
         let lost = queue.closed();
         if lost > 0 {
             error!(

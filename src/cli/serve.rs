@@ -9,6 +9,7 @@ use super::{Failure, load, load_config, runtime};
 use crate::app::{App, Source};
 use crate::downstream::Streams;
 use crate::router::UpstreamStatus;
+use crate::telemetry::log::Logging;
 use crate::{shutdown, telemetry};
 
 pub(super) fn http(path: &Path) -> Result<(), Failure> {
@@ -18,7 +19,7 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
         shutdown::survive_large_files();
         let ended = shutdown::signal();
         let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
-        let (source, hang_up) = (source(path), Notify::new());
+        let (source, hang_up) = (source(path, &logging), Notify::new());
         let (hearing, following) = (shutdown::hang_ups(&hang_up), app.follow(&source, &hang_up));
         // A reader that has gone away is no reason to stop serving.
         let url = app.url().unwrap_or_default();
@@ -50,7 +51,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
         let ended = shutdown::signal();
         let app = App::new(config, true).map_err(|error| Failure::new(error.to_string()))?;
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
-        let (source, hang_up) = (source(path), Notify::new());
+        let (source, hang_up) = (source(path, &logging), Notify::new());
         let (hearing, following) = (shutdown::hang_ups(&hang_up), app.follow(&source, &hang_up));
         let mut served = std::pin::pin!(app.serve(streams));
         tokio::select! {
@@ -78,8 +79,8 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
 }
 
 /// Where the configuration is read again.
-fn source(path: &Path) -> Source {
-    Source { path: path.to_owned(), load: load_config }
+fn source(path: &Path, logging: &Logging) -> Source {
+    Source { path: path.to_owned(), load: load_config, logs: logging.control().clone() }
 }
 
 /// Drains, unless asked to end a second time: whoever asks twice does not want to wait.

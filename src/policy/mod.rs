@@ -142,12 +142,12 @@ impl Gate {
     /// The record of a call, to be completed before its answer leaves.
     pub fn record(&self, call: &Call) -> Arc<CallRecord> {
         let is_recorded = self.records_lists || call.request.method() != Method::List;
-        if !self.audit.is_on() || !is_recorded {
+        let Some(ledger) = self.audit.ledger().filter(|_| is_recorded) else {
             return Arc::new(CallRecord::none());
-        }
+        };
         let name = call.request.prompt_name().unwrap_or_default();
         let raw = self.raw_arguments.iter().any(|glob| glob.matches(name));
-        Arc::new(CallRecord::open(&self.audit, call, raw))
+        Arc::new(CallRecord::open(ledger, self.audit.next_call(), call, raw))
     }
 
     /// Lets a call through to the router, or says why not.

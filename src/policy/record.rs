@@ -1,14 +1,14 @@
 //! What the audit log says of one call: that it was received, before anybody is asked, and what
 //! became of it, before anybody is answered.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::rate_limit::Target;
 use crate::audit::record::Event;
-use crate::audit::{Audit, Unrecorded};
+use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::{Caller, Proof};
 use crate::domain::fault::Fault;
@@ -18,7 +18,8 @@ use crate::seal;
 pub struct CallRecord(Option<Open>);
 
 struct Open {
-    audit: Audit,
+    /// Where all of it is written, whichever log others go to by then.
+    ledger: Arc<Ledger>,
     number: u64,
     started: Instant,
     state: Mutex<State>,
@@ -49,8 +50,7 @@ impl CallRecord {
     }
 
     /// A record of the call; `raw` lets the values of its arguments be written.
-    pub(super) fn open(audit: &Audit, call: &Call, raw: bool) -> Self {
-        let number = audit.next_call();
+    pub(super) fn open(ledger: Arc<Ledger>, number: u64, call: &Call, raw: bool) -> Self {
         let event = with_caller(Event::new("received").number("call", number), &call.caller);
         let mut event = event
             .optional_text("address", call.address.map(|a| a.to_string()).as_deref())
@@ -59,35 +59,35 @@ impl CallRecord {
             .optional_text("name", call.request.prompt_name())
             .optional_text("traceparent", call.along.trace.parent.as_deref());
         if !matches!(call.request, Request::List { .. }) {
-            event = event.optional_text("digest_key", audit.digest_key());
+            event = event.text("digest_key", ledger.digest_key());
         }
         match &call.request {
             Request::List { .. } => {}
             Request::Get { arguments, back, .. } => {
                 if let Some(arguments) = arguments {
-                    event = audit.with_arguments(event, "arguments", arguments, raw);
+                    event = ledger.with_arguments(event, "arguments", arguments, raw);
                 }
                 if let Some(responses) = back.as_ref().and_then(|back| back.responses.as_ref()) {
-                    event = audit.with_arguments(event, "responses", responses, false);
+                    event = ledger.with_arguments(event, "responses", responses, false);
                 }
             }
             Request::Complete { argument, value, context, .. } => {
                 event = event
                     .text("argument", argument)
                     .number("value_bytes", value.len() as u64)
-                    .optional_text("value_hmac", audit.digest(value).as_deref());
+                    .text("value_hmac", &ledger.digest(value));
                 if let Some(context) = context {
-                    event = audit.with_arguments(event, "context", context, raw);
+                    event = ledger.with_arguments(event, "context", context, raw);
                 }
             }
         }
         let state = Mutex::new(State { received: Some(event), has_ended: false });
-        Self(Some(Open { audit: audit.clone(), number, started: Instant::now(), state }))
+        Self(Some(Open { ledger, number, started: Instant::now(), state }))
     }
 
     /// Whether the call must be refused, since it could not be recorded.
     pub(super) fn refuses(&self) -> bool {
-        self.0.as_ref().is_some_and(|open| open.audit.refuses())
+        self.0.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
     /// A list was let through. Nobody else is asked, so it is enough that this comes before the end.
@@ -95,7 +95,7 @@ impl CallRecord {
         if let Some(open) = &self.0
             && let Some(event) = open.take_received()
         {
-            open.audit.note(event.text("decision", "allowed"));
+            open.ledger.note(event.text("decision", "allowed"));
         }
     }
 
@@ -111,7 +111,7 @@ impl CallRecord {
         match open.take_received() {
             Some(event) => {
                 let event = with_target(event, target).text("definition", definition);
-                open.audit.record(event.text("decision", "allowed")).await
+                open.ledger.record(event.text("decision", "allowed")).await
             }
             None => Ok(()),
         }
@@ -144,7 +144,7 @@ impl CallRecord {
             state.has_ended = true;
             state.received.take()
         };
-        open.audit.record_both(received, open.completed(outcome)).await
+        open.ledger.record_both(received, open.completed(outcome)).await
     }
 
     /// Leaves out what was to be said of the call: it is counted elsewhere.
@@ -199,13 +199,13 @@ impl Drop for Open {
             return;
         }
         if let Some(event) = state.received.take() {
-            self.audit.note(event);
+            self.ledger.note(event);
         }
         let outcome = match std::thread::panicking() {
             true => Outcome::Fault(&Fault::Internal),
             false => Outcome::Cancelled,
         };
-        self.audit.note(self.completed(outcome));
+        self.ledger.note(self.completed(outcome));
     }
 }
 

@@ -4,11 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashSet;
-use opentelemetry::metrics::{Counter, Histogram, Meter};
+use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
 use opentelemetry::{KeyValue, StringValue, Value};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
+
+use super::SCOPE;
+use super::prometheus::Reader;
 
 /// The instruments. What is looked at rather than counted is told by [`super::Telemetry::gauge`].
 pub struct Metrics {
+    meter: Meter,
+    reader: Reader,
+    /// Keeps the instruments; dropped, they count for nobody.
+    _provider: SdkMeterProvider,
     pub(super) server_duration: Histogram<f64>,
     pub(super) client_duration: Histogram<f64>,
     client_session: Histogram<f64>,
@@ -33,7 +42,7 @@ const USES: &str = "promptgate.prompt.uses";
 
 /// How many series an instrument may have. Those by prompt have some for each name, by method and
 /// outcome; room for series is taken at once, so the others get no more than there are upstreams.
-pub(super) fn series(instrument: &str, label_values: usize) -> usize {
+fn series(instrument: &str, label_values: usize) -> usize {
     match instrument {
         SERVER_DURATION | CLIENT_DURATION | USES => label_values * 4 + 500,
         _ => 1_000,
@@ -41,7 +50,18 @@ pub(super) fn series(instrument: &str, label_values: usize) -> usize {
 }
 
 impl Metrics {
-    pub(super) fn new(meter: &Meter, label_values: usize) -> Self {
+    /// In the name of `resource`; labels that strangers name have up to `label_values` values.
+    pub(super) fn new(resource: Resource, label_values: usize) -> Self {
+        let reader = Reader::default();
+        let provider = SdkMeterProvider::builder()
+            .with_reader(reader.clone())
+            .with_resource(resource)
+            .with_view(move |instrument: &Instrument| {
+                let limit = series(instrument.name(), label_values);
+                Stream::builder().with_cardinality_limit(limit).build().ok()
+            })
+            .build();
+        let meter = provider.meter(SCOPE);
         let seconds = |name, what| {
             let histogram = meter.f64_histogram(name).with_unit("s").with_description(what);
             histogram.with_boundaries(SECONDS.to_vec()).build()
@@ -99,7 +119,18 @@ impl Metrics {
                 "Configurations that were taken over, or rejected",
             ),
             prompts: Labels::new(label_values),
+            meter,
+            reader,
+            _provider: provider,
         }
+    }
+
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    pub(super) fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     /// A request was refused before anybody was asked, by this limit if it was one.

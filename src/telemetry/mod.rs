@@ -9,47 +9,45 @@ pub mod log;
 mod metrics;
 mod operation;
 mod prometheus;
+mod sending;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use opentelemetry::context::FutureExt;
-use opentelemetry::metrics::MeterProvider;
-use opentelemetry::trace::TracerProvider;
-use opentelemetry::{Context, InstrumentationScope, KeyValue};
-use opentelemetry_otlp::{
-    MetricExporter, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig,
-};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{AsyncInstrument, Meter};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::metrics::data::ResourceMetrics;
-use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
-use opentelemetry_sdk::metrics::reader::MetricReader;
-use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
-use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
-use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::config;
 use crate::seal::hex::hex;
 use crate::seal::random;
-use exporter::Exporter;
 pub use metrics::{Metrics, UPSTREAM};
 pub use operation::{Asked, Asking, ClientOperation, End, ServerOperation, Wire};
-use prometheus::Reader;
+use sending::Sending;
 
 /// A handle on what is measured, cheap to copy.
 #[derive(Clone)]
 pub struct Telemetry(Arc<Inner>);
 
 struct Inner {
-    /// Absent where spans go nowhere: then traces of clients pass through as they are.
-    tracing: Option<(SdkTracer, SdkTracerProvider)>,
-    meters: SdkMeterProvider,
-    reader: Reader,
-    metrics: Metrics,
-    push: Option<(MetricExporter, Arc<Exporter>)>,
+    metrics: ArcSwap<Metrics>,
+    /// Absent where nothing is sent: then traces of clients pass through as they are.
+    sending: ArcSwapOption<Sending>,
+    gauges: Mutex<Vec<Gauge>>,
+}
+
+/// Lets a meter look at a value.
+type Gauge = Box<dyn Fn(&Meter) + Send + Sync>;
+
+/// What another configuration makes anew.
+#[derive(Default)]
+pub struct Renewed {
+    metrics: Option<Metrics>,
+    sending: Option<Option<Sending>>,
 }
 
 /// The name of the gateway among all that is instrumented.
@@ -58,8 +56,8 @@ const SCOPE: &str = "promptgate";
 /// How often metrics are pushed, unless OTEL_METRIC_EXPORT_INTERVAL says otherwise, in milliseconds.
 const PUSH_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the last export may hold up the end.
-const LAST_EXPORT: Duration = Duration::from_secs(3);
+/// How long spans that have begun may still end where they would have gone before.
+const LINGER: Duration = Duration::from_secs(60);
 
 impl std::fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -73,57 +71,78 @@ impl Telemetry {
     /// # Errors
     /// When there is no way to the collector.
     pub fn new(config: &config::Telemetry) -> Result<Self, String> {
-        let (reader, resource) = (Reader::default(), resource(config));
-        let most = config.label_values;
-        let meters = SdkMeterProvider::builder()
-            .with_reader(reader.clone())
-            .with_resource(resource.clone())
-            .with_view(move |instrument: &Instrument| {
-                let limit = metrics::series(instrument.name(), most);
-                Stream::builder().with_cardinality_limit(limit).build().ok()
-            })
-            .build();
-        let metrics = Metrics::new(&meters.meter(SCOPE), most);
-        let (mut tracing, mut push) = (None, None);
-        if let Some(otlp) = &config.otlp {
-            let exporter = Arc::new(Exporter::new()?);
-            let failed = |error: opentelemetry_otlp::ExporterBuildError| error.to_string();
-            let spans = SpanExporter::builder().with_http();
-            let spans = spans.with_shared_http_client(exporter.clone());
-            let spans = spans.with_endpoint(format!("{otlp}/v1/traces")).build().map_err(failed)?;
-            let sampler = Sampler::TraceIdRatioBased(config.trace_sample);
-            let tracers = SdkTracerProvider::builder()
-                .with_batch_exporter(spans)
-                .with_sampler(Sampler::ParentBased(Box::new(sampler)))
-                .with_resource(resource)
-                .build();
-            let version = env!("CARGO_PKG_VERSION");
-            let scope = InstrumentationScope::builder(SCOPE).with_version(version).build();
-            tracing = Some((tracers.tracer_with_scope(scope), tracers));
-            // Its waits between tries would block a thread that serves; the next push tells the same.
-            let pushed = MetricExporter::builder().with_http();
-            let pushed = pushed.with_retry_policy(RetryPolicy::disabled());
-            let pushed = pushed.with_shared_http_client(exporter.clone());
-            let pushed = pushed.with_endpoint(format!("{otlp}/v1/metrics"));
-            push = Some((pushed.build().map_err(failed)?, exporter));
-        }
-        Ok(Self(Arc::new(Inner { tracing, meters, reader, metrics, push })))
+        let metrics = Metrics::new(resource(config), config.label_values);
+        Ok(Self::with(metrics, Sending::new(config)?))
     }
 
     /// Measures, and tells nobody.
     pub fn silent() -> Self {
-        let reader = Reader::default();
-        let meters = SdkMeterProvider::builder().build();
-        let metrics = Metrics::new(&meters.meter(SCOPE), 1);
-        Self(Arc::new(Inner { tracing: None, meters, reader, metrics, push: None }))
+        Self::with(Metrics::new(Resource::builder_empty().build(), 1), None)
     }
 
-    pub fn metrics(&self) -> &Metrics {
-        &self.0.metrics
+    fn with(metrics: Metrics, sending: Option<Sending>) -> Self {
+        Self(Arc::new(Inner {
+            metrics: ArcSwap::from_pointee(metrics),
+            sending: ArcSwapOption::from(sending.map(Arc::new)),
+            gauges: Mutex::default(),
+        }))
     }
 
-    fn tracer(&self) -> Option<&SdkTracer> {
-        self.0.tracing.as_ref().map(|(tracer, _)| tracer)
+    /// Makes what is another one under this configuration than under the one before;
+    /// [`Telemetry::go_on`] then uses it.
+    ///
+    /// # Errors
+    /// As [`Telemetry::new`].
+    pub fn prepare(
+        &self,
+        config: &config::Telemetry,
+        before: &config::Telemetry,
+    ) -> Result<Renewed, String> {
+        let config::Telemetry { otlp, trace_sample, service_name, label_values, .. } = config;
+        let is_same_service = *service_name == before.service_name;
+        let counts_on = is_same_service && *label_values == before.label_values;
+        let sends_on =
+            is_same_service && *otlp == before.otlp && *trace_sample == before.trace_sample;
+        let metrics = (!counts_on).then(|| Metrics::new(resource(config), *label_values));
+        let sending = (!sends_on).then(|| Sending::new(config)).transpose()?;
+        Ok(Renewed { metrics, sending })
+    }
+
+    /// From now on this is used. What was counted and not told goes where it would have gone before, and so do
+    /// spans that have begun and end soon; the future that is returned sees to that, until `stop`.
+    pub fn go_on(
+        &self,
+        Renewed { metrics, sending }: Renewed,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (is_sent, was_sent) = (sending.is_none(), self.0.sending.load_full());
+        let counted = metrics.map(|metrics| {
+            self.gauges().iter().for_each(|gauge| gauge(metrics.meter()));
+            self.0.metrics.swap(Arc::new(metrics))
+        });
+        if let Some(sending) = sending {
+            self.0.sending.store(sending.map(Arc::new));
+        }
+        async move {
+            let Some(sent) = was_sent else {
+                return;
+            };
+            if let Some(counted) = counted {
+                sent.push(&counted).await;
+            }
+            if !is_sent {
+                let _ = stop.run_until_cancelled(sleep(LINGER)).await;
+                sent.end().await;
+            }
+        }
+    }
+
+    pub fn metrics(&self) -> Guard<Arc<Metrics>> {
+        self.0.metrics.load()
+    }
+
+    fn sending(&self) -> Guard<Option<Arc<Sending>>> {
+        self.0.sending.load()
     }
 
     /// A value that is looked at whenever somebody wants to know: `look` tells it, for each set of labels
@@ -133,28 +152,35 @@ impl Telemetry {
         (name, unit, description): (&'static str, &'static str, &'static str),
         look: impl Fn(&mut dyn FnMut(f64, &[(&'static str, &str)])) + Send + Sync + 'static,
     ) {
-        let meter = self.0.meters.meter(SCOPE);
-        let gauge = meter.f64_observable_gauge(name).with_unit(unit).with_description(description);
-        let callback = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
-            look(&mut |value, labels| {
-                let labels = labels.iter().map(|(key, text)| KeyValue::new(*key, text.to_string()));
-                observer.observe(value, &labels.collect::<Vec<_>>());
-            });
-        };
-        // The provider keeps it.
-        let _ = gauge.with_callback(callback).build();
+        let look = Arc::new(look);
+        let gauge: Gauge = Box::new(move |meter| {
+            let gauge = meter.f64_observable_gauge(name).with_unit(unit);
+            let look = look.clone();
+            let callback = move |observer: &dyn AsyncInstrument<f64>| {
+                look(&mut |value, labels| {
+                    let labels =
+                        labels.iter().map(|(key, text)| KeyValue::new(*key, text.to_string()));
+                    observer.observe(value, &labels.collect::<Vec<_>>());
+                });
+            };
+            // The meter's provider keeps it.
+            let _ = gauge.with_description(description).with_callback(callback).build();
+        });
+        gauge(self.metrics().meter());
+        self.gauges().push(gauge);
+    }
+
+    fn gauges(&self) -> std::sync::MutexGuard<'_, Vec<Gauge>> {
+        self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All metrics by now, as Prometheus reads them.
     pub fn prometheus(&self) -> String {
-        self.0.reader.text()
+        self.metrics().reader().text()
     }
 
     /// Pushes metrics once in a while, until `stop`.
     pub async fn push(self, stop: CancellationToken) {
-        if self.0.push.is_none() {
-            return;
-        }
         let every =
             std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok().and_then(|ms| ms.parse().ok());
         let every = every.map_or(PUSH_EVERY, Duration::from_millis).max(Duration::from_millis(10));
@@ -163,8 +189,7 @@ impl Telemetry {
             if stop.run_until_cancelled(self.push_once()).await.is_none() {
                 return;
             }
-            let is_failing =
-                self.0.push.as_ref().is_some_and(|(_, exporter)| exporter.is_failing());
+            let is_failing = self.sending().as_ref().is_some_and(|sending| sending.is_failing());
             if is_failing && !was_failing {
                 warn!("the collector of telemetry.otlp_endpoint does not take what is sent to it");
             }
@@ -173,28 +198,17 @@ impl Telemetry {
     }
 
     async fn push_once(&self) {
-        let Some((exporter, _)) = &self.0.push else {
-            return;
-        };
-        let mut all = ResourceMetrics::default();
-        if self.0.reader.collect(&mut all).is_ok() {
-            let quiet = Context::new().with_telemetry_suppressed();
-            // Whether it has arrived, the exporter counts.
-            let _ = exporter.export(&all).with_context(quiet).await;
+        if let Some(sending) = self.0.sending.load_full() {
+            sending.push(&self.0.metrics.load_full()).await;
         }
     }
 
     /// Sends what was not sent yet, and ends; within a few seconds, whatever the collector does.
     pub async fn end(&self) {
-        let inner = self.0.clone();
-        let ending = spawn_blocking(move || {
-            if let Some((_, tracers)) = &inner.tracing {
-                let _ = tracers.shutdown_with_timeout(LAST_EXPORT);
-            }
-        });
-        // Neither waits for the other.
-        let ending = async { tokio::join!(ending, self.push_once()) };
-        let _ = timeout(LAST_EXPORT, ending).await;
+        if let Some(sending) = self.0.sending.load_full() {
+            // Neither waits for the other.
+            tokio::join!(sending.end(), self.push_once());
+        }
     }
 }
 

@@ -226,7 +226,8 @@ fn start(
     trace: &mut Trace,
     attributes: impl FnOnce() -> Vec<KeyValue>,
 ) -> Option<Span> {
-    let tracer = telemetry.tracer()?;
+    let sending = telemetry.sending();
+    let tracer = sending.as_ref()?.tracer();
     let parent = match position(trace) {
         Some(parent) => Context::new().with_remote_span_context(parent),
         None => Context::new(),

@@ -21,6 +21,8 @@ mod documents;
 mod drain;
 mod eras;
 mod floods;
+#[cfg(unix)]
+mod followed;
 mod grants;
 mod health;
 mod isolation;
@@ -28,6 +30,8 @@ mod library;
 mod limits;
 mod listing;
 mod matrix;
+#[cfg(unix)]
+mod moved;
 mod notices;
 #[cfg(target_os = "linux")]
 mod overload;

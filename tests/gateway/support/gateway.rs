@@ -29,7 +29,12 @@ impl Gateway {
 
     /// Lets another configuration take over.
     pub async fn reload(&self, toml: &str) {
-        self.app.reload(config(toml)).await.unwrap_or_else(|e| panic!("{e}"));
+        self.try_reload(toml).await.unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// The same, and what of it waits for a restart; or why it does not.
+    pub async fn try_reload(&self, toml: &str) -> Result<Vec<&'static str>, String> {
+        self.app.reload(config(toml)).await
     }
 
     /// The other end of standard streams that the gateway serves.

@@ -1,6 +1,7 @@
 //! An upstream that answers by a script, well or badly.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -117,6 +118,24 @@ impl Upstream {
             (asked.method() == "prompts/list").then(|| asked.list(&json!(prompts)))
         })
         .await
+    }
+
+    /// A modern upstream whose first get waits for [`Upstream::answer_get`].
+    pub async fn holding_a_get() -> (Self, Live) {
+        let (live, play) = Live::new();
+        let has_held = AtomicBool::new(false);
+        let holds = move |asked: &Asked| {
+            asked.method() == "prompts/get" && !has_held.swap(true, Ordering::SeqCst)
+        };
+        (Self::modern(move |asked| holds(asked).then(|| play.clone())).await, live)
+    }
+
+    /// Answers the first get that it was asked.
+    pub fn answer_get(&self, live: &Live) {
+        let asked = self.asked();
+        let get = asked.iter().find(|asked| asked.method() == "prompts/get").expect("it was asked");
+        let result = json!({"resultType": "complete", "messages": []});
+        live.say(&json!({"jsonrpc": "2.0", "id": get.message["id"], "result": result}));
     }
 
     /// Its table in the configuration. Waits are short, so that tests see their end.

@@ -1,0 +1,157 @@
+//! A running binary follows its configuration's files (fault matrix, K2 and K4).
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::audit::Log;
+use crate::support::{Client, Process, eventually};
+
+/// A running binary whose configuration is a file, and where it can be looked at.
+pub struct Followed {
+    pub folder: tempfile::TempDir,
+    pub process: Process,
+    pub admin: Client,
+}
+
+impl Followed {
+    pub async fn start(toml: &str) -> Self {
+        Self::with(toml, &[]).await
+    }
+
+    /// The same, with these variables.
+    pub async fn with(toml: &str, variables: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+        let (process, admin) = Process::serve_watched(folder.path(), variables).await;
+        Self { folder, process, admin }
+    }
+
+    pub fn file(&self) -> std::path::PathBuf {
+        self.folder.path().join("gateway.toml")
+    }
+
+    pub async fn reloads(&self) -> Value {
+        self.admin.send("GET", "/api/v1/status", &[], b"").await.json()["reloads"].clone()
+    }
+
+    /// Waits until so many were taken over, and so many rejected.
+    pub async fn has(&self, taken: u64, rejected: u64) -> Value {
+        eventually(async || {
+            let reloads = self.reloads().await;
+            let is_so = reloads["taken"] == taken && reloads["rejected"] == rejected;
+            is_so.then_some(reloads)
+        })
+        .await
+    }
+
+    pub async fn names(&self) -> Vec<String> {
+        self.process.client().names().await.0
+    }
+}
+
+fn library(folder: &Path, name: &str) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("p.md"), format!("---\nname: {name}\n---\nHello\n")).unwrap();
+}
+
+fn library_table(id: &str, folder: &Path) -> String {
+    format!("[upstreams.{id}]\ntransport = \"library\"\npath = {folder:?}\n")
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn k2_what_is_wrong_with_the_file_changes_nothing_and_is_told() {
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let log = Log::new();
+    let good = |id: &str| log.table() + &library_table(id, prompts.path());
+    let followed = Followed::start(&good("one")).await;
+    assert_eq!(followed.names().await, ["one__p"]);
+    // Mistakes, by the watch.
+    fs::write(followed.file(), good("two") + "[listing]\npage_sise = 3\nsettle = 7\n").unwrap();
+    let reloads = followed.has(0, 1).await;
+    let mistakes = reloads["mistakes"].to_string();
+    assert!(mistakes.contains("page_sise") && mistakes.contains("listing.settle"), "{mistakes}");
+    // Gone.
+    fs::remove_file(followed.file()).unwrap();
+    followed.has(0, 2).await;
+    assert_eq!(followed.names().await, ["one__p"]);
+    // Half of it, and no TOML.
+    fs::write(followed.file(), "[upstreams.one]\ntransport = \"libr").unwrap();
+    followed.has(0, 3).await;
+    // A secret that is not there, by the signal.
+    let secret = good("two") + "[server]\nseal_key = { file = \"nowhere\" }\n";
+    fs::write(followed.file(), &secret).unwrap();
+    followed.process.signal(rustix::process::Signal::HUP);
+    let reloads = followed.has(0, 4).await;
+    assert!(reloads["mistakes"].to_string().contains("nowhere"), "{reloads}");
+    assert_eq!(followed.names().await, ["one__p"]);
+    assert_eq!(log.of("config_rejected").len(), 4);
+    // Once it is there, it is found without a further edit.
+    fs::write(followed.folder.path().join("nowhere"), super::audit::KEY).unwrap();
+    followed.has(1, 4).await;
+    assert_eq!(followed.names().await, ["two__p"]);
+    // And by another link.
+    let other = followed.folder.path().join("other.toml");
+    fs::write(&other, good("three") + "[server]\nlisten = \"127.0.0.1:9\"\n").unwrap();
+    let link = followed.folder.path().join("link");
+    std::os::unix::fs::symlink(&other, &link).unwrap();
+    fs::rename(&link, followed.file()).unwrap();
+    let reloads = followed.has(2, 4).await;
+    assert_eq!(reloads["mistakes"], json!([]));
+    assert_eq!(followed.names().await, ["three__p"]);
+    followed.process.stop().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn k2_a_file_that_belongs_to_the_configuration_is_followed() {
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let policy = prompts.path().join("policy.cedar");
+    fs::write(&policy, "permit(principal, action, resource);").unwrap();
+    let toml = format!(
+        "[audit]\npath = \"\"\n[access]\ncedar = {policy:?}\n{}",
+        library_table("one", prompts.path())
+    );
+    let followed = Followed::start(&toml).await;
+    assert_eq!(followed.names().await, ["one__p"]);
+    fs::write(&policy, "permit(principal, action, resource) when { false };").unwrap();
+    followed.has(1, 0).await;
+    assert_eq!(followed.names().await, Vec::<String>::new());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn k4_a_storm_of_signals_is_a_few_reloads_and_leaves_nothing_behind() {
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let toml = format!("[audit]\npath = \"\"\n{}", library_table("one", prompts.path()));
+    let followed = Followed::start(&toml).await;
+    let descriptors =
+        || fs::read_dir(format!("/proc/{}/fd", followed.process.pid())).unwrap().count();
+    let threads =
+        || fs::read_dir(format!("/proc/{}/task", followed.process.pid())).unwrap().count();
+    followed.process.signal(rustix::process::Signal::HUP);
+    followed.has(1, 0).await;
+    let before = (descriptors(), threads());
+    for _ in 0..500 {
+        followed.process.signal(rustix::process::Signal::HUP);
+    }
+    let taken = |reloads: &Value| reloads["taken"].as_u64().unwrap();
+    let after = eventually(async || {
+        let first = followed.reloads().await;
+        // Whatever comes behind the last signal has come once this answers in between.
+        followed.names().await;
+        let second = followed.reloads().await;
+        (taken(&first) > 1 && taken(&first) == taken(&second)).then_some(second)
+    })
+    .await;
+    assert!(taken(&after) < 500, "{after}");
+    assert_eq!(followed.names().await, ["one__p"]);
+    // The look itself is a connection, and workers that read files come and go.
+    eventually(async || (descriptors() <= before.0 + 4).then_some(())).await;
+    assert!(threads() <= before.1 + 8, "{before:?} {}", threads());
+}
