@@ -35,6 +35,9 @@ impl Revision {
     /// What we speak to a modern upstream, and the only modern revision so far.
     pub const NEWEST_MODERN: Revision = Revision::V2026_07_28;
 
+    /// What a legacy client speaks that does not say so (2025-06-18, transports, protocol version header).
+    pub const UNSAID: Revision = Revision::V2025_03_26;
+
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|r| r.as_str() == text)
     }

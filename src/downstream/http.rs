@@ -18,7 +18,6 @@ use super::{Secure, Serve};
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
-use crate::session::dialect::Dialect;
 use crate::session::notices::Notices;
 use crate::session::{Envelope, Refusal, Slot, Turn, Via};
 
@@ -28,7 +27,6 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
         path: &str,
-        guess: Dialect,
         peer: &Peer,
     ) -> Result<Response<Body>, Refused> {
         let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
@@ -41,14 +39,12 @@ impl Endpoint {
         let audience = self.resources.audience(path);
         let caller = self.sessions.authenticate(&credentials, audience, address, now_secs());
         let sender = Sender { caller: caller.await?, address };
-        self.dispatch(request, guess, sender).await
+        self.dispatch(request, sender).await
     }
 
-    /// `guess` is how the client is written to as long as no more is known than its headers.
     async fn dispatch(
         &self,
         request: Request<Incoming>,
-        guess: Dialect,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
         if request.uri().path().len() > self.limits.uri_length
@@ -63,7 +59,7 @@ impl Endpoint {
         let path = self.paths.iter().find(|path| path.as_str() == request.uri().path());
         let path = path.ok_or(TransportFault::NotFound)?;
         match *request.method() {
-            Method::POST => self.post(request, path, guess, sender).await,
+            Method::POST => self.post(request, path, sender).await,
             Method::GET => {
                 let headers = body::read_headers(request.headers());
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
@@ -89,7 +85,6 @@ impl Endpoint {
         &self,
         request: Request<Incoming>,
         path: &str,
-        guess: Dialect,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
         let Sender { caller, address } = sender;
@@ -105,7 +100,7 @@ impl Endpoint {
             endpoint: path,
             address: Some(address),
             now_secs: now_secs(),
-            guess,
+            guess: self.sessions.dialect_of(&headers, path, Some(&caller)),
             streams: accepts != Accepts::JsonOnly,
         };
         let turn = self.sessions.read(&bytes, &envelope)?;
@@ -234,7 +229,8 @@ impl Serve for Endpoint {
         // Shares the request's bytes, which go on with it.
         let uri = request.uri().clone();
         let path = uri.path();
-        let dialect = self.sessions.dialect_of(&body::read_headers(request.headers()), path);
+        let headers = body::read_headers(request.headers());
+        let dialect = self.sessions.dialect_of(&headers, path, None);
         let resources = &self.resources;
         let metrics = self.sessions.telemetry().metrics();
         let refuse = |fault: TransportFault| {
@@ -260,7 +256,7 @@ impl Serve for Endpoint {
             }
             return response;
         }
-        let answered = self.let_in(request, path, dialect, peer).await;
+        let answered = self.let_in(request, path, peer).await;
         let mut response = answered.unwrap_or_else(|refused| match refused {
             Refused::Transport(fault) => refuse(fault),
             Refused::Message(refusal) => {

@@ -27,7 +27,7 @@ impl Sessions {
         endpoint: &str,
         now_secs: u64,
     ) -> Result<(), Refusal> {
-        let dialect = self.dialect_of(headers, endpoint);
+        let dialect = self.dialect_of(headers, endpoint, Some(caller));
         let ended = match is_modern_version(headers) {
             true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
             false => self.session(headers, caller, endpoint, now_secs),
@@ -51,7 +51,7 @@ impl Sessions {
             true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
             false => self.session(headers, caller, endpoint, now_secs),
         };
-        let dialect = self.dialect_of(headers, endpoint);
+        let dialect = self.dialect_of(headers, endpoint, Some(caller));
         let token = opened.map_err(|fault| Refusal { fault, id: None, dialect })?;
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| Refusal { fault: fault.into(), id: None, dialect })?;
@@ -185,11 +185,11 @@ impl Sessions {
         }
         let id = headers.session.value();
         let token = id.and_then(|id| Token::open(&self.sealer, endpoint, id));
-        if token.as_ref().is_some_and(|token| token.caller != caller.id()) {
+        if token.as_ref().is_some_and(|token| !token.is_of(caller)) {
             self.gate.suspect(caller, &TransportFault::SessionUnknown);
         }
         let token = token.filter(|token| {
-            token.caller == caller.id()
+            token.is_of(caller)
                 && now_secs.saturating_sub(token.issued_at)
                     <= self.limits.session_lifetime.as_secs()
                 && !self.lasting.ended.contains(&token.nonce)

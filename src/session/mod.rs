@@ -242,13 +242,23 @@ impl Sessions {
         ServerOperation::begin(self.gate.telemetry(), asked, &mut trace).end(ended);
     }
 
-    /// How a client is written to that said no more than its headers.
-    pub fn dialect_of(&self, headers: &Headers<'_>, endpoint: &str) -> Dialect {
+    /// How a client is written to that said no more than its headers. Of the session of somebody else, or of
+    /// anybody as long as nobody is known, nothing is told, not even by the shape of an error.
+    pub fn dialect_of(
+        &self,
+        headers: &Headers<'_>,
+        endpoint: &str,
+        caller: Option<&Caller>,
+    ) -> Dialect {
         let session = headers.session.value();
-        let session = session.and_then(|id| Token::open(&self.sealer, endpoint, id));
+        let own = session.zip(caller).and_then(|(id, caller)| {
+            Token::open(&self.sealer, endpoint, id).filter(|token| token.is_of(caller))
+        });
         let version = headers.version.value().and_then(Revision::parse);
-        let revision = session.map(|token| token.revision).or(version);
-        Dialect::new(revision.unwrap_or(Revision::NEWEST_MODERN))
+        let revision = own.map(|token| token.revision).or(version);
+        // Only legacy clients have sessions.
+        let assumed = session.map_or(Revision::NEWEST_MODERN, |_| Revision::UNSAID);
+        Dialect::new(revision.unwrap_or(assumed))
     }
 
     fn modern(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {

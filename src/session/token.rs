@@ -28,6 +28,11 @@ impl Token {
         Self { revision, asks, issued_at: now_secs, nonce: random(), caller }
     }
 
+    /// Whether it is this caller's session.
+    pub fn is_of(&self, caller: &Caller) -> bool {
+        self.caller == caller.id()
+    }
+
     /// The session id: visible ASCII of at most 512 bytes.
     pub fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
         let mut plain = vec![self.revision as u8, self.asks.bits()];

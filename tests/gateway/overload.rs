@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::support::client::{Stream, modern, request};
 use crate::support::upstream::HANG;
-use crate::support::{Client, PATIENCE, Process, Upstream, eventually};
+use crate::support::{Client, PATIENCE, Process, Upstream, eventually, metrics};
 
 /// A running binary, and where it can be looked at.
 struct Watched {
@@ -52,8 +52,6 @@ impl Watched {
 
     /// What must be as it was once nothing is going on.
     async fn gauges(&self) -> BTreeMap<String, f64> {
-        let text = self.admin.send("GET", "/metrics", &[], b"").await.body;
-        let text = String::from_utf8(text).unwrap();
         let kept = [
             "promptgate_calls_",
             "promptgate_connections",
@@ -64,12 +62,7 @@ impl Watched {
             "promptgate_upstream_in_flight",
             "promptgate_upstream_queued",
         ];
-        let value = |line: &str| {
-            let (name, value) = line.rsplit_once(' ')?;
-            let is_kept = kept.iter().any(|kept| name.starts_with(kept));
-            is_kept.then(|| (name.to_owned(), value.parse().unwrap()))
-        };
-        text.lines().filter_map(value).collect()
+        metrics(&self.admin, &kept).await
     }
 }
 

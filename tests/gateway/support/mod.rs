@@ -20,6 +20,7 @@ pub use process::Process;
 pub use server::{Server, Speaks};
 pub use upstream::{Asked, Live, Play, Upstream};
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -44,4 +45,16 @@ pub async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
 pub fn write_greeting(library: &Path, description: &str) {
     let prompt = format!("---\nname: greet\ndescription: {description}\n---\nHello\n");
     fs::write(library.join("greet.md"), prompt).expect("the library can be written");
+}
+
+/// The metrics of which the names begin like this, as the admin side tells them.
+pub async fn metrics(admin: &Client, names: &[&str]) -> BTreeMap<String, f64> {
+    let text = admin.send("GET", "/metrics", &[], b"").await.body;
+    let text = String::from_utf8(text).unwrap();
+    let value = |line: &str| {
+        let (name, value) = line.rsplit_once(' ')?;
+        let is_meant = names.iter().any(|meant| name.starts_with(meant));
+        is_meant.then(|| (name.to_owned(), value.parse().unwrap()))
+    };
+    text.lines().filter_map(value).collect()
 }

@@ -1,0 +1,193 @@
+//! Over generated histories: nobody notices anybody else (fault matrix, property 6). What a caller sees is,
+//! byte for byte, what it sees when it is alone.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::histories::over_histories;
+use crate::support::asker::{blue, form};
+use crate::support::client::{Reply, modern, request};
+use crate::support::gateway::{api_key, upstream_tables};
+use crate::support::{Client, Gateway, Upstream};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    List,
+    NextPage,
+    /// With the cursor of the other one.
+    TheirPage,
+    Get(&'static str),
+    Complete(&'static str),
+    /// A get that is answered with a question.
+    Ask,
+    Answer,
+    /// To what the other one was asked.
+    AnswerTheirs,
+    Initialize,
+    GetInSession,
+    /// With the session of the other one.
+    GetInTheirs,
+    EndTheirs,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let steps = [List, NextPage, TheirPage, Ask, Answer, AnswerTheirs, Initialize];
+    let more = [GetInSession, GetInTheirs, EndTheirs];
+    let named = ["one__p", "two__p", "asks__p", "nobody"].map(|name| [Get(name), Complete(name)]);
+    select([&steps[..], &more, named.as_flattened()].concat())
+}
+
+/// Somebody who calls, and what it holds.
+struct Caller {
+    client: Client,
+    cursor: String,
+    session: String,
+    state: String,
+    seen: Vec<String>,
+}
+
+/// What stands for a cursor, a session or a state where there is none.
+const NONE: &str = "none";
+
+impl Caller {
+    fn new(gateway: &Gateway, id: &str) -> Self {
+        let client = gateway.client().with("X-API-Key", id);
+        let none = || NONE.to_owned();
+        Self { client, cursor: none(), session: none(), state: none(), seen: Vec::new() }
+    }
+
+    /// Takes a step; `other` holds what may be stolen.
+    async fn take(&mut self, step: Step, other: &Caller) {
+        let reply = match step {
+            Step::List => self.modern("prompts/list", json!({})).await,
+            Step::NextPage => self.page(self.cursor.clone()).await,
+            Step::TheirPage => self.page(other.cursor.clone()).await,
+            Step::Get(name) => self.modern("prompts/get", get(name)).await,
+            Step::Complete(name) => {
+                let prompt = json!({"type": "ref/prompt", "name": name});
+                let argument = json!({"name": "a", "value": "b"});
+                let params = json!({"ref": prompt, "argument": argument});
+                self.modern("completion/complete", params).await
+            }
+            Step::Ask => self.modern("prompts/get", get("asks__p")).await,
+            Step::Answer => self.answer(self.state.clone()).await,
+            Step::AnswerTheirs => self.answer(other.state.clone()).await,
+            Step::Initialize => {
+                let params = json!({"protocolVersion": "2025-06-18", "capabilities": {},
+                    "clientInfo": {"name": "test", "version": "1"}});
+                self.client.post(&request(0, "initialize", params)).await
+            }
+            Step::GetInSession => self.in_session(self.session.clone()).await,
+            Step::GetInTheirs => self.in_session(other.session.clone()).await,
+            Step::EndTheirs => {
+                let theirs = other.session.clone();
+                self.client.send("DELETE", "/mcp", &[("Mcp-Session-Id", &theirs)], b"").await
+            }
+        };
+        self.note(step, &reply);
+    }
+
+    async fn modern(&self, method: &str, params: Value) -> Reply {
+        let (mut body, headers) = modern(1, method, params);
+        let capabilities = "io.modelcontextprotocol/clientCapabilities";
+        body["params"]["_meta"][capabilities] = json!({"elicitation": {"form": {}}});
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        self.client.send("POST", "/mcp", &headers, body.to_string().as_bytes()).await
+    }
+
+    async fn page(&self, cursor: String) -> Reply {
+        self.modern("prompts/list", json!({"cursor": cursor})).await
+    }
+
+    async fn answer(&self, state: String) -> Reply {
+        let mut params = get("asks__p");
+        params["requestState"] = state.into();
+        params["inputResponses"] = json!({"answer": blue()});
+        self.modern("prompts/get", params).await
+    }
+
+    async fn in_session(&self, session: String) -> Reply {
+        let client = self.client.clone().with("Mcp-Session-Id", &session);
+        client.post(&request(7, "prompts/get", get("one__p"))).await
+    }
+
+    /// Keeps what came, but for what is sealed: that is another one each time.
+    fn note(&mut self, step: Step, reply: &Reply) {
+        let mut text = String::from_utf8(reply.body.clone()).unwrap();
+        let message: Value = serde_json::from_str(&text).unwrap_or_default();
+        // The time that is left.
+        let ttl = &message["result"]["ttlMs"];
+        text = text.replace(&format!("\"ttlMs\":{ttl}"), "\"ttlMs\":(left)");
+        for (kept, found) in [
+            (&mut self.cursor, message["result"]["nextCursor"].as_str()),
+            (&mut self.state, message["result"]["requestState"].as_str()),
+            (&mut self.session, reply.header("mcp-session-id")),
+        ] {
+            if let Some(found) = found {
+                text = text.replace(found, "(sealed)");
+                *kept = found.to_owned();
+            }
+        }
+        let head = reply
+            .headers
+            .iter()
+            .filter(|(name, _)| !["date", "content-length"].contains(&name.as_str()));
+        let head: Vec<_> = head
+            .map(|(name, value)| match name == "mcp-session-id" {
+                true => format!("{name}: (sealed)"),
+                false => format!("{name}: {value}"),
+            })
+            .collect();
+        self.seen.push(format!("{step:?}: {} {head:?} {text}", reply.status));
+    }
+}
+
+fn get(name: &str) -> Value {
+    json!({"name": name, "arguments": {"who": "me"}})
+}
+
+const RULES: &str = "[listing]\npage_size = 1\n[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n\
+    upstreams = [\"one\", \"asks\"]\n[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n\
+    groups = [\"more\"]\n";
+
+/// What each of two callers sees, of whom only those `who` are there take their steps.
+async fn seen(gateway: &Gateway, history: &[(bool, Step)], who: &[bool]) -> [Vec<String>; 2] {
+    let mut callers = ["alice", "bob"].map(|id| Caller::new(gateway, id));
+    for (is_bob, step) in history.iter().filter(|(is_bob, _)| who.contains(is_bob)) {
+        let [alice, bob] = &mut callers;
+        let (caller, other) = if *is_bob { (bob, alice) } else { (alice, bob) };
+        caller.take(*step, other).await;
+    }
+    callers.map(|caller| caller.seen)
+}
+
+#[test]
+fn property_6_a_caller_sees_the_same_whatever_another_one_does() {
+    let runtime = Runtime::new().unwrap();
+    let (_upstreams, gateways) = runtime.block_on(async {
+        let one = Upstream::with_prompts(&["p", "q"]).await;
+        let two = Upstream::with_prompts(&["p"]).await;
+        let asks = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+        let keys = api_key("alice", "alice") + &api_key("bob", "bob") + "groups = [\"more\"]\n";
+        let toml =
+            keys + RULES + &upstream_tables(&[("one", &one), ("two", &two), ("asks", &asks)]);
+        let mut gateways = Vec::new();
+        for _ in 0..3 {
+            let gateway = Gateway::start(&toml).await;
+            gateway.summary().await;
+            gateways.push(gateway);
+        }
+        ([one, two, asks], gateways)
+    });
+    // What happened in earlier histories is no excuse either.
+    over_histories(32, (any::<bool>(), step()), |history| {
+        runtime.block_on(async {
+            let [alice, bob] = seen(&gateways[0], &history, &[false, true]).await;
+            assert_eq!(alice, seen(&gateways[1], &history, &[false]).await[0]);
+            assert_eq!(bob, seen(&gateways[2], &history, &[true]).await[1]);
+        });
+    });
+}
