@@ -4,8 +4,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::domain::fault::excerpt;
@@ -16,6 +19,9 @@ pub struct LastWords(Mutex<VecDeque<u8>>);
 
 /// Bytes that are kept: a stack trace, and what came before it.
 const KEPT: usize = 64 << 10;
+
+/// How long somebody else who holds standard error open may still be heard.
+const LATE: Duration = Duration::from_millis(500);
 
 /// Lines that are shown.
 const SHOWN: usize = 50;
@@ -39,17 +45,26 @@ impl LastWords {
         lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| excerpt(line)).collect()
     }
 
-    /// Reads standard error to its end, which is not the end of the child.
-    pub async fn drain(&self, stderr: Option<impl AsyncRead + Unpin>) {
-        if let Some(mut stderr) = stderr {
-            let mut buffer = [0; 4096];
-            while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
-                self.hear(&buffer[..length]);
-                let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
-                debug!(text, "standard error");
-            }
+    /// Reads standard error to its end: what is said on the way out counts most. Once the child and all that
+    /// it started have `ended`, a moment is enough for what is still on the way.
+    pub async fn drain(&self, stderr: impl AsyncRead + Unpin, ended: CancellationToken) {
+        let late = async {
+            ended.cancelled().await;
+            sleep(LATE).await;
+        };
+        tokio::select! {
+            () = self.read(stderr) => {}
+            () = late => {}
         }
-        std::future::pending::<()>().await;
+    }
+
+    async fn read(&self, mut stderr: impl AsyncRead + Unpin) {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
+            self.hear(&buffer[..length]);
+            let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
+            debug!(text, "standard error");
+        }
     }
 }
 
@@ -61,7 +76,23 @@ impl fmt::Debug for LastWords {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn s4_what_is_said_on_the_way_out_is_heard_and_nobody_is_listened_to_for_ever() {
+        let (words, ended) = (LastWords::default(), CancellationToken::new());
+        let (stderr, mut child) = tokio::io::duplex(64);
+        ended.cancel();
+        let says = async {
+            child.write_all(b"no such table\n").await.unwrap();
+            // It stays open.
+            child
+        };
+        tokio::join!(words.drain(stderr, ended), says);
+        assert_eq!(words.lines(), ["no such table"]);
+    }
 
     #[test]
     fn s4_u13_as_much_is_kept_as_fits_and_nothing_reaches_a_terminal() {

@@ -1,8 +1,9 @@
 //! An upstream as a child process: one JSON message per line on its standard input and output.
 //!
 //! Three streams are worked on at once, so that none can block another: the reader never waits for
-//! anybody, the writer has a deadline, standard error is drained.
+//! anybody, the writer has a deadline, standard error is drained to its end.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,14 +63,7 @@ impl Child {
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
-        let own = stdio.env.iter().find(|(name, _)| name == "PATH");
-        let path = match own {
-            Some((_, path)) => Some(path.expose().into()),
-            None => std::env::var_os("PATH"),
-        };
-        // Its supervisor would start well, and fail where nobody tells why.
-        let found = which::which_in(&stdio.program, path, &stdio.cwd);
-        found.map_err(|error| failed(error.to_string()))?;
+        look_up(stdio).map_err(|error| failed(error.to_string()))?;
         let spawned = command(stdio).spawn();
         // The error of the system names no path.
         let mut process = spawned.map_err(|error| failed(error.to_string()))?;
@@ -89,13 +83,15 @@ impl Child {
         let nothing_left = ended.clone().drop_guard();
         let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
         let cleared = mailbox.clone();
+        if let Some(stderr) = process.stderr.take() {
+            let nothing_left = ended.clone();
+            tasks.spawn(async move { last_words.drain(stderr, nothing_left).await });
+        }
         tasks.spawn(async move {
-            let stdin = process.stdin.take();
-            let (stdout, stderr) = (process.stdout.take(), process.stderr.take());
+            let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
             tokio::select! {
                 () = write(&name, stdin, queue, write_deadline) => {}
                 () = lines.read(stdout) => {}
-                () = last_words.drain(stderr) => {}
                 () = exit(&mut process) => {}
                 () = until.cancelled() => {}
             }
@@ -304,6 +300,16 @@ impl Lines {
             }
         }
     }
+}
+
+/// Finds the program beforehand: its supervisor would start well, and fail where nobody tells why.
+fn look_up(stdio: &config::Stdio) -> Result<PathBuf, which::Error> {
+    let own = stdio.env.iter().find(|(name, _)| name == "PATH");
+    let path = match own {
+        Some((_, path)) => Some(path.expose().into()),
+        None => std::env::var_os("PATH"),
+    };
+    which::which_in(&stdio.program, path, &stdio.cwd)
 }
 
 /// Ends a child and its descendants: by the end of its input, then by request, then by force.
