@@ -345,7 +345,8 @@ impl Log {
     /// Starts the next segment with all lines that are not known to be on the disk.
     fn start_segment(&mut self, now: Stamp) -> io::Result<()> {
         if self.syncing.is_some() {
-            return Err(io::Error::other("the last sync of the segment before has not ended"));
+            let why = self.broken.as_deref().unwrap_or_default();
+            return Err(io::Error::other(format!("{why} (its last sync has not ended yet)")));
         }
         let number = self.number + 1;
         let header = Header {

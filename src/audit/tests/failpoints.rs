@@ -193,6 +193,22 @@ fn d1_what_a_crash_leaves_half_written_is_put_aside() {
 }
 
 #[test]
+fn d2_what_has_failed_first_is_told_even_while_the_last_sync_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let action = Action::Forever(ENOSPC);
+    let failing =
+        FailAt { left: usize::MAX, action, passed: Vec::new(), has_failed: false, well: false };
+    let failing = Arc::new(Mutex::new(failing));
+    let (mut log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
+    append(&mut log, 1).unwrap();
+    let syncing = log.begin_sync().unwrap().unwrap();
+    lock(&failing).left = 0;
+    let told = append(&mut log, 2).unwrap_err().to_string();
+    assert!(told.contains(&io::Error::from_raw_os_error(ENOSPC).to_string()), "{told}");
+    assert!(log.end_sync(syncing.run(), at(3)).is_err());
+}
+
+#[test]
 fn d6_what_is_added_behind_the_end_of_a_segment_that_was_given_up_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
