@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, TRANSFER_ENCODING};
 use http::{HeaderValue, Request, Response};
 use http_body::{Frame, SizeHint};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -22,8 +23,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::lasting::{Handover, Lasting, TakenOver};
+use super::phase::{Busy, PhaseCell};
 use super::respond::Body;
-use super::watched::{Busy, PhaseCell, Watched};
+use super::watched::Watched;
 use super::{Secure, Serve};
 use crate::config::Limits;
 
@@ -40,26 +43,50 @@ pub struct Shown {
     pub to: Arc<Secure>,
 }
 
+/// Why a connection ended early; of interest to a log at most.
+type Early = Box<dyn std::error::Error + Send + Sync>;
+
 /// Serves a connection until it ends, its client dawdles, or `drain` asks it to finish.
 ///
 /// # Errors
-/// Why the connection ended early; of interest to a log at most.
+/// Why it ended early.
 pub async fn serve<E, S>(
     stream: S,
     peer: Peer,
     endpoint: Arc<ArcSwap<E>>,
-    limits: &Limits,
+    limits: Limits,
     tasks: TaskTracker,
     drain: CancellationToken,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+) -> Result<(), Early>
+where
+    E: Serve,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    // On the heap, and gone once nothing but one long answer is left to be sent.
+    let conversing = Box::pin(converse(stream, peer, endpoint, limits, tasks, drain));
+    if let Some(lasting) = conversing.await? {
+        lasting.run().await?;
+    }
+    Ok(())
+}
+
+/// Serves requests, up to one whose answer is sent by whoever gets it from here.
+async fn converse<E, S>(
+    stream: S,
+    peer: Peer,
+    endpoint: Arc<ArcSwap<E>>,
+    limits: Limits,
+    tasks: TaskTracker,
+    drain: CancellationToken,
+) -> Result<Option<Lasting<S, Sending>>, Early>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut stream, peer) = (stream, Arc::new(peer));
-    let sniffing = sniff(&mut stream, limits);
+    let sniffing = sniff(&mut stream, &limits);
     let Some((version, prefix)) = drain.run_until_cancelled(sniffing).await.transpose()? else {
-        return Ok(());
+        return Ok(None);
     };
     let phase = match version {
         Version::Http1 => PhaseCell::sequential(limits.idle, limits.head),
@@ -67,22 +94,11 @@ where
     };
     let watched =
         TokioIo::new(Watched::new(stream, prefix, phase.clone(), limits.reader_patience()));
+    let handover = Handover::new();
+    let left = handover.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         // One request sees one configuration.
-        let (endpoint, peer, busy) = (endpoint.load_full(), peer.clone(), phase.begin());
-        // With a length of its own beside it, which is not seen here, what follows might be part of this body for
-        // whoever stands in front (RFC 9112, section 6.3).
-        let is_last = request.headers().contains_key(TRANSFER_ENCODING);
-        async move {
-            // On the heap, and gone once it has answered: a stream that is open for hours does not keep it.
-            let serving = Box::pin(async { endpoint.serve(request, &peer).await });
-            let mut response: Response<Body> = serving.await;
-            if is_last {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            busy.offers();
-            Ok::<_, Infallible>(response.map(|body| Sending { body, rest: Bytes::new(), busy }))
-        }
+        answer(request, endpoint.load_full(), peer.clone(), phase.begin(), left.clone())
     });
     match version {
         Version::Http1 => {
@@ -91,7 +107,13 @@ where
             builder.max_buf_size(limits.head_size).max_headers(limits.headers);
             // The deadline of the head is kept by `Watched`, apart from that of an idle line.
             builder.header_read_timeout(None);
-            drive(builder.serve_connection(watched, service), drain).await?;
+            let mut connection = builder.serve_connection(watched, service);
+            let served = drive(Pin::new(&mut connection), drain).await;
+            if let Some(answer) = handover.take() {
+                let stream = connection.into_parts().io.into_inner();
+                return Ok(Some(Lasting::new(stream, answer)));
+            }
+            served?;
         }
         Version::Http2 => {
             let mut builder = http2::Builder::new(Tracked(tasks));
@@ -99,18 +121,43 @@ where
             builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
             builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
             builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
-            drive(builder.serve_connection(watched, service), drain).await?;
+            drive(pin!(builder.serve_connection(watched, service)), drain).await?;
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Answers one request; one that it takes long to answer is left to whoever takes over.
+async fn answer<E: Serve>(
+    request: Request<Incoming>,
+    endpoint: Arc<E>,
+    peer: Arc<Peer>,
+    busy: Busy,
+    left: Handover<Sending>,
+) -> Result<Response<Sending>, TakenOver> {
+    // With a length of its own beside it, which is not seen here, what follows might be part of this body for
+    // whoever stands in front (RFC 9112, section 6.3).
+    let is_last = request.headers().contains_key(TRANSFER_ENCODING);
+    let has_chunks = request.version() == http::Version::HTTP_11;
+    // On the heap, and gone once it has answered: a stream that is open for hours does not keep it.
+    let serving = Box::pin(async { endpoint.serve(request, &peer).await });
+    let mut response: Response<Body> = serving.await;
+    if is_last {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    busy.offers();
+    let lasts = matches!(response.body(), Either::Right(stream) if stream.lasts());
+    // What was sent before has to be on its way: it lies in buffers of the library otherwise.
+    let is_left = lasts && has_chunks && !busy.is_stalled();
+    let response = response.map(|body| Sending { body, rest: Bytes::new(), busy });
+    if is_left { Err(left.leave(response)) } else { Ok(response) }
 }
 
 /// Runs a connection to its end; from `drain` on it takes no further request.
 async fn drive<C: GracefulConnection>(
-    connection: C,
+    mut connection: Pin<&mut C>,
     drain: CancellationToken,
 ) -> Result<(), C::Error> {
-    let mut connection = pin!(connection);
     tokio::select! {
         served = connection.as_mut() => served,
         () = drain.cancelled() => {

@@ -134,12 +134,12 @@ async fn serve<S: Serve>(
         let now = endpoint.load_full();
         (now.limits().clone(), now.secure().cloned())
     };
-    let limits = &limits;
     let Some(secure) = secure else {
         let peer = Peer { address, shown: None };
-        return Box::pin(connection::serve(stream, peer, endpoint, limits, tasks, drain)).await;
+        return connection::serve(stream, peer, endpoint, limits, tasks, drain).await;
     };
-    let Some(accepted) = drain.run_until_cancelled(secure.accept(stream)).await else {
+    let accepting = Box::pin(secure.accept(stream));
+    let Some(accepted) = drain.run_until_cancelled(accepting).await else {
         return Ok(());
     };
     let (stream, subject) = accepted?;

@@ -24,6 +24,8 @@ struct Rest(Box<dyn FnOnce() -> Next + Send>);
 pub struct EventStream {
     next: Option<Next>,
     keep_alive: Interval,
+    /// Whether it stays open for as long as its client wants it.
+    lasts: bool,
 }
 
 impl EventStream {
@@ -52,12 +54,19 @@ impl EventStream {
     pub fn line(endpoint: &str, line: EventLine, keep_alive: Duration) -> Self {
         let first = Bytes::from(format!("event: endpoint\ndata: {endpoint}\n\n"));
         let rest = Rest(Box::new(move || next_message(line)));
-        Self::new(Box::pin(async move { Some((first, Some(rest))) }), keep_alive)
+        let stream = Self::new(Box::pin(async move { Some((first, Some(rest))) }), keep_alive);
+        Self { lasts: true, ..stream }
     }
 
     /// The notices of a stream, which keeps its place among all streams as long as it lives.
     pub fn notices(notices: Notices, place: StreamPlace, keep_alive: Duration) -> Self {
-        Self::new(next_notice(Feed { notices, _place: place }), keep_alive)
+        let stream = Self::new(next_notice(Feed { notices, _place: place }), keep_alive);
+        Self { lasts: true, ..stream }
+    }
+
+    /// Whether it stays open for as long as its client wants it: it is no answer to a call.
+    pub fn lasts(&self) -> bool {
+        self.lasts
     }
 
     /// A comment goes out every `keep_alive`, since silence looks like a broken line. (A named
@@ -65,7 +74,7 @@ impl EventStream {
     fn new(next: Next, keep_alive: Duration) -> Self {
         let mut keep_alive = interval_at(Instant::now() + keep_alive, keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { next: Some(next), keep_alive }
+        Self { next: Some(next), keep_alive, lasts: false }
     }
 }
 

@@ -1,22 +1,16 @@
 //! A connection whose client must not dawdle: time limits on what no library limits.
-//!
-//! On an HTTP/2 connection a client can take nothing of one answer while it reads on: it opens no window for it.
-//! Such an answer is not asked for its next part, which is what is seen here.
-//!
-//! An HTTP/1.1 connection is idle, or receives a head, or is busy with a request. The first two
-//! have deadlines here; a request's body has its own, where it is read.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::phase::PhaseCell;
 
 /// A stream that fails to read when its deadline passes.
 pub struct Watched<S> {
@@ -29,186 +23,6 @@ pub struct Watched<S> {
     patience: Duration,
     /// Set while it takes nothing.
     stalled: Option<Pin<Box<Sleep>>>,
-}
-
-/// What the connection is doing, shared between its reader and the requests it carries.
-pub struct PhaseCell {
-    idle: Duration,
-    /// Absent where heads cannot be told from other things that come in.
-    head: Option<Duration>,
-    /// How long an answer may have something to give and not be asked for it; absent where that is seen
-    /// by what is written.
-    patience: Option<Duration>,
-    /// How many there were.
-    answers: AtomicU64,
-    state: Mutex<State>,
-}
-
-struct State {
-    phase: Phase,
-    /// Answers that have something to give and are not asked for it, by their number.
-    unasked: BTreeMap<u64, Unasked>,
-    /// The reader, to be woken when the phase gets a deadline.
-    reader: Option<Waker>,
-}
-
-/// An answer that is not asked for what it has.
-#[derive(Clone, Copy, Debug)]
-struct Unasked {
-    since: Instant,
-    /// When the client last took anything of any answer.
-    taken: Instant,
-}
-
-/// Bytes that are written at once of an answer, and hardly ever of acknowledgements.
-const CONTROL: usize = 1024;
-
-/// How many times its patience an answer may wait while the client takes others.
-const TURNS: u32 = 10;
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Phase {
-    /// No request; ends at the deadline.
-    Idle(Instant),
-    /// A head has begun; it must be whole by the deadline.
-    Head(Instant),
-    /// Requests are worked on.
-    Busy(usize),
-}
-
-/// A request that is worked on, until its answer is sent.
-pub struct Busy {
-    phase: Arc<PhaseCell>,
-    number: u64,
-}
-
-impl PhaseCell {
-    /// A connection that carries one request at a time, on which a head has begun.
-    pub fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
-        Self::new(idle, Some(head), None, Phase::Head(Instant::now() + head))
-    }
-
-    /// A connection that carries many requests at once. What comes in says little about heads:
-    /// it may be a ping.
-    pub fn multiplexed(idle: Duration, patience: Duration) -> Arc<Self> {
-        Self::new(idle, None, Some(patience), Phase::Idle(Instant::now() + idle))
-    }
-
-    fn new(
-        idle: Duration,
-        head: Option<Duration>,
-        patience: Option<Duration>,
-        phase: Phase,
-    ) -> Arc<Self> {
-        let state = State { phase, unasked: BTreeMap::new(), reader: None };
-        Arc::new(Self {
-            idle,
-            head,
-            patience,
-            answers: AtomicU64::new(0),
-            state: Mutex::new(state),
-        })
-    }
-
-    /// Notes that a request has arrived.
-    pub fn begin(self: &Arc<Self>) -> Busy {
-        self.update(|phase| match phase {
-            Phase::Busy(requests) => Phase::Busy(requests + 1),
-            Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
-        });
-        Busy { phase: self.clone(), number: self.answers.fetch_add(1, Ordering::Relaxed) }
-    }
-
-    fn end(&self) {
-        self.update(|phase| match phase {
-            Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
-            _ => Phase::Idle(Instant::now() + self.idle),
-        });
-    }
-
-    /// Bytes came in.
-    fn received(&self) {
-        self.update(|phase| match (phase, self.head) {
-            (Phase::Idle(_), Some(head)) => Phase::Head(Instant::now() + head),
-            (phase, _) => phase,
-        });
-    }
-
-    /// Bytes went out: whoever reads a long answer slowly is not idle. Where they may be no more than the
-    /// answer to a ping they say nothing.
-    fn sent(&self, length: usize) {
-        let mut state = self.lock();
-        if self.patience.is_some() && length < CONTROL {
-            return;
-        }
-        // Whoever takes what is written takes its turn with all answers.
-        let now = Instant::now();
-        state.unasked.values_mut().for_each(|unasked| unasked.taken = now);
-        if matches!(state.phase, Phase::Idle(_)) {
-            state.phase = Phase::Idle(Instant::now() + self.idle);
-        }
-    }
-
-    fn update(&self, change: impl FnOnce(Phase) -> Phase) {
-        let mut state = self.lock();
-        state.phase = change(state.phase);
-        if let Some(reader) = state.reader.take() {
-            reader.wake();
-        }
-    }
-
-    /// The deadline of the phase, if it has one; `reader` is woken when that may have changed.
-    fn deadline(&self, reader: &Waker) -> Option<Instant> {
-        let mut state = self.lock();
-        state.reader = Some(reader.clone());
-        match state.phase {
-            Phase::Idle(at) | Phase::Head(at) => Some(at),
-            Phase::Busy(_) => {
-                let patience = self.patience?;
-                let due = |unasked: &Unasked| {
-                    (unasked.taken + patience).min(unasked.since + patience * TURNS)
-                };
-                state.unasked.values().map(due).min()
-            }
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl Busy {
-    /// Whether the connection carries other answers at the same time.
-    pub fn is_multiplexed(&self) -> bool {
-        self.phase.patience.is_some()
-    }
-
-    /// Its answer has something to give, from now on.
-    pub fn offers(&self) {
-        if self.is_multiplexed() {
-            let mut state = self.phase.lock();
-            let now = Instant::now();
-            state.unasked.insert(self.number, Unasked { since: now, taken: now });
-            if let Some(reader) = state.reader.take() {
-                reader.wake();
-            }
-        }
-    }
-
-    /// Its answer is asked for what comes next.
-    pub fn asked(&self) {
-        if self.is_multiplexed() {
-            self.phase.lock().unasked.remove(&self.number);
-        }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.asked();
-        self.phase.end();
-    }
 }
 
 impl<S> Watched<S> {
@@ -224,17 +38,29 @@ impl<S> Watched<S> {
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        match written {
-            Poll::Ready(written) => {
-                self.stalled = None;
-                if let Ok(length) = &written {
-                    self.phase.sent(*length);
+        if let Poll::Ready(Ok(length)) = &written {
+            self.phase.sent(*length);
+        }
+        self.watch(context, written)
+    }
+
+    /// Fails what is to be sent once the client has taken nothing for too long.
+    fn watch<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        done: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match done {
+            Poll::Ready(done) => {
+                if self.stalled.take().is_some() {
+                    self.phase.set_stalled(false);
                 }
-                Poll::Ready(written)
+                Poll::Ready(done)
             }
             Poll::Pending => {
                 let ends = Instant::now() + self.patience;
                 let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep_until(ends)));
+                self.phase.set_stalled(true);
                 ready!(stalled.as_mut().poll(context));
                 tracing::info!(
                     reason = "slow_consumer",
@@ -303,7 +129,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.watch(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -364,6 +191,20 @@ mod tests {
         let (kind, ended) = reading.await.unwrap();
         assert_eq!(kind, io::ErrorKind::TimedOut);
         assert!(ended >= 150, "{ended}");
+    }
+
+    #[tokio::test]
+    async fn what_a_client_does_not_take_is_known_until_it_does() {
+        let (mut client, server) = duplex(1);
+        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
+        let mut watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
+        let busy = phase.begin();
+        let writing = tokio::spawn(async move { watched.write_all(b"12").await });
+        tokio::task::yield_now().await;
+        assert!(busy.is_stalled());
+        client.read_exact(&mut [0; 2]).await.unwrap();
+        writing.await.unwrap().unwrap();
+        assert!(!busy.is_stalled());
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,6 +27,7 @@ mod grants;
 mod health;
 mod histories;
 mod isolation;
+mod lasting;
 mod library;
 mod limits;
 mod listing;

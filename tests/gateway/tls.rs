@@ -1,5 +1,6 @@
 //! TLS, and callers who prove who they are by certificates.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -19,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use crate::documents::toml_blocks;
 use crate::support::client::{Reply, modern};
 use crate::support::gateway::api_key;
-use crate::support::{Gateway, Upstream, eventually};
+use crate::support::{Gateway, Upstream, eventually, metrics};
 
 /// Someone whose signature is trusted, or not.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -92,15 +93,24 @@ fn client(authority: &Authority, pair: Option<&Pair>) -> ClientConfig {
 
 /// One list of prompts over a connection of its own; nothing if there is no connection.
 async fn list(gateway: &Gateway, config: ClientConfig, headers: &str) -> Option<Reply> {
-    let (body, own) = modern(1, "prompts/list", json!({}));
+    let json = format!("Accept: application/json\r\n{headers}");
+    ask(gateway.addr, config, modern(1, "prompts/list", json!({})), &json).await
+}
+
+/// One modern request over a connection of its own, up to the proper end of that.
+async fn ask(
+    addr: SocketAddr,
+    config: ClientConfig,
+    (body, own): (Value, Vec<(&'static str, String)>),
+    headers: &str,
+) -> Option<Reply> {
     let own: String = own.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let body = body.to_string();
     let request = format!(
-        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nConnection: close\r\n\
-         Content-Length: {}\r\n{own}{headers}\r\n{body}",
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n{own}{headers}\r\n{body}",
         body.len()
     );
-    let stream = TcpStream::connect(gateway.addr).await.unwrap();
+    let stream = TcpStream::connect(addr).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;
@@ -119,6 +129,27 @@ async fn a_client_is_served_over_tls_and_plain_text_is_not_answered() {
     assert!(list(&gateway, client(&Authority::new(), None), "").await.is_none());
     let plain = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
     assert!(gateway.client().raw(plain).await.is_none());
+}
+
+#[tokio::test]
+async fn x1_a_stream_over_tls_ends_properly_at_drain() {
+    let (folder, authority) = folder();
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let gateway = Gateway::start(&server(&folder, admin, false)).await;
+    let params = json!({"notifications": {"promptsListChanged": true}});
+    let (listen, config) = (modern(1, "subscriptions/listen", params), client(&authority, None));
+    let addr = gateway.addr;
+    let listening = tokio::spawn(async move { ask(addr, config, listen, "").await });
+    let names = ["promptgate_streams"];
+    eventually(async || {
+        let open = metrics(&gateway.admin(), &names).await;
+        (open["promptgate_streams"] == 1.).then_some(())
+    })
+    .await;
+    gateway.drain().await;
+    let text = String::from_utf8(listening.await.unwrap().expect("its proper end").body).unwrap();
+    assert!(text.contains("notifications/subscriptions/acknowledged"), "{text}");
+    assert!(text.contains("\"resultType\":\"complete\""), "{text}");
 }
 
 #[tokio::test]

@@ -1,0 +1,213 @@
+//! A stream that lasts for hours over HTTP/1.1. It is taken over from the HTTP library, which keeps buffers of 24 KiB
+//! for each connection, whether anything is said or not; here it costs what it has to say.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::{CONNECTION, DATE, TRANSFER_ENCODING};
+use http::response::Parts;
+use http_body_util::BodyExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::watched::Watched;
+
+/// An answer that is to be sent here, and the connection that it is sent over. That ends with it.
+pub(super) struct Lasting<S, B> {
+    stream: Watched<S>,
+    answer: Response<B>,
+}
+
+/// Where an answer is left for whoever takes over.
+pub(super) struct Handover<B>(Arc<Mutex<Option<Response<B>>>>);
+
+/// Tells the library that it has nothing more to do.
+#[derive(Debug, thiserror::Error)]
+#[error("the stream is taken over")]
+pub(super) struct TakenOver;
+
+impl<B> Handover<B> {
+    pub fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Leaves an answer, of which the library must not send anything.
+    pub fn leave(&self, answer: Response<B>) -> TakenOver {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        TakenOver
+    }
+
+    /// What was left, if anything was.
+    pub fn take(&self) -> Option<Response<B>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl<B> Clone for Handover<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S, B> Lasting<S, B>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Unpin,
+{
+    /// `stream` has carried everything that was sent before.
+    pub fn new(stream: Watched<S>, answer: Response<B>) -> Self {
+        Self { stream, answer }
+    }
+
+    /// Sends the answer to its end, or until its client goes away.
+    ///
+    /// # Errors
+    /// When the connection breaks, or its client takes nothing of what is sent for too long.
+    pub async fn run(self) -> io::Result<()> {
+        let Self { mut stream, answer } = self;
+        let (head, mut body) = answer.into_parts();
+        send(&mut stream, &text(&head, SystemTime::now())).await?;
+        drop(head);
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                gone = hung_up(&mut stream) => return gone,
+            };
+            let Some(Ok(frame)) = frame else {
+                break;
+            };
+            if let Ok(data) = frame.into_data() {
+                send(&mut stream, &chunk(&data)).await?;
+            }
+        }
+        send(&mut stream, b"0\r\n\r\n").await?;
+        stream.shutdown().await
+    }
+}
+
+async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).await?;
+    stream.flush().await
+}
+
+/// Waits until the client goes away. What it sends until then is behind its last request, and for nobody.
+async fn hung_up(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    let mut ignored = [0; 64];
+    while stream.read(&mut ignored).await? > 0 {}
+    Ok(())
+}
+
+/// The head of an answer that is sent in chunks and ends its connection (RFC 9112, sections 4, 7.1 and 9.6).
+fn text(head: &Parts, now: SystemTime) -> Vec<u8> {
+    let mut out = format!("HTTP/1.1 {}\r\n", head.status).into_bytes();
+    let mut line = |name: &str, value: &[u8]| {
+        out.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
+    };
+    for (name, value) in head.headers.iter().filter(|(name, _)| *name != CONNECTION) {
+        line(name.as_str(), value.as_bytes());
+    }
+    line(DATE.as_str(), httpdate::fmt_http_date(now).as_bytes());
+    line(TRANSFER_ENCODING.as_str(), b"chunked");
+    line(CONNECTION.as_str(), b"close");
+    out.extend(b"\r\n");
+    out
+}
+
+/// One chunk (RFC 9112, section 7.1); an empty one would be the last.
+fn chunk(data: &[u8]) -> Vec<u8> {
+    match data.is_empty() {
+        true => Vec::new(),
+        false => [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use http_body::Frame;
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::sync::mpsc;
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::downstream::phase::PhaseCell;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    struct Said(mpsc::Receiver<&'static str>);
+
+    impl http_body::Body for Said {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let said = self.0.poll_recv(context);
+            said.map(|said| said.map(|text| Ok(Frame::data(Bytes::from_static(text.as_bytes())))))
+        }
+    }
+
+    /// An answer that is sent: what it says, its client, and its end.
+    fn sent(room: usize) -> (mpsc::Sender<&'static str>, DuplexStream, JoinHandle<io::Result<()>>) {
+        let ((client, server), (says, said)) = (duplex(room), mpsc::channel(8));
+        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
+        let busy = phase.begin();
+        let stream = Watched::new(server, Bytes::new(), phase, 30 * SECOND);
+        let answer = Response::builder().header("x", "y").body(Said(said)).unwrap();
+        let running = tokio::spawn(async move {
+            let _busy = busy;
+            Lasting::new(stream, answer).run().await
+        });
+        (says, client, running)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_a_head_chunks_and_an_end() {
+        let (says, mut client, running) = sent(1024);
+        // What is said behind the request is nobody's.
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        for part in ["data: one\n\n", "", "data: é\n\n"] {
+            says.send(part).await.unwrap();
+        }
+        drop(says);
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        let (head, rest) = text.split_once("\r\n\r\n").unwrap();
+        let mut lines = head.lines();
+        assert_eq!((lines.next(), lines.next()), (Some("HTTP/1.1 200 OK"), Some("x: y")));
+        assert!(lines.next().is_some_and(|l| l.starts_with("date: ") && l.ends_with(" GMT")));
+        let rest_of_head: Vec<_> = lines.collect();
+        assert_eq!(rest_of_head, ["transfer-encoding: chunked", "connection: close"]);
+        assert_eq!(rest, "b\r\ndata: one\n\n\r\na\r\ndata: é\n\n\r\n0\r\n\r\n");
+        running.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn l5_a_client_that_goes_away_ends_it_at_once() {
+        let (says, client, running) = sent(1024);
+        tokio::task::yield_now().await;
+        let start = Instant::now();
+        drop(client);
+        running.await.unwrap().unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert!(says.is_closed(), "nothing goes on behind it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w16_a_client_that_takes_nothing_is_left() {
+        let (says, _client, running) = sent(16);
+        says.send("data: it waits for its head already\n\n").await.unwrap();
+        let start = Instant::now();
+        let error = running.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, 30 * SECOND));
+    }
+}
