@@ -21,7 +21,8 @@ use crate::domain::question::Asks;
 use crate::domain::reach::Reach;
 use crate::upstream::asides::{Ears, Mailbox};
 use crate::upstream::http::Endpoint;
-use crate::upstream::peer::{Outgoing, Peer, Wanted};
+use crate::upstream::peer::Peer;
+use crate::upstream::wanted::{Outgoing, Wanted};
 use crate::upstream::wire::Wire;
 
 /// Where the API key comes from: on the command line everybody on the machine could read it.

@@ -23,7 +23,7 @@ use crate::seal;
 use crate::upstream::Upstream;
 use crate::upstream::asides::Aside;
 use crate::upstream::exchange::{Exchange, Step};
-use crate::upstream::peer::{Answers, Outgoing, Wanted};
+use crate::upstream::wanted::{Answers, Outgoing, Wanted};
 
 /// One get on its way.
 pub(super) struct Bridge<'a> {

@@ -34,7 +34,7 @@ use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
 use crate::upstream::asides::{Aside, PageDone};
 use crate::upstream::exchange::Step;
-use crate::upstream::peer::{Outgoing, Wanted};
+use crate::upstream::wanted::{Outgoing, Wanted};
 use assemble::Lasting;
 use bridge::Bridge;
 use catalog::{Catalog, Incomplete, Owner};

@@ -1,12 +1,76 @@
 //! Modern requests (2026-07-28): each carries its own metadata, and repeats it in headers.
 
+use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
+use super::notices::{Audience, Notices};
+use super::token::Nonce;
+use super::{
+    Asking, CANCELLED, DISCOVER, Envelope, Fallen, From, Incoming, LISTEN, Sessions, Turn, Via,
+};
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::Json;
+use crate::domain::jsonrpc::Id;
 use crate::domain::method::Method;
 use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 use crate::domain::{mcp_name, meta};
+
+impl Sessions {
+    pub(super) fn modern(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
+        let dialect = Dialect::new(Revision::NEWEST_MODERN);
+        let (headers, connection) = match incoming.envelope.via {
+            Via::Http(headers) => (Some(headers), None),
+            Via::Connection(connection) => (None, Some(connection)),
+        };
+        let Some(id) = id else {
+            // Over HTTP closing the stream cancels, here a message does.
+            if let Some(connection) = connection.filter(|_| incoming.method == CANCELLED) {
+                self.cancel(connection.nonce, incoming.params);
+            }
+            return Ok(Turn::Accepted);
+        };
+        let client = check(headers, incoming.method, incoming.params);
+        let client = client.map_err(|fault| (fault, dialect))?;
+        let dialect = Dialect::new(client.revision);
+        let nonce = connection.map(|connection| connection.nonce);
+        if incoming.method == DISCOVER {
+            let result = dialect.discover(&self.identity, self.discover_ttl.as_millis());
+            return Ok(Turn::Answer { message: result_message(&id, &result), session: None });
+        }
+        if incoming.method == LISTEN {
+            return Ok(Turn::Listen(self.listen(incoming, id, dialect, nonce)?));
+        }
+        let from = From { dialect, asks: client.asks, asked: Asking::ByAnswer };
+        self.pending(incoming, id, from, nonce)
+    }
+
+    /// A subscription to what we have of what was asked for (2026-07-28, subscriptions).
+    fn listen(
+        &self,
+        incoming: &Incoming<'_>,
+        id: Id,
+        dialect: Dialect,
+        nonce: Option<Nonce>,
+    ) -> Result<Notices, Fallen> {
+        let filter = incoming.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
+        let Some(filter) = filter else {
+            let fault = Fault::invalid_params("`notifications` must be an object");
+            return Err((fault, dialect));
+        };
+        let wants = filter.get("promptsListChanged").and_then(Json::as_bool) == Some(true);
+        let result = dialect.listen_result(&id, &self.identity);
+        let result = result_message(&id, &result);
+        let running = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
+        let audience = Audience::Subscription { id, wants, result, running };
+        let Envelope { caller, endpoint, .. } = *incoming.envelope;
+        let record = self.gate.stream(caller, endpoint);
+        let record = record.map_err(|fault| (fault.into(), dialect))?;
+        let (changes, drain) = (self.router.changes(caller, endpoint), self.lasting.drain.clone());
+        let end = self.end_of_stream(caller, None, incoming.envelope.now_secs);
+        let notices = Notices::new(changes, None, dialect, audience, drain, end);
+        Ok(notices.recorded(record).counted(self.telemetry().clone()))
+    }
+}
 
 /// What a request says about its client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -22,6 +22,7 @@ pub mod sse;
 pub mod stderr;
 pub mod stdio;
 pub mod walk;
+pub mod wanted;
 pub mod wire;
 
 use std::sync::Arc;
@@ -49,9 +50,10 @@ use breaker::Breaker;
 use connect::{Connector, Wake};
 use driver::{Driver, DriverId, Link, Report};
 use exchange::{Exchange, Place};
-use peer::{Outgoing, Peer};
+use peer::Peer;
 use slots::Slots;
 use stderr::LastWords;
+use wanted::Outgoing;
 
 /// What everything that works for upstreams stands on.
 #[derive(Clone)]

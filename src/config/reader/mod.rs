@@ -1,6 +1,8 @@
 //! Reads one table of the tree key by key. Every mistake is noted and reading goes on, so that all
 //! of them are told at once; a key that nobody asked for is a mistake too.
 
+mod secrets;
+
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,6 @@ use config::{Map, Value, ValueKind};
 use super::SourceFile;
 use super::error::Mistakes;
 use super::raw::join;
-use super::secret::Secret;
 use super::units;
 
 /// What the reading of one configuration shares.
@@ -277,26 +278,6 @@ impl<'a> Section<'a> {
         inner.into_iter().filter_map(read).collect()
     }
 
-    /// Every key of this table with its value as a secret: `"text"` or a table as in [`secret`].
-    ///
-    /// [`secret`]: Section::secret
-    pub(super) fn secrets(mut self) -> Vec<(String, Secret)> {
-        let mut entries: Vec<_> = std::mem::take(&mut self.table).into_iter().collect();
-        entries.sort_by(|a, b| a.0.cmp(&b.0));
-        let read = |(name, value): (String, Value)| {
-            let path = self.path(&name);
-            let secret = match value.kind {
-                ValueKind::Table(table) => self.secret_table(&path, table),
-                kind => into_text(kind).map(Secret::new),
-            };
-            if secret.is_none() {
-                self.context.mistakes.add(&path, "must be a string or a secret");
-            }
-            Some((name, secret?))
-        };
-        entries.into_iter().filter_map(read).collect()
-    }
-
     /// A path, relative to the folder of the file; "" is none.
     pub(super) fn file(&mut self, key: &'static str) -> Option<PathBuf> {
         let text = self.optional_text(key).filter(|text| !text.is_empty())?;
@@ -318,48 +299,6 @@ impl<'a> Section<'a> {
         let folder = self.file(key).unwrap_or_else(|| self.context.base.to_path_buf());
         // An empty path names the folder that the gateway was started in, but not for everybody.
         if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }
-    }
-
-    /// A secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. The variable
-    /// `default` may be named without being set.
-    pub(super) fn secret(&mut self, key: &'static str, default: Option<&str>) -> Option<Secret> {
-        let parse = |value: Value, _| value.into_table().ok();
-        let table = self.read(key, SECRET, parse)?;
-        let names_default = |variable: &str| {
-            let named = table.get("env").and_then(|v| into_text(v.kind.clone()));
-            named.as_deref() == Some(variable) && self.variable(variable).is_none()
-        };
-        if default.is_some_and(names_default) {
-            return None;
-        }
-        self.secret_table(&self.path(key), table)
-    }
-
-    /// A secret whose default is an environment variable that may be unset.
-    pub(super) fn secret_or_variable(&mut self, key: &'static str, name: &str) -> Option<Secret> {
-        let given = self.secret(key, Some(name));
-        given.or_else(|| self.variable(name).map(Secret::new))
-    }
-
-    fn secret_table(&self, path: &str, table: Map<String, Value>) -> Option<Secret> {
-        let fields: Vec<_> =
-            table.into_iter().map(|(field, value)| (field, into_text(value.kind))).collect();
-        let [(field, Some(text))] = fields.as_slice() else {
-            self.context.mistakes.add(path, format!("must be {SECRET}"));
-            return None;
-        };
-        let secret = match field.as_str() {
-            "value" => Ok(text.clone()),
-            "env" => (self.context.env)(text)
-                .ok_or_else(|| format!("environment variable {text} is not set")),
-            "file" => self
-                .context
-                .read_file(self.context.base.join(text))
-                .map(|content| content.trim_end().to_owned())
-                .map_err(|e| format!("cannot read {text}: {e}")),
-            _ => Err(format!("must be {SECRET}")),
-        };
-        secret.map(Secret::new).map_err(|message| self.context.mistakes.add(path, message)).ok()
     }
 
     /// Keys that belong to the configuration surface but are not served by this version. They are
@@ -409,8 +348,6 @@ impl<'a> Section<'a> {
         parsed
     }
 }
-
-const SECRET: &str = "{ env = \"NAME\" }, { file = \"path\" } or { value = \"…\" }";
 
 /// What a mistake says of a key that takes one of these.
 fn one_of<T>(choices: &[(&str, T)]) -> String {

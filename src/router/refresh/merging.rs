@@ -1,0 +1,108 @@
+//! What all lists that are known make together.
+
+use std::collections::HashSet;
+
+use tracing::{info, warn};
+use unicode_normalization::UnicodeNormalization;
+
+use super::Refresh;
+use crate::domain::fault::excerpt;
+use crate::domain::merge;
+use crate::router::announce::Redefined;
+use crate::router::catalog::{Content, LeftOut, Owner};
+use crate::router::view::View;
+use crate::seal;
+
+/// Prompts that are named in the log after one merge: an upstream full of bad names must not
+/// drown what else there is to read.
+const LOGGED: usize = 20;
+
+impl Refresh {
+    pub(super) fn merge(&self) -> Content {
+        let sources: Vec<_> = self
+            .upstreams
+            .iter()
+            .map(|known| merge::Source {
+                prefix: &known.source.prefix,
+                prompts: self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.prompts),
+            })
+            .collect();
+        let merged = merge::merge(&sources, &self.naming, |name| name.nfc().collect());
+        let prompt = |source: usize, prompt: usize| &sources[source].prompts[prompt];
+        let view = View::new(merged.entries.iter().map(|e| (e, prompt(e.source, e.prompt))));
+        let owners = merged.entries.iter().map(|entry| {
+            let definition = prompt(entry.source, entry.prompt);
+            Owner {
+                public_name: entry.public_name.clone(),
+                upstream: self.upstreams[entry.source].source.id.clone(),
+                raw_name: definition.name.clone(),
+                arguments: definition.arguments.clone(),
+                digest: seal::digest_text(&seal::digest(definition.definition())),
+            }
+        });
+        let named = merged.left_out.into_iter().map(|left_out| LeftOut {
+            upstream: self.upstreams[left_out.source].source.id.to_string(),
+            raw_name: left_out.raw_name,
+            reason: left_out.reason,
+        });
+        let left_out: Vec<_> = named.chain(self.malformed()).chain(self.blocked()).collect();
+        let generation = self.content.generation + 1;
+        let content = Content::new(generation, owners.collect(), view, left_out);
+        self.log(&content);
+        content
+    }
+
+    /// Prompts that are there under the same names as before, and are other ones.
+    pub(super) fn redefined_in(&self, content: &Content) -> Vec<Redefined> {
+        let redefined = |now: &Owner| {
+            let before = self.content.owner(&now.public_name)?;
+            let is_same = before.upstream != now.upstream || before.digest == now.digest;
+            (!is_same).then(|| Redefined {
+                upstream: now.upstream.to_string(),
+                raw_name: now.raw_name.clone(),
+                before: before.digest.clone(),
+                now: now.digest.clone(),
+            })
+        };
+        content.owners().iter().filter_map(redefined).collect()
+    }
+
+    fn malformed(&self) -> impl Iterator<Item = LeftOut> {
+        self.upstreams.iter().flat_map(|known| {
+            let walked = self.served(known).map(|(walked, _)| walked);
+            let reasons = walked.into_iter().flat_map(|w| &w.listed.malformed);
+            reasons.map(|reason| LeftOut {
+                upstream: known.source.id.to_string(),
+                raw_name: String::new(),
+                reason: reason.clone(),
+            })
+        })
+    }
+
+    fn blocked(&self) -> impl Iterator<Item = LeftOut> {
+        self.upstreams.iter().flat_map(|known| {
+            known.pins.blocked().map(|raw_name| LeftOut {
+                upstream: known.source.id.to_string(),
+                raw_name: raw_name.to_owned(),
+                reason: "its definition has changed, or there are too many to remember \
+                         (on_changed_definition)"
+                    .to_owned(),
+            })
+        })
+    }
+
+    /// Says what changed, and loudly what is newly left out.
+    fn log(&self, content: &Content) {
+        let before: HashSet<_> = self.content.left_out.iter().collect();
+        let news: Vec<_> = content.left_out.iter().filter(|l| !before.contains(l)).collect();
+        for LeftOut { upstream, raw_name, reason } in news.iter().take(LOGGED) {
+            warn!(upstream, name = excerpt(raw_name), reason, "a prompt is left out");
+        }
+        if news.len() > LOGGED {
+            warn!(more = news.len() - LOGGED, "and more prompts are left out");
+        }
+        if content.everyone.digest() != self.content.everyone.digest() {
+            info!(prompts = content.everyone.len(), "the catalog has changed");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What is wanted of an upstream, and how that is written.
+
+use crate::domain::call::Along;
+use crate::domain::document::Document;
+use crate::domain::json::write_str;
+use crate::domain::meta;
+use crate::domain::method::Method;
+use crate::domain::question::Asks;
+
+/// A client's call on its way to its owner.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    pub wanted: Wanted,
+    pub along: Along,
+    /// What the upstream may ask before it answers.
+    pub asks: Asks,
+    /// Whether progress is wanted.
+    pub progress: bool,
+}
+
+/// What is wanted, under raw names.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    Get {
+        name: String,
+        /// An object of strings.
+        arguments: Option<Document>,
+        answers: Option<Answers>,
+    },
+    Complete {
+        prompt: String,
+        argument: String,
+        /// What was typed so far.
+        value: String,
+        /// The `context` object of the request.
+        context: Option<Document>,
+    },
+}
+
+impl Wanted {
+    pub fn method(&self) -> Method {
+        match self {
+            Self::Get { .. } => Method::Get,
+            Self::Complete { .. } => Method::Complete,
+        }
+    }
+
+    /// About how many bytes its parameters have.
+    pub(super) fn size(&self) -> usize {
+        let document = |document: &Option<Document>| {
+            document.as_ref().map_or(0, |document| document.json().text().len())
+        };
+        64 + match self {
+            Self::Get { name, arguments, .. } => name.len() + document(arguments),
+            Self::Complete { prompt, value, context, .. } => {
+                prompt.len() + value.len() + document(context)
+            }
+        }
+    }
+
+    /// The raw name of the prompt that it is about.
+    pub fn prompt(&self) -> &str {
+        match self {
+            Self::Get { name, .. } => name,
+            Self::Complete { prompt, .. } => prompt,
+        }
+    }
+}
+
+/// What a get is repeated with once the upstream's questions are answered (2026-07-28).
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// `inputResponses` as JSON text.
+    pub responses: Option<String>,
+    /// `requestState` as the upstream gave it out.
+    pub state: Option<String>,
+}
+
+/// Appends the members of `params`, each followed by a comma; returns the method, and the name that
+/// headers repeat.
+pub(super) fn write_params<'a>(wanted: &'a Wanted, out: &mut String) -> (Method, Option<&'a str>) {
+    match wanted {
+        Wanted::Get { name, arguments, answers } => {
+            meta::write_text("name", name, out);
+            write_member("arguments", arguments.as_ref(), out);
+            if let Some(Answers { responses, state }) = answers {
+                if let Some(responses) = responses {
+                    meta::write_json("inputResponses", responses, out);
+                }
+                if let Some(state) = state {
+                    meta::write_text("requestState", state, out);
+                }
+            }
+            (Method::Get, Some(name))
+        }
+        Wanted::Complete { prompt, argument, value, context } => {
+            out.push_str("\"ref\":{\"type\":\"ref/prompt\",\"name\":");
+            write_str(prompt, out);
+            out.push_str("},\"argument\":{\"name\":");
+            write_str(argument, out);
+            out.push_str(",\"value\":");
+            write_str(value, out);
+            out.push_str("},");
+            write_member("context", context.as_ref(), out);
+            (Method::Complete, None)
+        }
+    }
+}
+
+fn write_member(name: &str, value: Option<&Document>, out: &mut String) {
+    if let Some(value) = value {
+        meta::write_json(name, value.json().text(), out);
+    }
+}
