@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::reader::Section;
+use crate::seal::tls::certificates;
 
 /// Files of PEM, read anew when they change.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -78,7 +79,7 @@ impl TlsFiles {
             None => builder.with_no_client_auth(),
             Some(pem) => {
                 let mut roots = RootCertStore::empty();
-                for certificate in certificates(pem, "client_ca")? {
+                for certificate in certificates(pem).map_err(|e| format!("client_ca: {e}"))? {
                     roots.add(certificate).map_err(|e| format!("client_ca: {e}"))?;
                 }
                 let verifier =
@@ -89,18 +90,10 @@ impl TlsFiles {
         };
         let key = PrivateKeyDer::from_pem_slice(&self.key)
             .map_err(|_| "key: holds no private key in PEM".to_owned())?;
-        let mut config = builder
-            .with_single_cert(certificates(&self.cert, "cert")?, key)
-            .map_err(|e| format!("cert and key: {e}"))?;
+        let chain = certificates(&self.cert).map_err(|e| format!("cert: {e}"))?;
+        let mut config =
+            builder.with_single_cert(chain, key).map_err(|e| format!("cert and key: {e}"))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
-    }
-}
-
-fn certificates(pem: &[u8], key: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match all {
-        Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err(format!("{key}: holds no certificate in PEM")),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Uri};
 
@@ -14,6 +15,7 @@ use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::question::Asks;
 use crate::domain::reach::Reach;
 use crate::domain::revision::Revision;
+use crate::seal::tls::certificates;
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -75,8 +77,8 @@ pub struct Http {
     pub headers: Vec<(HeaderName, Secret)>,
     /// Tokens that are sent instead of a credential of the file.
     pub oauth: Option<OAuth>,
-    /// PEM certificates trusted beside the public ones.
-    pub ca: Option<PathBuf>,
+    /// Certificates trusted beside the public ones, in PEM.
+    pub ca: Option<Arc<str>>,
     /// Which addresses the host may have.
     pub reach: Reach,
 }
@@ -202,10 +204,14 @@ fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> O
     if let Some(Err(error)) = url.as_ref().and_then(Uri::host).map(|host| reach.check_host(host)) {
         section.mistake("url", error.to_string());
     }
-    let ca = section.file("ca");
-    if let Some(path) = ca.as_ref().filter(|path| !path.is_file()) {
-        section.mistake("ca", format!("{} is not a file", path.display()));
-    }
+    let ca = section.file("ca").and_then(|path| {
+        let pem = section.read_file(path).map_err(|error| format!("cannot be read: {error}"));
+        let usable = pem.and_then(|pem| match certificates(pem.as_bytes()) {
+            Ok(_) => Ok(Arc::from(pem)),
+            Err(why) => Err(why.to_owned()),
+        });
+        usable.map_err(|why| section.mistake("ca", why)).ok()
+    });
     Some(Http { url: url?, revision, headers, oauth, ca, reach })
 }
 

@@ -1,17 +1,16 @@
 //! Encryption of connections that the gateway opens itself.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// Trusts what the system trusts, or else the public authorities, and the PEM certificates in `ca`.
+/// Trusts what the system trusts, or else the public authorities, and the certificates in `ca`, which is PEM.
 ///
 /// # Errors
-/// When `ca` cannot be read or holds no certificate.
-pub fn client(ca: Option<&Path>) -> Result<ClientConfig, String> {
+/// When `ca` holds no certificate that can be trusted.
+pub fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -21,18 +20,24 @@ pub fn client(ca: Option<&Path>) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-fn roots(ca: Option<&Path>) -> Result<RootCertStore, String> {
+/// The certificates in a PEM text.
+///
+/// # Errors
+/// When there is none, or one that is broken.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    all.ok().filter(|all| !all.is_empty()).ok_or("holds no certificate in PEM")
+}
+
+fn roots(ca: Option<&str>) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
-    if let Some(path) = ca {
-        let unreadable = |e| format!("cannot read certificates from {}: {e}", path.display());
-        for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-            let certificate = certificate.map_err(unreadable)?;
-            roots.add(certificate).map_err(|e| format!("{}: {e}", path.display()))?;
-        }
+    for certificate in ca.map(|pem| certificates(pem.as_bytes())).transpose()?.into_iter().flatten()
+    {
+        roots.add(certificate).map_err(|error| error.to_string())?;
     }
     Ok(roots)
 }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -46,11 +45,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Egress {
-    /// `ca` names PEM certificates that are trusted beside the system's.
+    /// `ca` holds certificates that are trusted beside the system's, in PEM.
     ///
     /// # Errors
-    /// When `ca` cannot be read or holds no certificate.
-    pub fn new(connect: Duration, ca: Option<&Path>, reach: Reach) -> Result<Self, String> {
+    /// When `ca` holds no certificate that can be trusted.
+    pub fn new(connect: Duration, ca: Option<&str>, reach: Reach) -> Result<Self, String> {
         let tls = seal::tls::client(ca)?;
         let mut tcp =
             HttpConnector::new_with_resolver(Resolver { system: GaiResolver::new(), reach });

@@ -75,7 +75,7 @@ impl Endpoint {
             headers.insert(name, value);
         }
         let tokens = http.oauth.as_ref();
-        let tokens = tokens.map(|oauth| Tokens::new(oauth, &http.url, http.ca.as_ref()));
+        let tokens = tokens.map(|oauth| Tokens::new(oauth, &http.url, http.ca.as_deref()));
         Ok(Self {
             tokens: tokens.transpose()?,
             egress: Egress::new(settings.connect, http.ca.as_deref(), http.reach)?,

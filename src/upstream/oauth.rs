@@ -1,7 +1,6 @@
 //! Tokens that the gateway gets for itself (OAuth 2.1 client credentials): found out where, checked
 //! whose, kept as long as they are good, and got by one for all.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,13 +82,13 @@ const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 impl Tokens {
     /// # Errors
     /// When the certificates cannot be used.
-    pub fn new(oauth: &OAuth, url: &Uri, ca: Option<&PathBuf>) -> Result<Self, String> {
+    pub fn new(oauth: &OAuth, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
         seal::jws::install();
         // An endpoint that the operator has given is trusted; one that an upstream names must be
         // public, unless the upstream is on this machine itself.
         let is_trusted = oauth.token_url.is_some() || is_loopback(url.host().unwrap_or_default());
         let reach = if is_trusted { Reach::BeyondTheLink } else { Reach::PublicOnly };
-        let egress = Egress::new(CONNECT, ca.map(PathBuf::as_path), reach)?;
+        let egress = Egress::new(CONNECT, ca, reach)?;
         let place = oauth.token_url.as_ref().map(|endpoint| Place {
             endpoint: endpoint.clone(),
             audience: endpoint.to_string(),

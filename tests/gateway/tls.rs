@@ -153,6 +153,35 @@ async fn x1_a_stream_over_tls_ends_properly_at_drain() {
 }
 
 #[tokio::test]
+async fn the_authorities_of_an_upstream_are_followed() {
+    let (folder, _) = folder();
+    let listed = Upstream::with_prompts(&["p"]).await;
+    let behind = Gateway::start(&(server(&folder, "", false) + &listed.table("up"))).await;
+    let ca = folder.path().join("authorities.pem");
+    let table = format!(
+        "[upstreams.gate]\ntransport = \"http\"\nurl = \"https://localhost:{}/mcp\"\nca = {ca:?}\n",
+        behind.addr.port()
+    );
+    std::fs::write(&ca, Authority::new().0.pem()).unwrap();
+    let gateway = Gateway::start(&table).await;
+    let failure = async || gateway.summary().await.remove(0).2;
+    assert_eq!(failure().await, Some("upstream_unavailable"));
+    // In place, as whoever renews it does.
+    std::fs::copy(folder.path().join("ca.pem"), &ca).unwrap();
+    gateway.reload(&table).await;
+    eventually(async || failure().await.is_none().then_some(())).await;
+    assert_eq!(gateway.client().names().await.0, ["gate__up__p"]);
+    // What cannot be used is told before it counts.
+    for (text, why) in
+        [("", "no certificate"), ("-----BEGIN CERTIFICATE-----\nx", "no certificate")]
+    {
+        std::fs::write(&ca, text).unwrap();
+        let told = Config::parse("g", &table, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(told.contains("upstreams.gate.ca") && told.contains(why), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn a1_the_subject_of_a_certificate_is_the_caller() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let (folder, authority) = folder();
