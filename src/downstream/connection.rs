@@ -23,9 +23,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::lasting::{Handover, Lasting, TakenOver};
 use super::phase::{Busy, PhaseCell};
 use super::respond::Body;
+use super::taken::{Handover, TakenOver, TakenStream};
 use super::watched::Watched;
 use super::{Secure, Serve};
 use crate::config::Limits;
@@ -64,8 +64,8 @@ where
 {
     // On the heap, and gone once nothing but one long answer is left to be sent.
     let conversing = Box::pin(converse(stream, peer, endpoint, limits, tasks, drain));
-    if let Some(lasting) = conversing.await? {
-        lasting.run().await?;
+    if let Some(taken) = conversing.await? {
+        taken.run().await?;
     }
     Ok(())
 }
@@ -78,7 +78,7 @@ async fn converse<E, S>(
     limits: Limits,
     tasks: TaskTracker,
     drain: CancellationToken,
-) -> Result<Option<Lasting<S, Sending>>, Early>
+) -> Result<Option<TakenStream<S, Sending>>, Early>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -110,8 +110,10 @@ where
             let mut connection = builder.serve_connection(watched, service);
             let served = drive(Pin::new(&mut connection), drain).await;
             if let Some(answer) = handover.take() {
+                // The library has ended with the word that an answer was left, in the same breath.
+                debug_assert!(served.is_err());
                 let stream = connection.into_parts().io.into_inner();
-                return Ok(Some(Lasting::new(stream, answer)));
+                return Ok(Some(TakenStream::new(stream, answer)));
             }
             served?;
         }
@@ -127,7 +129,7 @@ where
     Ok(None)
 }
 
-/// Answers one request; one that it takes long to answer is left to whoever takes over.
+/// Answers one request; an answer that lasts is left to whoever takes over.
 async fn answer<E: Serve>(
     request: Request<Incoming>,
     endpoint: Arc<E>,
@@ -147,7 +149,8 @@ async fn answer<E: Serve>(
     }
     busy.offers();
     let lasts = matches!(response.body(), Either::Right(stream) if stream.lasts());
-    // What was sent before has to be on its way: it lies in buffers of the library otherwise.
+    // What was sent before has to be on its way: it lies in buffers of the library otherwise, as the head of an answer
+    // may that was given before its request had ended.
     let is_left = lasts && has_chunks && !busy.is_stalled();
     let response = response.map(|body| Sending { body, rest: Bytes::new(), busy });
     if is_left { Err(left.leave(response)) } else { Ok(response) }

@@ -7,7 +7,6 @@ mod endpoint;
 mod event_lines;
 mod guard;
 mod http;
-mod lasting;
 mod line;
 mod listener;
 mod load;
@@ -16,6 +15,7 @@ mod resources;
 mod respond;
 mod sse;
 mod stdio;
+mod taken;
 mod tls;
 mod watched;
 

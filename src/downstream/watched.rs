@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::phase::PhaseCell;
 
-/// A stream that fails to read when its deadline passes.
+/// A stream that fails to be read when its deadline passes, and to be written when nobody takes it.
 pub struct Watched<S> {
     stream: S,
     /// Bytes that were read before the protocol was known.
@@ -38,24 +38,15 @@ impl<S> Watched<S> {
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(length)) = &written {
-            self.phase.sent(*length);
-        }
-        self.watch(context, written)
-    }
-
-    /// Fails what is to be sent once the client has taken nothing for too long.
-    fn watch<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        done: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        match done {
-            Poll::Ready(done) => {
+        match written {
+            Poll::Ready(written) => {
                 if self.stalled.take().is_some() {
                     self.phase.set_stalled(false);
                 }
-                Poll::Ready(done)
+                if let Ok(length) = &written {
+                    self.phase.sent(*length);
+                }
+                Poll::Ready(written)
             }
             Poll::Pending => {
                 let ends = Instant::now() + self.patience;
@@ -129,8 +120,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.watch(context, flushed)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,22 +1,26 @@
-//! A stream that lasts for hours over HTTP/1.1. It is taken over from the HTTP library, which keeps buffers of 24 KiB
-//! for each connection, whether anything is said or not; here it costs what it has to say.
+//! A stream that lasts for hours over HTTP/1.1, taken over from the HTTP library, which keeps buffers of 24 KiB
+//! for each connection, whether anything is said or not. Here it costs what it has to say.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::Response;
 use http::header::{CONNECTION, DATE, TRANSFER_ENCODING};
 use http::response::Parts;
 use http_body_util::BodyExt;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
 
 use super::watched::Watched;
 
 /// An answer that is to be sent here, and the connection that it is sent over. That ends with it.
-pub(super) struct Lasting<S, B> {
+pub(super) struct TakenStream<S, B> {
     stream: Watched<S>,
     answer: Response<B>,
 }
@@ -52,12 +56,12 @@ impl<B> Clone for Handover<B> {
     }
 }
 
-impl<S, B> Lasting<S, B>
+impl<S, B> TakenStream<S, B>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: http_body::Body<Data = Bytes, Error = Infallible> + Unpin,
 {
-    /// `stream` has carried everything that was sent before.
+    /// `stream` has carried all answers that were sent before.
     pub fn new(stream: Watched<S>, answer: Response<B>) -> Self {
         Self { stream, answer }
     }
@@ -65,39 +69,63 @@ where
     /// Sends the answer to its end, or until its client goes away.
     ///
     /// # Errors
-    /// When the connection breaks, or its client takes nothing of what is sent for too long.
+    /// When the connection breaks, or its client takes nothing of what is sent for too long, or says what nobody
+    /// asked for.
     pub async fn run(self) -> io::Result<()> {
         let Self { mut stream, answer } = self;
         let (head, mut body) = answer.into_parts();
-        send(&mut stream, &text(&head, SystemTime::now())).await?;
+        stream.write_all(&text(&head, SystemTime::now())).await?;
         drop(head);
+        let mut room = BEHIND;
         loop {
             let frame = tokio::select! {
                 frame = body.frame() => frame,
-                gone = hung_up(&mut stream) => return gone,
+                gone = hung_up(&mut stream, &mut room) => return gone,
             };
             let Some(Ok(frame)) = frame else {
                 break;
             };
-            if let Ok(data) = frame.into_data() {
-                send(&mut stream, &chunk(&data)).await?;
+            // An empty chunk would be the last (RFC 9112, section 7.1).
+            if let Ok(data) = frame.into_data()
+                && !data.is_empty()
+            {
+                let size = format!("{:x}\r\n", data.len());
+                let mut chunk = size.as_bytes().chain(data).chain(&b"\r\n"[..]);
+                stream.write_all_buf(&mut chunk).await?;
             }
         }
-        send(&mut stream, b"0\r\n\r\n").await?;
-        stream.shutdown().await
+        stream.write_all(b"0\r\n\r\n").await?;
+        timeout(LAST_BYTES, stream.shutdown()).await?
     }
 }
 
-async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
-    stream.write_all(bytes).await?;
-    stream.flush().await
-}
+/// Bytes that a client may send behind its last request before it is left: they are for nobody.
+const BEHIND: usize = 16 << 10;
 
-/// Waits until the client goes away. What it sends until then is behind its last request, and for nobody.
-async fn hung_up(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
-    let mut ignored = [0; 64];
-    while stream.read(&mut ignored).await? > 0 {}
-    Ok(())
+/// How long the end may take to be on its way.
+const LAST_BYTES: Duration = Duration::from_secs(30);
+
+/// Waits until the client goes away. What was written and waits in buffers below is sent meanwhile.
+async fn hung_up<S>(stream: &mut S, room: &mut usize) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        let mut ignored = [0; 256];
+        let mut buffer = ReadBuf::new(&mut ignored);
+        poll_fn(|context| {
+            if let Poll::Ready(flushed) = Pin::new(&mut *stream).poll_flush(context) {
+                flushed?;
+            }
+            Pin::new(&mut *stream).poll_read(context, &mut buffer)
+        })
+        .await?;
+        let length = buffer.filled().len();
+        if length == 0 {
+            return Ok(());
+        }
+        *room = room.checked_sub(length).ok_or(io::ErrorKind::InvalidData)?;
+    }
 }
 
 /// The head of an answer that is sent in chunks and ends its connection (RFC 9112, sections 4, 7.1 and 9.6).
@@ -116,22 +144,12 @@ fn text(head: &Parts, now: SystemTime) -> Vec<u8> {
     out
 }
 
-/// One chunk (RFC 9112, section 7.1); an empty one would be the last.
-fn chunk(data: &[u8]) -> Vec<u8> {
-    match data.is_empty() {
-        true => Vec::new(),
-        false => [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-    use std::time::Duration;
+    use std::task::Context;
 
     use http_body::Frame;
-    use tokio::io::{DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, DuplexStream, duplex};
     use tokio::sync::mpsc;
     use tokio::task::JoinHandle;
     use tokio::time::Instant;
@@ -165,7 +183,7 @@ mod tests {
         let answer = Response::builder().header("x", "y").body(Said(said)).unwrap();
         let running = tokio::spawn(async move {
             let _busy = busy;
-            Lasting::new(stream, answer).run().await
+            TakenStream::new(stream, answer).run().await
         });
         (says, client, running)
     }
@@ -200,6 +218,16 @@ mod tests {
         running.await.unwrap().unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
         assert!(says.is_closed(), "nothing goes on behind it");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_on_talking_is_left() {
+        let (_says, mut client, running) = sent(1024);
+        client.write_all(&[b'x'; BEHIND]).await.unwrap();
+        tokio::task::yield_now().await;
+        assert!(!running.is_finished());
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(running.await.unwrap().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[tokio::test(start_paused = true)]
