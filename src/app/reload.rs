@@ -2,14 +2,13 @@
 //! changed. What is wrong with it changes nothing.
 
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
 use super::edition::Edition;
@@ -19,7 +18,7 @@ use crate::audit::Next;
 use crate::audit::record::Event;
 use crate::config::{Config, ConfigError, SourceFile};
 use crate::downstream::Serve;
-use crate::telemetry::log::Control;
+use crate::telemetry::{self, log::Control};
 
 /// Where the configuration comes from.
 #[derive(Clone)]
@@ -38,6 +37,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// What cannot be used is tried again after this long: what is wrong may lie in a file that it alone names.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// How long another audit log may take to be opened.
+const PREPARE: Duration = Duration::from_secs(10);
 
 /// A configuration that could not be used.
 struct Rejected {
@@ -85,13 +87,22 @@ impl App {
     /// Reads the file and takes it over, or says why not.
     async fn read_again(&self, source: &Source) -> Result<(), String> {
         let Source { path, load, logs } = source.clone();
-        let loaded = spawn_blocking(move || load(&path)).await;
-        let loaded = loaded.map_err(|error| format!("it cannot be read: {error}"))?;
-        let config = loaded.map_err(|error| error.to_string())?;
-        let before = self.edition.load_full();
-        let written = logs.prepare(&config.telemetry, &before.config.telemetry)?;
-        self.reload(config).await?;
-        logs.go_on(written).await;
+        let (before, control) = (self.edition.load_full(), logs.clone());
+        let loading = spawn_blocking(move || {
+            let config = load(&path).map_err(|error| error.to_string())?;
+            let written = control.prepare(&config.telemetry, &before.config.telemetry)?;
+            Ok::<_, String>((config, written))
+        });
+        let loaded = loading.await.map_err(|error| format!("it cannot be read: {error}"))?;
+        let (config, written) = loaded?;
+        match self.reload(config).await {
+            Ok(_) => logs.go_on(written).await,
+            Err(why) => {
+                // What was made for nothing takes a moment to end.
+                let _ = spawn_blocking(move || drop(written)).await;
+                return Err(why);
+            }
+        }
         Ok(())
     }
 
@@ -117,16 +128,21 @@ impl App {
             None => Ok(None),
         };
         let secure = secure.map_err(|error| format!("server.tls: {error}"))?;
-        let measured = self.telemetry.prepare(&config.telemetry, &before.config.telemetry)?;
-        let recorded = self.prepare_audit(&config, before.clone()).await?;
+        let (measured, recorded) = self.prepare(&config, before.clone()).await?;
         warn_of_config(&config);
         let (stop, tasks) = (self.shutdown.stop.clone(), &self.shutdown.background);
         tasks.spawn(self.telemetry.go_on(measured, stop));
-        self.audit.go_on(recorded, config.audit.as_ref());
+        let event = loaded(&config, "config_reloaded").text("before", &before.config.digest);
+        let mut change = Vec::new();
+        if matches!(recorded, Next::Other(_)) {
+            // What was counted belongs where it happened.
+            change = before.gate.refusals().rest();
+            change.push(event.clone());
+        }
+        self.audit.go_on(recorded, config.audit.as_ref(), &change);
         let (edition, serves) = before.renew(config, &self.shutdown).await;
         let edition = Arc::new(edition);
         let config = &edition.config;
-        let event = loaded(config, "config_reloaded").text("before", &before.config.digest);
         self.audit.note(event);
         self.sessions.store(edition.sessions.clone());
         if let Some(served) = &self.served {
@@ -154,13 +170,23 @@ impl App {
         Ok(kept)
     }
 
-    /// Opens the audit log if it is another one; its files may be slow.
-    async fn prepare_audit(&self, config: &Config, before: Arc<Edition>) -> Result<Next, String> {
-        let (audit, config) = (self.audit.clone(), config.audit.clone());
-        let opening =
-            spawn_blocking(move || audit.prepare(config.as_ref(), before.config.audit.as_ref()));
-        let opened = opening.await.map_err(io::Error::from).and_then(|opened| opened);
-        opened.map_err(|error| error.to_string())
+    /// Makes what is fallible and slow, and what is another one than before; may be refused at any step.
+    async fn prepare(
+        &self,
+        config: &Config,
+        before: Arc<Edition>,
+    ) -> Result<(telemetry::Renewed, Next), String> {
+        let (measures, audit) = (self.telemetry.clone(), self.audit.clone());
+        let (telemetry, recorded) = (config.telemetry.clone(), config.audit.clone());
+        let preparing = spawn_blocking(move || {
+            let measured = measures.prepare(&telemetry, &before.config.telemetry)?;
+            let recorded = audit.prepare(recorded.as_ref(), before.config.audit.as_ref());
+            Ok((measured, recorded.map_err(|error| error.to_string())?))
+        });
+        match timeout(PREPARE, preparing).await {
+            Ok(prepared) => prepared.map_err(|error| error.to_string())?,
+            Err(_) => Err("audit.path: its file system does not answer".to_owned()),
+        }
     }
 
     /// Takes note of a configuration that cannot be used.

@@ -1,7 +1,7 @@
 //! One log that is written: what is recorded goes to its writer, and is waited for.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -17,11 +17,12 @@ use super::recover::recover;
 use super::writer::Scribe;
 use crate::config::{self, Durability};
 use crate::domain::document::Document;
+use crate::seal::AuditKey;
 
 /// A log that is written. Once nobody holds it any more it gets its proper end.
 pub struct Ledger {
-    /// Its folder, to be shown.
-    path: String,
+    /// Its folder.
+    path: PathBuf,
     queue: Arc<Queue>,
     keys: Arc<Keys>,
     started: Instant,
@@ -50,7 +51,7 @@ impl Ledger {
             None => config.make_key().map(|(key, file)| (key, Some(file)))?,
         };
         let keys = Arc::new(Keys::new(&key));
-        let path = folder.path().display().to_string();
+        let path = folder.path().to_owned();
         let recovered = recover(&folder, &keys)?;
         let started = Instant::now();
         let now = Stamp { wall: SystemTime::now(), up: Duration::ZERO };
@@ -63,7 +64,7 @@ impl Ledger {
                  PROMPTGATE_AUDIT_KEY"
             );
         }
-        tracing::info!(%path, last = recovered.head.seq, public_key = %keys.public(), "audit log");
+        tracing::info!(path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log");
         let queue = Arc::new(Queue::new(tuning.clone()));
         let clock = Box::new(move || stamp(started));
         let scribe = Scribe::new(queue.clone(), log, clock, tuning);
@@ -78,9 +79,14 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Its folder, to be shown.
-    pub(super) fn path(&self) -> &str {
+    /// Its folder.
+    pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it is written with this key.
+    pub(super) fn is_of(&self, key: &AuditKey) -> bool {
+        Keys::new(key).public() == self.keys.public()
     }
 
     /// What waits to be written.

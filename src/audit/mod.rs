@@ -22,6 +22,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,8 +44,8 @@ pub struct Audit(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     ledger: ArcSwapOption<Ledger>,
-    /// Those before it that may not have ended yet.
-    replaced: Mutex<Vec<Arc<Queue>>>,
+    /// Those before it that may not have ended yet, by their folders.
+    replaced: Mutex<Vec<(PathBuf, Arc<Queue>)>>,
     /// So that numbers are of one call each, whichever log tells of it.
     calls: AtomicU64,
     /// Whether other gateways run with the same configuration.
@@ -79,42 +80,55 @@ impl Audit {
     /// then writes it. Blocks for a moment.
     ///
     /// # Errors
-    /// As [`Audit::open`]; and when the same folder is to be written with another key.
+    /// As [`Audit::open`]; when the same folder is to be written with another key; and as long as a
+    /// log that was replaced before is still written in that folder.
     pub fn prepare(
         &self,
         config: Option<&config::Audit>,
         before: Option<&config::Audit>,
     ) -> io::Result<Next> {
-        match (config, before) {
-            (None, None) => Ok(Next::Same),
-            (Some(config), Some(before)) if config.is_same_log(before) => Ok(Next::Same),
-            (Some(config), Some(before)) if config.path == before.path => {
-                Err(io::Error::other(OTHER_KEY))
-            }
-            (Some(config), _) => Ok(Next::Other(Some(Ledger::open(config, self.0.shares)?))),
-            (None, Some(_)) => Ok(Next::Other(None)),
+        let running = self.ledger();
+        let Some(config) = config else {
+            return Ok(if running.is_some() { Next::Other(None) } else { Next::Same });
+        };
+        if before.is_some_and(|before| config.is_same_log(before)) {
+            return Ok(Next::Same);
         }
+        let is_there = |path: &Path| {
+            config.path.canonicalize().is_ok_and(|there| Some(there) == path.canonicalize().ok())
+        };
+        if let Some(running) = running.filter(|running| is_there(running.path())) {
+            // The same key may be given in another way.
+            let is_same = config.key()?.is_some_and(|key| running.is_of(&key));
+            return if is_same { Ok(Next::Same) } else { Err(io::Error::other(OTHER_KEY)) };
+        }
+        if self.replaced().iter().any(|(path, queue)| !queue.is_closed() && is_there(path)) {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, STILL_WRITTEN));
+        }
+        Ok(Next::Other(Some(Ledger::open(config, self.0.shares)?)))
     }
 
-    /// From now on records go where `next` says, as configured. A log whose place another one takes says so,
-    /// and gets its end once all calls have ended that are on record in it.
-    pub fn go_on(&self, next: Next, config: Option<&config::Audit>) {
+    /// From now on records go where `next` says, as configured. A log whose place another one takes
+    /// tells of `change`, says so, and gets its end once all calls have ended that are on record in it.
+    pub fn go_on(&self, next: Next, config: Option<&config::Audit>, change: &[Event]) {
         let Next::Other(next) = next else {
             if let (Some(ledger), Some(config)) = (self.ledger(), config) {
                 ledger.tune(config);
             }
             return;
         };
-        let (next, before) = (next.map(Arc::new), self.ledger());
-        if let Some(before) = &before {
-            let by = next.as_ref().map(|next| next.path());
-            before.note(Event::new("log_replaced").text("by", by.unwrap_or_default()));
-            let mut replaced = self.replaced();
-            replaced.retain(|queue| !queue.is_closed());
-            replaced.push(before.queue().clone());
+        let next = next.map(Arc::new);
+        let shown = |ledger: &Ledger| ledger.path().display().to_string();
+        if let Some(before) = self.ledger() {
+            let by = next.as_deref().map(shown).unwrap_or_default();
+            change.iter().for_each(|event| before.note(event.clone()));
+            before.note(Event::new("log_replaced").text("by", &by));
             if let Some(next) = &next {
-                next.note(Event::new("log_replaces").text("path", before.path()));
+                next.note(Event::new("log_replaces").text("path", &shown(&before)));
             }
+            let mut replaced = self.replaced();
+            replaced.retain(|(_, queue)| !queue.is_closed());
+            replaced.push((before.path().to_owned(), before.queue().clone()));
         }
         self.0.ledger.store(next);
     }
@@ -168,20 +182,28 @@ impl Audit {
         }
     }
 
-    /// Writes what waits, signs it, and ends. Blocks for a moment.
+    /// Writes what waits, signs it, and ends; those that were replaced and have not ended, too. Blocks
+    /// for a moment.
     pub fn close(&self) {
         let until = Instant::now() + LAST_RECORDS;
         let replaced = std::mem::take(&mut *self.replaced());
         let last = self.ledger().map(|ledger| ledger.queue().clone());
-        for queue in replaced.into_iter().chain(last) {
-            queue.close(until.saturating_duration_since(Instant::now()));
+        let queues: Vec<_> =
+            last.into_iter().chain(replaced.into_iter().map(|(_, queue)| queue)).collect();
+        // None waits for another one before it hears of the end.
+        queues.iter().for_each(|queue| queue.close());
+        for queue in queues {
+            queue.wait_for_end(until.saturating_duration_since(Instant::now()));
         }
     }
 
-    fn replaced(&self) -> MutexGuard<'_, Vec<Arc<Queue>>> {
+    fn replaced(&self) -> MutexGuard<'_, Vec<(PathBuf, Arc<Queue>)>> {
         self.0.replaced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+const STILL_WRITTEN: &str =
+    "audit.path: calls that began before are still recorded there; it is tried again";
 
 const OTHER_KEY: &str =
     "audit.key: a log keeps its key; set another audit.path together with another key";

@@ -32,6 +32,9 @@ struct State {
     missing: Option<Gap>,
     is_down: bool,
     rotate: bool,
+    /// Nobody records any more; not yet told to the writer.
+    ended: bool,
+    /// It must be over.
     closing: bool,
     closed: bool,
     synced: Option<io::Result<()>>,
@@ -57,6 +60,9 @@ pub(super) struct Work {
     pub entries: Vec<Entry>,
     pub missing: Option<Gap>,
     pub rotate: bool,
+    /// Nobody records any more: it may be over once all is written.
+    pub ended: bool,
+    /// It must be over.
     pub closing: bool,
     pub synced: Option<io::Result<()>>,
 }
@@ -75,6 +81,7 @@ impl Queue {
             missing: None,
             is_down: false,
             rotate: false,
+            ended: false,
             closing: false,
             closed: false,
             synced: None,
@@ -147,19 +154,22 @@ impl Queue {
         self.wake.notify_all();
     }
 
-    /// Ends the writing, and waits for its end as long as that.
-    pub(super) fn close(&self, patience: Duration) {
-        let mut state = self.lock();
-        state.closing = true;
+    /// Nobody records any more: what waits is written, however long that takes, and then it is over.
+    pub(super) fn end(&self) {
+        self.lock().ended = true;
         self.wake.notify_all();
-        let ended = self.wake.wait_timeout_while(state, patience, |state| !state.closed);
-        drop(ended.map(drop));
     }
 
-    /// Asks for the end without waiting for it.
-    pub(super) fn end(&self) {
+    /// Ends the writing, whether all is written or not.
+    pub(super) fn close(&self) {
         self.lock().closing = true;
         self.wake.notify_all();
+    }
+
+    /// Waits for the end as long as that.
+    pub(super) fn wait_for_end(&self, patience: Duration) {
+        let waited = self.wake.wait_timeout_while(self.lock(), patience, |state| !state.closed);
+        drop(waited.map(drop));
     }
 
     /// Whether the writing has ended.
@@ -179,6 +189,7 @@ impl Queue {
             !(has_records
                 || state.is_tuned
                 || state.rotate
+                || state.ended
                 || state.closing
                 || state.synced.is_some())
         };
@@ -190,6 +201,7 @@ impl Queue {
             entries: Vec::new(),
             missing: None,
             rotate: std::mem::take(&mut state.rotate),
+            ended: std::mem::take(&mut state.ended),
             closing: state.closing,
             synced: state.synced.take(),
         };

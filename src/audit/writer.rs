@@ -21,6 +21,8 @@ pub(super) struct Scribe {
     down: Option<Down>,
     /// Somebody wants another segment.
     rotates: bool,
+    /// Nobody records any more.
+    ended: bool,
     /// Checkpoints that are not known to be on the disk: told elsewhere, they must not be lost here.
     signed: Vec<Signed>,
     synced_at: Duration,
@@ -57,6 +59,7 @@ impl Scribe {
             tuning,
             down: None,
             rotates: false,
+            ended: false,
             signed: Vec::new(),
             synced_at: Duration::ZERO,
             is_nearly_full: false,
@@ -84,6 +87,7 @@ impl Scribe {
             }
             let closing = work.closing;
             self.rotates |= work.rotate;
+            self.ended |= work.ended;
             self.write(Work { synced: None, tuning: None, ..work }, now);
             if now.up.saturating_sub(ticked) >= TICK {
                 ticked = now.up;
@@ -91,7 +95,8 @@ impl Scribe {
             }
             self.keep_house(now, &jobs);
             self.announce();
-            if closing {
+            // What cannot be written yet is tried again, as long as the gateway lives.
+            if closing || (self.ended && self.down.is_none()) {
                 break;
             }
         }
@@ -102,7 +107,7 @@ impl Scribe {
         if lost > 0 {
             error!(
                 count = lost,
-                "audit records were never written: the gateway ended before that was possible"
+                "audit records were never written: the end came before that was possible"
             );
         }
     }

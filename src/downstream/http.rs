@@ -232,9 +232,9 @@ impl Serve for Endpoint {
         let headers = body::read_headers(request.headers());
         let dialect = self.sessions.dialect_of(&headers, path, None);
         let resources = &self.resources;
-        let metrics = self.sessions.telemetry().metrics();
+        let telemetry = self.sessions.telemetry();
         let refuse = |fault: TransportFault| {
-            metrics.refused(fault.reason(), fault.limit());
+            telemetry.metrics().refused(fault.reason(), fault.limit());
             let challenge = resources.challenge(path, &fault);
             let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
             match challenge {
@@ -263,9 +263,11 @@ impl Serve for Endpoint {
                 // What has an id is counted as the call that it is about.
                 match &refusal.fault {
                     fault @ Fault::Transport(TransportFault::Overloaded) => {
-                        metrics.refused(fault.reason(), None);
+                        telemetry.metrics().refused(fault.reason(), None);
                     }
-                    fault if refusal.id.is_none() => metrics.refused(fault.reason(), None),
+                    fault if refusal.id.is_none() => {
+                        telemetry.metrics().refused(fault.reason(), None);
+                    }
                     _ => {}
                 }
                 respond::refusal(&refusal)

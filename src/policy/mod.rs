@@ -33,8 +33,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use crate::audit::Audit;
 use crate::audit::record::Event;
+use crate::audit::{Audit, Ledger};
 use crate::config::Config;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
@@ -51,6 +51,8 @@ pub struct Gate {
     newest: watch::Sender<Arc<Authenticator>>,
     limits: Arc<RateLimits>,
     audit: Audit,
+    /// The log that its calls are recorded in, from their first record to their last.
+    ledger: Option<Arc<Ledger>>,
     telemetry: Telemetry,
     /// Whether lists are recorded.
     records_lists: bool,
@@ -96,6 +98,7 @@ impl Gate {
             authenticator,
             newest,
             limits: Arc::new(limits),
+            ledger: audit.ledger(),
             audit,
             telemetry,
             records_lists: settings.is_some_and(|audit| audit.list),
@@ -142,7 +145,7 @@ impl Gate {
     /// The record of a call, to be completed before its answer leaves.
     pub fn record(&self, call: &Call) -> Arc<CallRecord> {
         let is_recorded = self.records_lists || call.request.method() != Method::List;
-        let Some(ledger) = self.audit.ledger().filter(|_| is_recorded) else {
+        let Some(ledger) = self.ledger.clone().filter(|_| is_recorded) else {
             return Arc::new(CallRecord::none());
         };
         let name = call.request.prompt_name().unwrap_or_default();

@@ -26,6 +26,7 @@ pub(super) struct Exporter {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     runtime: Handle,
     is_failing: AtomicBool,
+    was_failing: AtomicBool,
 }
 
 /// How long one try may take. The SDK tries again a few times, and has no limit of its own.
@@ -49,12 +50,18 @@ impl Exporter {
             .wrap_connector(tcp);
         let client =
             Client::builder(Quiet(runtime.clone())).pool_timer(TokioTimer::new()).build(https);
-        Ok(Self { client, runtime, is_failing: AtomicBool::new(false) })
+        Ok(Self {
+            client,
+            runtime,
+            is_failing: AtomicBool::new(false),
+            was_failing: AtomicBool::new(false),
+        })
     }
 
-    /// Whether the last thing that was sent did not arrive.
-    pub fn is_failing(&self) -> bool {
-        self.is_failing.load(Ordering::Relaxed)
+    /// Whether the last thing that was sent did not arrive, unlike what was sent when this was last asked.
+    pub fn has_begun_to_fail(&self) -> bool {
+        let is_failing = self.is_failing.load(Ordering::Relaxed);
+        !self.was_failing.swap(is_failing, Ordering::Relaxed) && is_failing
     }
 }
 

@@ -146,8 +146,8 @@ impl Control {
 
     /// From now on logs are written in this way; what waits to be sent goes where it would have gone before.
     pub async fn go_on(&self, Renewed { filter, is_json, sent }: Renewed) {
-        (self.0.filter)(filter);
         self.0.is_json.store(is_json, Ordering::Relaxed);
+        (self.0.filter)(filter);
         let Some(sent) = sent else {
             return;
         };

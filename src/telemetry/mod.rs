@@ -108,28 +108,30 @@ impl Telemetry {
         Ok(Renewed { metrics, sending })
     }
 
-    /// From now on this is used. What was counted and not told goes where it would have gone before, and so do
-    /// spans that have begun and end soon; the future that is returned sees to that, until `stop`.
+    /// From now on this is used. What was counted by now is told where it would have been told before, and spans that
+    /// have begun and end soon go there, too; the future that is returned sees to that, until `stop`.
     pub fn go_on(
         &self,
         Renewed { metrics, sending }: Renewed,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
+        let is_same = metrics.is_none() && sending.is_none();
         let (is_sent, was_sent) = (sending.is_none(), self.0.sending.load_full());
-        let counted = metrics.map(|metrics| {
-            self.gauges().iter().for_each(|gauge| gauge(metrics.meter()));
-            self.0.metrics.swap(Arc::new(metrics))
-        });
+        let counted = match metrics {
+            Some(metrics) => {
+                self.gauges().iter().for_each(|gauge| gauge(metrics.meter()));
+                self.0.metrics.swap(Arc::new(metrics))
+            }
+            None => self.0.metrics.load_full(),
+        };
         if let Some(sending) = sending {
             self.0.sending.store(sending.map(Arc::new));
         }
         async move {
-            let Some(sent) = was_sent else {
+            let Some(sent) = was_sent.filter(|_| !is_same) else {
                 return;
             };
-            if let Some(counted) = counted {
-                sent.push(&counted).await;
-            }
+            sent.push(&counted).await;
             if !is_sent {
                 let _ = stop.run_until_cancelled(sleep(LINGER)).await;
                 sent.end().await;
@@ -184,16 +186,13 @@ impl Telemetry {
         let every =
             std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok().and_then(|ms| ms.parse().ok());
         let every = every.map_or(PUSH_EVERY, Duration::from_millis).max(Duration::from_millis(10));
-        let mut was_failing = false;
         while stop.run_until_cancelled(sleep(every)).await.is_some() {
             if stop.run_until_cancelled(self.push_once()).await.is_none() {
                 return;
             }
-            let is_failing = self.sending().as_ref().is_some_and(|sending| sending.is_failing());
-            if is_failing && !was_failing {
+            if self.sending().as_ref().is_some_and(|sending| sending.has_begun_to_fail()) {
                 warn!("the collector of telemetry.otlp_endpoint does not take what is sent to it");
             }
-            was_failing = is_failing;
         }
     }
 

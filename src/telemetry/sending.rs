@@ -67,9 +67,9 @@ impl Sending {
         &self.tracer
     }
 
-    /// Whether the last thing that was sent did not arrive.
-    pub fn is_failing(&self) -> bool {
-        self.exporter.is_failing()
+    /// Whether the last thing that was sent did not arrive, unlike what was sent when this was last asked.
+    pub fn has_begun_to_fail(&self) -> bool {
+        self.exporter.has_begun_to_fail()
     }
 
     /// Sends all metrics as they are by now; within a few seconds.

@@ -49,7 +49,7 @@ async fn k2_another_audit_log_is_written_from_then_on_and_calls_under_way_end_in
     let places = |log: &Log| log.path().display().to_string();
     assert_eq!(one.of("log_replaced")[0]["by"], places(&two).as_str());
     assert_eq!(two.of("log_replaces")[0]["path"], places(&one).as_str());
-    assert_eq!((one.of("config_reloaded").len(), two.of("config_reloaded").len()), (0, 1));
+    assert_eq!((one.of("config_reloaded").len(), two.of("config_reloaded").len()), (1, 1));
     // And back, where it goes on, as soon as that has ended.
     let back = table(&one) + &upstream.patient_table("up");
     eventually(async || gateway.try_reload(&back).await.ok()).await;
@@ -85,6 +85,49 @@ async fn k2_an_audit_log_is_switched_off_and_on_and_streams_that_stay_end_where_
     assert_eq!((outcomes(&one).len(), outcomes(&two).len()), (0, 1));
     check(&one.path());
     check(&two.path());
+}
+
+#[tokio::test]
+async fn x3_a_log_that_was_replaced_and_is_still_held_gets_its_end_with_the_gateway() {
+    let (upstream, live) = Upstream::holding_a_get().await;
+    let (one, two) = (Log::new(), Log::new());
+    let gateway = Gateway::start(&(table(&one) + &upstream.patient_table("up"))).await;
+    assert_eq!(gateway.client().names().await.0, ["up__p"]);
+    let client = gateway.client();
+    let held = tokio::spawn(async move { get(&client, "held").await });
+    upstream.was_asked("prompts/get").await;
+    gateway.reload(&(table(&two) + &upstream.patient_table("up"))).await;
+    // It is ours, not another gateway's, and is not gone back to before that.
+    let back = table(&one) + &upstream.patient_table("up");
+    let refused = gateway.try_reload(&back).await.unwrap_err();
+    assert!(refused.contains("calls that began before"), "{refused}");
+    let draining = tokio::spawn(gateway.drain());
+    upstream.answer_get(&live);
+    held.await.unwrap();
+    draining.await.unwrap();
+    for log in [&one, &two] {
+        let report = check(&log.path());
+        assert!(report.unknown.is_empty(), "{report:?}");
+        assert_eq!(log.records().last().unwrap()["event"], "checkpoint");
+    }
+    assert_eq!(outcomes(&one), ["ok"]);
+}
+
+#[tokio::test]
+async fn k2_the_same_key_may_be_given_in_another_way() {
+    let (log, keys) = (Log::new(), tempfile::tempdir().unwrap());
+    let key = keys.path().join("key");
+    fs::write(&key, KEY).unwrap();
+    let gateway = Gateway::start(&log.table()).await;
+    let elsewhere = format!("[audit]\npath = {:?}\nkey = {{ file = {key:?} }}\n", log.path());
+    let dotted = log.path().join("../audit");
+    let dotted = format!("[audit]\npath = {dotted:?}\nkey = {{ value = \"{KEY}\" }}\n");
+    for same in [elsewhere, dotted] {
+        gateway.reload(&same).await;
+    }
+    gateway.drain().await;
+    assert_eq!((log.of("log_replaced").len(), log.of("config_reloaded").len()), (0, 2));
+    check(&log.path());
 }
 
 #[tokio::test]

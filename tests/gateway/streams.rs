@@ -5,23 +5,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::client::modern;
+use crate::support::client::modern_bytes;
 use crate::support::{Gateway, PATIENCE, Upstream};
 
-/// The bytes of a modern request over this version of HTTP.
-fn bytes(version: &str, method: &str, params: serde_json::Value) -> String {
-    let (body, headers) = modern(9, method, params);
-    let body = body.to_string();
-    let head: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let length = body.len();
-    format!(
-        "POST /mcp {version}\r\nHost: localhost\r\n{head}Content-Length: {length}\r\n\r\n{body}"
-    )
-}
-
-fn listen(version: &str) -> String {
+fn listen(version: &str) -> Vec<u8> {
     let params = json!({"notifications": {"promptsListChanged": true}});
-    bytes(version, "subscriptions/listen", params)
+    modern_bytes(version, "subscriptions/listen", params)
 }
 
 /// Reads until the stream was opened; what has come by then.
@@ -46,8 +35,8 @@ async fn a_stream_behind_an_answer_that_is_not_read_yet_loses_nothing_of_it() {
     let gateway = Gateway::start(&table).await;
     assert_eq!(gateway.client().names().await.0, ["up__p"]);
     let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-    let get = bytes("HTTP/1.1", "prompts/get", json!({"name": "up__p"}));
-    stream.write_all((get + &listen("HTTP/1.1")).as_bytes()).await.unwrap();
+    let get = modern_bytes("HTTP/1.1", "prompts/get", json!({"name": "up__p"}));
+    stream.write_all(&[get, listen("HTTP/1.1")].concat()).await.unwrap();
     // More than all buffers on the way hold.
     let text = until_it_listens(&mut stream).await;
     assert!(text.len() > long.len(), "{} of {}", text.len(), long.len());
@@ -59,7 +48,7 @@ async fn a_stream_of_older_http_has_no_chunks_and_one_of_newer_http_ends_its_con
     let gateway = Gateway::start("").await;
     let head = async |version: &str| {
         let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-        stream.write_all(listen(version).as_bytes()).await.unwrap();
+        stream.write_all(&listen(version)).await.unwrap();
         until_it_listens(&mut stream).await.to_ascii_lowercase()
     };
     let (older, newer) = (head("HTTP/1.0").await, head("HTTP/1.1").await);

@@ -5,14 +5,18 @@ use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{append, at, check, key, open, settings};
 use crate::audit::folder::{Failing, Folder, Point, segments};
 use crate::audit::keys::Keys;
 use crate::audit::log::Log;
-use crate::audit::record::Line;
+use crate::audit::queue::{Queue, Tuning};
+use crate::audit::record::{Event, Line};
 use crate::audit::recover::{Recovered, recover};
+use crate::audit::writer::Scribe;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -206,6 +210,38 @@ fn d2_what_has_failed_first_is_told_even_while_the_last_sync_goes_on() {
     let told = append(&mut log, 2).unwrap_err().to_string();
     assert!(told.contains(&io::Error::from_raw_os_error(ENOSPC).to_string()), "{told}");
     assert!(log.end_sync(syncing.run(), at(3)).is_err());
+}
+
+#[test]
+fn d2_a_log_that_nobody_holds_any_more_is_ended_once_it_can_be_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let action = Action::Forever(ENOSPC);
+    let failing =
+        FailAt { left: usize::MAX, action, passed: Vec::new(), has_failed: false, well: false };
+    let failing = Arc::new(Mutex::new(failing));
+    let (log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
+    let sync_every = Some(Duration::from_millis(10));
+    let tuning = Tuning { limit: 1000, degrades: true, sync_every, log: settings() };
+    let queue = Arc::new(Queue::new(tuning.clone()));
+    let looks = AtomicU64::new(0);
+    let clock = Box::new(move || at(looks.fetch_add(1, Ordering::Relaxed)));
+    let scribe = Scribe::new(queue.clone(), log, clock, tuning);
+    lock(&failing).left = 0;
+    // One that fits and one for which there is no room.
+    queue.note(Event::new("test").number("id", 1), at(1));
+    queue.note(Event::new("test").text("x", &"x".repeat(900)), at(1));
+    queue.end();
+    let writing = std::thread::spawn(move || scribe.run());
+    while !lock(&failing).has_failed || !queue.is_down() {
+        std::thread::yield_now();
+    }
+    assert!(!queue.is_closed(), "it is tried again");
+    lock(&failing).well = true;
+    writing.join().unwrap();
+    assert!(queue.is_closed());
+    let report = check(folder.path());
+    assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
+    assert_eq!((ids(folder.path()).get(&1), report.missing.len()), (Some(&1), 1));
 }
 
 #[test]

@@ -354,6 +354,18 @@ pub fn modern(id: u64, method: &str, params: Value) -> (Value, Vec<(&'static str
     (body, headers)
 }
 
+/// The bytes of a modern request over this version of HTTP.
+pub fn modern_bytes(version: &str, method: &str, params: Value) -> Vec<u8> {
+    let (body, headers) = modern(9, method, params);
+    let body = body.to_string();
+    let head: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    let text = format!(
+        "POST /mcp {version}\r\nHost: localhost\r\n{head}Content-Length: {length}\r\n\r\n{body}"
+    );
+    text.into_bytes()
+}
+
 fn dechunk(mut bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") {

@@ -1,116 +1,28 @@
-//! `promptgate audit verify`: whether a log is whole and as it was written, without trusting
-//! whoever holds it.
+//! The walk through a log, line by line.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
-use std::ops::RangeInclusive;
-use std::path::Path;
+use std::io::{self, BufRead, Read};
 
-use super::folder::{segment_number, segments};
-use super::header::Header;
-use super::keys::{Keys, Mac, PublicKey};
-use super::log::signed_text;
-use super::record::{Head, Line, MAX_LINE};
+use super::{Kept, Known, MAX_MISTAKES, Mistake, Report};
+use crate::audit::folder::segment_number;
+use crate::audit::header::Header;
+use crate::audit::keys::{Keys, Mac};
+use crate::audit::log::signed_text;
+use crate::audit::record::{Head, Line, MAX_LINE};
 use crate::seal::hex::from_hex;
 
-/// What is known of a log by somebody who checks it.
-#[derive(Debug, Default)]
-pub struct Known {
-    /// With the secret everything is checked; without it numbers, shape and, with a public key,
-    /// checkpoints.
-    pub keys: Option<Keys>,
-    pub public: Option<PublicKey>,
-    /// Checkpoints that were kept elsewhere.
-    pub checkpoints: Vec<Kept>,
-}
-
-/// A checkpoint that was kept elsewhere.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Kept {
-    pub instance: String,
-    pub head: Head,
-    pub signature: String,
-}
-
-/// What was found.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// The numbers of the first and of the last record.
-    pub first: u64,
-    pub last: u64,
-    pub records: u64,
-    pub segments: usize,
-    /// Everything that should not be; nothing of a log that is whole.
-    pub mistakes: Vec<Mistake>,
-    /// Records that the log itself says are missing.
-    pub missing: Vec<RangeInclusive<u64>>,
-    /// Calls that were received and of which no end was recorded, by the numbers of their records:
-    /// a crash came between.
-    pub unknown: Vec<u64>,
-    /// The last record that is covered by a checkpoint of the log.
-    pub checkpoint: Option<u64>,
-    /// The last record that was removed as configured.
-    pub removed: u64,
-    /// Bytes of a line at the very end that has no end of its own: the gateway is writing it just
-    /// now, or was killed while it did. Nobody was told that it is on record.
-    pub unfinished: u64,
-}
-
-/// Something that is wrong.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Mistake {
-    pub segment: String,
-    /// Number of the record, where it has one.
-    pub seq: Option<u64>,
-    pub what: String,
-}
-
-/// How many mistakes are told: from the first one on a broken log has many.
-const MAX_MISTAKES: usize = 100;
-
-impl Kept {
-    /// Reads a line of a log of the gateway, or of an audit log; nothing if it is no checkpoint.
-    pub fn read(line: &str) -> Option<Self> {
-        let value: serde_json::Value = serde_json::from_str(line).ok()?;
-        let text = |name: &str| value.get(name)?.as_str();
-        let seq = value.get("count")?.as_u64()?;
-        let mac = from_hex(text("head")?)?;
-        let (instance, signature) = (text("instance")?.to_owned(), text("signature")?.to_owned());
-        Some(Self { instance, head: Head { seq, mac }, signature })
-    }
-}
-
-/// Walks a log from its first segment to its last.
-///
-/// # Errors
-/// When a file cannot be read.
-pub fn verify(path: &Path, known: Known) -> io::Result<Report> {
-    let names = segments(path)?;
-    let mut judge = Judge::new(known);
-    for (index, name) in names.iter().enumerate() {
-        let behind = match names.get(index + 1) {
-            Some(next) => Behind::Segment(super::recover::read_header(&path.join(next)).ok()),
-            None => Behind::Nothing,
-        };
-        judge.segment(name, BufReader::new(File::open(path.join(name))?), behind)?;
-    }
-    judge.report.segments = names.len();
-    Ok(judge.finish())
-}
-
 /// What stands behind a segment.
-enum Behind {
+pub(super) enum Behind {
     Nothing,
     /// Another one with this header, if it can be read.
     Segment(Option<Header>),
 }
 
 /// What the walk knows so far.
-struct Judge {
+pub(super) struct Judge {
     known: Known,
-    report: Report,
-    head: Option<Head>,
+    pub report: Report,
+    pub head: Option<Head>,
     instance: String,
     name: String,
     /// Calls without their end, by start of the gateway and number of the call.
@@ -122,7 +34,7 @@ struct Judge {
 }
 
 impl Judge {
-    fn new(known: Known) -> Self {
+    pub fn new(known: Known) -> Self {
         let kept = vec![None; known.checkpoints.len()];
         Self {
             known,
@@ -137,7 +49,12 @@ impl Judge {
     }
 
     /// Judges one segment.
-    fn segment(&mut self, name: &str, mut text: impl BufRead, behind: Behind) -> io::Result<()> {
+    pub fn segment(
+        &mut self,
+        name: &str,
+        mut text: impl BufRead,
+        behind: Behind,
+    ) -> io::Result<()> {
         let before = std::mem::replace(&mut self.name, name.to_owned());
         let (is_last, next) = match behind {
             Behind::Nothing => (true, None),
@@ -167,7 +84,9 @@ impl Judge {
                 (Some(line), true) => self.header(&line, &before),
                 (Some(line), false) => self.record(&line),
                 (None, false) if is_last && length <= MAX_LINE && !line.ends_with(b"\n") => {
+                    // By now the rest of it may be there, and would be taken for a line.
                     self.report.unfinished = length as u64;
+                    return Ok(());
                 }
                 (None, _) => {
                     let after = self.head.map(|head| head.seq + 1);
@@ -304,7 +223,7 @@ impl Judge {
         public.verify(signed_text(instance, head).as_bytes(), signature)
     }
 
-    fn finish(mut self) -> Report {
+    pub fn finish(mut self) -> Report {
         self.name = String::new();
         let (first, removed) = (self.report.first, self.report.removed);
         if first > removed + 1 {
@@ -364,5 +283,60 @@ impl Judge {
             let (segment, what) = (self.name.clone(), what.into());
             self.report.mistakes.push(Mistake { segment, seq, what });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that goes on behind each end that was seen, which an empty part stands for.
+    struct Growing<'a> {
+        parts: Vec<&'a [u8]>,
+        at_end: bool,
+    }
+
+    impl Read for Growing<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let length = self.fill_buf()?.read(buffer)?;
+            self.consume(length);
+            Ok(length)
+        }
+    }
+
+    impl BufRead for Growing<'_> {
+        fn fill_buf(&mut self) -> io::Result<&[u8]> {
+            if std::mem::take(&mut self.at_end) {
+                self.parts.remove(0);
+            }
+            let part = self.parts.first().copied().unwrap_or_default();
+            self.at_end = part.is_empty() && !self.parts.is_empty();
+            Ok(part)
+        }
+
+        fn consume(&mut self, length: usize) {
+            if length > 0 {
+                self.parts[0] = &self.parts[0][length..];
+                if self.parts[0].is_empty() {
+                    self.parts.remove(0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn d1_a_line_that_is_finished_while_it_is_read_is_no_mistake() {
+        let whole = "{\"segment\":1,\"time\":\"t\",\"instance\":\"i\",\"after\":0,\"after_mac\":\"";
+        let whole = format!(
+            "{whole}{0}\",\"previous\":\"\",\"previous_bytes\":0,\"mac\":\"{0}\"}}\n",
+            "0".repeat(64)
+        );
+        let parts = vec![whole.as_bytes(), b"{\"seq\":1,", b"", b"\"x\":1}\n"];
+        let mut judge = Judge::new(Known::default());
+        let text = Growing { parts, at_end: false };
+        judge.segment("audit-00000001.jsonl", text, Behind::Nothing).unwrap();
+        let report = judge.finish();
+        assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
+        assert_eq!(report.unfinished, 9);
     }
 }
