@@ -72,7 +72,9 @@ impl EventStream {
     /// A comment goes out every `keep_alive`, since silence looks like a broken line. (A named
     /// `ping` event would end some clients.)
     fn new(next: Next, keep_alive: Duration) -> Self {
-        let mut keep_alive = interval_at(Instant::now() + keep_alive, keep_alive);
+        // Streams that are opened at once, as after a restart, are not kept alive at once for ever.
+        let first = keep_alive.mul_f64(0.75 + fastrand::f64() / 4.0);
+        let mut keep_alive = interval_at(Instant::now() + first, keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { next: Some(next), keep_alive, lasts: false }
     }

@@ -36,6 +36,7 @@ mod moved;
 mod notices;
 #[cfg(target_os = "linux")]
 mod overload;
+mod permitted;
 mod questions;
 mod reload;
 mod stdio;

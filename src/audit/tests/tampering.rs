@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use proptest::prelude::*;
+use proptest::sample::Index;
+
 use super::{append, at, check, check_against, key, open, sample};
 use crate::audit::folder::{Folder, segments};
 use crate::audit::keys::Keys;
@@ -45,6 +48,27 @@ fn d6_whatever_is_changed_is_told_with_its_number() {
         let report = check(&path);
         let first = report.mistakes.first().unwrap_or_else(|| panic!("{what}: nothing was told"));
         assert_eq!(first.seq.unwrap_or_default(), seq, "{what}: {:?}", report.mistakes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn property_12_any_byte_that_is_another_one_is_told(
+        segment in any::<Index>(), at in any::<Index>(), bits in 1_u8..,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        sample(&path);
+        let names = segments(&path).unwrap();
+        let (name, is_last) = (segment.get(&names), segment.index(names.len()) == names.len() - 1);
+        let mut text = fs::read(path.join(name)).unwrap();
+        // A last line without its end is a line that is being written.
+        let length = if is_last { text.len() - 1 } else { text.len() };
+        text[at.index(length)] ^= bits;
+        fs::write(path.join(name), text).unwrap();
+        prop_assert!(!check(&path).mistakes.is_empty());
     }
 }
 
