@@ -41,6 +41,8 @@ pub struct App {
     reloads: Arc<Reloads>,
     /// One at a time.
     reloading: Mutex<()>,
+    /// Held while what a configuration needs is made, however long nobody waits for that any more.
+    preparing: Arc<Mutex<()>>,
     audit: Audit,
     telemetry: Telemetry,
     shutdown: Shutdown,
@@ -79,6 +81,7 @@ impl App {
             shown: None,
             reloads: Arc::default(),
             reloading: Mutex::default(),
+            preparing: Arc::default(),
             audit,
             telemetry,
             shutdown,

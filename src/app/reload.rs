@@ -17,7 +17,7 @@ use crate::admin::Admin;
 use crate::audit::Next;
 use crate::audit::record::Event;
 use crate::config::{Config, ConfigError, SourceFile};
-use crate::downstream::Serve;
+use crate::downstream::{Secure, Serve};
 use crate::telemetry::{self, log::Control};
 
 /// Where the configuration comes from.
@@ -144,16 +144,7 @@ impl App {
         let edition = Arc::new(edition);
         let config = &edition.config;
         self.audit.note(event);
-        self.sessions.store(edition.sessions.clone());
-        if let Some(served) = &self.served {
-            let endpoint = &served.endpoint;
-            let renewed = endpoint.load().renew(config, edition.sessions.clone(), secure);
-            endpoint.store(Arc::new(renewed));
-        }
-        if let (Some(shown), Some(admin)) = (&self.shown, &config.admin) {
-            shown.endpoint.store(Arc::new(Admin::new(admin, config, self.state(&edition))));
-        }
-        edition.gate.take_over();
+        self.serve_by(&edition, secure);
         info!(
             digest = config.digest,
             before = before.config.digest,
@@ -170,22 +161,41 @@ impl App {
         Ok(kept)
     }
 
+    /// Lets an edition answer from now on.
+    fn serve_by(&self, edition: &Edition, secure: Option<Arc<Secure>>) {
+        let config = &edition.config;
+        self.sessions.store(edition.sessions.clone());
+        if let Some(served) = &self.served {
+            let endpoint = &served.endpoint;
+            let renewed = endpoint.load().renew(config, edition.sessions.clone(), secure);
+            endpoint.store(Arc::new(renewed));
+        }
+        if let (Some(shown), Some(admin)) = (&self.shown, &config.admin) {
+            shown.endpoint.store(Arc::new(Admin::new(admin, config, self.state(edition))));
+        }
+        edition.gate.take_over();
+    }
+
     /// Makes what is fallible and slow, and what is another one than before; may be refused at any step.
     async fn prepare(
         &self,
         config: &Config,
         before: Arc<Edition>,
     ) -> Result<(telemetry::Renewed, Next), String> {
+        let unanswered = "audit.path: its file system does not answer";
+        // One that hangs must not take one thread more with each try.
+        let only = self.preparing.clone().try_lock_owned().map_err(|_| unanswered)?;
         let (measures, audit) = (self.telemetry.clone(), self.audit.clone());
         let (telemetry, recorded) = (config.telemetry.clone(), config.audit.clone());
         let preparing = spawn_blocking(move || {
+            let _only = only;
             let measured = measures.prepare(&telemetry, &before.config.telemetry)?;
             let recorded = audit.prepare(recorded.as_ref(), before.config.audit.as_ref());
             Ok((measured, recorded.map_err(|error| error.to_string())?))
         });
         match timeout(PREPARE, preparing).await {
             Ok(prepared) => prepared.map_err(|error| error.to_string())?,
-            Err(_) => Err("audit.path: its file system does not answer".to_owned()),
+            Err(_) => Err(unanswered.to_owned()),
         }
     }
 

@@ -34,6 +34,8 @@ use crate::config::Limits;
 pub struct Peer {
     pub address: IpAddr,
     pub shown: Option<Shown>,
+    /// Whether HTTP/2 was agreed on before the first byte (ALPN); else it shows.
+    pub agreed_on_http2: bool,
 }
 
 /// A certificate that the other end has shown.
@@ -88,6 +90,7 @@ where
     let Some((version, prefix)) = drain.run_until_cancelled(sniffing).await.transpose()? else {
         return Ok(None);
     };
+    let version = if peer.agreed_on_http2 { Version::Http2 } else { version };
     let phase = match version {
         Version::Http1 => PhaseCell::sequential(limits.idle, limits.head),
         Version::Http2 => PhaseCell::multiplexed(limits.idle, limits.reader_patience()),

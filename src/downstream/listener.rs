@@ -135,7 +135,7 @@ async fn serve<S: Serve>(
         (now.limits().clone(), now.secure().cloned())
     };
     let Some(secure) = secure else {
-        let peer = Peer { address, shown: None };
+        let peer = Peer { address, shown: None, agreed_on_http2: false };
         return connection::serve(stream, peer, endpoint, limits, tasks, drain).await;
     };
     let accepting = Box::pin(secure.accept(stream));
@@ -144,7 +144,8 @@ async fn serve<S: Serve>(
     };
     let (stream, subject) = accepted?;
     let shown = subject.map(|subject| Shown { subject, to: secure });
-    let peer = Peer { address, shown };
+    let agreed_on_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let peer = Peer { address, shown, agreed_on_http2 };
     Box::pin(connection::serve(stream, peer, endpoint, limits, tasks, drain)).await
 }
 

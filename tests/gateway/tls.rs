@@ -153,6 +153,21 @@ async fn x1_a_stream_over_tls_ends_properly_at_drain() {
 }
 
 #[tokio::test]
+async fn w18_where_http2_was_agreed_on_no_other_beginning_is_taken() {
+    let (folder, authority) = folder();
+    let gateway = Gateway::start(&server(&folder, "", false)).await;
+    let mut config = client(&authority, None);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = TcpStream::connect(gateway.addr).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
 async fn the_authorities_of_an_upstream_are_followed() {
     let (folder, _) = folder();
     let listed = Upstream::with_prompts(&["p"]).await;
