@@ -135,7 +135,7 @@ impl PhaseCell {
         }
     }
 
-    /// Whether the client takes anything of what is to be sent.
+    /// Notes whether the client takes nothing of what is to be sent.
     pub(super) fn set_stalled(&self, stalled: bool) {
         self.stalled.store(stalled, Ordering::Relaxed);
     }

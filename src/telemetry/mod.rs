@@ -116,7 +116,7 @@ impl Telemetry {
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
         let is_same = metrics.is_none() && sending.is_none();
-        let (is_sent, was_sent) = (sending.is_none(), self.0.sending.load_full());
+        let (sends_on, was_sent) = (sending.is_none(), self.0.sending.load_full());
         let counted = match metrics {
             Some(metrics) => {
                 self.gauges().iter().for_each(|gauge| gauge(metrics.meter()));
@@ -132,7 +132,7 @@ impl Telemetry {
                 return;
             };
             sent.push(&counted).await;
-            if !is_sent {
+            if !sends_on {
                 let _ = stop.run_until_cancelled(sleep(LINGER)).await;
                 sent.end().await;
             }

@@ -3,11 +3,12 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::audit::{KEY, Log, check};
 use super::followed::Followed;
 use crate::support::collector::Collector;
-use crate::support::{Client, Gateway, Process, Upstream, eventually};
+use crate::support::{Client, Gateway, Live, Process, Upstream, eventually};
 
 /// `[audit]` in this folder, with this key.
 fn audit(path: &std::path::Path, key: &str) -> String {
@@ -29,16 +30,32 @@ fn outcomes(log: &Log) -> Vec<String> {
     log.of("completed").iter().map(|r| r["outcome"].as_str().unwrap().to_owned()).collect()
 }
 
+/// A gateway whose audit log was replaced by another one while a get was under way.
+struct Moved {
+    gateway: Gateway,
+    upstream: Upstream,
+    live: Live,
+    held: JoinHandle<Value>,
+    logs: [Log; 2],
+}
+
+impl Moved {
+    async fn start() -> Self {
+        let (upstream, live) = Upstream::holding_a_get().await;
+        let logs = [Log::new(), Log::new()];
+        let gateway = Gateway::start(&(table(&logs[0]) + &upstream.patient_table("up"))).await;
+        assert_eq!(gateway.client().names().await.0, ["up__p"]);
+        let client = gateway.client();
+        let held = tokio::spawn(async move { get(&client, "held").await });
+        upstream.was_asked("prompts/get").await;
+        gateway.reload(&(table(&logs[1]) + &upstream.patient_table("up"))).await;
+        Self { gateway, upstream, live, held, logs }
+    }
+}
+
 #[tokio::test]
 async fn k2_another_audit_log_is_written_from_then_on_and_calls_under_way_end_in_theirs() {
-    let (upstream, live) = Upstream::holding_a_get().await;
-    let (one, two) = (Log::new(), Log::new());
-    let gateway = Gateway::start(&(table(&one) + &upstream.patient_table("up"))).await;
-    assert_eq!(gateway.client().names().await.0, ["up__p"]);
-    let client = gateway.client();
-    let held = tokio::spawn(async move { get(&client, "held").await });
-    upstream.was_asked("prompts/get").await;
-    gateway.reload(&(table(&two) + &upstream.patient_table("up"))).await;
+    let Moved { gateway, upstream, live, held, logs: [one, two] } = Moved::start().await;
     get(&gateway.client(), "after").await;
     assert_eq!((outcomes(&one), outcomes(&two)), (vec![], vec!["ok".to_owned()]));
     upstream.answer_get(&live);
@@ -89,14 +106,7 @@ async fn k2_an_audit_log_is_switched_off_and_on_and_streams_that_stay_end_where_
 
 #[tokio::test]
 async fn x3_a_log_that_was_replaced_and_is_still_held_gets_its_end_with_the_gateway() {
-    let (upstream, live) = Upstream::holding_a_get().await;
-    let (one, two) = (Log::new(), Log::new());
-    let gateway = Gateway::start(&(table(&one) + &upstream.patient_table("up"))).await;
-    assert_eq!(gateway.client().names().await.0, ["up__p"]);
-    let client = gateway.client();
-    let held = tokio::spawn(async move { get(&client, "held").await });
-    upstream.was_asked("prompts/get").await;
-    gateway.reload(&(table(&two) + &upstream.patient_table("up"))).await;
+    let Moved { gateway, upstream, live, held, logs: [one, two] } = Moved::start().await;
     // It is ours, not another gateway's, and is not gone back to before that.
     let back = table(&one) + &upstream.patient_table("up");
     let refused = gateway.try_reload(&back).await.unwrap_err();

@@ -39,6 +39,14 @@ pub(super) struct FailAt {
     well: bool,
 }
 
+impl FailAt {
+    /// Lets so many points be passed before the first one at which it fails.
+    fn new(left: usize, action: Action) -> Arc<Mutex<Self>> {
+        let (passed, has_failed, well) = (Vec::new(), false, false);
+        Arc::new(Mutex::new(Self { left, action, passed, has_failed, well }))
+    }
+}
+
 impl Failing for FailAt {
     fn at(&mut self, point: Point) -> io::Result<()> {
         self.passed.push(point);
@@ -131,9 +139,7 @@ fn d1_d3_d5_at_every_point_and_in_every_way_what_counted_as_written_is_there_onc
             let path = folder.path().join("audit");
             let (first, _) = open(&path);
             drop(first);
-            let failing =
-                FailAt { left, action, passed: Vec::new(), has_failed: false, well: false };
-            let failing = Arc::new(Mutex::new(failing));
+            let failing = FailAt::new(left, action);
             let written = Mutex::new(Vec::new());
             let failed = catch_unwind(AssertUnwindSafe(|| {
                 // A disk that is broken at the start is told at the start.
@@ -200,9 +206,7 @@ fn d1_what_a_crash_leaves_half_written_is_put_aside() {
 fn d2_what_has_failed_first_is_told_even_while_the_last_sync_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let action = Action::Forever(ENOSPC);
-    let failing =
-        FailAt { left: usize::MAX, action, passed: Vec::new(), has_failed: false, well: false };
-    let failing = Arc::new(Mutex::new(failing));
+    let failing = FailAt::new(usize::MAX, action);
     let (mut log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
     append(&mut log, 1).unwrap();
     let syncing = log.begin_sync().unwrap().unwrap();
@@ -216,9 +220,7 @@ fn d2_what_has_failed_first_is_told_even_while_the_last_sync_goes_on() {
 fn d2_a_log_that_nobody_holds_any_more_is_ended_once_it_can_be_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let action = Action::Forever(ENOSPC);
-    let failing =
-        FailAt { left: usize::MAX, action, passed: Vec::new(), has_failed: false, well: false };
-    let failing = Arc::new(Mutex::new(failing));
+    let failing = FailAt::new(usize::MAX, action);
     let (log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
     let sync_every = Some(Duration::from_millis(10));
     let tuning = Tuning { limit: 1000, degrades: true, sync_every, log: settings() };
@@ -250,8 +252,7 @@ fn d6_what_is_added_behind_the_end_of_a_segment_that_was_given_up_is_told() {
     let path = folder.path().join("audit");
     drop(open(&path));
     let action = Action::Once(ENOSPC);
-    let failing = FailAt { left: 4, action, passed: Vec::new(), has_failed: false, well: false };
-    let failing = Arc::new(Mutex::new(failing));
+    let failing = FailAt::new(4, action);
     let (mut log, _) = try_open(&path, Some(failing.clone())).unwrap();
     for id in 0..6 {
         let _ = append(&mut log, id);
