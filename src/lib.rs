@@ -25,6 +25,7 @@ pub mod session;
 pub mod policy;
 pub mod router;
 pub mod upstream;
+pub mod net;
 pub mod audit;
 pub mod domain;
 pub mod seal;

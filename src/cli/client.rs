@@ -19,11 +19,11 @@ use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::question::Asks;
 use crate::domain::reach::Reach;
-use crate::upstream::asides::{Ears, Mailbox};
-use crate::upstream::http::Endpoint;
-use crate::upstream::peer::Peer;
-use crate::upstream::wanted::{Outgoing, Wanted};
-use crate::upstream::wire::Wire;
+use crate::upstream::call::correlator::{Ears, Mailbox};
+use crate::upstream::call::request::{Outgoing, Wanted};
+use crate::upstream::connection::Peer;
+use crate::upstream::transport::Wire;
+use crate::upstream::transport::streamable_http::Endpoint;
 
 /// Where the API key comes from: on the command line everybody on the machine could read it.
 const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";

@@ -17,10 +17,10 @@ use crate::domain::call::Along;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
 use crate::router::refresh::{Refresh, Source};
-use crate::upstream::asides::Ears;
-use crate::upstream::connect::Connector;
+use crate::upstream::call::correlator::Ears;
+use crate::upstream::connection::connect::Connector;
+use crate::upstream::connection::list_pages::Listed;
 use crate::upstream::driver::{DriverId, Report, Walked};
-use crate::upstream::walk::Listed;
 
 pub(super) fn run(path: &Path, as_json: bool) -> Result<(), Failure> {
     let config = load(path)?;

@@ -11,7 +11,7 @@ use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
 use crate::config::is_safe;
 use crate::domain::reach::Reach;
-use crate::upstream::egress::{CONNECT, Egress, NoDocument};
+use crate::net::egress::{CONNECT, Egress, NoDocument};
 
 /// Where the token comes from: on the command line everybody on the machine could read it.
 const TOKEN_VARIABLE: &str = "PROMPTGATE_ADMIN_TOKEN";

@@ -9,7 +9,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::reader::Section;
-use crate::seal::tls::certificates;
+use crate::seal::pem::certificates;
 
 /// Files of PEM, read anew when they change.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -15,7 +15,7 @@ use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::question::Asks;
 use crate::domain::reach::Reach;
 use crate::domain::revision::Revision;
-use crate::seal::tls::certificates;
+use crate::seal::pem::certificates;
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]

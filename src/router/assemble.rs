@@ -19,7 +19,7 @@ use crate::domain::name::UpstreamId;
 use crate::domain::rights::Rights;
 use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
-use crate::upstream::asides::{Ears, PageDone};
+use crate::upstream::call::correlator::{Ears, PageDone};
 use crate::upstream::driver::{DriverId, Report};
 use crate::upstream::{Ground, Upstream};
 

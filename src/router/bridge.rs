@@ -21,9 +21,9 @@ use crate::domain::revision::Revision;
 use crate::domain::state::{self, Progress, Replay, State};
 use crate::seal;
 use crate::upstream::Upstream;
-use crate::upstream::asides::Aside;
-use crate::upstream::exchange::{Exchange, Step};
-use crate::upstream::wanted::{Answers, Outgoing, Wanted};
+use crate::upstream::call::correlator::Aside;
+use crate::upstream::call::exchange::{Exchange, Step};
+use crate::upstream::call::request::{Answers, Outgoing, Wanted};
 
 /// One get on its way.
 pub(super) struct Bridge<'a> {

@@ -13,7 +13,7 @@ use crate::domain::caller::Caller;
 use crate::domain::name::UpstreamId;
 use crate::domain::question::{Answer, Question};
 use crate::seal::random;
-use crate::upstream::exchange::Exchange;
+use crate::upstream::call::exchange::Exchange;
 
 /// A call, and the question that it waits with.
 pub struct Waiting {

@@ -11,7 +11,7 @@ use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::Link;
-use crate::upstream::stderr::LastWords;
+use crate::upstream::transport::stderr_tail::LastWords;
 
 /// How one upstream is.
 #[derive(Clone, Debug)]

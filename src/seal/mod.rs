@@ -7,7 +7,7 @@
 pub mod hex;
 pub mod jws;
 mod keys;
-pub mod tls;
+pub mod pem;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;

@@ -21,7 +21,7 @@ use crate::router::Digest;
 use crate::router::views::Changes;
 use crate::seal::{Kind, Sealer, random};
 use crate::telemetry::Telemetry;
-use crate::upstream::asides::PageDone;
+use crate::upstream::call::correlator::PageDone;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -11,7 +11,7 @@ use super::{CallPlace, Sessions};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::router::line::News;
-use crate::upstream::asides::PageDone;
+use crate::upstream::call::correlator::PageDone;
 
 /// Writes what is said before an answer.
 pub(super) struct Teller<'a> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::token::Nonce;
 use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
-use crate::upstream::asides::PageDone;
+use crate::upstream::call::correlator::PageDone;
 
 /// The newest visits. The oldest is forgotten when full: its user knows when it is done.
 #[derive(Clone, Debug, Default)]

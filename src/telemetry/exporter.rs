@@ -18,7 +18,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::seal;
+use crate::net::tls;
 
 /// Sends what the SDK has put together. The SDK calls from threads of its own, which have no runtime:
 /// what is sent is sent on ours.
@@ -44,7 +44,7 @@ impl Exporter {
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(TRY));
         let https = HttpsConnectorBuilder::new()
-            .with_tls_config(seal::tls::client(None)?)
+            .with_tls_config(tls::client(None)?)
             .https_or_http()
             .enable_all_versions()
             .wrap_connector(tcp);

@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::asking;
-use super::backoff::{Backoff, jittered};
-use super::breaker::Breaker;
-use super::connect::{Connector, Wake};
-use super::peer::Peer;
-use super::walk::Listed;
+use super::connection::Peer;
+use super::connection::connect::{Connector, Wake};
+use super::connection::list_pages::Listed;
+use super::guard::backoff::{Backoff, jittered};
+use super::guard::breaker::Breaker;
 use crate::config::{Transport, Upstream};
 use crate::domain::call::Along;
 use crate::domain::fault::UpstreamFaultKind as Kind;

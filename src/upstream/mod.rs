@@ -1,29 +1,13 @@
 //! The upstream side: one driver per upstream keeps a connection and a list; calls go through a
 //! handle that shares the connection.
 
-pub mod answer;
-pub mod asides;
-pub mod asking;
-pub mod backoff;
-pub mod breaker;
-pub mod connect;
 pub mod driver;
-pub mod egress;
-pub mod events;
-pub mod exchange;
-pub mod handshake;
-pub mod http;
-pub mod issuer;
+pub mod connection;
+pub mod call;
+pub mod guard;
+pub mod auth;
+pub mod transport;
 pub mod library;
-pub mod oauth;
-pub mod peer;
-pub mod slots;
-pub mod sse;
-pub mod stderr;
-pub mod stdio;
-pub mod walk;
-pub mod wanted;
-pub mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -44,16 +28,16 @@ use crate::domain::method::Method;
 use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
 use crate::telemetry::{self, ClientOperation, Telemetry, Wire};
-use asides::{Asides, Ears, PageDone};
-use asking::Asking;
-use breaker::Breaker;
-use connect::{Connector, Wake};
+use call::correlator::{Asides, Ears, PageDone};
+use call::exchange::{Exchange, Place};
+use call::request::Outgoing;
+use connection::Peer;
+use connection::connect::{Connector, Wake};
+use connection::dedicated::Asking;
 use driver::{Driver, DriverId, Link, Report};
-use exchange::{Exchange, Place};
-use peer::Peer;
-use slots::Slots;
-use stderr::LastWords;
-use wanted::Outgoing;
+use guard::breaker::Breaker;
+use guard::concurrency::Slots;
+use transport::stderr_tail::LastWords;
 
 /// What everything that works for upstreams stands on.
 #[derive(Clone)]

@@ -230,8 +230,8 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
 #[tokio::test]
 async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     use promptgate::config::Config;
-    use promptgate::upstream::asides::Ears;
-    use promptgate::upstream::connect::Connector;
+    use promptgate::upstream::call::correlator::Ears;
+    use promptgate::upstream::connection::connect::Connector;
     use std::sync::Arc;
     let path = std::path::Path::new(".");
     let config = Config::parse("test", &table("sh", "legacy"), path, &[]).unwrap();

@@ -14,8 +14,8 @@ use tracing::{info, warn};
 
 use crate::config::Jwt;
 use crate::domain::reach::Reach;
-use crate::upstream::egress::{CONNECT, Egress};
-use crate::upstream::issuer::discover;
+use crate::net::egress::{CONNECT, Egress};
+use crate::net::issuer::discover;
 
 /// The keys, as they were last fetched.
 pub(super) struct Keys {

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use crate::domain::json::Json;
     use crate::domain::prompt::Prompt;
-    use crate::upstream::walk::Listed;
+    use crate::upstream::connection::list_pages::Listed;
 
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();

@@ -20,7 +20,7 @@ use tracing::warn;
 
 pub use watch::Watch;
 
-use super::walk::Listed;
+use super::connection::list_pages::Listed;
 
 /// All prompts of a folder as they were at one moment.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::answer;
-use super::asides::{Ears, Mailbox};
-use super::events::Events;
-use super::http::Endpoint;
+use super::sse_reader::Events;
+use super::streamable_http::Endpoint;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::jsonrpc::Id;
+use crate::upstream::call::correlator::{Ears, Mailbox};
+use crate::upstream::call::reply;
 
 /// An open stream. Dropping it ends the session.
 pub struct EventLine {
@@ -123,7 +123,7 @@ struct Forget<'a> {
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
         if self.line.mailbox.forget(self.id) && !self.line.gone.is_cancelled() {
-            let (posts, body) = (&self.line.posts, answer::cancellation(self.id));
+            let (posts, body) = (&self.line.posts, reply::cancellation(self.id));
             posts.endpoint.post_and_forget(&posts.url, HeaderMap::new(), body);
         }
     }

@@ -8,12 +8,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::asides::Aside;
-use super::breaker::{Leave, Turn};
-use super::slots::Slots;
+use super::correlator::Aside;
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use crate::telemetry::ClientOperation;
+use crate::upstream::guard::breaker::{Leave, Turn};
+use crate::upstream::guard::concurrency::Slots;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
@@ -91,7 +91,7 @@ impl Place {
 }
 
 impl Exchange {
-    pub(super) fn new(
+    pub(crate) fn new(
         upstream: String,
         call: Call,
         asides: Option<mpsc::Receiver<Aside>>,
@@ -103,7 +103,7 @@ impl Exchange {
     }
 
     /// The same, as it is measured.
-    pub(super) fn measured(mut self, operation: Option<ClientOperation>) -> Self {
+    pub(crate) fn measured(mut self, operation: Option<ClientOperation>) -> Self {
         self.operation = operation;
         self
     }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::domain::jsonrpc::Id;
     use crate::domain::question::Asks;
-    use crate::upstream::asides::{Asides, Ears, Mailbox};
+    use crate::upstream::call::correlator::{Asides, Ears, Mailbox};
 
     fn exchange(
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,

@@ -1,5 +1,10 @@
 //! An upstream that is connected: what can be asked of it, whatever it is behind.
 
+pub mod connect;
+pub mod handshake;
+pub mod list_pages;
+pub mod dedicated;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -7,12 +12,12 @@ use http::HeaderMap;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::asides::Asides;
-use super::handshake::{Ask, Conversation};
+use super::call::correlator::Asides;
+use super::call::request::{Outgoing, Wanted, write_params};
+use super::connection::handshake::{Ask, Conversation};
+use super::connection::list_pages::{Listed, Step, Walk};
 use super::library::Snapshot;
-use super::walk::{Listed, Step, Walk};
-use super::wanted::{Outgoing, Wanted, write_params};
-use super::wire::Wire;
+use super::transport::Wire;
 use crate::config::Settings;
 use crate::domain::call::Along;
 use crate::domain::document::Document;

@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
 use crate::domain::reach::Reach;
-use crate::seal;
+use crate::net::tls;
 
 /// A pooled client over HTTP/1.1 and, by ALPN, HTTP/2. It follows no redirects and asks for no
 /// compression, so that what arrives is bounded by what is read; and it connects to no address out of
@@ -50,7 +50,7 @@ impl Egress {
     /// # Errors
     /// When `ca` holds no certificate that can be trusted.
     pub fn new(connect: Duration, ca: Option<&str>, reach: Reach) -> Result<Self, String> {
-        let tls = seal::tls::client(ca)?;
+        let tls = tls::client(ca)?;
         let mut tcp =
             HttpConnector::new_with_resolver(Resolver { system: GaiResolver::new(), reach });
         tcp.enforce_http(false);

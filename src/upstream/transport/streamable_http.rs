@@ -13,16 +13,17 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::answer;
-use super::asides::{Heard, Mailbox};
-use super::egress::Egress;
-use super::events::{Events, next_piece};
-use super::oauth::Tokens;
+use super::sse_reader::{Events, next_piece};
 use crate::config;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
+use crate::net::egress::Egress;
+use crate::net::origin;
+use crate::upstream::auth::client_credentials::Tokens;
+use crate::upstream::call::correlator::{Heard, Mailbox};
+use crate::upstream::call::reply;
 
 /// An endpoint that messages are posted to.
 pub struct Endpoint {
@@ -110,7 +111,7 @@ impl Endpoint {
                 self.read_stream(id, &headers, body, mailbox).await
             }
             (status, Some("application/json")) if status.is_success() => {
-                answer::read(id, self.read_body(body).await?)
+                reply::read(id, self.read_body(body).await?)
                     .ok_or_else(|| Kind::Protocol("the answer is to another request".into()))?
             }
             (status, _) if status.is_success() => {
@@ -125,9 +126,7 @@ impl Endpoint {
                         if status.is_client_error() && matches!(refusal, Kind::Status { .. }) =>
                     {
                         let body = self.read_body(body).await.ok();
-                        Err(body
-                            .and_then(|body| answer::read_refusal(id, &body))
-                            .unwrap_or(refusal))
+                        Err(body.and_then(|body| reply::read_refusal(id, &body)).unwrap_or(refusal))
                     }
                     _ => Err(refusal),
                 }
@@ -163,7 +162,7 @@ impl Endpoint {
     /// The URL that a reference of the upstream leads to, if that is the same origin: credentials go
     /// nowhere else.
     pub fn resolve(&self, reference: &str) -> Option<Uri> {
-        same_origin(&self.url, reference)
+        origin::resolve(&self.url, reference)
     }
 
     /// Many servers have no such stream and say so by 404: what that means for a session, the next
@@ -204,7 +203,7 @@ impl Endpoint {
                 self.tasks.spawn(async move {
                     // Without an answer the call itself has ended, which the upstream hears of.
                     if let Ok(answer) = answer.await {
-                        let body = answer::from_client(&id, &answer);
+                        let body = reply::from_client(&id, &answer);
                         let saying = endpoint.post_to(&url, headers, body);
                         let _ = timeout(endpoint.patience, saying).await;
                     }
@@ -299,7 +298,7 @@ impl Endpoint {
             }
             bytes.extend_from_slice(&piece);
         }
-        answer::document(bytes)
+        reply::document(bytes)
     }
 
     /// Reads events until one answers `id`. What else is said goes to the mailbox; what is not for
@@ -322,7 +321,7 @@ impl Endpoint {
                     continue;
                 }
             }
-            if let Some(answer) = answer::read(id, message) {
+            if let Some(answer) = reply::read(id, message) {
                 return answer;
             }
         }
@@ -357,54 +356,5 @@ fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri>
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
         return None;
     }
-    same_origin(url, response.headers().get(LOCATION)?.to_str().ok()?)
-}
-
-/// Whether two URLs have the same scheme, host and port.
-pub(super) fn is_same_origin(a: &Uri, b: &Uri) -> bool {
-    a.scheme() == b.scheme() && a.authority() == b.authority()
-}
-
-/// The URL that a reference leads to, read at `base` (RFC 3986, section 5), if that is the same
-/// origin: credentials go nowhere else.
-fn same_origin(base: &Uri, reference: &str) -> Option<Uri> {
-    let path = base.path();
-    let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
-    let target = match reference {
-        text if text.starts_with("//") => return None,
-        text if text.starts_with('/') => text.to_owned(),
-        text if text.starts_with('?') => format!("{path}{text}"),
-        text if text.split(['/', '?']).next().is_some_and(|head| head.contains(':')) => {
-            let target: Uri = text.parse().ok()?;
-            return is_same_origin(&target, base).then_some(target);
-        }
-        text => format!("{folder}{text}"),
-    };
-    let mut parts = base.clone().into_parts();
-    parts.path_and_query = Some(target.parse().ok()?);
-    Uri::from_parts(parts).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reference_never_leaves_the_origin() {
-        let base: Uri = "http://a.example:1/x/sse?k=v".parse().unwrap();
-        let resolve = |reference| same_origin(&base, reference).map(|uri| uri.to_string());
-        for (reference, target) in [
-            ("/messages?s=1", "http://a.example:1/messages?s=1"),
-            ("messages?s=http://x", "http://a.example:1/x/messages?s=http://x"),
-            ("?s=1", "http://a.example:1/x/sse?s=1"),
-            ("http://a.example:1/m", "http://a.example:1/m"),
-        ] {
-            assert_eq!(resolve(reference).as_deref(), Some(target));
-        }
-        for foreign in
-            ["//evil.example/m", "http://a.example/m", "https://a.example:1/m", "file:///m"]
-        {
-            assert_eq!(resolve(foreign), None, "{foreign}");
-        }
-    }
+    origin::resolve(url, response.headers().get(LOCATION)?.to_str().ok()?)
 }

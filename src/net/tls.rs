@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::seal::pem::certificates;
 
 /// Trusts what the system trusts, or else the public authorities, and the certificates in `ca`, which is PEM.
 ///
@@ -18,15 +18,6 @@ pub fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
         .with_root_certificates(roots(ca)?)
         .with_no_client_auth();
     Ok(config)
-}
-
-/// The certificates in a PEM text.
-///
-/// # Errors
-/// When there is none, or one that is broken.
-pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    all.ok().filter(|all| !all.is_empty()).ok_or("holds no certificate in PEM")
 }
 
 fn roots(ca: Option<&str>) -> Result<RootCertStore, String> {

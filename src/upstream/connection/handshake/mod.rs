@@ -12,8 +12,6 @@ use http::{HeaderMap, HeaderValue};
 
 use tokio::time::timeout;
 
-use super::http::{MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID};
-use super::wire::Wire;
 use crate::domain::call::Along;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
@@ -22,6 +20,10 @@ use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::question::Asks;
 use crate::domain::revision::{Era, Revision};
 use crate::domain::{mcp_name, meta};
+use crate::upstream::transport::Wire;
+use crate::upstream::transport::streamable_http::{
+    MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
+};
 use verdict::{Verdict, discover, judge, modern_after_all};
 
 /// An open conversation: what was agreed, and how messages are dressed for it.

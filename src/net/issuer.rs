@@ -4,6 +4,7 @@ use http::Uri;
 use serde_json::Value;
 
 use super::egress::{Egress, NoDocument};
+use super::origin::with_path;
 use crate::config::is_safe;
 use crate::domain::fault::excerpt;
 
@@ -48,12 +49,6 @@ fn places(issuer: &str) -> Vec<Uri> {
     paths.iter().filter_map(|path| with_path(&url, path)).collect()
 }
 
-/// The same origin with another path.
-pub(super) fn with_path(url: &Uri, path: &str) -> Option<Uri> {
-    let (scheme, authority) = (url.scheme_str()?, url.authority()?);
-    Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query(path).build().ok()
-}
-
 fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
     let text = |name: &str| document.get(name).and_then(Value::as_str);
     match text("issuer") {
@@ -80,7 +75,7 @@ fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
 }
 
 /// A URL that may be asked for keys or tokens.
-pub(super) fn safe_url(text: &str) -> Option<Uri> {
+pub(crate) fn safe_url(text: &str) -> Option<Uri> {
     text.parse().ok().filter(is_safe)
 }
 

@@ -16,14 +16,15 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::egress::{CONNECT, Egress, NoDocument};
-use super::http::is_same_origin;
-use super::issuer::{Metadata, discover, safe_url, with_path};
 use crate::config::{ClientProof, OAuth};
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use crate::domain::reach::{Reach, is_loopback};
+use crate::net::egress::{CONNECT, Egress, NoDocument};
+use crate::net::issuer::{Metadata, discover, safe_url};
+use crate::net::origin::{is_same_origin, with_path};
+use crate::seal;
 use crate::seal::hex::hex;
-use crate::seal::{self, random};
+use crate::seal::random;
 
 /// The tokens of one upstream.
 pub struct Tokens {

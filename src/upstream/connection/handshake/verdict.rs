@@ -7,7 +7,7 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::DISCOVER;
 use crate::domain::revision::{Era, Revision};
-use crate::upstream::wire::Wire;
+use crate::upstream::transport::Wire;
 
 const HEADER_MISMATCH: i64 = -32020;
 const MISSING_CAPABILITY: i64 = -32021;
@@ -15,7 +15,7 @@ const UNSUPPORTED_VERSION: i64 = -32022;
 
 /// What the answer to `server/discover` means.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     Modern(Capabilities),
     Legacy,
     /// Nothing can be told from it: ask again later.
@@ -24,7 +24,7 @@ pub(super) enum Verdict {
 
 /// Asks what the upstream is. One that refuses our version, and names it among its own, is asked once
 /// more: its list is what counts (2026-07-28, `UnsupportedProtocolVersionError`).
-pub(super) async fn discover(wire: &Wire) -> Result<Document, Kind> {
+pub(crate) async fn discover(wire: &Wire) -> Result<Document, Kind> {
     match ask_what(wire, &Id::number(0)).await {
         Err(refused) if names_our_version(&refused) => ask_what(wire, &Id::number(2)).await,
         answer => answer,
@@ -49,7 +49,7 @@ fn names_our_version(refused: &Kind) -> bool {
 /// Decides the era from the answer to `server/discover`. Servers that don't know the method
 /// refuse it in many ways, all of which mean legacy; what says nothing about the era, such as a
 /// lost connection or a refused credential, must not be taken for an answer.
-pub(super) fn judge(answer: Result<&Document, Kind>) -> Verdict {
+pub(crate) fn judge(answer: Result<&Document, Kind>) -> Verdict {
     match answer {
         Ok(result) => {
             let versions = result.json().get("supportedVersions");
@@ -87,7 +87,7 @@ pub(super) fn judge(answer: Result<&Document, Kind>) -> Verdict {
 }
 
 /// The conversation with a child whose answer came late, if that makes it modern.
-pub(super) fn modern_after_all(late: Result<Document, Kind>) -> Option<Conversation> {
+pub(crate) fn modern_after_all(late: Result<Document, Kind>) -> Option<Conversation> {
     match judge(late.as_ref().map_err(Clone::clone)) {
         Verdict::Modern(capabilities) => Some(Conversation::modern(capabilities)),
         Verdict::Legacy | Verdict::Undecided(_) => None,

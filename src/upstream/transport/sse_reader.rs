@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::answer;
 use crate::domain::document::Document;
 use crate::domain::events;
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::upstream::call::reply;
 
 /// A stream may carry this many times the largest message between two messages: comments that keep
 /// it alive are fine, endless ones are not.
@@ -27,7 +27,7 @@ pub struct Events {
 }
 
 impl Events {
-    pub(super) fn new(body: Incoming, limit: usize) -> Self {
+    pub(crate) fn new(body: Incoming, limit: usize) -> Self {
         let decoder = events::Decoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
         let (events, messages) = (VecDeque::new(), VecDeque::new());
@@ -43,7 +43,7 @@ impl Events {
             match self.next_event().await? {
                 None => return Ok(None),
                 Some(event) if event.name == "message" => {
-                    self.messages.extend(answer::messages(event.data)?);
+                    self.messages.extend(reply::messages(event.data)?);
                 }
                 Some(_) => {}
             }
@@ -70,7 +70,7 @@ impl Events {
 }
 
 /// The next bytes; nothing at the end.
-pub(super) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
+pub(crate) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
     while let Some(frame) = body.frame().await {
         if let Ok(piece) = frame.map_err(|_| Kind::Reset)?.into_data() {
             return Ok(Some(piece));

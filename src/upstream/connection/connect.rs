@@ -7,17 +7,17 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use super::asides::{Ears, Mailbox};
-use super::http::Endpoint;
-use super::library::{Snapshot, Watch};
-use super::peer::Peer;
-use super::sse::EventLine;
-use super::stdio::Child;
-use super::wire::Wire;
+use super::Peer;
 use crate::config::{Stdio, Transport, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
+use crate::upstream::call::correlator::{Ears, Mailbox};
+use crate::upstream::library::{Snapshot, Watch};
+use crate::upstream::transport::Wire;
+use crate::upstream::transport::http_sse::EventLine;
+use crate::upstream::transport::stdio::Child;
+use crate::upstream::transport::streamable_http::Endpoint;
 
 /// What wakes a driver before its time.
 #[derive(Clone, Default)]

@@ -46,7 +46,7 @@ impl Wanted {
     }
 
     /// About how many bytes its parameters have.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let document = |document: &Option<Document>| {
             document.as_ref().map_or(0, |document| document.json().text().len())
         };
@@ -78,7 +78,7 @@ pub struct Answers {
 
 /// Appends the members of `params`, each followed by a comma; returns the method, and the name that
 /// headers repeat.
-pub(super) fn write_params<'a>(wanted: &'a Wanted, out: &mut String) -> (Method, Option<&'a str>) {
+pub(crate) fn write_params<'a>(wanted: &'a Wanted, out: &mut String) -> (Method, Option<&'a str>) {
     match wanted {
         Wanted::Get { name, arguments, answers } => {
             meta::write_text("name", name, out);

@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::backoff::Backoff;
+use super::Peer;
 use super::connect::Connector;
-use super::peer::Peer;
-use crate::config::{self, Transport};
+use crate::config;
+use crate::config::Transport;
 use crate::domain::caller::Caller;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::question::Asks;
+use crate::upstream::guard::backoff::Backoff;
 
 /// The asking connections of one upstream.
 pub struct Asking {

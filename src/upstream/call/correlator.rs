@@ -7,8 +7,7 @@ use dashmap::DashMap;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tracing::debug;
 
-use super::answer;
-use super::stderr::LastWords;
+use super::reply;
 use crate::audit::Audit;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -17,6 +16,7 @@ use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::method::{ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
 use crate::domain::question::{Answer, Asks, Question, QuestionError};
 use crate::telemetry::Telemetry;
+use crate::upstream::transport::stderr_tail::LastWords;
 
 /// Something that is said before the answer.
 #[derive(Debug)]
@@ -107,12 +107,12 @@ impl Asides {
 
     fn question(&self, id: Id, question: Question) -> Heard {
         if !self.asks.contains(question.needs()) {
-            return Heard::Now(answer::not_offered(&id));
+            return Heard::Now(reply::not_offered(&id));
         }
         let (answer, later) = oneshot::channel();
         match self.sender.try_send(Aside::Question { question, answer }) {
             Ok(()) => Heard::Later(id, later),
-            Err(_) => Heard::Now(answer::unanswered(&id)),
+            Err(_) => Heard::Now(reply::unanswered(&id)),
         }
     }
 
@@ -218,7 +218,7 @@ impl Mailbox {
             Ok(Frame::Response { .. }) | Err(_) => {
                 let id = message.json().get("id").and_then(Id::read);
                 if let Some((id, waiting)) = id.and_then(|id| self.answers.remove(&id))
-                    && let Some(answer) = answer::read(&id, message)
+                    && let Some(answer) = reply::read(&id, message)
                 {
                     // Nobody may wait any more.
                     let _ = waiting.send(answer);
@@ -252,9 +252,9 @@ impl Mailbox {
         }
         match (question, self.asides_of(call)) {
             (Ok(question), Some(asides)) => asides.question(id, question),
-            (Ok(_), None) => Heard::Now(answer::not_offered(&id)),
-            (Err(QuestionError::Malformed(what)), _) => Heard::Now(answer::malformed(&id, what)),
-            (Err(QuestionError::Unknown), _) => Heard::Now(answer::to_request(&id, method)),
+            (Ok(_), None) => Heard::Now(reply::not_offered(&id)),
+            (Err(QuestionError::Malformed(what)), _) => Heard::Now(reply::malformed(&id, what)),
+            (Err(QuestionError::Unknown), _) => Heard::Now(reply::to_request(&id, method)),
         }
     }
 

@@ -1,16 +1,22 @@
 //! What messages travel on, whatever it is: an HTTP endpoint, the two endpoints of HTTP+SSE, or a
 //! child's standard streams.
 
+pub mod streamable_http;
+pub mod http_sse;
+pub mod sse_reader;
+pub mod stdio;
+pub mod stderr_tail;
+
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 use tokio_util::sync::CancellationToken;
 
-use super::answer;
-use super::asides::{Asides, Mailbox};
-use super::http::Endpoint;
-use super::sse::EventLine;
-use super::stdio::Child;
+use super::call::correlator::{Asides, Mailbox};
+use super::call::reply;
+use super::transport::http_sse::EventLine;
+use super::transport::stdio::Child;
+use super::transport::streamable_http::Endpoint;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
@@ -59,7 +65,7 @@ impl Wire {
     /// requests share does so by itself.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
         if let Wire::Http { endpoint, .. } = self {
-            endpoint.post_and_forget(endpoint.url(), headers, answer::cancellation(id));
+            endpoint.post_and_forget(endpoint.url(), headers, reply::cancellation(id));
         }
     }
 

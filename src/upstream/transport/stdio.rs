@@ -16,15 +16,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use super::answer;
-use super::asides::{Ears, Heard, Mailbox};
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::config::{self, Settings};
+use crate::config;
+use crate::config::Settings;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::jsonrpc::Id;
 use crate::domain::lines::{Decoder, Line};
+use crate::upstream::call::correlator::{Ears, Heard, Mailbox};
+use crate::upstream::call::reply;
 
 /// A child that runs. Dropping it ends the child and all that it started.
 pub struct Child {
@@ -178,7 +179,7 @@ impl Drop for Forget<'_> {
     fn drop(&mut self) {
         if self.child.mailbox.forget(self.id) {
             // A full queue means that the child does not read: it would not read this either.
-            let _ = self.child.outgoing.try_send(answer::cancellation(self.id));
+            let _ = self.child.outgoing.try_send(reply::cancellation(self.id));
         }
     }
 }
@@ -277,7 +278,7 @@ impl Lines {
     }
 
     fn take(&self, line: Vec<u8>) -> Result<(), Kind> {
-        for message in answer::messages(line)? {
+        for message in reply::messages(line)? {
             self.dispatch(message);
         }
         Ok(())
@@ -294,7 +295,7 @@ impl Lines {
                 let outgoing = self.outgoing.clone();
                 self.tasks.spawn(async move {
                     if let Ok(answer) = answer.await {
-                        let _ = outgoing.send(answer::from_client(&id, &answer)).await;
+                        let _ = outgoing.send(reply::from_client(&id, &answer)).await;
                     }
                 });
             }
