@@ -1,32 +1,20 @@
 //! The downstream side: bytes to messages and back, within bounds, for whoever connects.
 
-mod answering;
-mod body;
-mod connection;
-mod endpoint;
-mod event_lines;
-mod guard;
+mod conn;
 mod http;
-mod line;
-mod listener;
-mod load;
-mod phase;
-mod resources;
-mod respond;
-mod sse;
 mod stdio;
-mod taken;
-mod tls;
-mod watched;
+mod channel;
+mod calls;
+mod admission;
 
-pub use connection::Peer;
-pub use endpoint::Endpoint;
-pub use guard::Guard;
-pub use listener::{Listener, Open};
-pub use load::LoadNow;
-pub use respond::Body;
+pub use admission::LoadNow;
+pub use conn::Peer;
+pub use conn::listener::{Listener, Open};
+pub use conn::tls::Secure;
+pub use http::Endpoint;
+pub use http::origin::Guard;
+pub use http::respond::Body;
 pub use stdio::Streams;
-pub use tls::Secure;
 
 use std::sync::Arc;
 

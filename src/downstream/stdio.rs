@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::line::Line;
-use super::load::Load;
+use super::admission::Load;
+use super::channel::Line;
 use crate::config::Server;
 use crate::domain::fault::TransportFault;
 use crate::domain::lines::{self, Decoder};

@@ -1,5 +1,13 @@
 //! What the HTTP side is made of: for one configuration, and what is handed on to the next.
 
+pub mod route;
+pub mod origin;
+pub mod body;
+pub mod respond;
+pub mod event_stream;
+pub mod http_sse;
+pub mod protected_resource;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,29 +16,29 @@ use dashmap::DashMap;
 use tokio_util::sync::CancellationToken;
 
 use super::Secure;
-use super::connection::Peer;
-use super::event_lines::EventLines;
-use super::guard::Guard;
-use super::line::Line;
-use super::load::{Load, LoadNow};
-use super::resources::Resources;
+use super::admission::{Load, LoadNow};
+use super::channel::Line;
+use super::conn::Peer;
+use super::http::http_sse::EventLines;
+use super::http::origin::Guard;
+use super::http::protected_resource::Resources;
 use crate::config::{Config, Limits};
 use crate::session::Sessions;
 
 /// The HTTP side of the gateway.
 pub struct Endpoint {
-    pub(super) sessions: Arc<Sessions>,
-    pub(super) guard: Guard,
-    pub(super) resources: Resources,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) guard: Guard,
+    pub(crate) resources: Resources,
     /// Of the main endpoint and of the views.
-    pub(super) paths: Vec<String>,
-    pub(super) limits: Limits,
-    pub(super) trusted_proxies: Vec<IpAddr>,
-    pub(super) load: Arc<Load>,
+    pub(crate) paths: Vec<String>,
+    pub(crate) limits: Limits,
+    pub(crate) trusted_proxies: Vec<IpAddr>,
+    pub(crate) load: Arc<Load>,
     /// The older transport, if it is served.
-    pub(super) event_lines: Option<EventLines>,
+    pub(crate) event_lines: Option<EventLines>,
     lasting: Lasting,
-    pub(super) secure: Option<Arc<Secure>>,
+    pub(crate) secure: Option<Arc<Secure>>,
 }
 
 /// What all endpoints of one gateway share, whatever its configuration is by now.
@@ -103,7 +111,7 @@ impl Endpoint {
     }
 
     /// The subject of the certificate that the other end has shown, if that counts by now.
-    pub(super) fn subject<'a>(&self, peer: &'a Peer) -> Option<&'a str> {
+    pub(crate) fn subject<'a>(&self, peer: &'a Peer) -> Option<&'a str> {
         let shown = peer.shown.as_ref()?;
         let counts = self.secure.as_ref().is_some_and(|secure| secure.trusts_as(&shown.to));
         counts.then_some(shown.subject.as_str())

@@ -7,17 +7,19 @@ use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::answering::{Answer, Answering, Part, batch, now_secs};
-use super::body::{self, Accepts};
-use super::connection::Peer;
-use super::endpoint::Endpoint;
-use super::event_lines::EventLines;
-use super::respond::{self, Body};
-use super::sse::EventStream;
-use super::{Secure, Serve};
+use super::Endpoint;
+use super::body;
+use super::body::Accepts;
+use super::event_stream::EventStream;
+use super::http_sse::EventLines;
+use super::respond;
+use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::downstream::calls::{Answer, Answering, Part, batch, now_secs};
+use crate::downstream::conn::Peer;
+use crate::downstream::{Secure, Serve};
 use crate::session::notices::Notices;
 use crate::session::{Envelope, Refusal, Slot, Turn, Via};
 

@@ -113,7 +113,7 @@ impl PhaseCell {
     }
 
     /// Bytes came in.
-    pub(super) fn received(&self) {
+    pub(crate) fn received(&self) {
         self.update(|phase| match (phase, self.head) {
             (Phase::Idle(_), Some(head)) => Phase::Head(Instant::now() + head),
             (phase, _) => phase,
@@ -122,7 +122,7 @@ impl PhaseCell {
 
     /// Bytes went out: whoever reads a long answer slowly is not idle. Where they may be no more than the
     /// answer to a ping they say nothing.
-    pub(super) fn sent(&self, length: usize) {
+    pub(crate) fn sent(&self, length: usize) {
         let mut state = self.lock();
         if self.patience.is_some() && length < CONTROL {
             return;
@@ -136,7 +136,7 @@ impl PhaseCell {
     }
 
     /// Notes whether the client takes nothing of what is to be sent.
-    pub(super) fn set_stalled(&self, stalled: bool) {
+    pub(crate) fn set_stalled(&self, stalled: bool) {
         self.stalled.store(stalled, Ordering::Relaxed);
     }
 
@@ -149,7 +149,7 @@ impl PhaseCell {
     }
 
     /// The deadline of the phase, if it has one; `reader` is woken when that may have changed.
-    pub(super) fn deadline(&self, reader: &Waker) -> Option<Instant> {
+    pub(crate) fn deadline(&self, reader: &Waker) -> Option<Instant> {
         let mut state = self.lock();
         state.reader = Some(reader.clone());
         match state.phase {

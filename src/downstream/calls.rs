@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 
-use super::load::{Load, Room};
-use super::respond;
+use super::admission::{Load, Room};
+use super::http::respond;
 use crate::domain::fault::TransportFault;
 use crate::domain::jsonrpc::Id;
 use crate::session::dialect::{Dialect, result_message};

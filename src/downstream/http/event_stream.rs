@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::answering::{Answering, Part};
-use super::event_lines::EventLine;
-use super::load::StreamPlace;
+use super::http_sse::EventLine;
+use crate::downstream::admission::StreamPlace;
+use crate::downstream::calls::{Answering, Part};
 use crate::session::notices::{Notice, Notices};
 
 /// The next event, and where the one after it comes from; nothing at the end.

@@ -17,21 +17,21 @@ use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 
-use super::watched::Watched;
+use super::timeout_io::Watched;
 
 /// An answer that is to be sent here, and the connection that it is sent over. That ends with it.
-pub(super) struct TakenStream<S, B> {
+pub(crate) struct TakenStream<S, B> {
     stream: Watched<S>,
     answer: Response<B>,
 }
 
 /// Where an answer is left for whoever takes over.
-pub(super) struct Handover<B>(Arc<Mutex<Option<Response<B>>>>);
+pub(crate) struct Handover<B>(Arc<Mutex<Option<Response<B>>>>);
 
 /// Tells the library that it has nothing more to do.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream is taken over")]
-pub(super) struct TakenOver;
+pub(crate) struct TakenOver;
 
 impl<B> Handover<B> {
     pub fn new() -> Self {
@@ -155,7 +155,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::downstream::phase::PhaseCell;
+    use crate::downstream::conn::state::PhaseCell;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -5,7 +5,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTI
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::{Either, Full};
 
-use super::sse::EventStream;
+use super::event_stream::EventStream;
 use crate::domain::code;
 use crate::domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,

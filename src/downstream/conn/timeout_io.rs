@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::phase::PhaseCell;
+use super::state::PhaseCell;
 
 /// A stream that fails to be read when its deadline passes, and to be written when nobody takes it.
 pub struct Watched<S> {

@@ -1,5 +1,11 @@
 //! One connection: finds out which HTTP it speaks, within time, and serves it.
 
+pub mod listener;
+pub mod tls;
+pub mod timeout_io;
+pub mod state;
+pub mod detached;
+
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -23,10 +29,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::phase::{Busy, PhaseCell};
-use super::respond::Body;
-use super::taken::{Handover, TakenOver, TakenStream};
-use super::watched::Watched;
+use super::conn::detached::{Handover, TakenOver, TakenStream};
+use super::conn::state::{Busy, PhaseCell};
+use super::conn::timeout_io::Watched;
+use super::http::respond::Body;
 use super::{Secure, Serve};
 use crate::config::Limits;
 

@@ -8,10 +8,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::load::{Load, Room};
 use crate::config::Limits;
 use crate::domain::fault::TransportFault;
 use crate::domain::trace;
+use crate::downstream::admission::{Load, Room};
 use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
 

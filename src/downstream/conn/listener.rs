@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::Serve;
-use super::connection::{self, Peer, Shown};
+use super::{Peer, Shown};
+use crate::downstream::Serve;
 
 /// Accepts connections, each of which gets a task of its own.
 pub struct Listener<S> {
@@ -136,7 +136,7 @@ async fn serve<S: Serve>(
     };
     let Some(secure) = secure else {
         let peer = Peer { address, shown: None, agreed_on_http2: false };
-        return connection::serve(stream, peer, endpoint, limits, tasks, drain).await;
+        return super::serve(stream, peer, endpoint, limits, tasks, drain).await;
     };
     let accepting = Box::pin(secure.accept(stream));
     let Some(accepted) = drain.run_until_cancelled(accepting).await else {
@@ -146,7 +146,7 @@ async fn serve<S: Serve>(
     let shown = subject.map(|subject| Shown { subject, to: secure });
     let agreed_on_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let peer = Peer { address, shown, agreed_on_http2 };
-    Box::pin(connection::serve(stream, peer, endpoint, limits, tasks, drain)).await
+    Box::pin(super::serve(stream, peer, endpoint, limits, tasks, drain)).await
 }
 
 /// The configured number, but never more than half of the open-file limit: the other half is for

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-use super::answering::{Answering, Part, batch, now_secs};
-use super::load::{Load, Room, StreamPlace};
-use super::respond;
+use super::admission::{Load, Room, StreamPlace};
+use super::calls::{Answering, Part, batch, now_secs};
+use super::http::respond;
 use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
