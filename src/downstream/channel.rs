@@ -17,7 +17,7 @@ use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::session::connection::Connection;
-use crate::session::notices::Notices;
+use crate::session::notify::notifications::Notices;
 use crate::session::{Pending, Refusal, Sessions, Slot, Turn};
 
 /// The side of a connection on which messages are taken in.

@@ -5,8 +5,8 @@ use tracing::debug;
 
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
-use super::notices::{Audience, EventIds, Notices};
-use super::streams::StreamEnd;
+use super::notify::notifications::{Audience, EventIds, Notices};
+use super::notify::streams::StreamEnd;
 use super::token::{Nonce, Token};
 use super::{Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, is_modern_version};
 use crate::domain::call::Asking;

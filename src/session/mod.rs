@@ -3,19 +3,13 @@
 
 pub mod connection;
 pub mod dialect;
-mod ended;
 pub mod headers;
 mod legacy;
 mod modern;
-pub mod notices;
-mod perform;
-mod questions;
-mod running;
-mod streams;
-mod teller;
+mod message;
+pub mod call;
+pub mod notify;
 mod token;
-mod turn;
-mod visits;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,18 +33,18 @@ use crate::policy::{Credentials, Gate};
 use crate::router::Router;
 use crate::seal::Sealer;
 use crate::telemetry::{Asked, End, ServerOperation, Telemetry};
+use call::in_flight::{Running, RunningCall};
+use call::server_requests::Questions;
 use connection::ConnectionKind;
 use dialect::{Dialect, Identity, result_message};
-use ended::Ended;
 use headers::Headers;
-use questions::Questions;
-use running::{Running, RunningCall};
-use streams::Streams;
+use notify::streams::Streams;
+use notify::terminated::Ended;
+use notify::url_elicitations::Visits;
 use token::{Nonce, Token};
-use visits::Visits;
 
-pub use streams::StreamEnd;
-pub use turn::{CallPlace, Ending, Envelope, Pending, Refusal, Slot, Turn, Via};
+pub use message::{CallPlace, Ending, Envelope, Pending, Refusal, Slot, Turn, Via};
+pub use notify::streams::StreamEnd;
 
 /// Speaks with clients of all revisions.
 pub struct Sessions {

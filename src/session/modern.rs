@@ -2,7 +2,7 @@
 
 use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
-use super::notices::{Audience, Notices};
+use super::notify::notifications::{Audience, Notices};
 use super::token::Nonce;
 use super::{
     Asking, CANCELLED, DISCOVER, Envelope, Fallen, From, Incoming, LISTEN, Sessions, Turn, Via,

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use super::http_sse::EventLine;
 use crate::downstream::admission::StreamPlace;
 use crate::downstream::calls::{Answering, Part};
-use crate::session::notices::{Notice, Notices};
+use crate::session::notify::notifications::{Notice, Notices};
 
 /// The next event, and where the one after it comes from; nothing at the end.
 type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Option<Rest>)>> + Send>>;

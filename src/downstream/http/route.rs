@@ -20,7 +20,7 @@ use crate::domain::fault::{Fault, TransportFault};
 use crate::downstream::calls::{Answer, Answering, Part, batch, now_secs};
 use crate::downstream::conn::Peer;
 use crate::downstream::{Secure, Serve};
-use crate::session::notices::Notices;
+use crate::session::notify::notifications::Notices;
 use crate::session::{Envelope, Refusal, Slot, Turn, Via};
 
 impl Endpoint {

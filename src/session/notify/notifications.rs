@@ -9,17 +9,17 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::dialect::Dialect;
-use super::ended::Ended;
-use super::running::RunningCall;
 use super::streams::{StreamEnd, StreamPlace};
-use super::token::Nonce;
-use super::visits::Visits;
+use super::terminated::Ended;
+use super::url_elicitations::Visits;
 use crate::domain::jsonrpc::Id;
 use crate::policy::StreamRecord;
 use crate::router::Digest;
 use crate::router::views::Changes;
 use crate::seal::{Kind, Sealer, random};
+use crate::session::call::in_flight::RunningCall;
+use crate::session::dialect::Dialect;
+use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::PageDone;
 
@@ -52,7 +52,7 @@ pub struct Notices {
 }
 
 /// Who listens, and how they asked to be told.
-pub(super) enum Audience {
+pub(crate) enum Audience {
     /// A legacy GET stream.
     Session { ids: EventIds, place: StreamPlace, nonce: Nonce, ended: Arc<Ended> },
     /// A connection that lasts (stdio, HTTP+SSE): everything goes down the same way.
@@ -70,7 +70,7 @@ pub(super) enum Audience {
 
 /// Makes event ids: unique by a nonce of the stream and a counter, carrying the digest of the list
 /// that the client knows once it has the event.
-pub(super) struct EventIds {
+pub(crate) struct EventIds {
     sealer: Arc<Sealer>,
     endpoint: String,
     nonce: [u8; 8],
@@ -79,7 +79,7 @@ pub(super) struct EventIds {
 
 impl Notices {
     /// `known` is the digest of the list that the client says it knows.
-    pub(super) fn new(
+    pub(crate) fn new(
         mut changes: Changes,
         known: Option<Digest>,
         dialect: Dialect,
@@ -107,7 +107,7 @@ impl Notices {
     }
 
     /// Tells of pages that the session was sent to, too, if its client's revision knows of that.
-    pub(super) fn with_pages(
+    pub(crate) fn with_pages(
         mut self,
         pages: broadcast::Receiver<PageDone>,
         visits: Visits,
@@ -118,13 +118,13 @@ impl Notices {
     }
 
     /// The same stream on record.
-    pub(super) fn recorded(mut self, record: StreamRecord) -> Self {
+    pub(crate) fn recorded(mut self, record: StreamRecord) -> Self {
         self.record = Some(record);
         self
     }
 
     /// The same, and what it tells is counted.
-    pub(super) fn counted(mut self, telemetry: Telemetry) -> Self {
+    pub(crate) fn counted(mut self, telemetry: Telemetry) -> Self {
         self.telemetry = Some(telemetry);
         self
     }
@@ -255,12 +255,12 @@ async fn page_done(pages: &mut Option<(broadcast::Receiver<PageDone>, Visits, No
 }
 
 impl EventIds {
-    pub(super) fn new(sealer: Arc<Sealer>, endpoint: &str) -> Self {
+    pub(crate) fn new(sealer: Arc<Sealer>, endpoint: &str) -> Self {
         Self { sealer, endpoint: endpoint.to_owned(), nonce: random(), count: 0 }
     }
 
     /// The digest in an event id of ours.
-    pub(super) fn digest(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Digest> {
+    pub(crate) fn digest(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Digest> {
         let plain = sealer.open(Kind::Event, endpoint, id)?;
         plain.get(16..)?.try_into().ok()
     }
@@ -277,8 +277,8 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::super::running::Running;
-    use super::super::streams::Streams;
+    use crate::session::call::in_flight::Running;
+    use crate::session::notify::streams::Streams;
     use tokio::sync::watch;
 
     use super::*;

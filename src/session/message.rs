@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::call::in_flight::RunningCall;
 use super::connection::{Connection, ConnectionKind};
 use super::dialect::Dialect;
 use super::headers::Headers;
-use super::notices::Notices;
-use super::running::RunningCall;
+use super::notify::notifications::Notices;
 use super::token::Nonce;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
@@ -43,15 +43,15 @@ pub enum Turn {
 pub struct Pending {
     pub id: Id,
     pub dialect: Dialect,
-    pub(super) call: Call,
+    pub(crate) call: Call,
     /// The session or connection that it belongs to, where there is one.
-    pub(super) nonce: Option<Nonce>,
-    pub(super) running: Option<RunningCall>,
-    pub(super) wire: Wire,
+    pub(crate) nonce: Option<Nonce>,
+    pub(crate) running: Option<RunningCall>,
+    pub(crate) wire: Wire,
     /// What the client calls its progress.
-    pub(super) progress_token: Option<Id>,
+    pub(crate) progress_token: Option<Id>,
     /// Cancelled when nothing more can come from the client, answers to questions among it.
-    pub(super) gone: CancellationToken,
+    pub(crate) gone: CancellationToken,
 }
 
 /// Where a message comes from.
@@ -78,7 +78,7 @@ pub enum Via<'a> {
 
 impl Via<'_> {
     /// A header that trace context comes in.
-    pub(super) fn trace(&self, name: &str) -> Option<&str> {
+    pub(crate) fn trace(&self, name: &str) -> Option<&str> {
         match self {
             Self::Http(headers) => headers.trace(name),
             Self::Connection(_) => None,
@@ -86,7 +86,7 @@ impl Via<'_> {
     }
 
     /// What it has travelled on.
-    pub(super) fn wire(self) -> Wire {
+    pub(crate) fn wire(self) -> Wire {
         match self {
             Self::Connection(connection) if connection.kind == ConnectionKind::Stdio => Wire::Pipe,
             Self::Connection(_) | Self::Http(_) => Wire::Http,

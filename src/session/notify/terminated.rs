@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use dashmap::DashSet;
 use tokio::sync::Notify;
 
-use super::token::Nonce;
+use crate::session::token::Nonce;
 
 /// Remembers ended sessions, the oldest of which is forgotten when full: a client that ended a
 /// session has no reason to use it again, so forgetting one opens no door to anybody else.

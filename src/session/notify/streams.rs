@@ -8,8 +8,8 @@ use dashmap::DashMap;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::token::Nonce;
 use crate::policy::Standing;
+use crate::session::token::Nonce;
 
 /// The newest stream of each session that has one: as many entries as streams are open.
 #[derive(Clone, Debug, Default)]

@@ -8,12 +8,12 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::teller::Teller;
-use super::{CallPlace, Ending, Pending, Sessions, Slot};
+use super::client_events::Teller;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::policy::Outcome;
 use crate::router::line::Line;
 use crate::router::reply::Reply;
+use crate::session::{CallPlace, Ending, Pending, Sessions, Slot};
 use crate::telemetry::{Asked, End, ServerOperation};
 
 impl Sessions {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 use tokio::sync::oneshot;
 
-use super::token::Nonce;
 use crate::domain::fault::excerpt;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::question::{Answer, Question};
+use crate::session::token::Nonce;
 
 /// As many entries as calls in flight have asked, each at most `question_rounds` times.
 #[derive(Clone, Debug, Default)]

@@ -6,8 +6,8 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tokio_util::sync::CancellationToken;
 
-use super::token::Nonce;
 use crate::domain::jsonrpc::Id;
+use crate::session::token::Nonce;
 
 type Calls = DashMap<(Nonce, Id), CancellationToken>;
 

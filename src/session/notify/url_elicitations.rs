@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::token::Nonce;
 use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
+use crate::session::token::Nonce;
 use crate::upstream::call::correlator::PageDone;
 
 /// The newest visits. The oldest is forgotten when full: its user knows when it is done.

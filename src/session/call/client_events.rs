@@ -3,18 +3,18 @@
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::dialect::Dialect;
-use super::questions::{AskedQuestion, Questions};
-use super::token::Nonce;
-use super::visits::Visits;
-use super::{CallPlace, Sessions};
+use super::server_requests::{AskedQuestion, Questions};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::router::line::News;
+use crate::session::dialect::Dialect;
+use crate::session::notify::url_elicitations::Visits;
+use crate::session::token::Nonce;
+use crate::session::{CallPlace, Sessions};
 use crate::upstream::call::correlator::PageDone;
 
 /// Writes what is said before an answer.
-pub(super) struct Teller<'a> {
+pub(crate) struct Teller<'a> {
     dialect: Dialect,
     told: mpsc::Sender<String>,
     place: &'a dyn CallPlace,
@@ -30,7 +30,7 @@ pub(super) struct Teller<'a> {
 impl<'a> Teller<'a> {
     /// Tells the client of the session or connection `nonce`, which calls its progress
     /// `progress_token`.
-    pub(super) fn new(
+    pub(crate) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,
         told: mpsc::Sender<String>,
@@ -53,7 +53,7 @@ impl<'a> Teller<'a> {
 
     /// Tells as long as the call runs. Once nobody reads, or nothing comes back, whoever waits for
     /// an answer is told so at once.
-    pub(super) async fn tell_all(
+    pub(crate) async fn tell_all(
         &mut self,
         news: &mut mpsc::Receiver<News>,
         gone: &CancellationToken,
@@ -79,7 +79,7 @@ impl<'a> Teller<'a> {
 
     /// What was said right before the answer goes out before it, and questions that nobody needs an
     /// answer to any more are taken back, as far as there is room.
-    pub(super) fn finish(mut self, news: &mut mpsc::Receiver<News>) {
+    pub(crate) fn finish(mut self, news: &mut mpsc::Receiver<News>) {
         while let Ok(last) = news.try_recv() {
             if !matches!(last, News::Question { .. })
                 && let Some(message) = self.dress(last)
