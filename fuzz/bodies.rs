@@ -8,11 +8,11 @@ use promptgate::domain::json::{Json, JsonError};
 use promptgate::domain::jsonrpc::Frame;
 use promptgate::domain::mcp_name;
 use promptgate::domain::name::{Naming, Prefix};
-use promptgate::domain::question::{Asked, ELICIT, Question, ROOTS, SAMPLE};
+use promptgate::domain::request_state::State;
 use promptgate::domain::revision::Revision;
-use promptgate::domain::state::State;
+use promptgate::domain::server_request::{Asked, ELICIT, Question, ROOTS, SAMPLE};
 use promptgate::domain::translate;
-use promptgate::domain::{events, lines};
+use promptgate::domain::{line_decoder, sse_decoder};
 use promptgate::seal::{Kind, SealKeys, Sealer};
 
 const DEPTH: usize = 64;
@@ -44,7 +44,7 @@ fn has_null(json: Json<'_>) -> bool {
 pub fn sse(data: &[u8]) {
     const LIMIT: usize = 256;
     let decode = |size: usize| {
-        let (mut decoder, mut events) = (events::Decoder::new(LIMIT), Vec::new());
+        let (mut decoder, mut events) = (sse_decoder::Decoder::new(LIMIT), Vec::new());
         let mut result = Ok(());
         for piece in data.chunks(size) {
             result = result.and_then(|()| decoder.feed(piece, &mut events));
@@ -64,7 +64,7 @@ pub fn sse(data: &[u8]) {
 pub fn stdio(data: &[u8]) {
     const LIMIT: usize = 64;
     let decode = |size: usize| {
-        let (mut decoder, mut lines) = (lines::Decoder::new(LIMIT), Vec::new());
+        let (mut decoder, mut lines) = (line_decoder::Decoder::new(LIMIT), Vec::new());
         for piece in data.chunks(size) {
             decoder.feed(piece, &mut lines);
         }
@@ -74,9 +74,9 @@ pub fn stdio(data: &[u8]) {
     for size in [1, 2, 5] {
         assert_eq!(decode(size), whole, "cut in pieces of {size}");
     }
-    let fits = |line: &lines::Line| match line {
-        lines::Line::Whole(line) => !line.is_empty() && line.len() <= LIMIT,
-        lines::Line::TooLong => true,
+    let fits = |line: &line_decoder::Line| match line {
+        line_decoder::Line::Whole(line) => !line.is_empty() && line.len() <= LIMIT,
+        line_decoder::Line::TooLong => true,
     };
     assert!(whole.iter().all(fits));
 }

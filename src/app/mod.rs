@@ -20,7 +20,7 @@ use crate::admin::{self, Admin, Reloads};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config::{ClientProof, Config, Tls, Transport};
-use crate::domain::question::Asks;
+use crate::domain::server_request::Asks;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
 use crate::router::{Ground, UpstreamStatus};
 use crate::session::Sessions;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
 use crate::config::is_safe;
-use crate::domain::reach::Reach;
+use crate::domain::address_policy::Reach;
 use crate::net::egress::{CONNECT, Egress, NoDocument};
 
 /// Where the token comes from: on the command line everybody on the machine could read it.

@@ -6,7 +6,7 @@ use http::Uri;
 use jsonwebtoken::Algorithm;
 
 use super::reader::Section;
-use crate::domain::reach::is_loopback;
+use crate::domain::address_policy::is_loopback;
 
 /// Whose tokens are believed, and what they must say.
 #[derive(Clone, Debug, Eq, PartialEq)]

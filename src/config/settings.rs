@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::reader::Section;
-use crate::domain::hidden::HiddenText;
-use crate::domain::question::Asks;
+use crate::domain::hidden_text::HiddenText;
+use crate::domain::server_request::Asks;
 
 /// Waits and bounds towards one upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]

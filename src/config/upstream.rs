@@ -11,10 +11,10 @@ use super::oauth::{self, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
 use super::settings::{Settings, questions, settings};
+use crate::domain::address_policy::Reach;
 use crate::domain::name::{Prefix, UpstreamId};
-use crate::domain::question::Asks;
-use crate::domain::reach::Reach;
 use crate::domain::revision::Revision;
+use crate::domain::server_request::Asks;
 use crate::seal::pem::certificates;
 
 /// One upstream.

@@ -8,7 +8,7 @@ use super::fault::{Fault, RequestFault};
 use super::json::{Json, Kind};
 use super::meta;
 use super::method::Method;
-use super::question::Asks;
+use super::server_request::Asks;
 use super::trace::Trace;
 
 /// A request for prompts, and who makes it where.

@@ -1,19 +1,19 @@
 //! Values in, values out: what MCP means, without runtime, network or clock.
 
 pub mod json;
-pub mod code;
+pub mod error_code;
 pub mod document;
-pub mod events;
-pub mod lines;
+pub mod sse_decoder;
+pub mod line_decoder;
 pub mod jsonrpc;
-pub mod reach;
+pub mod address_policy;
 pub mod revision;
 pub mod method;
 pub mod caller;
 pub mod rights;
 pub mod glob;
-pub mod hidden;
-pub mod question;
+pub mod hidden_text;
+pub mod server_request;
 pub mod trace;
 pub mod uri;
 pub mod call;
@@ -25,5 +25,5 @@ pub mod meta;
 pub mod mcp_name;
 pub mod merge;
 pub mod cursor;
-pub mod state;
+pub mod request_state;
 pub mod fault;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::fault::excerpt;
-use super::hidden;
+use super::hidden_text;
 use super::json::{Json, Kind, write_str};
 use super::meta;
 use super::uri::is_unsafe;
@@ -78,8 +78,8 @@ impl Prompt {
             rest.push(':');
             // What people read of a prompt they see whole: no escapes for terminals, no text for models alone.
             match key.as_str().as_deref() {
-                Some("title" | "description") => hidden::write_visible(member, &mut rest),
-                Some("arguments") => hidden::write_listed(member, &mut rest),
+                Some("title" | "description") => hidden_text::write_visible(member, &mut rest),
+                Some("arguments") => hidden_text::write_listed(member, &mut rest),
                 Some("icons") if !write_icons(member, &mut rest) => rest.truncate(start),
                 Some("icons") => {}
                 _ => rest.push_str(member.text()),
@@ -109,7 +109,7 @@ fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, Prompt
     let mut names = HashSet::new();
     for element in value.elements() {
         let name = element.get("name").and_then(Json::as_str).unwrap_or_default();
-        if hidden::count(&name) > 0 {
+        if hidden_text::count(&name) > 0 {
             let expected = "named without hidden characters";
             shape(prompt, "arguments", expected, false)?;
         }

@@ -15,7 +15,8 @@ use super::admission::Load;
 use super::channel::Line;
 use crate::config::Server;
 use crate::domain::fault::TransportFault;
-use crate::domain::lines::{self, Decoder};
+use crate::domain::line_decoder;
+use crate::domain::line_decoder::Decoder;
 use crate::session::Sessions;
 use crate::session::connection::{Connection, ConnectionKind};
 
@@ -77,7 +78,7 @@ async fn take_in(input: &mut (impl AsyncRead + Unpin), line: &Line, limit: usize
     while let Ok(length @ 1..) = input.read(&mut piece).await {
         decoder.feed(&piece[..length], &mut lines);
         for message in lines.drain(..) {
-            let lines::Line::Whole(bytes) = message else {
+            let line_decoder::Line::Whole(bytes) = message else {
                 line.refuse(TransportFault::BodyTooLarge { limit }, None).await;
                 continue;
             };

@@ -20,8 +20,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tower_service::Service;
 
+use crate::domain::address_policy::Reach;
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
-use crate::domain::reach::Reach;
 use crate::net::tls;
 
 /// A pooled client over HTTP/1.1 and, by ALPN, HTTP/2. It follows no redirects and asks for no

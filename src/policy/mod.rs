@@ -10,7 +10,7 @@ mod permitted;
 mod rate_limit;
 mod record;
 mod refusals;
-mod standing;
+mod revocation;
 mod streams;
 
 pub use access::{Access, Verdict};
@@ -18,7 +18,7 @@ pub use authn::{Credentials, Given};
 pub use permitted::Permitted;
 pub use record::{CallRecord, Outcome};
 pub use refusals::Refusals;
-pub use standing::Standing;
+pub use revocation::Standing;
 pub use streams::StreamRecord;
 
 use std::net::IpAddr;

@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use super::catalog::{Catalog, Content};
-use super::settle::Settle;
-use super::views::{Seen, Views};
+use super::debounce::Settle;
+use super::view_cache::{Seen, Views};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::domain::fault::excerpt;

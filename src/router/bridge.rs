@@ -6,19 +6,21 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Router;
+use super::call_channel::{Asker, Line, News};
 use super::catalog::Owner;
-use super::line::{Asker, Line, News};
-use super::parked::{self, Waiting};
 use super::reply::{self, Ask, Origin, Reply};
+use super::suspended_calls;
+use super::suspended_calls::Waiting;
 use crate::domain::call::{Asking, Call, Return};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::hidden::HiddenText;
+use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::Json;
 use crate::domain::meta;
-use crate::domain::question::{Answer, Asks, ELICIT, Question, QuestionKind};
+use crate::domain::request_state;
+use crate::domain::request_state::{Progress, Replay, State};
 use crate::domain::revision::Revision;
-use crate::domain::state::{self, Progress, Replay, State};
+use crate::domain::server_request::{Answer, Asks, ELICIT, Question, QuestionKind};
 use crate::seal;
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::Aside;
@@ -188,7 +190,7 @@ impl Bridge<'_> {
     }
 
     fn park(&self, waiting: Waiting, mut replay: Replay) -> Result<Reply, Fault> {
-        let limits = parked::Limits {
+        let limits = suspended_calls::Limits {
             all: self.router.limits.parked_calls,
             per_caller: self.router.limits.parked_per_caller,
             per_upstream: (self.upstream.config().settings.in_flight / 4).max(1),
@@ -229,8 +231,8 @@ impl Bridge<'_> {
         Ok(state.progress)
     }
 
-    fn state_owner(&self) -> state::Owner {
-        state::Owner {
+    fn state_owner(&self) -> request_state::Owner {
+        request_state::Owner {
             caller: self.call.caller.id().to_owned(),
             name: self.owner.public_name.clone(),
             upstream: self.upstream.config().id.to_string(),

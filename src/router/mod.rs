@@ -1,18 +1,18 @@
 //! The router: answers lists from the catalog and takes gets and completions to their owner.
 
 pub mod announce;
-mod assemble;
+mod build;
 mod bridge;
 pub mod catalog;
-pub mod line;
-mod parked;
-mod pins;
+pub mod call_channel;
+mod suspended_calls;
+mod definition_pins;
 pub mod refresh;
 pub mod reply;
-pub mod settle;
+pub mod debounce;
 mod status;
 pub mod view;
-pub mod views;
+pub mod view_cache;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,23 +28,23 @@ use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::name::{Naming, UpstreamId};
-use crate::domain::question::Asks;
+use crate::domain::server_request::Asks;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{Aside, PageDone};
 use crate::upstream::call::exchange::Step;
 use crate::upstream::call::request::{Outgoing, Wanted};
-use assemble::Lasting;
 use bridge::Bridge;
+use build::Lasting;
+use call_channel::{Line, News};
 use catalog::{Catalog, Incomplete, Owner};
-use line::{Line, News};
 use reply::{ListReply, Origin, Reply};
 use view::View;
-use views::{Changes, Views};
+use view_cache::{Changes, Views};
 
 pub use crate::upstream::Ground;
-pub use assemble::Means;
+pub use build::Means;
 pub use status::UpstreamStatus;
 
 /// SHA-256 of a visible list: equal digests are equal lists.

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::call_channel::Asker;
 use super::catalog::Incomplete;
-use super::line::Asker;
 use super::view::{Page, View};
 use crate::domain::content;
 use crate::domain::cursor::CacheScope;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
-use crate::domain::hidden::{self, HiddenText};
+use crate::domain::hidden_text;
+use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::{Json, Kind as JsonKind};
-use crate::domain::question::Question;
+use crate::domain::server_request::Question;
 use crate::domain::uri;
 
 /// The answer to a permitted call.
@@ -108,13 +109,14 @@ pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Resu
         return Ok(Reply::Prompt { result, origin, flags: Flags::default() });
     }
     // Places are those of the result as it came.
-    let (unsafe_uris, hidden_text) = (uri::places(result.json()), hidden::places(result.json()));
+    let (unsafe_uris, hidden_text) =
+        (uri::places(result.json()), hidden_text::places(result.json()));
     let result = match (mode, &unsafe_uris) {
         (HiddenText::Strip, Some(_)) => uri::without(result.json()),
         _ => result,
     };
     let result = match (mode, &hidden_text) {
-        (HiddenText::Strip, Some(_)) => hidden::stripped(result.json()),
+        (HiddenText::Strip, Some(_)) => hidden_text::stripped(result.json()),
         _ => result,
     };
     let flags = Flags { hidden_text, unsafe_uris };

@@ -11,8 +11,8 @@ use super::dialect::Dialect;
 use super::token::{Nonce, Token};
 use super::{Envelope, Refusal, Sessions, Turn, Via};
 use crate::domain::caller::Caller;
-use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
+use crate::domain::server_request::Asks;
 use crate::seal::random;
 
 /// One connection of one client.

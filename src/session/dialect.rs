@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use crate::domain::json::{Json, Kind, write_str};
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
-use crate::domain::question::{Asked, Question};
 use crate::domain::revision::{Era, Revision};
+use crate::domain::server_request::{Asked, Question};
 use crate::domain::{meta, translate};
-use crate::router::line::Asker;
+use crate::router::call_channel::Asker;
 use crate::router::reply::{Ask, Completion, ListReply, Origin, Reply};
 
 /// How one client is written to.

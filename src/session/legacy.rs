@@ -15,8 +15,8 @@ use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::method::{CANCELLED, INITIALIZE, PING};
-use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
+use crate::domain::server_request::Asks;
 
 impl Sessions {
     /// Ends a session (legacy DELETE).

@@ -11,8 +11,8 @@ use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::Method;
-use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
+use crate::domain::server_request::Asks;
 use crate::domain::{mcp_name, meta};
 
 impl Sessions {

@@ -2,8 +2,8 @@
 //! with the same key can read it.
 
 use crate::domain::caller::Caller;
-use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
+use crate::domain::server_request::Asks;
 use crate::seal::{Kind, Sealer, random};
 
 /// What a session id holds.

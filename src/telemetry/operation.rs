@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Telemetry;
 use super::metrics::by_upstream;
-use crate::domain::code;
+use crate::domain::error_code;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::trace::Trace;
 use crate::seal;
@@ -265,11 +265,11 @@ fn failure(ended: End<'_>, in_metrics: bool) -> impl Iterator<Item = KeyValue> {
     let (kind, code) = match ended {
         End::Well => (None, None),
         End::Cancelled => (Some("cancelled"), None),
-        End::Fault(fault) => (Some(fault.reason()), Some(code::of(fault))),
+        End::Fault(fault) => (Some(fault.reason()), Some(error_code::of(fault))),
     };
     let kind = kind.map(|kind| KeyValue::new("error.type", kind));
     let code = code.map(|code| {
-        let is_known = !in_metrics || code::is_reserved(code);
+        let is_known = !in_metrics || error_code::is_reserved(code);
         let text = if is_known { code.to_string() } else { "other".to_owned() };
         KeyValue::new("rpc.response.status_code", text)
     });

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use promptgate::config::{Config, Settings};
-use promptgate::domain::question::Asks;
+use promptgate::domain::server_request::Asks;
 use serde_json::json;
 
 use crate::support::{Gateway, eventually};

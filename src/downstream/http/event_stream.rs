@@ -182,7 +182,7 @@ mod tests {
     #[tokio::test]
     async fn what_we_write_our_own_decoder_reads() {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
-        let mut decoder = crate::domain::events::Decoder::new(1024);
+        let mut decoder = crate::domain::sse_decoder::Decoder::new(1024);
         let mut events = Vec::new();
         decoder.feed(&event(Some("1"), ""), &mut events).unwrap();
         assert!(events.is_empty(), "an event that only carries an id");

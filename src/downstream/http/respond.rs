@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::{Either, Full};
 
 use super::event_stream::EventStream;
-use crate::domain::code;
+use crate::domain::error_code;
 use crate::domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
@@ -75,7 +75,7 @@ pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String
         None if dialect.writes_null_id() => out.push_str("\"id\":null,"),
         None => {}
     }
-    out.push_str(&format!("\"error\":{{\"code\":{},\"message\":", code::of(fault)));
+    out.push_str(&format!("\"error\":{{\"code\":{},\"message\":", error_code::of(fault)));
     write_str(&message(fault), &mut out);
     if let Some(data) = data(fault) {
         out.push_str(",\"data\":");
@@ -189,7 +189,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
 fn message(fault: &Fault) -> String {
     match fault {
         Fault::Upstream(UpstreamFault { kind: Kind::Error { code, message, .. }, .. })
-            if code::passes(*code) =>
+            if error_code::passes(*code) =>
         {
             message.clone()
         }
@@ -208,9 +208,11 @@ fn data(fault: &Fault) -> Option<String> {
     let reason = fault.reason();
     match fault {
         Fault::Upstream(UpstreamFault { upstream, kind }) => match kind {
-            Kind::Error { code, data: Some(data), .. } if code::passes(*code) => Some(data.clone()),
+            Kind::Error { code, data: Some(data), .. } if error_code::passes(*code) => {
+                Some(data.clone())
+            }
             Kind::PagesFirst { data, .. } => Some(data.clone()),
-            Kind::Error { code, .. } if code::passes(*code) => {
+            Kind::Error { code, .. } if error_code::passes(*code) => {
                 Some(format!(r#"{{"reason":"{reason}","upstream":"{upstream}"}}"#))
             }
             Kind::Error { code, .. } => Some(format!(

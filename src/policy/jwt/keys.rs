@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::Jwt;
-use crate::domain::reach::Reach;
+use crate::domain::address_policy::Reach;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::announce::{Announce, Redefined};
 use super::catalog::{Catalog, Content, Incomplete, Walk};
-use super::pins::Pins;
-use super::settle::Settle;
-use super::views::Views;
+use super::debounce::Settle;
+use super::definition_pins::Pins;
+use super::view_cache::Views;
 use crate::config::{self, OnChangedDefinition, OnFailure};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::{Naming, Prefix, UpstreamId};

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use super::server_requests::{AskedQuestion, Questions};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
-use crate::router::line::News;
+use crate::router::call_channel::News;
 use crate::session::dialect::Dialect;
 use crate::session::notify::url_elicitations::Visits;
 use crate::session::token::Nonce;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::client_events::Teller;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::policy::Outcome;
-use crate::router::line::Line;
+use crate::router::call_channel::Line;
 use crate::router::reply::Reply;
 use crate::session::{CallPlace, Ending, Pending, Sessions, Slot};
 use crate::telemetry::{Asked, End, ServerOperation};

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::domain::fault::excerpt;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
-use crate::domain::question::{Answer, Question};
+use crate::domain::server_request::{Answer, Question};
 use crate::session::token::Nonce;
 
 /// As many entries as calls in flight have asked, each at most `question_rounds` times.

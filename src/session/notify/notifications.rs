@@ -15,7 +15,7 @@ use super::url_elicitations::Visits;
 use crate::domain::jsonrpc::Id;
 use crate::policy::StreamRecord;
 use crate::router::Digest;
-use crate::router::views::Changes;
+use crate::router::view_cache::Changes;
 use crate::seal::{Kind, Sealer, random};
 use crate::session::call::in_flight::RunningCall;
 use crate::session::dialect::Dialect;
@@ -291,7 +291,7 @@ mod tests {
     use crate::domain::rights::Everything;
     use crate::router::catalog::Content;
     use crate::router::view::View;
-    use crate::router::views::{Seen, Views};
+    use crate::router::view_cache::{Seen, Views};
     use crate::seal::SealKeys;
 
     fn sealer() -> Arc<Sealer> {

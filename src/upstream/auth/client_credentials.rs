@@ -17,8 +17,8 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::config::{ClientProof, OAuth};
+use crate::domain::address_policy::{Reach, is_loopback};
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
-use crate::domain::reach::{Reach, is_loopback};
 use crate::net::egress::{CONNECT, Egress, NoDocument};
 use crate::net::issuer::{Metadata, discover, safe_url};
 use crate::net::origin::{is_same_origin, with_path};

@@ -14,7 +14,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::method::{ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
-use crate::domain::question::{Answer, Asks, Question, QuestionError};
+use crate::domain::server_request::{Answer, Asks, Question, QuestionError};
 use crate::telemetry::Telemetry;
 use crate::upstream::transport::stderr_tail::LastWords;
 

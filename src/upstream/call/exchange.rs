@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::domain::jsonrpc::Id;
-    use crate::domain::question::Asks;
+    use crate::domain::server_request::Asks;
     use crate::upstream::call::correlator::{Asides, Ears, Mailbox};
 
     fn exchange(

@@ -6,7 +6,7 @@ use crate::domain::json::{Json, Kind as JsonKind, write_str};
 use crate::domain::jsonrpc::{Frame, Id, Outcome};
 use crate::domain::method::{CANCELLED, PING};
 use crate::domain::name::is_hidden;
-use crate::domain::question::Answer;
+use crate::domain::server_request::Answer;
 
 /// Depth of what upstreams send. Definitions and results are shallow; `_meta` is theirs to nest.
 const DEPTH: usize = 64;

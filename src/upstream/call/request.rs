@@ -5,7 +5,7 @@ use crate::domain::document::Document;
 use crate::domain::json::write_str;
 use crate::domain::meta;
 use crate::domain::method::Method;
-use crate::domain::question::Asks;
+use crate::domain::server_request::Asks;
 
 /// A client's call on its way to its owner.
 #[derive(Clone, Debug)]

@@ -19,7 +19,7 @@ use crate::config;
 use crate::config::Transport;
 use crate::domain::caller::Caller;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::question::Asks;
+use crate::domain::server_request::Asks;
 use crate::upstream::guard::backoff::Backoff;
 
 /// The asking connections of one upstream.

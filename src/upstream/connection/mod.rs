@@ -25,8 +25,8 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::{Json, write_str};
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::Method;
-use crate::domain::question::Asks;
 use crate::domain::revision::Revision;
+use crate::domain::server_request::Asks;
 
 /// The far end of one connection, shared by all calls.
 pub enum Peer {

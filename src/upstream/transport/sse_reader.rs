@@ -7,8 +7,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::domain::document::Document;
-use crate::domain::events;
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::sse_decoder;
 use crate::upstream::call::reply;
 
 /// A stream may carry this many times the largest message between two messages: comments that keep
@@ -18,8 +18,8 @@ const STREAM_FACTOR: usize = 4;
 /// The events of a stream, within bounds.
 pub struct Events {
     body: Incoming,
-    decoder: events::Decoder,
-    events: VecDeque<events::Event>,
+    decoder: sse_decoder::Decoder,
+    events: VecDeque<sse_decoder::Event>,
     /// The rest of a batch.
     messages: VecDeque<Document>,
     budget: usize,
@@ -28,7 +28,7 @@ pub struct Events {
 
 impl Events {
     pub(crate) fn new(body: Incoming, limit: usize) -> Self {
-        let decoder = events::Decoder::new(limit);
+        let decoder = sse_decoder::Decoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
         let (events, messages) = (VecDeque::new(), VecDeque::new());
         Self { body, decoder, events, messages, budget, limit }
@@ -51,7 +51,7 @@ impl Events {
     }
 
     /// The next event of any name; nothing at the end of the stream.
-    pub async fn next_event(&mut self) -> Result<Option<events::Event>, Kind> {
+    pub async fn next_event(&mut self) -> Result<Option<sse_decoder::Event>, Kind> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 self.budget = self.limit.saturating_mul(STREAM_FACTOR);

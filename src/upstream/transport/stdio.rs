@@ -23,7 +23,7 @@ use crate::config::Settings;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::jsonrpc::Id;
-use crate::domain::lines::{Decoder, Line};
+use crate::domain::line_decoder::{Decoder, Line};
 use crate::upstream::call::correlator::{Ears, Heard, Mailbox};
 use crate::upstream::call::reply;
 

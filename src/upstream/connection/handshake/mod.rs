@@ -17,8 +17,8 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
-use crate::domain::question::Asks;
 use crate::domain::revision::{Era, Revision};
+use crate::domain::server_request::Asks;
 use crate::domain::{mcp_name, meta};
 use crate::upstream::transport::Wire;
 use crate::upstream::transport::streamable_http::{

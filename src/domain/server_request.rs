@@ -297,7 +297,9 @@ impl Question {
 fn is_web_page(url: &str) -> bool {
     let lower = url.get(..8).unwrap_or_default().to_ascii_lowercase();
     (lower.starts_with("https://") || lower.starts_with("http://"))
-        && !url.contains(|c: char| c.is_control() || c.is_whitespace() || super::name::is_hidden(c))
+        && !url.contains(|c: char| {
+            c.is_control() || c.is_whitespace() || crate::domain::name::is_hidden(c)
+        })
 }
 
 #[cfg(test)]

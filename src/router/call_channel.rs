@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::domain::document::Document;
-use crate::domain::question::{Answer, Question};
+use crate::domain::server_request::{Answer, Question};
 
 /// What a client is told, or asked, before its answer.
 #[derive(Debug)]

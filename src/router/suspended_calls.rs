@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::caller::Caller;
 use crate::domain::name::UpstreamId;
-use crate::domain::question::{Answer, Question};
+use crate::domain::server_request::{Answer, Question};
 use crate::seal::random;
 use crate::upstream::call::exchange::Exchange;
 
