@@ -10,7 +10,7 @@ use promptgate::domain::mcp_name;
 use promptgate::domain::name::{Naming, Prefix};
 use promptgate::domain::request_state::State;
 use promptgate::domain::revision::Revision;
-use promptgate::domain::server_request::{Asked, ELICIT, Question, ROOTS, SAMPLE};
+use promptgate::domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
 use promptgate::domain::translate;
 use promptgate::domain::{line_decoder, sse_decoder};
 use promptgate::seal::{Kind, SealKeys, Sealer};
@@ -133,10 +133,10 @@ pub fn translate(data: &[u8]) {
             assert_eq!(content::check_result(written), Ok(()), "{text}");
         }
         for method in [ELICIT, SAMPLE, ROOTS] {
-            if let Ok(question) = Question::read(method, Some(json)) {
+            if let Ok(server_request) = ServerRequest::read(method, Some(json)) {
                 let mut text = String::new();
-                let asked = Asked { upstream: "up", label: true, revision, id: "1" };
-                question.write_params(asked, &mut text);
+                let presentation = Presentation { upstream: "up", label: true, revision, id: "1" };
+                server_request.write_params(presentation, &mut text);
                 let written = Json::parse(text.as_bytes(), DEPTH).expect("what we write is JSON");
                 let meta = written.get("_meta").and_then(|meta| meta.get("promptgate/upstream"));
                 assert!(meta.is_some_and(|upstream| upstream.is("up")), "{text}");

@@ -20,7 +20,7 @@ use crate::admin::{self, Admin, Reloads};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config::{ClientProof, Config, Tls, Transport};
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
 use crate::router::{Ground, UpstreamStatus};
 use crate::session::Sessions;
@@ -240,7 +240,7 @@ fn warn_of_config(config: &Config) {
 /// A page that one caller visits may authorise what all the others then use.
 fn warn_of_shared_credentials(config: &Config) {
     for upstream in &config.upstreams {
-        if upstream.settings.questions.contains(Asks::URL) {
+        if upstream.settings.questions.contains(ClientCapabilities::URL) {
             warn!(
                 upstream = %upstream.id,
                 "may send users to pages (questions: elicitation-url), but is asked with one \

@@ -55,12 +55,12 @@ impl App {
     pub async fn follow(&self, source: &Source, hang_up: &Notify) {
         let (mut seen, mut rejected) = (Vec::new(), None::<Rejected>);
         loop {
-            let is_asked_for = tokio::select! {
+            let is_expected = tokio::select! {
                 () = hang_up.notified() => true,
                 () = sleep(LOOK) => false,
             };
             let (used, now) = self.look_at(source).await;
-            if is_asked_for {
+            if is_expected {
                 self.audit.rotate();
             } else {
                 let is_settled = std::mem::replace(&mut seen, now.clone()) == now;
@@ -73,9 +73,9 @@ impl App {
             }
             let why = self.read_again(source).await.err();
             rejected = why.map(|why| {
-                let is_told = rejected.as_ref().is_some_and(|before| {
-                    before.files == now && before.why == why && !is_asked_for
-                });
+                let is_told = rejected
+                    .as_ref()
+                    .is_some_and(|before| before.files == now && before.why == why && !is_expected);
                 if !is_told {
                     self.reject(why.clone());
                 }

@@ -18,7 +18,7 @@ use crate::domain::address_policy::Reach;
 use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::upstream::call::correlator::{Ears, Mailbox};
 use crate::upstream::call::request::{Outgoing, Wanted};
 use crate::upstream::connection::Peer;
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
     let listed =
-        ask(remote, async |peer| peer.walk(&Settings::default(), &Along::default()).await)?;
+        call(remote, async |peer| peer.walk(&Settings::default(), &Along::default()).await)?;
     let prompts: Vec<Value> = listed
         .prompts
         .iter()
@@ -65,10 +65,10 @@ pub(super) fn get(
             answers: None,
         },
         along: Along::default(),
-        asks: Asks::NONE,
+        capabilities: ClientCapabilities::NONE,
         progress: false,
     };
-    let result = ask(remote, async |peer| peer.perform(&outgoing, None).await)?;
+    let result = call(remote, async |peer| peer.perform(&outgoing, None).await)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     match remote.json {
         true => print(&format!("{result:#}")),
@@ -77,9 +77,9 @@ pub(super) fn get(
 }
 
 /// Connects to the gateway and asks it.
-fn ask<T>(
+fn call<T>(
     remote: &Remote,
-    question: impl AsyncFnOnce(Peer) -> Result<T, Kind>,
+    server_request: impl AsyncFnOnce(Peer) -> Result<T, Kind>,
 ) -> Result<T, Failure> {
     let url = endpoint_url(remote)?;
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
@@ -93,8 +93,8 @@ fn ask<T>(
         let answer = async {
             let mailbox = Mailbox::new(Ears::new("gateway"));
             let wire = Wire::Http { endpoint: Arc::new(endpoint), mailbox };
-            let peer = Peer::open(wire, None, PATIENCE, Asks::NONE).await?;
-            question(peer).await
+            let peer = Peer::open(wire, None, PATIENCE, ClientCapabilities::NONE).await?;
+            server_request(peer).await
         };
         let answer = timeout(PATIENCE, answer).await.unwrap_or(Err(Kind::Timeout));
         answer.map_err(|kind| explain(&url, kind))

@@ -30,8 +30,8 @@ pub(super) fn run(url: Option<&str>, config: &Path, as_json: bool) -> Result<(),
     };
     let (status, upstreams) = runtime()?.block_on(async {
         let egress = Egress::new(CONNECT, None, Reach::BeyondTheLink).map_err(Failure::new)?;
-        let status = ask(&egress, &url, "/api/v1/status").await?;
-        Ok::<_, Failure>((status, ask(&egress, &url, "/api/v1/upstreams").await?))
+        let status = fetch(&egress, &url, "/api/v1/status").await?;
+        Ok::<_, Failure>((status, fetch(&egress, &url, "/api/v1/upstreams").await?))
     })?;
     match as_json {
         true => {
@@ -46,7 +46,7 @@ pub(super) fn run(url: Option<&str>, config: &Path, as_json: bool) -> Result<(),
     }
 }
 
-async fn ask(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
+async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
     let full = format!("{url}{path}");
     let uri: Uri = full.parse().map_err(|_| Failure::usage(format!("{url} is no URL")))?;
     let mut request = Request::new(Full::default());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::reader::Section;
 use crate::domain::hidden_text::HiddenText;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 
 /// Waits and bounds towards one upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -37,7 +37,7 @@ pub struct Settings {
     pub content: HiddenText,
     pub on_changed_definition: OnChangedDefinition,
     /// What it may ask the caller during a get.
-    pub questions: Asks,
+    pub questions: ClientCapabilities,
     /// Whether nobody said so in the file.
     pub questions_by_default: bool,
     /// Whether all callers share one session on which a legacy upstream may ask.
@@ -127,18 +127,24 @@ fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
 }
 
 /// `questions = ["elicitation", …]`; absent where the key is.
-pub(super) fn questions(section: &mut Section<'_>) -> Option<Asks> {
+pub(super) fn questions(section: &mut Section<'_>) -> Option<ClientCapabilities> {
     if !section.has("questions") {
         return None;
     }
-    let sampling = Asks::SAMPLING.or(Asks::TOOLS).or(Asks::CONTEXT);
+    let sampling =
+        ClientCapabilities::SAMPLING.or(ClientCapabilities::TOOLS).or(ClientCapabilities::CONTEXT);
     let known = [
-        ("elicitation", Asks::FORM),
-        ("elicitation-url", Asks::URL),
+        ("elicitation", ClientCapabilities::FORM),
+        ("elicitation-url", ClientCapabilities::URL),
         ("sampling", sampling),
-        ("roots", Asks::ROOTS),
+        ("roots", ClientCapabilities::ROOTS),
     ];
-    Some(section.choices("questions", &known).into_iter().fold(Asks::NONE, Asks::or))
+    Some(
+        section
+            .choices("questions", &known)
+            .into_iter()
+            .fold(ClientCapabilities::NONE, ClientCapabilities::or),
+    )
 }
 
 impl Default for Settings {
@@ -166,7 +172,7 @@ impl Default for Settings {
             validate_arguments: true,
             content: HiddenText::Flag,
             on_changed_definition: OnChangedDefinition::Allow,
-            questions: Asks::NONE,
+            questions: ClientCapabilities::NONE,
             questions_by_default: true,
             share_asking: false,
             label_questions: true,

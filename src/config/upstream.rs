@@ -14,7 +14,7 @@ use super::settings::{Settings, questions, settings};
 use crate::domain::address_policy::Reach;
 use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::seal::pem::certificates;
 
 /// One upstream.
@@ -121,7 +121,7 @@ fn read(
     id: UpstreamId,
     section: &mut Section<'_>,
     base: &Settings,
-    base_questions: Option<Asks>,
+    base_questions: Option<ClientCapabilities>,
 ) -> Option<Upstream> {
     let prefix_rule = "\"\" or characters of a-z, 0-9 and -, starting with a letter or digit";
     let prefix = section.parsed("prefix", prefix_rule, Prefix::parse);
@@ -140,9 +140,9 @@ fn read(
     let transport = transport?;
     settings.questions_by_default = questions.is_none();
     settings.questions = questions.unwrap_or(match transport {
-        Transport::Http(_) => Asks::FORM,
+        Transport::Http(_) => ClientCapabilities::FORM,
         // Where nothing tells which call a question belongs to, calls would have to wait.
-        Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => Asks::NONE,
+        Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,
     });
     if matches!(transport, Transport::Stdio(_)) && settings.probe >= settings.walk_timeout {
         section.mistake("probe", "must be shorter than walk_timeout, in which it is spent");

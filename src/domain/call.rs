@@ -8,7 +8,7 @@ use super::fault::{Fault, RequestFault};
 use super::json::{Json, Kind};
 use super::meta;
 use super::method::Method;
-use super::server_request::Asks;
+use super::server_request::ClientCapabilities;
 use super::trace::Trace;
 
 /// A request for prompts, and who makes it where.
@@ -28,20 +28,20 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Client {
     /// What it can be asked.
-    pub asks: Asks,
-    pub asked: Asking,
+    pub capabilities: ClientCapabilities,
+    pub mode: ServerRequestMode,
     /// Whether it wants to hear of progress.
     pub progress: bool,
 }
 
 /// How a client is asked.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Asking {
+pub enum ServerRequestMode {
     /// By requests, while it waits for its answer.
     #[default]
-    InBetween,
+    MidCall,
     /// By an answer that asks; it calls again with what the user said. Nothing is remembered here.
-    ByAnswer,
+    InputRequired,
 }
 
 /// What travels along with a call, to be carried on.

@@ -67,8 +67,8 @@ impl State {
             Progress::Replay(Replay { answers, open, parked }) => {
                 out.push(1);
                 out.push(answers.len() as u8);
-                for (question, answer) in answers {
-                    out.extend_from_slice(question);
+                for (server_request, answer) in answers {
+                    out.extend_from_slice(server_request);
                     write(answer, &mut out);
                 }
                 out.push(open.is_some().into());

@@ -8,18 +8,18 @@ use super::revision::Revision;
 
 /// What somebody can be asked: the part of `ClientCapabilities` that concerns questions.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct Asks(u8);
+pub struct ClientCapabilities(u8);
 
 /// A question that is well formed.
 #[derive(Clone, Debug)]
-pub struct Question {
-    kind: QuestionKind,
+pub struct ServerRequest {
+    kind: ServerRequestKind,
     /// An object, if there is any.
     params: Option<Document>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum QuestionKind {
+pub enum ServerRequestKind {
     /// `elicitation/create`: a form for the user.
     Form,
     /// `elicitation/create`: a page that the user is to visit.
@@ -41,7 +41,7 @@ pub enum Answer {
 
 /// Why a message is no question.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum QuestionError {
+pub enum ServerRequestError {
     #[error("not a question that is known here")]
     Unknown,
     #[error("{0}")]
@@ -50,7 +50,7 @@ pub enum QuestionError {
 
 /// For whom a question is written.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct Presentation<'a> {
     /// Id of the upstream that asks.
     pub upstream: &'a str,
     /// Whether the message of an elicitation is led by the upstream's id.
@@ -64,7 +64,7 @@ pub const ELICIT: &str = "elicitation/create";
 pub const SAMPLE: &str = "sampling/createMessage";
 pub const ROOTS: &str = "roots/list";
 
-impl Asks {
+impl ClientCapabilities {
     pub const NONE: Self = Self(0);
     pub const FORM: Self = Self(1);
     pub const URL: Self = Self(2);
@@ -102,30 +102,34 @@ impl Asks {
     /// Reads `ClientCapabilities` as the revision means them.
     pub fn declared(capabilities: Option<Json<'_>>, revision: Revision) -> Self {
         let object = |name: &str| capabilities?.get(name).filter(|c| c.is_object());
-        let when = |condition: bool, asks: Self| if condition { asks } else { Self::NONE };
+        let when =
+            |condition: bool, capabilities: Self| if condition { capabilities } else { Self::NONE };
         let modes = revision >= Revision::V2025_11_25;
-        let mut asks = Self::NONE;
+        let mut capabilities = Self::NONE;
         if let Some(elicitation) = object("elicitation")
             && revision >= Revision::V2025_06_18
         {
             let url = modes && elicitation.get("url").is_some();
             // Without a mode the form is meant: there was nothing else before 2025-11-25.
-            asks = asks.or(when(elicitation.get("form").is_some() || !url, Self::FORM));
-            asks = asks.or(when(url, Self::URL));
+            capabilities =
+                capabilities.or(when(elicitation.get("form").is_some() || !url, Self::FORM));
+            capabilities = capabilities.or(when(url, Self::URL));
         }
         if let Some(sampling) = object("sampling") {
-            asks = asks.or(Self::SAMPLING);
-            asks = asks.or(when(modes && sampling.get("tools").is_some(), Self::TOOLS));
+            capabilities = capabilities.or(Self::SAMPLING);
+            capabilities =
+                capabilities.or(when(modes && sampling.get("tools").is_some(), Self::TOOLS));
             // Before 2025-11-25 every client that sampled could be asked for context.
-            asks = asks.or(when(!modes || sampling.get("context").is_some(), Self::CONTEXT));
+            capabilities =
+                capabilities.or(when(!modes || sampling.get("context").is_some(), Self::CONTEXT));
         }
-        asks.or(when(object("roots").is_some(), Self::ROOTS))
+        capabilities.or(when(object("roots").is_some(), Self::ROOTS))
     }
 
     /// `ClientCapabilities` as JSON text.
     pub fn capabilities(self) -> String {
         let mut members = Vec::new();
-        let part = |asks, text| if self.contains(asks) { Some(text) } else { None };
+        let part = |capabilities, text| if self.contains(capabilities) { Some(text) } else { None };
         let object =
             |parts: [Option<&str>; 2]| parts.into_iter().flatten().collect::<Vec<_>>().join(",");
         let form = part(Self::FORM, r#""form":{}"#);
@@ -146,72 +150,73 @@ impl Asks {
     }
 }
 
-impl Question {
+impl ServerRequest {
     /// Reads a request of an upstream.
-    pub fn read(method: &str, params: Option<Json<'_>>) -> Result<Self, QuestionError> {
+    pub fn read(method: &str, params: Option<Json<'_>>) -> Result<Self, ServerRequestError> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         let is = |name: &str, kind: Kind| member(name).is_some_and(|m| m.kind() == kind);
-        let must = |holds: bool, what| holds.then_some(()).ok_or(QuestionError::Malformed(what));
+        let must =
+            |holds: bool, what| holds.then_some(()).ok_or(ServerRequestError::Malformed(what));
         let kind = match method {
             ELICIT => {
                 must(is("message", Kind::String), "an elicitation needs `message`")?;
                 match member("mode").map(|mode| (mode.is("form"), mode.is("url"))) {
                     None | Some((true, _)) => {
                         must(is("requestedSchema", Kind::Object), "a form needs its schema")?;
-                        QuestionKind::Form
+                        ServerRequestKind::Form
                     }
                     Some((_, true)) => {
                         let url = member("url").and_then(Json::as_str).unwrap_or_default();
                         must(is_web_page(&url), "`url` must be an http or https URL")?;
-                        QuestionKind::Url
+                        ServerRequestKind::Url
                     }
-                    Some(_) => return Err(QuestionError::Unknown),
+                    Some(_) => return Err(ServerRequestError::Unknown),
                 }
             }
             SAMPLE => {
                 must(is("messages", Kind::Array), "sampling needs `messages`")?;
                 must(is("maxTokens", Kind::Number), "sampling needs `maxTokens`")?;
-                QuestionKind::Sampling
+                ServerRequestKind::Sampling
             }
-            ROOTS => QuestionKind::Roots,
-            _ => return Err(QuestionError::Unknown),
+            ROOTS => ServerRequestKind::Roots,
+            _ => return Err(ServerRequestError::Unknown),
         };
         Ok(Self { kind, params: params.map(Document::copy_of) })
     }
 
-    pub fn kind(&self) -> QuestionKind {
+    pub fn kind(&self) -> ServerRequestKind {
         self.kind
     }
 
     pub fn method(&self) -> &'static str {
         match self.kind {
-            QuestionKind::Form | QuestionKind::Url => ELICIT,
-            QuestionKind::Sampling => SAMPLE,
-            QuestionKind::Roots => ROOTS,
+            ServerRequestKind::Form | ServerRequestKind::Url => ELICIT,
+            ServerRequestKind::Sampling => SAMPLE,
+            ServerRequestKind::Roots => ROOTS,
         }
     }
 
     /// The `elicitationId` of a page to visit, where its revision has one.
     pub fn page_id(&self) -> Option<String> {
         let id = self.member("elicitationId").and_then(Json::as_str);
-        id.filter(|_| self.kind == QuestionKind::Url).map(|id| id.into_owned())
+        id.filter(|_| self.kind == ServerRequestKind::Url).map(|id| id.into_owned())
     }
 
     /// What a client must have declared to be asked this.
-    pub fn needs(&self) -> Asks {
+    pub fn needs(&self) -> ClientCapabilities {
         match self.kind {
-            QuestionKind::Form => Asks::FORM,
-            QuestionKind::Url => Asks::URL,
-            QuestionKind::Roots => Asks::ROOTS,
-            QuestionKind::Sampling => {
+            ServerRequestKind::Form => ClientCapabilities::FORM,
+            ServerRequestKind::Url => ClientCapabilities::URL,
+            ServerRequestKind::Roots => ClientCapabilities::ROOTS,
+            ServerRequestKind::Sampling => {
                 let has = |name| self.member(name).is_some();
                 let context = self.member("includeContext").is_some_and(|c| !c.is("none"));
-                let mut needs = Asks::SAMPLING;
+                let mut needs = ClientCapabilities::SAMPLING;
                 if has("tools") || has("toolChoice") {
-                    needs = needs.or(Asks::TOOLS);
+                    needs = needs.or(ClientCapabilities::TOOLS);
                 }
                 if context {
-                    needs = needs.or(Asks::CONTEXT);
+                    needs = needs.or(ClientCapabilities::CONTEXT);
                 }
                 needs
             }
@@ -230,32 +235,36 @@ impl Question {
     }
 
     /// Appends `params` as the client sees them: the user must see who wants to know.
-    pub fn write_params(&self, asked: Asked<'_>, out: &mut String) {
-        let modes = asked.revision >= Revision::V2025_11_25;
+    pub fn write_params(&self, presentation: Presentation<'_>, out: &mut String) {
+        let modes = presentation.revision >= Revision::V2025_11_25;
         out.push('{');
         for (key, value) in self.params.iter().flat_map(|p| p.json().members()) {
             let key = key.as_str().unwrap_or_default();
             match (&*key, value.as_str()) {
                 ("_meta" | "task", _) => continue,
                 ("mode", _) if !modes => continue,
-                ("message", Some(message)) if asked.label && self.method() == ELICIT => {
-                    meta::write_text("message", &format!("[{}] {message}", asked.upstream), out);
+                ("message", Some(message)) if presentation.label && self.method() == ELICIT => {
+                    meta::write_text(
+                        "message",
+                        &format!("[{}] {message}", presentation.upstream),
+                        out,
+                    );
                 }
                 _ => meta::write_json(&key, value.text(), out),
             }
         }
-        if self.kind == QuestionKind::Url
-            && asked.revision == Revision::V2025_11_25
+        if self.kind == ServerRequestKind::Url
+            && presentation.revision == Revision::V2025_11_25
             && self.member("elicitationId").is_none()
         {
-            meta::write_text("elicitationId", asked.id, out);
+            meta::write_text("elicitationId", presentation.id, out);
         }
         out.push_str("\"_meta\":{");
         if let Some(theirs) = self.member("_meta") {
             meta::write_foreign(theirs, out);
         }
         out.push_str("\"promptgate/upstream\":");
-        write_str(asked.upstream, out);
+        write_str(presentation.upstream, out);
         out.push_str("}}");
     }
 
@@ -263,17 +272,17 @@ impl Question {
     pub fn read_answer(&self, result: Json<'_>) -> Option<Document> {
         let is = |name: &str, kind: Kind| result.get(name).is_some_and(|m| m.kind() == kind);
         let answers = match self.kind {
-            QuestionKind::Form | QuestionKind::Url => {
+            ServerRequestKind::Form | ServerRequestKind::Url => {
                 let known = ["accept", "decline", "cancel"];
                 let action = result.get("action");
                 action.is_some_and(|action| known.iter().any(|known| action.is(known)))
                     && result.get("content").is_none_or(|content| content.is_object())
             }
-            QuestionKind::Sampling => {
+            ServerRequestKind::Sampling => {
                 let content = is("content", Kind::Object) || is("content", Kind::Array);
                 is("role", Kind::String) && is("model", Kind::String) && content
             }
-            QuestionKind::Roots => result.get("roots").is_some_and(|roots| {
+            ServerRequestKind::Roots => result.get("roots").is_some_and(|roots| {
                 let uri =
                     |root: Json<'_>| root.get("uri").is_some_and(|u| u.kind() == Kind::String);
                 roots.kind() == Kind::Array && roots.elements().all(uri)
@@ -285,7 +294,7 @@ impl Question {
     /// What is answered for a user who was not reached, where only a result can be said.
     pub fn unanswered(&self) -> Option<Document> {
         let cancel = || Document::parse(br#"{"action":"cancel"}"#.to_vec(), 2).ok();
-        matches!(self.kind, QuestionKind::Form | QuestionKind::Url).then(cancel)?
+        matches!(self.kind, ServerRequestKind::Form | ServerRequestKind::Url).then(cancel)?
     }
 
     fn member(&self, name: &str) -> Option<Json<'_>> {
@@ -310,8 +319,8 @@ mod tests {
         Document::parse(text.as_bytes().to_vec(), 16).unwrap()
     }
 
-    fn question(method: &str, params: &str) -> Result<Question, QuestionError> {
-        Question::read(method, Some(json(params).json()))
+    fn server_request(method: &str, params: &str) -> Result<ServerRequest, ServerRequestError> {
+        ServerRequest::read(method, Some(json(params).json()))
     }
 
     const FORM: &str = r#"{"message":"Who?","mode":"form","task":{},"requestedSchema":{"type":"object"},
@@ -319,34 +328,41 @@ mod tests {
 
     #[test]
     fn declarations_mean_what_their_revision_says() {
-        let declared = |text, revision| Asks::declared(Some(json(text).json()), revision);
+        let declared =
+            |text, revision| ClientCapabilities::declared(Some(json(text).json()), revision);
         let (june, november) = (Revision::V2025_06_18, Revision::V2025_11_25);
-        let both = Asks::FORM.or(Asks::URL);
-        assert_eq!(declared(r#"{"elicitation":{}}"#, Revision::V2025_03_26), Asks::NONE);
-        assert_eq!(declared(r#"{"elicitation":{"url":{}}}"#, june), Asks::FORM);
-        assert_eq!(declared(r#"{"elicitation":{}}"#, november), Asks::FORM);
-        assert_eq!(declared(r#"{"elicitation":{"url":{}}}"#, november), Asks::URL);
+        let both = ClientCapabilities::FORM.or(ClientCapabilities::URL);
+        assert_eq!(
+            declared(r#"{"elicitation":{}}"#, Revision::V2025_03_26),
+            ClientCapabilities::NONE
+        );
+        assert_eq!(declared(r#"{"elicitation":{"url":{}}}"#, june), ClientCapabilities::FORM);
+        assert_eq!(declared(r#"{"elicitation":{}}"#, november), ClientCapabilities::FORM);
+        assert_eq!(declared(r#"{"elicitation":{"url":{}}}"#, november), ClientCapabilities::URL);
         assert_eq!(declared(r#"{"elicitation":{"form":{},"url":{}}}"#, november), both);
-        let sampling = Asks::SAMPLING.or(Asks::CONTEXT);
+        let sampling = ClientCapabilities::SAMPLING.or(ClientCapabilities::CONTEXT);
         assert_eq!(declared(r#"{"sampling":{"tools":{}}}"#, june), sampling);
-        let tools = Asks::SAMPLING.or(Asks::TOOLS);
+        let tools = ClientCapabilities::SAMPLING.or(ClientCapabilities::TOOLS);
         assert_eq!(declared(r#"{"sampling":{"tools":{}},"x":{}}"#, november), tools);
-        assert_eq!(declared(r#"{"roots":{"listChanged":true}}"#, june), Asks::ROOTS);
-        assert_eq!(Asks::declared(None, november), Asks::NONE);
+        assert_eq!(declared(r#"{"roots":{"listChanged":true}}"#, june), ClientCapabilities::ROOTS);
+        assert_eq!(ClientCapabilities::declared(None, november), ClientCapabilities::NONE);
     }
 
     #[test]
     fn what_is_declared_reads_back() {
         for bits in 0..64 {
-            let asks = Asks::from_bits(bits);
+            let capabilities = ClientCapabilities::from_bits(bits);
             // Tools and context are parts of sampling.
-            if asks.contains(Asks::SAMPLING) || asks.and(Asks(8 | 16)).is_none() {
-                let text = asks.capabilities();
-                let read = Asks::declared(Some(json(&text).json()), Revision::V2025_11_25);
-                assert_eq!(read, asks, "{text}");
+            if capabilities.contains(ClientCapabilities::SAMPLING)
+                || capabilities.and(ClientCapabilities(8 | 16)).is_none()
+            {
+                let text = capabilities.capabilities();
+                let read =
+                    ClientCapabilities::declared(Some(json(&text).json()), Revision::V2025_11_25);
+                assert_eq!(read, capabilities, "{text}");
             }
         }
-        assert_eq!(Asks::FORM.capabilities(), r#"{"elicitation":{}}"#);
+        assert_eq!(ClientCapabilities::FORM.capabilities(), r#"{"elicitation":{}}"#);
     }
 
     #[test]
@@ -359,27 +375,33 @@ mod tests {
             (ELICIT, r#"{"message":"x","mode":"url","url":"https://a b"}"#),
             (SAMPLE, r#"{"messages":[]}"#),
         ] {
-            let read = question(method, params);
-            assert!(matches!(read, Err(QuestionError::Malformed(_))), "{params}: {read:?}");
+            let read = server_request(method, params);
+            assert!(matches!(read, Err(ServerRequestError::Malformed(_))), "{params}: {read:?}");
         }
-        let odd = question(ELICIT, r#"{"message":"x","mode":"telepathy"}"#);
-        assert!(matches!(odd, Err(QuestionError::Unknown)));
-        assert!(matches!(question("tools/call", "{}"), Err(QuestionError::Unknown)));
-        assert_eq!(question(ELICIT, FORM).unwrap().needs(), Asks::FORM);
-        let url = question(ELICIT, r#"{"message":"x","mode":"url","url":"https://a.example/b"}"#);
-        assert_eq!(url.unwrap().needs(), Asks::URL);
-        let sampling =
-            question(SAMPLE, r#"{"messages":[],"maxTokens":1,"tools":[],"includeContext":"none"}"#);
-        assert_eq!(sampling.unwrap().needs(), Asks::SAMPLING.or(Asks::TOOLS));
-        assert_eq!(Question::read(ROOTS, None).unwrap().needs(), Asks::ROOTS);
+        let odd = server_request(ELICIT, r#"{"message":"x","mode":"telepathy"}"#);
+        assert!(matches!(odd, Err(ServerRequestError::Unknown)));
+        assert!(matches!(server_request("tools/call", "{}"), Err(ServerRequestError::Unknown)));
+        assert_eq!(server_request(ELICIT, FORM).unwrap().needs(), ClientCapabilities::FORM);
+        let url =
+            server_request(ELICIT, r#"{"message":"x","mode":"url","url":"https://a.example/b"}"#);
+        assert_eq!(url.unwrap().needs(), ClientCapabilities::URL);
+        let sampling = server_request(
+            SAMPLE,
+            r#"{"messages":[],"maxTokens":1,"tools":[],"includeContext":"none"}"#,
+        );
+        assert_eq!(
+            sampling.unwrap().needs(),
+            ClientCapabilities::SAMPLING.or(ClientCapabilities::TOOLS)
+        );
+        assert_eq!(ServerRequest::read(ROOTS, None).unwrap().needs(), ClientCapabilities::ROOTS);
     }
 
     #[test]
     fn the_user_sees_who_asks() {
         let written = |label, revision| {
             let mut out = String::new();
-            let asked = Asked { upstream: "up", label, revision, id: "1" };
-            question(ELICIT, FORM).unwrap().write_params(asked, &mut out);
+            let presentation = Presentation { upstream: "up", label, revision, id: "1" };
+            server_request(ELICIT, FORM).unwrap().write_params(presentation, &mut out);
             out
         };
         let meta = r#""_meta":{"k":1,"promptgate/upstream":"up"}}"#;
@@ -399,8 +421,8 @@ mod tests {
         let page = r#"{"message":"x","mode":"url","url":"https://a.example"}"#;
         let written = |params: &str, revision| {
             let mut out = String::new();
-            let asked = Asked { upstream: "up", label: false, revision, id: "mine" };
-            question(ELICIT, params).unwrap().write_params(asked, &mut out);
+            let presentation = Presentation { upstream: "up", label: false, revision, id: "mine" };
+            server_request(ELICIT, params).unwrap().write_params(presentation, &mut out);
             json(&out).json().get("elicitationId").map(|id| id.as_str().unwrap().into_owned())
         };
         assert_eq!(written(page, Revision::V2025_11_25).as_deref(), Some("mine"));
@@ -412,14 +434,14 @@ mod tests {
     #[test]
     fn questions_are_the_same_whatever_their_meta_says() {
         let other = FORM.replace("\"k\":1", "\"k\":2");
-        let identity = |params: &str| question(ELICIT, params).unwrap().identity();
+        let identity = |params: &str| server_request(ELICIT, params).unwrap().identity();
         assert_eq!(identity(FORM), identity(&other));
         assert_ne!(identity(FORM), identity(&FORM.replace("Who", "Why")));
     }
 
     #[test]
     fn answers_are_checked_and_cleaned() {
-        let form = question(ELICIT, FORM).unwrap();
+        let form = server_request(ELICIT, FORM).unwrap();
         let answer = |text: &str| form.read_answer(json(text).json());
         let good = r#"{"action":"accept","content":{"a":"b"},"_meta":{"promptgate/x":1,"k":2}}"#;
         let expected = r#"{"action":"accept","content":{"a":"b"},"_meta":{"k":2}}"#;
@@ -427,7 +449,7 @@ mod tests {
         for bad in [r#"{}"#, r#"{"action":"maybe"}"#, r#"{"action":"accept","content":"x"}"#] {
             assert!(answer(bad).is_none(), "{bad}");
         }
-        let roots = Question::read(ROOTS, None).unwrap();
+        let roots = ServerRequest::read(ROOTS, None).unwrap();
         assert!(roots.read_answer(json(r#"{"roots":[{"uri":"file:///a"}]}"#).json()).is_some());
         assert!(roots.read_answer(json(r#"{"roots":[{"name":"a"}]}"#).json()).is_none());
     }

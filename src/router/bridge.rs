@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Router;
-use super::call_channel::{Asker, Line, News};
+use super::call_channel::{Line, News, RequestOrigin};
 use super::catalog::Owner;
-use super::reply::{self, Ask, Origin, Reply};
+use super::reply::{self, InputRequired, Origin, Reply};
 use super::suspended_calls;
 use super::suspended_calls::Waiting;
-use crate::domain::call::{Asking, Call, Return};
+use crate::domain::call::{Call, Return, ServerRequestMode};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text::HiddenText;
@@ -20,7 +20,9 @@ use crate::domain::meta;
 use crate::domain::request_state;
 use crate::domain::request_state::{Progress, Replay, State};
 use crate::domain::revision::Revision;
-use crate::domain::server_request::{Answer, Asks, ELICIT, Question, QuestionKind};
+use crate::domain::server_request::{
+    Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
+};
 use crate::seal;
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::Aside;
@@ -47,14 +49,14 @@ const KEY: &str = "answer";
 
 impl Bridge<'_> {
     pub async fn run(mut self, back: Option<&Return>) -> Result<Reply, Fault> {
-        match self.call.client.asked {
-            Asking::InBetween => self.ask_in_between().await,
-            Asking::ByAnswer => self.ask_by_answer(back).await,
+        match self.call.client.mode {
+            ServerRequestMode::MidCall => self.run_mid_call().await,
+            ServerRequestMode::InputRequired => self.run_input_required(back).await,
         }
     }
 
     /// The client waits, and is asked while it does.
-    async fn ask_in_between(&mut self) -> Result<Reply, Fault> {
+    async fn run_mid_call(&mut self) -> Result<Reply, Fault> {
         let mut answers = None;
         loop {
             let mut exchange = self.start(answers);
@@ -62,10 +64,10 @@ impl Bridge<'_> {
                 let step = exchange.next().await;
                 match step.map_err(|fault| self.refused(fault.kind))? {
                     Step::Answered(result) => break result,
-                    Step::Said(Aside::Question { question, answer }) => {
+                    Step::Said(Aside::ServerRequest { server_request, answer }) => {
                         self.next_round()?;
-                        let asked = self.ask(question);
-                        if let Some(said) = exchange.meanwhile(asked).await {
+                        let requests = self.send_request(server_request);
+                        if let Some(said) = exchange.meanwhile(requests).await {
                             let none = || Answer::Error { code: -32603, message: NONE.to_owned() };
                             let _ = answer.send(said.unwrap_or_else(none));
                         }
@@ -74,15 +76,15 @@ impl Bridge<'_> {
                 }
             };
             drop(exchange);
-            match self.questions(result.json())? {
+            match self.input_requests(result.json())? {
                 None => return reply::prompt(result, self.origin(), self.hidden_text()),
-                Some(asked) => answers = Some(self.ask_all(asked).await?),
+                Some(requests) => answers = Some(self.request_all(requests).await?),
             }
         }
     }
 
     /// The client is asked by an answer, and calls again.
-    async fn ask_by_answer(&mut self, back: Option<&Return>) -> Result<Reply, Fault> {
+    async fn run_input_required(&mut self, back: Option<&Return>) -> Result<Reply, Fault> {
         let progress = match back {
             None => Progress::Replay(Replay::default()),
             Some(back) => self.open(back)?,
@@ -102,8 +104,8 @@ impl Bridge<'_> {
                 {
                     return self.resume(waiting, replay, said).await;
                 }
-                if let (Some(question), Some(said)) = (replay.open.take(), said) {
-                    replay.answers.push((question, said.text().to_owned()));
+                if let (Some(server_request), Some(said)) = (replay.open.take(), said) {
+                    replay.answers.push((server_request, said.text().to_owned()));
                 }
                 let exchange = self.start(None);
                 self.replay(exchange, replay, None).await
@@ -118,13 +120,13 @@ impl Bridge<'_> {
         replay: Replay,
         said: Option<Json<'_>>,
     ) -> Result<Reply, Fault> {
-        let Waiting { mut exchange, question, answer, until } = waiting;
+        let Waiting { mut exchange, server_request, answer, until } = waiting;
         let Some(said) = said else {
             // Nothing was said: the same question stands, as long as it did before.
             self.next_round()?;
-            return self.park(Waiting { exchange, question, answer, until }, replay);
+            return self.park(Waiting { exchange, server_request, answer, until }, replay);
         };
-        let said = question.read_answer(said).ok_or_else(misfit)?;
+        let said = server_request.read_answer(said).ok_or_else(misfit)?;
         let _ = answer.send(Answer::Result(said));
         let timeout = self.upstream.config().settings.timeout;
         exchange.extend_to(self.deadline.min(Instant::now() + timeout));
@@ -149,37 +151,40 @@ impl Bridge<'_> {
                 Ok(step) => step,
                 Err(fault) => return self.pages_first(fault.kind, replay),
             };
-            let (question, answer) = match step {
+            let (server_request, answer) = match step {
                 Step::Answered(result) => break result,
-                Step::Said(Aside::Question { question, answer }) => (question, answer),
+                Step::Said(Aside::ServerRequest { server_request, answer }) => {
+                    (server_request, answer)
+                }
                 Step::Said(aside) => {
                     self.tell(aside);
                     continue;
                 }
             };
-            let digest = seal::digest([question.identity().as_str()]);
-            if question.kind() != QuestionKind::Url
-                && let Some(at) = known.iter().position(|(asked, _)| *asked == digest)
+            let digest = seal::digest([server_request.identity().as_str()]);
+            if server_request.kind() != ServerRequestKind::Url
+                && let Some(at) = known.iter().position(|(requests, _)| *requests == digest)
             {
                 let said = Document::parse(known.remove(at).1.into_bytes(), DEPTH).ok();
-                let said = said.and_then(|said| question.read_answer(said.json()));
+                let said = said.and_then(|said| server_request.read_answer(said.json()));
                 let _ = answer.send(Answer::Result(said.ok_or_else(misfit)?));
                 continue;
             }
             self.next_round()?;
-            if waits_until.is_some() || question.kind() == QuestionKind::Url {
+            if waits_until.is_some() || server_request.kind() == ServerRequestKind::Url {
                 let patience = self.router.limits.question_timeout;
                 let until = waits_until.unwrap_or_else(|| Instant::now() + patience);
-                return self.park(Waiting { exchange, question, answer, until }, replay);
+                return self.park(Waiting { exchange, server_request, answer, until }, replay);
             }
             replay.open = Some(digest);
-            return self.ask_back(vec![(KEY.to_owned(), question)], Progress::Replay(replay));
+            return self
+                .input_required(vec![(KEY.to_owned(), server_request)], Progress::Replay(replay));
         };
-        match self.questions(result.json())? {
+        match self.input_requests(result.json())? {
             None => reply::prompt(result, self.origin(), self.hidden_text()),
-            Some(Questions { asked, state }) => {
+            Some(InputRequests { requests, state }) => {
                 self.next_round()?;
-                self.ask_back(asked, Progress::Upstream(state))
+                self.input_required(requests, Progress::Upstream(state))
             }
         }
     }
@@ -195,17 +200,17 @@ impl Bridge<'_> {
             per_caller: self.router.limits.parked_per_caller,
             per_upstream: (self.upstream.config().settings.in_flight / 4).max(1),
         };
-        let asked = vec![(KEY.to_owned(), waiting.question.clone())];
+        let requests = vec![(KEY.to_owned(), waiting.server_request.clone())];
         let (caller, upstream) = (&self.call.caller, &self.owner.upstream);
         let ticket = self.router.lasting.parked.park(caller, upstream, limits, waiting);
         replay.parked = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
-        self.ask_back(asked, Progress::Replay(replay))
+        self.input_required(requests, Progress::Replay(replay))
     }
 
     /// The answer that asks.
-    fn ask_back(
+    fn input_required(
         &self,
-        questions: Vec<(String, Question)>,
+        server_requests: Vec<(String, ServerRequest)>,
         progress: Progress,
     ) -> Result<Reply, Fault> {
         let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
@@ -214,7 +219,11 @@ impl Bridge<'_> {
         let (endpoint, kind) = (&self.call.endpoint, seal::Kind::State);
         let state = self.router.sealer.seal(kind, endpoint, &plain);
         match state.len() <= kind.max_len() {
-            true => Ok(Reply::Ask(Ask { questions, state, asker: self.asker() })),
+            true => Ok(Reply::InputRequired(InputRequired {
+                server_requests,
+                state,
+                origin: self.request_origin(),
+            })),
             false => Err(self.fault(Kind::TooLarge { limit: kind.max_len() })),
         }
     }
@@ -248,43 +257,47 @@ impl Bridge<'_> {
                 answers,
             },
             along: self.call.along.clone(),
-            asks: self.call.client.asks.and(self.upstream.questions()),
+            capabilities: self
+                .call
+                .client
+                .capabilities
+                .and(self.upstream.allowed_server_requests()),
             progress: self.call.client.progress,
         };
         self.upstream.exchange(&self.call.caller, outgoing, self.deadline)
     }
 
     /// The questions of an answer that asks (2026-07-28, `InputRequiredResult`).
-    fn questions(&self, result: Json<'_>) -> Result<Option<Questions>, Fault> {
+    fn input_requests(&self, result: Json<'_>) -> Result<Option<InputRequests>, Fault> {
         if !result.get("resultType").is_some_and(|t| t.is("input_required")) {
             return Ok(None);
         }
         let broken = |what: &str| self.fault(Kind::Protocol(what.to_owned()));
-        let mut asked = Vec::new();
-        let requests = result.get("inputRequests");
-        for (key, request) in requests.iter().flat_map(|r| r.members()) {
+        let mut requests = Vec::new();
+        let listed = result.get("inputRequests");
+        for (key, request) in listed.iter().flat_map(|r| r.members()) {
             let method = request.get("method").and_then(Json::as_str).unwrap_or_default();
-            let question = Question::read(&method, request.get("params"));
-            let question = question.map_err(|error| broken(&error.to_string()))?;
-            if !self.call.client.asks.and(self.allowed()).contains(question.needs()) {
+            let server_request = ServerRequest::read(&method, request.get("params"));
+            let server_request = server_request.map_err(|error| broken(&error.to_string()))?;
+            if !self.call.client.capabilities.and(self.allowed()).contains(server_request.needs()) {
                 return Err(broken("it asks what it was told that nobody answers"));
             }
-            asked.push((key.as_str().unwrap_or_default().into_owned(), question));
+            requests.push((key.as_str().unwrap_or_default().into_owned(), server_request));
         }
-        if asked.len() > self.router.limits.question_rounds {
+        if requests.len() > self.router.limits.question_rounds {
             return Err(broken("it asks too much at once"));
         }
         let state = result.get("requestState").and_then(Json::as_str).map(|s| s.into_owned());
-        Ok(Some(Questions { asked, state }))
+        Ok(Some(InputRequests { requests, state }))
     }
 
-    async fn ask_all(&mut self, questions: Questions) -> Result<Answers, Fault> {
+    async fn request_all(&mut self, input_requests: InputRequests) -> Result<Answers, Fault> {
         self.next_round()?;
         let mut responses = String::from("{");
-        for (key, question) in questions.asked {
-            let nobody = question.unanswered();
+        for (key, server_request) in input_requests.requests {
+            let nobody = server_request.unanswered();
             let started = Instant::now();
-            let said = match self.ask(question).await {
+            let said = match self.send_request(server_request).await {
                 Some(Answer::Result(said)) => Some(said),
                 Some(Answer::Error { .. }) | None => nobody,
             };
@@ -293,21 +306,21 @@ impl Bridge<'_> {
             meta::write_json(&key, said.json().text(), &mut responses);
         }
         let responses = responses.trim_end_matches(',').to_owned() + "}";
-        Ok(Answers { responses: Some(responses), state: questions.state })
+        Ok(Answers { responses: Some(responses), state: input_requests.state })
     }
 
     /// Asks the client that waits.
-    fn ask(&self, question: Question) -> impl Future<Output = Option<Answer>> {
-        let (line, asker) = (self.line.clone(), self.asker());
+    fn send_request(&self, server_request: ServerRequest) -> impl Future<Output = Option<Answer>> {
+        let (line, origin) = (self.line.clone(), self.request_origin());
         let patience = self.router.limits.question_timeout;
-        async move { line.ask(question, asker, patience).await }
+        async move { line.request(server_request, origin, patience).await }
     }
 
     fn tell(&self, aside: Aside) {
         match aside {
             Aside::Progress(params) => self.line.tell(News::Progress(params)),
             Aside::PageDone(params) => self.line.tell(News::PageDone(params)),
-            Aside::Question { .. } => {}
+            Aside::ServerRequest { .. } => {}
         }
     }
 
@@ -333,9 +346,11 @@ impl Bridge<'_> {
                 let Some(required) = data_json.get("requiredCapabilities") else {
                     return self.fault(kind);
                 };
-                let needed = Asks::declared(Some(required), Revision::NEWEST_MODERN);
-                let has = |asks: Asks| !needed.is_none() && asks.contains(needed);
-                match (has(client.asks), has(self.allowed())) {
+                let needed = ClientCapabilities::declared(Some(required), Revision::NEWEST_MODERN);
+                let has = |capabilities: ClientCapabilities| {
+                    !needed.is_none() && capabilities.contains(needed)
+                };
+                match (has(client.capabilities), has(self.allowed())) {
                     (true, true) => self.fault(kind),
                     (true, false) => self.fault(Kind::QuestionNotAllowed),
                     (false, _) => {
@@ -344,8 +359,8 @@ impl Bridge<'_> {
                     }
                 }
             }
-            URL_ELICITATION_REQUIRED if client.asks.contains(Asks::URL) => {
-                match self.allowed().contains(Asks::URL) {
+            URL_ELICITATION_REQUIRED if client.capabilities.contains(ClientCapabilities::URL) => {
+                match self.allowed().contains(ClientCapabilities::URL) {
                     false => self.fault(Kind::QuestionNotAllowed),
                     true => self
                         .fault(Kind::PagesFirst { message: message.clone(), data: data.clone() }),
@@ -367,24 +382,24 @@ impl Bridge<'_> {
         let elicitations = data.get("elicitations");
         let mut pages = Vec::new();
         for (index, page) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
-            let page = Question::read(ELICIT, Some(page)).ok();
-            let page = page.filter(|page| page.kind() == QuestionKind::Url);
+            let page = ServerRequest::read(ELICIT, Some(page)).ok();
+            let page = page.filter(|page| page.kind() == ServerRequestKind::Url);
             pages.push((format!("page-{index}"), page.ok_or_else(broken)?));
         }
         if pages.len() > self.router.limits.question_rounds {
             return Err(broken());
         }
         self.next_round()?;
-        self.ask_back(pages, Progress::Replay(replay))
+        self.input_required(pages, Progress::Replay(replay))
     }
 
-    fn allowed(&self) -> Asks {
-        self.upstream.questions()
+    fn allowed(&self) -> ClientCapabilities {
+        self.upstream.allowed_server_requests()
     }
 
-    fn asker(&self) -> Asker {
+    fn request_origin(&self) -> RequestOrigin {
         let config = self.upstream.config();
-        Asker { upstream: config.id.to_string(), label: config.settings.label_questions }
+        RequestOrigin { upstream: config.id.to_string(), label: config.settings.label_questions }
     }
 
     fn origin(&self) -> Origin {
@@ -397,8 +412,8 @@ impl Bridge<'_> {
 }
 
 /// What an answer asks, by its keys, and what it wants back with the answers.
-struct Questions {
-    asked: Vec<(String, Question)>,
+struct InputRequests {
+    requests: Vec<(String, ServerRequest)>,
     state: Option<String>,
 }
 

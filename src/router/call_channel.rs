@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::domain::document::Document;
-use crate::domain::server_request::{Answer, Question};
+use crate::domain::server_request::{Answer, ServerRequest};
 
 /// What a client is told, or asked, before its answer.
 #[derive(Debug)]
@@ -15,16 +15,16 @@ pub enum News {
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
     PageDone(Document),
-    Question {
-        question: Question,
-        asker: Asker,
+    ServerRequest {
+        server_request: ServerRequest,
+        origin: RequestOrigin,
         answer: oneshot::Sender<Answer>,
     },
 }
 
 /// Who wants to know.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Asker {
+pub struct RequestOrigin {
     /// Id of the upstream.
     pub upstream: String,
     /// Whether the message of an elicitation is led by it.
@@ -50,17 +50,17 @@ impl Line {
     }
 
     /// Asks, and waits for the answer as long as a user may think; nothing if none comes.
-    pub async fn ask(
+    pub async fn request(
         &self,
-        question: Question,
-        asker: Asker,
+        server_request: ServerRequest,
+        origin: RequestOrigin,
         patience: Duration,
     ) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
-        let asking = async {
-            self.0.send(News::Question { question, asker, answer }).await.ok()?;
+        let requesting = async {
+            self.0.send(News::ServerRequest { server_request, origin, answer }).await.ok()?;
             answered.await.ok()
         };
-        timeout(patience, asking).await.ok()?
+        timeout(patience, requesting).await.ok()?
     }
 }

@@ -28,7 +28,7 @@ use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::name::{Naming, UpstreamId};
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
@@ -283,7 +283,7 @@ async fn complete(
     deadline: Instant,
 ) -> Result<Reply, Fault> {
     let (along, progress) = (call.along.clone(), call.client.progress);
-    let outgoing = Outgoing { wanted, along, asks: Asks::NONE, progress };
+    let outgoing = Outgoing { wanted, along, capabilities: ClientCapabilities::NONE, progress };
     let mut exchange = upstream.exchange(&call.caller, outgoing, deadline);
     loop {
         match exchange.next().await? {

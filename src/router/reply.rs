@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::call_channel::Asker;
+use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
 use super::view::{Page, View};
 use crate::domain::content;
@@ -15,7 +15,7 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text;
 use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::{Json, Kind as JsonKind};
-use crate::domain::server_request::Question;
+use crate::domain::server_request::ServerRequest;
 use crate::domain::uri;
 
 /// The answer to a permitted call.
@@ -32,7 +32,7 @@ pub enum Reply {
         completion: Completion,
         origin: Origin,
     },
-    Ask(Ask),
+    InputRequired(InputRequired),
 }
 
 /// What its reader should know of a prompt.
@@ -46,12 +46,12 @@ pub struct Flags {
 
 /// An answer that asks: the client is to call again with what the user said.
 #[derive(Debug)]
-pub struct Ask {
+pub struct InputRequired {
     /// By the keys under which the answers are expected.
-    pub questions: Vec<(String, Question)>,
+    pub server_requests: Vec<(String, ServerRequest)>,
     /// Sealed; to be brought back.
     pub state: String,
-    pub asker: Asker,
+    pub origin: RequestOrigin,
 }
 
 /// A page of the list, still inside its view.

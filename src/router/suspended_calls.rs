@@ -11,14 +11,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::caller::Caller;
 use crate::domain::name::UpstreamId;
-use crate::domain::server_request::{Answer, Question};
+use crate::domain::server_request::{Answer, ServerRequest};
 use crate::seal::random;
 use crate::upstream::call::exchange::Exchange;
 
 /// A call, and the question that it waits with.
 pub struct Waiting {
     pub exchange: Exchange,
-    pub question: Question,
+    pub server_request: ServerRequest,
     pub answer: oneshot::Sender<Answer>,
     /// How long it may wait in all.
     pub until: Instant,
@@ -75,13 +75,13 @@ impl Parked {
         self.calls.insert(ticket, place);
         let (calls, shutdown) = (self.calls.clone(), self.shutdown.clone());
         self.tasks.spawn(async move {
-            let Waiting { mut exchange, question, answer, until } = waiting;
+            let Waiting { mut exchange, server_request, answer, until } = waiting;
             let waiting = shutdown.run_until_cancelled(timeout_at(until, taken));
             let taken = exchange.meanwhile(waiting).await;
             calls.remove(&ticket);
             if let Some(Some(Ok(Ok(back)))) = taken {
                 // Whoever asked for it may have gone away by now; the call then ends.
-                let _ = back.send(Waiting { exchange, question, answer, until });
+                let _ = back.send(Waiting { exchange, server_request, answer, until });
             }
         });
         Some(ticket)

@@ -12,7 +12,7 @@ use super::token::{Nonce, Token};
 use super::{Envelope, Refusal, Sessions, Turn, Via};
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::seal::random;
 
 /// One connection of one client.
@@ -99,7 +99,7 @@ impl Connection {
     pub(super) fn token(&self) -> Option<Token> {
         let oldest = || Token {
             revision: Revision::V2024_11_05,
-            asks: Asks::NONE,
+            capabilities: ClientCapabilities::NONE,
             issued_at: 0,
             nonce: self.nonce,
             caller: self.caller.id().to_owned(),

@@ -6,10 +6,10 @@ use crate::domain::json::{Json, Kind, write_str};
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
 use crate::domain::revision::{Era, Revision};
-use crate::domain::server_request::{Asked, Question};
+use crate::domain::server_request::{Presentation, ServerRequest};
 use crate::domain::{meta, translate};
-use crate::router::call_channel::Asker;
-use crate::router::reply::{Ask, Completion, ListReply, Origin, Reply};
+use crate::router::call_channel::RequestOrigin;
+use crate::router::reply::{Completion, InputRequired, ListReply, Origin, Reply};
 
 /// How one client is written to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -121,15 +121,26 @@ impl Dialect {
     }
 
     /// A question, as a request of ours.
-    pub fn question(self, id: &Id, question: &Question, asker: &Asker) -> String {
+    pub fn server_request(
+        self,
+        id: &Id,
+        server_request: &ServerRequest,
+        origin: &RequestOrigin,
+    ) -> String {
         let mut params = String::new();
-        question.write_params(self.asked(asker, id.text().trim_matches('"')), &mut params);
-        let method = question.method();
+        server_request
+            .write_params(self.presentation(origin, id.text().trim_matches('"')), &mut params);
+        let method = server_request.method();
         format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
     }
 
-    fn asked<'a>(self, asker: &'a Asker, id: &'a str) -> Asked<'a> {
-        Asked { upstream: &asker.upstream, label: asker.label, revision: self.revision, id }
+    fn presentation<'a>(self, origin: &'a RequestOrigin, id: &'a str) -> Presentation<'a> {
+        Presentation {
+            upstream: &origin.upstream,
+            label: origin.label,
+            revision: self.revision,
+            id,
+        }
     }
 
     /// Tells that a request is over (stdio, where no stream of its own can be closed).
@@ -216,7 +227,7 @@ impl Dialect {
                 }
                 close(out)
             }
-            Reply::Ask(ask) => self.ask(ask, identity),
+            Reply::InputRequired(input_required) => self.input_required(input_required, identity),
             Reply::Completion { completion, origin } => {
                 let mut meta = String::new();
                 write_origin(origin, &mut meta);
@@ -229,19 +240,20 @@ impl Dialect {
     }
 
     /// A result that asks (`InputRequiredResult`).
-    fn ask(self, ask: &Ask, identity: &Identity) -> String {
+    fn input_required(self, input_required: &InputRequired, identity: &Identity) -> String {
         let mut meta = String::new();
         meta::write_json(meta::SERVER_INFO, &identity.server_info, &mut meta);
-        meta::write_text("promptgate/upstream", &ask.asker.upstream, &mut meta);
+        meta::write_text("promptgate/upstream", &input_required.origin.upstream, &mut meta);
         let mut requests = String::new();
-        for (key, question) in &ask.questions {
-            let mut request = format!("{{\"method\":\"{}\",\"params\":", question.method());
-            question.write_params(self.asked(&ask.asker, key), &mut request);
+        for (key, server_request) in &input_required.server_requests {
+            let mut request = format!("{{\"method\":\"{}\",\"params\":", server_request.method());
+            server_request
+                .write_params(self.presentation(&input_required.origin, key), &mut request);
             request.push('}');
             meta::write_json(key, &request, &mut requests);
         }
         let (meta, requests) = (meta.trim_end_matches(','), requests.trim_end_matches(','));
-        let state = &ask.state;
+        let state = &input_required.state;
         format!(
             r#"{{"resultType":"input_required","_meta":{{{meta}}},"inputRequests":{{{requests}}},"requestState":"{state}"}}"#
         )

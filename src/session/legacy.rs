@@ -9,14 +9,14 @@ use super::notify::notifications::{Audience, EventIds, Notices};
 use super::notify::streams::StreamEnd;
 use super::token::{Nonce, Token};
 use super::{Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, is_modern_version};
-use crate::domain::call::Asking;
+use crate::domain::call::ServerRequestMode;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::method::{CANCELLED, INITIALIZE, PING};
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 
 impl Sessions {
     /// Ends a session (legacy DELETE).
@@ -87,8 +87,9 @@ impl Sessions {
             true => Ok(Turn::Answer { message: result_message(&id, "{}"), session: None }),
             false => {
                 let streams = incoming.envelope.streams;
-                let asks = if streams { token.asks } else { Asks::NONE };
-                let from = From { dialect, asks, asked: Asking::InBetween };
+                let capabilities =
+                    if streams { token.capabilities } else { ClientCapabilities::NONE };
+                let from = From { dialect, capabilities, mode: ServerRequestMode::MidCall };
                 self.pending(incoming, id, from, Some(token.nonce))
             }
         }
@@ -113,7 +114,7 @@ impl Sessions {
             Via::Connection(connection) => connection.nonce,
         };
         if let Some(id) = id {
-            self.lasting.questions.answered(nonce, id, outcome);
+            self.lasting.server_requests.resolve(nonce, id, outcome);
         }
         Ok(Turn::Accepted)
     }
@@ -146,9 +147,9 @@ impl Sessions {
             return Err((fault, Dialect::new(Revision::NEWEST_LEGACY)));
         };
         let revision = Revision::negotiate_legacy(&requested);
-        let asks = Asks::declared(member("capabilities"), revision);
+        let capabilities = ClientCapabilities::declared(member("capabilities"), revision);
         let Envelope { via, caller, endpoint, now_secs, .. } = *incoming.envelope;
-        let token = Token::new(revision, asks, caller, now_secs);
+        let token = Token::new(revision, capabilities, caller, now_secs);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
         let dialect = Dialect::new(revision);
         let message = result_message(&id, &dialect.initialize(&self.identity));

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Limits};
-use crate::domain::call::{Along, Asking, Call, Client, Request};
+use crate::domain::call::{Along, Call, Client, Request, ServerRequestMode};
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::{Json, Kind as JsonKind};
@@ -28,13 +28,13 @@ use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
 use crate::domain::method::{CANCELLED, DISCOVER, INITIALIZE, LISTEN, Method, PING};
 use crate::domain::revision::{Era, Revision};
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::policy::{Credentials, Gate};
 use crate::router::Router;
 use crate::seal::Sealer;
-use crate::telemetry::{Asked, End, ServerOperation, Telemetry};
+use crate::telemetry::{End, ServerAttributes, ServerOperation, Telemetry};
 use call::in_flight::{Running, RunningCall};
-use call::server_requests::Questions;
+use call::server_requests::PendingServerRequests;
 use connection::ConnectionKind;
 use dialect::{Dialect, Identity, result_message};
 use headers::Headers;
@@ -61,7 +61,7 @@ pub struct Sessions {
 pub struct Lasting {
     ended: Arc<Ended>,
     running: Running,
-    questions: Questions,
+    server_requests: PendingServerRequests,
     visits: Visits,
     streams: Streams,
     /// Calls that go on without their client.
@@ -77,7 +77,7 @@ impl Lasting {
         Self {
             ended: Arc::default(),
             running: Running::default(),
-            questions: Questions::default(),
+            server_requests: PendingServerRequests::default(),
             visits: Visits::default(),
             streams: Streams::default(),
             tasks,
@@ -222,7 +222,7 @@ impl Sessions {
         let requested = params.filter(|_| method == INITIALIZE);
         let requested = requested.and_then(|p| p.get("protocolVersion")?.as_str());
         let agreed = requested.map(|requested| Revision::negotiate_legacy(&requested));
-        let asked = Asked {
+        let attributes = ServerAttributes {
             method: known_method(method),
             revision: agreed.unwrap_or(dialect.revision()).as_str(),
             wire: envelope.via.wire(),
@@ -232,7 +232,7 @@ impl Sessions {
             client: envelope.address,
         };
         let mut trace = Along::read(params, |name| envelope.via.trace(name)).trace;
-        ServerOperation::begin(self.gate.telemetry(), asked, &mut trace).end(ended);
+        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(ended);
     }
 
     /// How a client is written to that said no more than its headers. Of the session of somebody else, or of
@@ -263,7 +263,7 @@ impl Sessions {
         nonce: Option<Nonce>,
     ) -> Result<Turn, Fallen> {
         let Incoming { envelope, method, params } = *incoming;
-        let From { dialect, asks, asked } = from;
+        let From { dialect, capabilities, mode } = from;
         let request = Method::parse(method)
             .ok_or_else(|| RequestFault::MethodNotFound.into())
             .and_then(|method| Request::read(method, params));
@@ -275,7 +275,7 @@ impl Sessions {
             caller: envelope.caller.clone(),
             endpoint: envelope.endpoint.to_owned(),
             address: envelope.address,
-            client: Client { asks, asked, progress: progress_token.is_some() },
+            client: Client { capabilities, mode, progress: progress_token.is_some() },
             along: Along::read(params, |name| envelope.via.trace(name)),
             request,
         };
@@ -313,8 +313,8 @@ impl Sessions {
 /// Who makes a call, as far as it concerns the way back.
 struct From {
     dialect: Dialect,
-    asks: Asks,
-    asked: Asking,
+    capabilities: ClientCapabilities,
+    mode: ServerRequestMode,
 }
 
 /// The name of a method, if it is one that is known: others could be anything.

@@ -5,14 +5,15 @@ use super::headers::{Field, Headers};
 use super::notify::notifications::{Audience, Notices};
 use super::token::Nonce;
 use super::{
-    Asking, CANCELLED, DISCOVER, Envelope, Fallen, From, Incoming, LISTEN, Sessions, Turn, Via,
+    CANCELLED, DISCOVER, Envelope, Fallen, From, Incoming, LISTEN, ServerRequestMode, Sessions,
+    Turn, Via,
 };
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
 
 impl Sessions {
@@ -40,7 +41,11 @@ impl Sessions {
         if incoming.method == LISTEN {
             return Ok(Turn::Listen(self.listen(incoming, id, dialect, nonce)?));
         }
-        let from = From { dialect, asks: client.asks, asked: Asking::ByAnswer };
+        let from = From {
+            dialect,
+            capabilities: client.capabilities,
+            mode: ServerRequestMode::InputRequired,
+        };
         self.pending(incoming, id, from, nonce)
     }
 
@@ -76,7 +81,7 @@ impl Sessions {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Client {
     pub revision: Revision,
-    pub asks: Asks,
+    pub capabilities: ClientCapabilities,
 }
 
 /// Checks head against body in the order that the specification gives (Streamable HTTP, standard
@@ -121,7 +126,7 @@ pub fn check(
     let requested = version.into_owned();
     let revision = served.ok_or(RequestFault::UnsupportedVersion { requested })?;
     check_log_level(member(meta::LOG_LEVEL))?;
-    Ok(Client { revision, asks: Asks::declared(capabilities, revision) })
+    Ok(Client { revision, capabilities: ClientCapabilities::declared(capabilities, revision) })
 }
 
 /// Whether a body speaks the modern way, whatever its headers say.

@@ -3,7 +3,7 @@
 
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::seal::{Kind, Sealer, random};
 
 /// What a session id holds.
@@ -11,7 +11,7 @@ use crate::seal::{Kind, Sealer, random};
 pub struct Token {
     pub revision: Revision,
     /// What its client said that it can be asked.
-    pub asks: Asks,
+    pub capabilities: ClientCapabilities,
     /// Seconds since the Unix epoch.
     pub issued_at: u64,
     /// Tells sessions apart.
@@ -23,9 +23,14 @@ pub struct Token {
 pub type Nonce = [u8; 16];
 
 impl Token {
-    pub fn new(revision: Revision, asks: Asks, caller: &Caller, now_secs: u64) -> Self {
+    pub fn new(
+        revision: Revision,
+        capabilities: ClientCapabilities,
+        caller: &Caller,
+        now_secs: u64,
+    ) -> Self {
         let caller = caller.id().to_owned();
-        Self { revision, asks, issued_at: now_secs, nonce: random(), caller }
+        Self { revision, capabilities, issued_at: now_secs, nonce: random(), caller }
     }
 
     /// Whether it is this caller's session.
@@ -35,7 +40,7 @@ impl Token {
 
     /// The session id: visible ASCII of at most 512 bytes.
     pub fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
-        let mut plain = vec![self.revision as u8, self.asks.bits()];
+        let mut plain = vec![self.revision as u8, self.capabilities.bits()];
         plain.extend_from_slice(&self.issued_at.to_be_bytes());
         plain.extend_from_slice(&self.nonce);
         plain.extend_from_slice(self.caller.as_bytes());
@@ -45,12 +50,12 @@ impl Token {
     /// Reads a session id; nothing if it is not one of ours for this endpoint.
     pub fn open(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Self> {
         let plain = sealer.open(Kind::Session, endpoint, id)?;
-        let (&[revision, asks], rest) = plain.split_first_chunk()?;
+        let (&[revision, capabilities], rest) = plain.split_first_chunk()?;
         let (issued_at, rest) = rest.split_first_chunk::<8>()?;
         let (nonce, caller) = rest.split_first_chunk::<16>()?;
         Some(Self {
             revision: Revision::ALL.into_iter().find(|r| *r as u8 == revision)?,
-            asks: Asks::from_bits(asks),
+            capabilities: ClientCapabilities::from_bits(capabilities),
             issued_at: u64::from_be_bytes(*issued_at),
             nonce: *nonce,
             caller: String::from_utf8(caller.to_vec()).ok()?,
@@ -67,13 +72,15 @@ mod tests {
     fn a_session_id_reads_back_on_every_replica_and_nowhere_else() {
         let keys = || SealKeys::new(vec![[1; 32]]).unwrap();
         let (here, there) = (Sealer::new(&keys()), Sealer::new(&keys()));
-        let token = Token::new(Revision::V2025_06_18, Asks::FORM, &Caller::new("a"), 7);
+        let token =
+            Token::new(Revision::V2025_06_18, ClientCapabilities::FORM, &Caller::new("a"), 7);
         let id = token.seal(&here, "/mcp");
         assert!(id.len() <= 512 && id.bytes().all(|b| b.is_ascii_graphic()));
         assert_eq!(Token::open(&there, "/mcp", &id), Some(token.clone()));
         assert_eq!(Token::open(&there, "/mcp/x", &id), None);
         assert_eq!(Token::open(&Sealer::new(&SealKeys::ephemeral()), "/mcp", &id), None);
-        let another = Token::new(Revision::V2025_06_18, Asks::FORM, &Caller::new("a"), 7);
+        let another =
+            Token::new(Revision::V2025_06_18, ClientCapabilities::FORM, &Caller::new("a"), 7);
         assert_ne!(token.nonce, another.nonce);
     }
 }

@@ -26,7 +26,9 @@ use crate::config;
 use crate::seal::hex::hex;
 use crate::seal::random;
 pub use metrics::{Metrics, UPSTREAM};
-pub use operation::{Asked, Asking, ClientOperation, End, ServerOperation, Wire};
+pub use operation::{
+    ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation, Wire,
+};
 use sending::Sending;
 
 /// A handle on what is measured, cheap to copy.

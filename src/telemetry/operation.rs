@@ -20,7 +20,7 @@ use crate::seal::hex::hex;
 
 /// What somebody asks the gateway.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ServerAttributes<'a> {
     pub method: &'static str,
     pub revision: &'static str,
     pub wire: Wire,
@@ -35,7 +35,7 @@ pub struct Asked<'a> {
 
 /// What the gateway asks an upstream.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking<'a> {
+pub struct ClientAttributes<'a> {
     pub method: &'static str,
     pub upstream: &'a str,
     /// Once it is agreed.
@@ -87,19 +87,19 @@ pub struct ServerOperation {
 
 impl ServerOperation {
     /// From here on `trace` stands at this operation, if its spans go anywhere.
-    pub fn begin(telemetry: &Telemetry, asked: Asked<'_>, trace: &mut Trace) -> Self {
-        let Asked { method, revision, wire, .. } = asked;
-        let span = start(telemetry, SpanKind::Server, (method, asked.prompt), trace, || {
+    pub fn begin(telemetry: &Telemetry, request: ServerAttributes<'_>, trace: &mut Trace) -> Self {
+        let ServerAttributes { method, revision, wire, .. } = request;
+        let span = start(telemetry, SpanKind::Server, (method, request.prompt), trace, || {
             let mut attributes = vec![
                 KeyValue::new("mcp.method.name", method),
                 KeyValue::new("mcp.protocol.version", revision),
-                KeyValue::new("jsonrpc.request.id", asked.id.trim_matches('"').to_owned()),
+                KeyValue::new("jsonrpc.request.id", request.id.trim_matches('"').to_owned()),
             ];
             let digest = |session| hex(&seal::sha256(session)[..8]);
-            let session = asked.session.map(|s| KeyValue::new("mcp.session.id", digest(s)));
+            let session = request.session.map(|s| KeyValue::new("mcp.session.id", digest(s)));
             let prompt =
-                asked.prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
-            let client = asked.client.map(|ip| KeyValue::new("client.address", ip.to_string()));
+                request.prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
+            let client = request.client.map(|ip| KeyValue::new("client.address", ip.to_string()));
             attributes.extend(session.into_iter().chain(prompt).chain(client));
             attributes.extend(wire.attributes());
             attributes
@@ -110,7 +110,7 @@ impl ServerOperation {
             method,
             revision,
             wire,
-            prompt: asked.prompt.map(str::to_owned),
+            prompt: request.prompt.map(str::to_owned),
             span,
             has_ended: false,
         }
@@ -169,8 +169,13 @@ pub struct ClientOperation {
 
 impl ClientOperation {
     /// From here on `trace` stands at this operation, if its spans go anywhere.
-    pub fn begin(telemetry: &Telemetry, asking: Asking<'_>, trace: &mut Trace) -> Self {
-        let Asking { method, upstream, revision, wire, server, prompt } = asking;
+    pub fn begin(
+        telemetry: &Telemetry,
+        client_attributes: ClientAttributes<'_>,
+        trace: &mut Trace,
+    ) -> Self {
+        let ClientAttributes { method, upstream, revision, wire, server, prompt } =
+            client_attributes;
         let mut labels = Vec::with_capacity(10);
         labels.push(KeyValue::new("mcp.method.name", method));
         labels.push(by_upstream(upstream));
@@ -196,9 +201,9 @@ impl ClientOperation {
     fn record(&mut self, ended: End<'_>) {
         self.has_ended = true;
         // Where nobody was asked nothing took any time.
-        let was_asked =
+        let was_reached =
             !matches!(ended, End::Fault(Fault::Upstream(fault)) if fault.kind == Kind::Busy);
-        if was_asked {
+        if was_reached {
             self.labels.extend(failure(ended, true));
             let took = self.began.elapsed().as_secs_f64();
             self.telemetry.metrics().client_duration.record(took, &self.labels);
@@ -297,7 +302,7 @@ mod tests {
     fn without_a_collector_a_trace_passes_as_it_came() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let mut trace = Trace { parent: Some(parent.to_owned()), ..Trace::default() };
-        let asked = Asked {
+        let attributes = ServerAttributes {
             method: "prompts/get",
             revision: "2026-07-28",
             wire: Wire::Http,
@@ -306,7 +311,7 @@ mod tests {
             prompt: Some("p"),
             client: None,
         };
-        let operation = ServerOperation::begin(&Telemetry::silent(), asked, &mut trace);
+        let operation = ServerOperation::begin(&Telemetry::silent(), attributes, &mut trace);
         assert!(operation.context().is_none());
         operation.end(End::Well);
         assert_eq!(trace.parent.as_deref(), Some(parent));

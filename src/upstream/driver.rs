@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::asking;
 use super::connection::Peer;
 use super::connection::connect::{Connector, Wake};
 use super::connection::list_pages::Listed;
+use super::dedicated;
 use super::guard::backoff::{Backoff, jittered};
 use super::guard::breaker::Breaker;
 use crate::config::{Transport, Upstream};
@@ -252,8 +252,8 @@ impl Driver {
     async fn walk(&self, peer: &Peer) -> Result<Listed, Kind> {
         let mut along = Along::default();
         let revision = peer.describe().0.map(Revision::as_str);
-        let operation = asking(&self.upstream, Method::List, revision, None)
-            .map(|asking| ClientOperation::begin(&self.telemetry, asking, &mut along.trace));
+        let operation = dedicated(&self.upstream, Method::List, revision, None)
+            .map(|dedicated| ClientOperation::begin(&self.telemetry, dedicated, &mut along.trace));
         let walked = peer.walk(&self.upstream.settings, &along).await;
         if let Some(operation) = operation {
             operation.end(walked.as_ref().err());
@@ -279,11 +279,12 @@ impl Driver {
     }
 
     async fn report_failure(&self, kind: Kind, backoff: &mut Backoff) {
-        let asked = match &kind {
+        let retry_after = match &kind {
             Kind::RateLimited { retry_after_secs } => retry_after_secs.map(Duration::from_secs),
             _ => None,
         };
-        let wait = backoff.next(fastrand::f64()).max(asked.unwrap_or_default().min(MOST_PATIENT));
+        let wait =
+            backoff.next(fastrand::f64()).max(retry_after.unwrap_or_default().min(MOST_PATIENT));
         info!(upstream = %self.upstream.id, error = %kind, retry_in = ?wait, "no list");
         self.report(Err(kind)).await;
         match self.upstream.transport {

@@ -26,14 +26,14 @@ use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::telemetry::{self, ClientOperation, Telemetry, Wire};
 use call::correlator::{Asides, Ears, PageDone};
 use call::exchange::{Exchange, Place};
 use call::request::Outgoing;
 use connection::Peer;
 use connection::connect::{Connector, Wake};
-use connection::dedicated::Asking;
+use connection::dedicated::DedicatedPool;
 use driver::{Driver, DriverId, Link, Report};
 use guard::breaker::Breaker;
 use guard::concurrency::Slots;
@@ -76,7 +76,7 @@ pub struct Upstream {
     slots: Arc<Slots>,
     breaker: Arc<Breaker>,
     /// Absent if the upstream can never be reached as it is configured.
-    asking: Option<Arc<Asking>>,
+    dedicated: Option<Arc<DedicatedPool>>,
     telemetry: Telemetry,
     last_words: Arc<LastWords>,
     _needed: DropGuard,
@@ -106,8 +106,8 @@ impl Upstream {
         let ears = Ears { upstream, changed, pages, audit, telemetry: measured, last_words: kept };
         let connector = Connector::new(config.clone(), ears, tasks.clone(), starting);
         let connector = connector.map(Arc::new);
-        let asking = connector.as_ref().ok().map(|connector| {
-            Asking::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
+        let dedicated = connector.as_ref().ok().map(|connector| {
+            DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
         let settings = &config.settings;
         let breaker = Breaker::new(settings.breaker);
@@ -133,7 +133,7 @@ impl Upstream {
             wake,
             slots,
             breaker,
-            asking,
+            dedicated,
             telemetry,
             last_words,
             _needed: needed,
@@ -181,16 +181,16 @@ impl Upstream {
         mut outgoing: Outgoing,
         deadline: Instant,
     ) -> Exchange {
-        let wants = !outgoing.asks.is_none() || outgoing.progress;
+        let wants = !outgoing.capabilities.is_none() || outgoing.progress;
         let (asides, heard) =
-            wants.then(|| Asides::channel(outgoing.asks, outgoing.progress)).unzip();
+            wants.then(|| Asides::channel(outgoing.capabilities, outgoing.progress)).unzip();
         let (place, now) = (Place::new(self.slots.clone()), Instant::now());
         let (upstream, caller, taken) = (self.clone(), caller.clone(), place.clone());
-        let (leave, left_alone) = match self.breaker.ask(now) {
-            Ok(leave) => (Some(leave), None),
+        let (permit, left_alone) = match self.breaker.admit(now) {
+            Ok(permit) => (Some(permit), None),
             Err(until) => (None, Some(left_alone(until.duration_since(now)))),
         };
-        let operation = leave.is_some().then(|| self.operation(&mut outgoing)).flatten();
+        let operation = permit.is_some().then(|| self.operation(&mut outgoing)).flatten();
         let call = async move {
             match left_alone {
                 Some(kind) => Err(kind),
@@ -199,7 +199,7 @@ impl Upstream {
         };
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
-        let exchange = Exchange::new(id, Box::pin(call), heard, place, leave, deadline);
+        let exchange = Exchange::new(id, Box::pin(call), heard, place, permit, deadline);
         exchange.measured(operation)
     }
 
@@ -211,17 +211,17 @@ impl Upstream {
             Link::Up(peer) => peer.describe().0.map(Revision::as_str),
             Link::Connecting | Link::Down(_) => None,
         };
-        let asking = asking(&self.config, method, revision, prompt)?;
-        Some(ClientOperation::begin(&self.telemetry, asking, &mut outgoing.along.trace))
+        let dedicated = dedicated(&self.config, method, revision, prompt)?;
+        Some(ClientOperation::begin(&self.telemetry, dedicated, &mut outgoing.along.trace))
     }
 
     /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
     /// if the configuration says so.
-    pub fn questions(&self) -> Asks {
+    pub fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
         let is_shared = matches!(&*self.link.borrow(), Link::Up(peer) if peer.is_shared());
         match is_shared && settings.questions_by_default {
-            true => Asks::NONE,
+            true => ClientCapabilities::NONE,
             false => settings.questions,
         }
     }
@@ -240,12 +240,13 @@ impl Upstream {
         place: &Place,
     ) -> Result<Document, Kind> {
         let peer = self.connected().await?;
-        if let Some(asking) = &self.asking
+        if let Some(dedicated) = &self.dedicated
             && peer.declares_at_open()
-            && !outgoing.asks.is_none()
+            && !outgoing.capabilities.is_none()
         {
             let lease = async || {
-                let lease = timeout(TURN, asking.lease(caller, outgoing.asks, &peer)).await;
+                let lease =
+                    timeout(TURN, dedicated.lease(caller, outgoing.capabilities, &peer)).await;
                 lease.ok().transpose().map_err(unreachable_because)
             };
             if let Some(first) = lease().await? {
@@ -300,12 +301,12 @@ impl Upstream {
 }
 
 /// What an upstream is asked, as it is measured; nothing of a library, which is asked in here.
-fn asking<'a>(
+fn dedicated<'a>(
     upstream: &'a config::Upstream,
     method: Method,
     revision: Option<&'static str>,
     prompt: Option<&'a str>,
-) -> Option<telemetry::Asking<'a>> {
+) -> Option<telemetry::ClientAttributes<'a>> {
     let (wire, server) = match &upstream.transport {
         Transport::Library(_) => return None,
         Transport::Stdio(_) => (Wire::Pipe, None),
@@ -316,7 +317,7 @@ fn asking<'a>(
         }
     };
     let (method, id) = (method.as_str(), upstream.id.as_str());
-    Some(telemetry::Asking { method, upstream: id, revision, wire, server, prompt })
+    Some(telemetry::ClientAttributes { method, upstream: id, revision, wire, server, prompt })
 }
 
 /// Why an upstream is not asked for this long.

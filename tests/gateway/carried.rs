@@ -6,10 +6,10 @@ use tokio::sync::mpsc;
 
 use crate::support::client::request;
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Asked, Gateway, Live, Manner, PATIENCE, Party, Play, Upstream};
+use crate::support::{Gateway, Live, Manner, PATIENCE, Party, Play, Presentation, Upstream};
 
 /// An upstream of either era whose gets stay open: each comes with the stream of its answer.
-async fn open_ended(is_modern: bool) -> (Upstream, mpsc::UnboundedReceiver<(Live, Asked)>) {
+async fn open_ended(is_modern: bool) -> (Upstream, mpsc::UnboundedReceiver<(Live, Presentation)>) {
     let (sender, gets) = mpsc::unbounded_channel();
     let upstream = Upstream::start(move |asked| {
         if asked.method() == "prompts/get" {
@@ -28,18 +28,18 @@ async fn open_ended(is_modern: bool) -> (Upstream, mpsc::UnboundedReceiver<(Live
     (upstream, gets)
 }
 
-async fn next(gets: &mut mpsc::UnboundedReceiver<(Live, Asked)>) -> (Live, Asked) {
+async fn next(gets: &mut mpsc::UnboundedReceiver<(Live, Presentation)>) -> (Live, Presentation) {
     let get = tokio::time::timeout(PATIENCE, gets.recv()).await.expect("a call in time");
     get.expect("a call")
 }
 
-fn progress(asked: &Asked, progress: f64) -> Value {
+fn progress(asked: &Presentation, progress: f64) -> Value {
     let token = &asked.message["params"]["_meta"]["progressToken"];
     let params = json!({"progressToken": token, "progress": progress, "message": "so far"});
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 }
 
-fn done(asked: &Asked) -> Value {
+fn done(asked: &Presentation) -> Value {
     json!({"jsonrpc": "2.0", "id": asked.message["id"],
         "result": {"resultType": "complete", "messages": []}})
 }
@@ -89,13 +89,13 @@ async fn an_answer_before_which_nothing_is_said_is_one_json_object() {
     for params in
         [json!({"name": "up__p"}), json!({"name": "up__p", "_meta": {"progressToken": 7}})]
     {
-        let asks = params.get("_meta").is_some();
+        let capabilities = params.get("_meta").is_some();
         let get = request(3, "prompts/get", params);
         let upstream = async {
             let (live, asked) = next(&mut gets).await;
             let meta = &asked.message["params"]["_meta"];
-            assert_eq!(meta.get("progressToken").is_some(), asks);
-            if !asks {
+            assert_eq!(meta.get("progressToken").is_some(), capabilities);
+            if !capabilities {
                 live.say(&progress(&asked, 1.0));
             }
             live.say(&done(&asked));

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use promptgate::config::{Config, Settings};
-use promptgate::domain::server_request::Asks;
+use promptgate::domain::server_request::ClientCapabilities;
 use serde_json::json;
 
 use crate::support::{Gateway, eventually};
@@ -87,11 +87,12 @@ fn the_documented_defaults_are_the_defaults() {
     assert_eq!(documented.admin, default.admin);
     for upstream in &documented.upstreams {
         let bare = "[upstreams.a]\ntransport = \"library\"\npath = \"examples/library\"\n";
-        let asks = match upstream.transport.name() {
-            "http" => Asks::FORM,
-            _ => Asks::NONE,
+        let capabilities = match upstream.transport.name() {
+            "http" => ClientCapabilities::FORM,
+            _ => ClientCapabilities::NONE,
         };
-        let expected = Settings { questions: asks, ..parse(bare).upstreams[0].settings.clone() };
+        let expected =
+            Settings { questions: capabilities, ..parse(bare).upstreams[0].settings.clone() };
         assert_eq!(upstream.settings, expected, "{}", upstream.id);
     }
     assert!(documented.upstreams.len() >= 2);

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::support::gateway::api_key;
 use crate::support::upstream::good_modern;
-use crate::support::{Asked, Gateway, Play, Upstream, eventually};
+use crate::support::{Gateway, Play, Presentation, Upstream, eventually};
 
 /// An upstream that wants tokens, and gives them out, too.
 #[derive(Clone, Default)]
@@ -38,7 +38,7 @@ impl Issuing {
         Upstream::start(move |asked| own.answer(asked)).await
     }
 
-    fn answer(&self, asked: &Asked) -> Play {
+    fn answer(&self, asked: &Presentation) -> Play {
         let origin = format!("http://{}", asked.header("host").unwrap_or_default());
         match asked.path.as_str() {
             "/.well-known/oauth-protected-resource/mcp" => json_body(

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::support::client::{modern, modern_bytes, request};
 use crate::support::upstream::HANG;
-use crate::support::{Asked, Gateway, PATIENCE, Play, Upstream, eventually, metrics};
+use crate::support::{Gateway, PATIENCE, Play, Presentation, Upstream, eventually, metrics};
 
 /// Tries whether something holds for this many histories of such steps.
 pub fn over_histories<S: std::fmt::Debug>(
@@ -78,7 +78,7 @@ fn call(fate: Fate) -> (&'static str, Value) {
     }
 }
 
-fn as_fated(asked: &Asked) -> Option<Play> {
+fn as_fated(asked: &Presentation) -> Option<Play> {
     let result = json!({"resultType": "complete", "messages": []});
     let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result});
     match asked.message["params"]["arguments"]["fate"].as_str()? {

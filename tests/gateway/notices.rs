@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 
 use crate::support::client::{Stream, modern};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Asked, Gateway, Play, Upstream, eventually};
+use crate::support::{Gateway, Play, Presentation, Upstream, eventually};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 const STREAM: [(&str, &str); 1] = [("Accept", "text/event-stream")];
@@ -190,7 +190,7 @@ struct Telling {
 }
 
 impl Telling {
-    async fn start(answer: fn(&Asked) -> Play, stream: fn(&Asked) -> bool) -> Self {
+    async fn start(answer: fn(&Presentation) -> Play, stream: fn(&Presentation) -> bool) -> Self {
         let (changed, walks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (events, _) = broadcast::channel(20_000);
         let (is_changed, walked, sender) = (changed.clone(), walks.clone(), events.clone());
@@ -227,7 +227,7 @@ impl Telling {
     }
 
     async fn legacy() -> Self {
-        let answer = |asked: &Asked| good_legacy(asked, "2025-06-18");
+        let answer = |asked: &Presentation| good_legacy(asked, "2025-06-18");
         Self::start(answer, |asked| asked.http_method == "GET").await
     }
 
@@ -346,6 +346,6 @@ async fn u19_many_lists_at_once_are_one_walk() {
     assert!(telling.walks.load(Ordering::SeqCst) <= 2, "one walk, and one trailing at most");
 }
 
-fn good_legacy_2025(asked: &Asked) -> Play {
+fn good_legacy_2025(asked: &Presentation) -> Play {
     good_legacy(asked, "2025-11-25")
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::support::asker::{Question, blue, form, page};
+use crate::support::asker::{ServerRequest, blue, form, page};
 use crate::support::{Gateway, Live, Manner, PATIENCE, Party, Play, Upstream, eventually};
 
 const FORM: &str = r#"{"elicitation":{"form":{}}}"#;
@@ -28,7 +28,7 @@ async fn before(upstream: &Upstream, settings: &str) -> Gateway {
 }
 
 /// Both kinds of upstream, which ask the same.
-async fn askers(questions: impl Fn() -> Vec<Question>) -> [Upstream; 2] {
+async fn askers(questions: impl Fn() -> Vec<ServerRequest>) -> [Upstream; 2] {
     [Upstream::legacy_asker(questions()).await, Upstream::modern_asker(questions()).await]
 }
 
@@ -109,7 +109,7 @@ async fn what_the_configuration_withholds_is_not_asked() {
             let (asked, _) = party.get_answering(get(), |_| blue()).await;
             assert!(asked.is_empty(), "{manner:?} {asked:?}");
         }
-        let declared = |asked: &crate::support::Asked| {
+        let declared = |asked: &crate::support::Presentation| {
             let params = &asked.message["params"];
             let per_call = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
             let found = params.get("capabilities").unwrap_or(per_call).clone();
@@ -216,13 +216,13 @@ async fn one_user_who_thinks_blocks_nobody() {
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let body = request.to_string();
     let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
-    let question = thinking.event().await.expect("a question").json();
+    let server_request = thinking.event().await.expect("a question").json();
     for manner in [Manner::Modern, Manner::Http("2025-11-25")] {
         let mut other = party(&gateway, manner, FORM).await;
         let (_, answer) = other.get_answering(get(), |_| blue()).await;
         assert_eq!(text(&answer), json!([blue()]));
     }
-    let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": blue()});
+    let answer = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": blue()});
     assert_eq!(client.post(&answer).await.status, 202);
     let last = thinking.event().await.expect("an answer").json();
     assert_eq!((&last["id"], text(&last)), (&json!(7), json!([blue()])));
@@ -241,11 +241,11 @@ async fn a_user_who_does_not_answer_in_time_is_not_waited_for() {
         let body = crate::support::client::request(7, "prompts/get", get()).to_string();
         let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
         let mut stream = client.stream("POST", &headers, body.as_bytes()).await;
-        let question = stream.event().await.unwrap().json();
-        assert_eq!(question["method"], "elicitation/create");
+        let server_request = stream.event().await.unwrap().json();
+        assert_eq!(server_request["method"], "elicitation/create");
         let taken_back = stream.event().await.unwrap().json();
         assert_eq!(taken_back["method"], "notifications/cancelled");
-        assert_eq!(taken_back["params"]["requestId"], question["id"]);
+        assert_eq!(taken_back["params"]["requestId"], server_request["id"]);
         let answer = stream.event().await.expect("an answer").json();
         // The legacy upstream gets an error, the modern one a user who cancelled.
         let said = &text(&answer)[0];
@@ -449,9 +449,9 @@ async fn asks_beside_its_answers() -> Upstream {
                 let (live, play) = Live::new();
                 open.lock().unwrap().push((live, asked.message["id"].clone()));
                 let (method, params) = form("Which colour?");
-                let question =
+                let server_request =
                     json!({"jsonrpc": "2.0", "id": "q", "method": method, "params": params});
-                stream.say(&question);
+                stream.say(&server_request);
                 play
             }
             ("POST", "") => {
@@ -582,10 +582,10 @@ async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
     let body = crate::support::client::request(7, "prompts/get", get()).to_string();
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
-    let question = thinking.event().await.unwrap().json();
+    let server_request = thinking.event().await.unwrap().json();
     // Who thinks takes nobody's place, and is heard.
     gateway.client().ask("prompts/list", json!({})).await;
-    let said = json!({"jsonrpc": "2.0", "id": question["id"], "result": blue()});
+    let said = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": blue()});
     assert_eq!(client.post(&said).await.status, 202);
     assert_eq!(text(&thinking.event().await.unwrap().json()), json!([blue()]));
 }

@@ -170,17 +170,18 @@ fn property_6_a_caller_sees_the_same_whatever_another_one_does() {
     let (_upstreams, gateways) = runtime.block_on(async {
         let one = Upstream::with_prompts(&["p", "q"]).await;
         let two = Upstream::with_prompts(&["p"]).await;
-        let asks = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+        let capabilities = Upstream::legacy_asker(vec![form("Which colour?")]).await;
         let keys = api_key("alice", "alice") + &api_key("bob", "bob") + "groups = [\"more\"]\n";
-        let toml =
-            keys + RULES + &upstream_tables(&[("one", &one), ("two", &two), ("asks", &asks)]);
+        let toml = keys
+            + RULES
+            + &upstream_tables(&[("one", &one), ("two", &two), ("asks", &capabilities)]);
         let mut gateways = Vec::new();
         for _ in 0..3 {
             let gateway = Gateway::start(&toml).await;
             gateway.summary().await;
             gateways.push(gateway);
         }
-        ([one, two, asks], gateways)
+        ([one, two, capabilities], gateways)
     });
     // What happened in earlier histories is no excuse either.
     over_histories(32, (any::<bool>(), step()), |history| {

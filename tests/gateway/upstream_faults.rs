@@ -7,10 +7,10 @@ use promptgate::config::Config;
 use serde_json::{Value, json};
 
 use crate::support::upstream::{HANG, good_legacy};
-use crate::support::{Asked, Gateway, Play, Upstream};
+use crate::support::{Gateway, Play, Presentation, Upstream};
 
 /// What a get brings whose upstream does this.
-async fn error_of(play: impl Fn(&Asked) -> Play + Send + Sync + 'static) -> Value {
+async fn error_of(play: impl Fn(&Presentation) -> Play + Send + Sync + 'static) -> Value {
     let upstream =
         Upstream::modern(move |asked| (asked.method() == "prompts/get").then(|| play(asked))).await;
     let table = upstream.table("up") + "max_message = \"64KiB\"\n";
@@ -21,7 +21,7 @@ async fn error_of(play: impl Fn(&Asked) -> Play + Send + Sync + 'static) -> Valu
     error
 }
 
-async fn reason_of(play: impl Fn(&Asked) -> Play + Send + Sync + 'static) -> String {
+async fn reason_of(play: impl Fn(&Presentation) -> Play + Send + Sync + 'static) -> String {
     error_of(play).await["data"]["reason"].as_str().unwrap().to_owned()
 }
 
@@ -53,7 +53,7 @@ async fn u6_answers_that_are_no_answers_are_protocol_errors() {
         let reason = reason_of(move |asked| asked.result(result.clone())).await;
         assert_eq!(reason, "upstream_protocol_error");
     }
-    let both = |asked: &Asked| {
+    let both = |asked: &Presentation| {
         let Play::Json(mut answer) = asked.result(json!({"messages": []})) else { unreachable!() };
         answer["error"] = json!({"code": 1, "message": ""});
         Play::Json(answer)
@@ -74,15 +74,17 @@ async fn u5_statuses_have_names_and_redirects_lead_nowhere_else() {
         (500, "upstream_http_error"),
         (502, "upstream_http_error"),
     ] {
-        let play = move |_: &Asked| Play::Http(status, vec![("Retry-After", "1".into())], vec![]);
+        let play =
+            move |_: &Presentation| Play::Http(status, vec![("Retry-After", "1".into())], vec![]);
         assert_eq!(reason_of(play).await, reason, "{status}");
     }
     let html = vec![("Content-Type", "text/html".to_owned())];
-    let page = move |_: &Asked| Play::Http(200, html.clone(), b"<h1>hi".to_vec());
+    let page = move |_: &Presentation| Play::Http(200, html.clone(), b"<h1>hi".to_vec());
     assert_eq!(reason_of(page).await, "upstream_protocol_error");
     let target = Upstream::start(|asked| asked.content(json!({"type": "text", "text": "x"}))).await;
     let away = format!("http://{}/mcp", target.addr);
-    let redirect = move |_: &Asked| Play::Http(307, vec![("Location", away.clone())], vec![]);
+    let redirect =
+        move |_: &Presentation| Play::Http(307, vec![("Location", away.clone())], vec![]);
     assert_eq!(reason_of(redirect).await, "upstream_http_error");
     assert!(target.asked().is_empty(), "another origin gets neither call nor credential");
 }
@@ -94,7 +96,7 @@ async fn u3_a_connection_that_breaks_is_told_at_once() {
         let reason = reason_of(move |_| Play::Break(bytes.as_bytes().to_vec())).await;
         assert_eq!(reason, "upstream_reset", "{bytes:?}");
     }
-    let ended = |_: &Asked| Play::Stream(b": nothing\n\n".to_vec());
+    let ended = |_: &Presentation| Play::Stream(b": nothing\n\n".to_vec());
     assert_eq!(reason_of(ended).await, "upstream_reset");
     let seen = Upstream::modern(|asked| {
         let Play::Json(answer) = asked.content(json!({"type": "text", "text": "x"})) else {
@@ -168,7 +170,8 @@ async fn u7_messages_for_nobody_pass_by_and_the_answer_still_comes() {
     let gateway = Gateway::before(&[("up", &upstream)]).await;
     let result = gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
     assert_eq!(result["messages"][0]["content"]["text"], "mine");
-    let wrong = |_: &Asked| json_bytes(r#"{"jsonrpc":"2.0","id":"x","result":{"messages":[]}}"#);
+    let wrong =
+        |_: &Presentation| json_bytes(r#"{"jsonrpc":"2.0","id":"x","result":{"messages":[]}}"#);
     assert_eq!(reason_of(wrong).await, "upstream_protocol_error");
 }
 
@@ -190,7 +193,7 @@ async fn a_legacy_batch_in_a_stream_is_read_item_by_item() {
 #[tokio::test]
 async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
     let big = |size: usize| {
-        move |asked: &Asked| {
+        move |asked: &Presentation| {
             let Play::Json(answer) = asked.content(json!({"type": "text", "text": ""})) else {
                 unreachable!()
             };
@@ -203,16 +206,16 @@ async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
     let endless = |content_type: &str, piece: &str| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\n\r\n");
         let piece = piece.repeat(1000).into_bytes();
-        move |_: &Asked| Play::Endless(head.clone(), piece.clone())
+        move |_: &Presentation| Play::Endless(head.clone(), piece.clone())
     };
     assert_eq!(reason_of(endless("application/json", "[")).await, "upstream_too_large");
     assert_eq!(reason_of(endless("text/event-stream", "data: x\n")).await, "upstream_too_large");
     assert_eq!(reason_of(endless("text/event-stream", ": comment\n")).await, "upstream_too_large");
-    let headers = |_: &Asked| {
+    let headers = |_: &Presentation| {
         Play::Endless("HTTP/1.1 200 OK\r\n".into(), "X-Header: y\r\n".repeat(100).into_bytes())
     };
     assert_eq!(reason_of(headers).await, "upstream_reset");
-    let zipped = |_: &Asked| {
+    let zipped = |_: &Presentation| {
         let headers = vec![
             ("Content-Type", "application/json".to_owned()),
             ("Content-Encoding", "gzip".to_owned()),
@@ -233,7 +236,7 @@ async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
 async fn u9_lists_without_end_fail_and_the_others_stay() {
     let next = |cursor: fn(usize) -> String| {
         let pages = std::sync::atomic::AtomicUsize::new(0);
-        move |asked: &Asked| {
+        move |asked: &Presentation| {
             let page = pages.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             let result = json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "public",
                 "prompts": [], "nextCursor": cursor(page)});

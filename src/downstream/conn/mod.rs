@@ -246,7 +246,7 @@ impl http_body::Body for Sending {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.busy.asked();
+        self.busy.resumed();
         if self.rest.is_empty() {
             // Both kinds of body fail with `Infallible`; `Either` boxes that all the same.
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {

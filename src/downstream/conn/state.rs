@@ -32,14 +32,14 @@ pub struct PhaseCell {
 struct State {
     phase: Phase,
     /// Answers that have something to give and are not asked for it, by their number.
-    unasked: BTreeMap<u64, Unasked>,
+    stalled: BTreeMap<u64, StalledBody>,
     /// The reader, to be woken when the phase gets a deadline.
     reader: Option<Waker>,
 }
 
 /// An answer that is not asked for what it has.
 #[derive(Clone, Copy, Debug)]
-struct Unasked {
+struct StalledBody {
     since: Instant,
     /// When the client last took anything of any answer.
     taken: Instant,
@@ -85,7 +85,7 @@ impl PhaseCell {
         patience: Option<Duration>,
         phase: Phase,
     ) -> Arc<Self> {
-        let state = State { phase, unasked: BTreeMap::new(), reader: None };
+        let state = State { phase, stalled: BTreeMap::new(), reader: None };
         Arc::new(Self {
             idle,
             head,
@@ -129,7 +129,7 @@ impl PhaseCell {
         }
         // Whoever takes what is written takes its turn with all answers.
         let now = Instant::now();
-        state.unasked.values_mut().for_each(|unasked| unasked.taken = now);
+        state.stalled.values_mut().for_each(|stalled| stalled.taken = now);
         if matches!(state.phase, Phase::Idle(_)) {
             state.phase = Phase::Idle(Instant::now() + self.idle);
         }
@@ -156,10 +156,10 @@ impl PhaseCell {
             Phase::Idle(at) | Phase::Head(at) => Some(at),
             Phase::Busy(_) => {
                 let patience = self.patience?;
-                let due = |unasked: &Unasked| {
-                    (unasked.taken + patience).min(unasked.since + patience * TURNS)
+                let due = |stalled: &StalledBody| {
+                    (stalled.taken + patience).min(stalled.since + patience * TURNS)
                 };
-                state.unasked.values().map(due).min()
+                state.stalled.values().map(due).min()
             }
         }
     }
@@ -185,7 +185,7 @@ impl Busy {
         if self.is_multiplexed() {
             let mut state = self.phase.lock();
             let now = Instant::now();
-            state.unasked.insert(self.number, Unasked { since: now, taken: now });
+            state.stalled.insert(self.number, StalledBody { since: now, taken: now });
             if let Some(reader) = state.reader.take() {
                 reader.wake();
             }
@@ -193,16 +193,16 @@ impl Busy {
     }
 
     /// Its answer is asked for what comes next.
-    pub fn asked(&self) {
+    pub fn resumed(&self) {
         if self.is_multiplexed() {
-            self.phase.lock().unasked.remove(&self.number);
+            self.phase.lock().stalled.remove(&self.number);
         }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.asked();
+        self.resumed();
         self.phase.end();
     }
 }

@@ -231,7 +231,7 @@ mod tests {
         advance(100 * SECOND).await;
         tokio::task::yield_now().await;
         read.offers();
-        read.asked();
+        read.resumed();
         unread.offers();
         assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 130));
     }

@@ -3,7 +3,7 @@
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::server_requests::{AskedQuestion, Questions};
+use super::server_requests::{PendingServerRequest, PendingServerRequests};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::router::call_channel::News;
@@ -22,9 +22,9 @@ pub(crate) struct Teller<'a> {
     progress_token: Option<Id>,
     /// The last that was told: it must increase with each notification (2025-11-25, progress).
     progress: f64,
-    questions: &'a Questions,
+    server_requests: &'a PendingServerRequests,
     visits: &'a Visits,
-    asked: Vec<AskedQuestion>,
+    pending: Vec<PendingServerRequest>,
 }
 
 impl<'a> Teller<'a> {
@@ -45,9 +45,9 @@ impl<'a> Teller<'a> {
             nonce: nonce.unwrap_or_default(),
             progress_token,
             progress: f64::NEG_INFINITY,
-            questions: &sessions.lasting.questions,
+            server_requests: &sessions.lasting.server_requests,
             visits: &sessions.lasting.visits,
-            asked: Vec::new(),
+            pending: Vec::new(),
         }
     }
 
@@ -72,7 +72,7 @@ impl<'a> Teller<'a> {
             }
         };
         gone.run_until_cancelled(telling).await;
-        self.asked.clear();
+        self.pending.clear();
         while news.recv().await.is_some() {}
         std::future::pending().await
     }
@@ -81,14 +81,14 @@ impl<'a> Teller<'a> {
     /// answer to any more are taken back, as far as there is room.
     pub(crate) fn finish(mut self, news: &mut mpsc::Receiver<News>) {
         while let Ok(last) = news.try_recv() {
-            if !matches!(last, News::Question { .. })
+            if !matches!(last, News::ServerRequest { .. })
                 && let Some(message) = self.dress(last)
             {
                 let _ = self.told.try_send(message);
             }
         }
-        for asked in self.asked.iter().filter(|asked| asked.is_open()) {
-            let _ = self.told.try_send(self.dialect.cancelled(asked.id()));
+        for pending in self.pending.iter().filter(|pending| pending.is_open()) {
+            let _ = self.told.try_send(self.dialect.cancelled(pending.id()));
         }
     }
 
@@ -101,18 +101,18 @@ impl<'a> Teller<'a> {
                 dialect.hears_of_pages().then(|| dialect.page_done(&id))
             }
             // Nobody waits for the answer any more.
-            News::Question { answer, .. } if answer.is_closed() => None,
+            News::ServerRequest { answer, .. } if answer.is_closed() => None,
             // Too many users think: whoever asks hears that nobody answers.
-            News::Question { .. } if !self.place.think() => None,
-            News::Question { question, asker, answer } => {
-                if let Some(id) = question.page_id() {
-                    let upstream = asker.upstream.as_str().into();
+            News::ServerRequest { .. } if !self.place.think() => None,
+            News::ServerRequest { server_request, origin, answer } => {
+                if let Some(id) = server_request.page_id() {
+                    let upstream = origin.upstream.as_str().into();
                     self.visits.note(PageDone { upstream, id }, self.nonce);
                 }
-                let text = question.clone();
-                let asked = self.questions.ask(self.nonce, question, answer);
-                let message = dialect.question(asked.id(), &text, &asker);
-                self.asked.push(asked);
+                let text = server_request.clone();
+                let pending = self.server_requests.register(self.nonce, server_request, answer);
+                let message = dialect.server_request(pending.id(), &text, &origin);
+                self.pending.push(pending);
                 Some(message)
             }
         }

@@ -14,7 +14,7 @@ use crate::policy::Outcome;
 use crate::router::call_channel::Line;
 use crate::router::reply::Reply;
 use crate::session::{CallPlace, Ending, Pending, Sessions, Slot};
-use crate::telemetry::{Asked, End, ServerOperation};
+use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
     /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
@@ -56,7 +56,7 @@ impl Sessions {
     /// The call as it is measured; whoever is asked on its way stands below it in the trace.
     fn begin(&self, pending: &mut Pending) -> ServerOperation {
         let Pending { id, dialect, call, nonce, wire, .. } = pending;
-        let asked = Asked {
+        let asked = ServerAttributes {
             method: call.request.method().as_str(),
             revision: dialect.revision().as_str(),
             wire: *wire,

@@ -169,7 +169,7 @@ impl Tokens {
             return Ok(None);
         };
         check_pause(&getting)?;
-        match self.ask(&place).await {
+        match self.request_token(&place).await {
             Ok(token) => {
                 getting.failed = None;
                 let header = token.header.clone();
@@ -187,7 +187,7 @@ impl Tokens {
     }
 
     /// Asks for a token (RFC 6749, section 4.4).
-    async fn ask(&self, place: &Place) -> Result<Token, String> {
+    async fn request_token(&self, place: &Place) -> Result<Token, String> {
         let mut form = vec![("grant_type", "client_credentials".to_owned())];
         form.push(("resource", place.resource.clone()));
         form.extend(place.scope.clone().map(|scope| ("scope", scope)));
@@ -218,9 +218,9 @@ impl Tokens {
         *request.body_mut() = Full::new(Bytes::from(pairs.collect::<Vec<_>>().join("&")));
         let media = HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(CONTENT_TYPE, media);
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let answer = self.egress.json(request).await;
-        read(&answer.map_err(|error| format!("{}: {error}", place.endpoint))?, asked)
+        read(&answer.map_err(|error| format!("{}: {error}", place.endpoint))?, sent_at)
     }
 
     /// Finds out where to get tokens for the upstream, from what it said when it refused
@@ -301,7 +301,7 @@ fn claims(client: &str, audience: &str) -> Value {
 }
 
 /// Reads a token, asked for at `asked`.
-fn read(answer: &Value, asked: Instant) -> Result<Token, String> {
+fn read(answer: &Value, sent_at: Instant) -> Result<Token, String> {
     let text = |name: &str| answer.get(name).and_then(Value::as_str);
     let token = text("access_token").filter(|token| !token.is_empty()).ok_or("no access_token")?;
     if !text("token_type").is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
@@ -312,8 +312,8 @@ fn read(answer: &Value, asked: Instant) -> Result<Token, String> {
     let lifetime = seconds.unwrap_or(LIFETIME).min(Duration::from_secs(86_400));
     Ok(Token {
         header: sensitive(&format!("Bearer {token}"))?,
-        renew_at: asked + lifetime.mul_f32(0.8),
-        ends_at: asked + lifetime,
+        renew_at: sent_at + lifetime.mul_f32(0.8),
+        ends_at: sent_at + lifetime,
     })
 }
 

@@ -14,7 +14,9 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::method::{ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
-use crate::domain::server_request::{Answer, Asks, Question, QuestionError};
+use crate::domain::server_request::{
+    Answer, ClientCapabilities, ServerRequest, ServerRequestError,
+};
 use crate::telemetry::Telemetry;
 use crate::upstream::transport::stderr_tail::LastWords;
 
@@ -25,8 +27,8 @@ pub enum Aside {
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
     PageDone(Document),
-    Question {
-        question: Question,
+    ServerRequest {
+        server_request: ServerRequest,
         answer: oneshot::Sender<Answer>,
     },
 }
@@ -36,7 +38,7 @@ pub enum Aside {
 pub struct Asides {
     sender: mpsc::Sender<Aside>,
     /// What this call's client may be asked by this upstream.
-    asks: Asks,
+    capabilities: ClientCapabilities,
     progress: bool,
 }
 
@@ -100,17 +102,20 @@ pub enum Heard {
 }
 
 impl Asides {
-    pub fn channel(asks: Asks, progress: bool) -> (Self, mpsc::Receiver<Aside>) {
+    pub fn channel(
+        capabilities: ClientCapabilities,
+        progress: bool,
+    ) -> (Self, mpsc::Receiver<Aside>) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        (Self { sender, asks, progress }, receiver)
+        (Self { sender, capabilities, progress }, receiver)
     }
 
-    fn question(&self, id: Id, question: Question) -> Heard {
-        if !self.asks.contains(question.needs()) {
+    fn server_request(&self, id: Id, server_request: ServerRequest) -> Heard {
+        if !self.capabilities.contains(server_request.needs()) {
             return Heard::Now(reply::not_offered(&id));
         }
         let (answer, later) = oneshot::channel();
-        match self.sender.try_send(Aside::Question { question, answer }) {
+        match self.sender.try_send(Aside::ServerRequest { server_request, answer }) {
             Ok(()) => Heard::Later(id, later),
             Err(_) => Heard::Now(reply::unanswered(&id)),
         }
@@ -118,7 +123,7 @@ impl Asides {
 
     /// The same ear, for one that may not ask.
     pub fn without_questions(mut self) -> Self {
-        self.asks = Asks::NONE;
+        self.capabilities = ClientCapabilities::NONE;
         self
     }
 
@@ -129,7 +134,7 @@ impl Asides {
     }
 
     fn page_done(&self, params: Json<'_>) {
-        if self.asks.contains(Asks::URL) {
+        if self.capabilities.contains(ClientCapabilities::URL) {
             let _ = self.sender.try_send(Aside::PageDone(Document::copy_of(params)));
         }
     }
@@ -143,11 +148,11 @@ pub struct Mailbox {
     /// Calls that hear what is said before their answer.
     asides: DashMap<Id, Asides>,
     /// Whether the upstream may send requests: legacy ones may, modern ones may not.
-    is_asked: AtomicBool,
+    accepts_requests: AtomicBool,
     /// A question came of which nobody could tell whose it was.
     is_ambiguous: AtomicBool,
     /// A question came that was tied to no call.
-    asks_beside: AtomicBool,
+    has_unassociated_requests: AtomicBool,
     /// A call that could be asked was given up before its answer.
     has_orphans: AtomicBool,
     ears: Ears,
@@ -158,17 +163,17 @@ impl Mailbox {
         Arc::new(Self {
             answers: DashMap::new(),
             asides: DashMap::new(),
-            is_asked: AtomicBool::new(false),
+            accepts_requests: AtomicBool::new(false),
             is_ambiguous: AtomicBool::new(false),
-            asks_beside: AtomicBool::new(false),
+            has_unassociated_requests: AtomicBool::new(false),
             has_orphans: AtomicBool::new(false),
             ears,
         })
     }
 
     /// Says whether requests of the upstream are answered; the others are dropped.
-    pub fn set_asked(&self, is_asked: bool) {
-        self.is_asked.store(is_asked, Ordering::Relaxed);
+    pub fn set_accepts_requests(&self, accepts_requests: bool) {
+        self.accepts_requests.store(accepts_requests, Ordering::Relaxed);
     }
 
     /// Whether calls have to go one at a time, lest their questions be mixed up.
@@ -177,8 +182,8 @@ impl Mailbox {
     }
 
     /// Whether questions come that are tied to no call.
-    pub fn asks_beside(&self) -> bool {
-        self.asks_beside.load(Ordering::Relaxed)
+    pub fn has_unassociated_requests(&self) -> bool {
+        self.has_unassociated_requests.load(Ordering::Relaxed)
     }
 
     /// Whether a call that nobody waits for any more might still ask.
@@ -189,9 +194,9 @@ impl Mailbox {
     /// Lets a call hear what is said before its answer, as long as the guard lives.
     pub fn listen(self: &Arc<Self>, id: &Id, asides: Option<Asides>) -> Listening {
         Listening(asides.map(|asides| {
-            let asks = !asides.asks.is_none();
+            let capabilities = !asides.capabilities.is_none();
             self.asides.insert(id.clone(), asides);
-            Entry { mailbox: self.clone(), id: id.clone(), may_be_orphan: asks }
+            Entry { mailbox: self.clone(), id: id.clone(), may_be_orphan: capabilities }
         }))
     }
 
@@ -242,19 +247,21 @@ impl Mailbox {
     }
 
     fn request(&self, id: Id, method: &str, params: Option<Json<'_>>, call: Option<&Id>) -> Heard {
-        if !self.is_asked.load(Ordering::Relaxed) {
+        if !self.accepts_requests.load(Ordering::Relaxed) {
             debug!(method = method.escape_debug().to_string(), "a request that is not its to send");
             return Heard::Nothing;
         }
-        let question = Question::read(method, params);
-        if question.is_ok() && call.is_none() {
-            self.asks_beside.store(true, Ordering::Relaxed);
+        let server_request = ServerRequest::read(method, params);
+        if server_request.is_ok() && call.is_none() {
+            self.has_unassociated_requests.store(true, Ordering::Relaxed);
         }
-        match (question, self.asides_of(call)) {
-            (Ok(question), Some(asides)) => asides.question(id, question),
+        match (server_request, self.asides_of(call)) {
+            (Ok(server_request), Some(asides)) => asides.server_request(id, server_request),
             (Ok(_), None) => Heard::Now(reply::not_offered(&id)),
-            (Err(QuestionError::Malformed(what)), _) => Heard::Now(reply::malformed(&id, what)),
-            (Err(QuestionError::Unknown), _) => Heard::Now(reply::to_request(&id, method)),
+            (Err(ServerRequestError::Malformed(what)), _) => {
+                Heard::Now(reply::malformed(&id, what))
+            }
+            (Err(ServerRequestError::Unknown), _) => Heard::Now(reply::to_request(&id, method)),
         }
     }
 
@@ -338,9 +345,9 @@ mod tests {
         Document::parse(text.as_bytes().to_vec(), 16).unwrap()
     }
 
-    fn asked() -> Arc<Mailbox> {
+    fn accepting() -> Arc<Mailbox> {
         let mailbox = Mailbox::new(Ears::new("up"));
-        mailbox.set_asked(true);
+        mailbox.set_accepts_requests(true);
         mailbox
     }
 
@@ -354,24 +361,24 @@ mod tests {
 
     #[test]
     fn u18_a_question_that_was_not_offered_is_refused_and_nobody_is_asked() {
-        let mailbox = asked();
+        let mailbox = accepting();
         assert!(said(mailbox.deliver(message(QUESTION))).contains("-32601"));
-        let (asides, mut heard) = Asides::channel(Asks::ROOTS, false);
+        let (asides, mut heard) = Asides::channel(ClientCapabilities::ROOTS, false);
         let _listening = mailbox.listen(&Id::number(1), Some(asides));
         assert!(said(mailbox.deliver(message(QUESTION))).contains("-32601"));
         assert!(heard.try_recv().is_err());
-        mailbox.set_asked(false);
+        mailbox.set_accepts_requests(false);
         assert_eq!(said(mailbox.deliver(message(QUESTION))), "nothing");
     }
 
     #[test]
     fn a_question_goes_to_the_only_call_or_to_nobody() {
-        let mailbox = asked();
-        let (one, mut heard) = Asides::channel(Asks::FORM, false);
-        let (two, mut unheard) = Asides::channel(Asks::FORM, false);
+        let mailbox = accepting();
+        let (one, mut heard) = Asides::channel(ClientCapabilities::FORM, false);
+        let (two, mut unheard) = Asides::channel(ClientCapabilities::FORM, false);
         let listening = mailbox.listen(&Id::number(1), Some(one));
         assert_eq!(said(mailbox.deliver(message(QUESTION))), "later");
-        assert!(matches!(heard.try_recv(), Ok(Aside::Question { .. })));
+        assert!(matches!(heard.try_recv(), Ok(Aside::ServerRequest { .. })));
         let also = mailbox.listen(&Id::number(2), Some(two));
         assert!(!mailbox.is_ambiguous());
         assert!(said(mailbox.deliver(message(QUESTION))).contains("-32601"));
@@ -387,9 +394,9 @@ mod tests {
 
     #[test]
     fn a_question_of_a_call_that_was_given_up_goes_to_nobody() {
-        let mailbox = asked();
-        let (gone, _) = Asides::channel(Asks::FORM, false);
-        let (other, mut heard) = Asides::channel(Asks::FORM, false);
+        let mailbox = accepting();
+        let (gone, _) = Asides::channel(ClientCapabilities::FORM, false);
+        let (other, mut heard) = Asides::channel(ClientCapabilities::FORM, false);
         drop(mailbox.listen(&Id::number(1), Some(gone)));
         let _other = mailbox.listen(&Id::number(2), Some(other));
         assert!(mailbox.has_orphans());
@@ -399,8 +406,8 @@ mod tests {
 
     #[test]
     fn progress_goes_to_the_call_that_it_names() {
-        let mailbox = asked();
-        let (asides, mut heard) = Asides::channel(Asks::NONE, true);
+        let mailbox = accepting();
+        let (asides, mut heard) = Asides::channel(ClientCapabilities::NONE, true);
         let _listening = mailbox.listen(&Id::number(7), Some(asides));
         let progress = |token: &str| {
             let text = format!(

@@ -12,7 +12,7 @@ use super::correlator::Aside;
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use crate::telemetry::ClientOperation;
-use crate::upstream::guard::breaker::{Leave, Turn};
+use crate::upstream::guard::breaker::{BreakerPermit, Transition};
 use crate::upstream::guard::concurrency::Slots;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
@@ -28,7 +28,7 @@ pub struct Exchange {
     early: Option<Result<Document, Kind>>,
     place: Arc<Place>,
     /// To be given back with how it went; absent once it was.
-    leave: Option<Leave>,
+    permit: Option<BreakerPermit>,
     deadline: Instant,
     /// Absent where it is not measured, or has ended.
     operation: Option<ClientOperation>,
@@ -96,10 +96,10 @@ impl Exchange {
         call: Call,
         asides: Option<mpsc::Receiver<Aside>>,
         place: Arc<Place>,
-        leave: Option<Leave>,
+        permit: Option<BreakerPermit>,
         deadline: Instant,
     ) -> Self {
-        Self { upstream, call, asides, early: None, place, leave, deadline, operation: None }
+        Self { upstream, call, asides, early: None, place, permit, deadline, operation: None }
     }
 
     /// The same, as it is measured.
@@ -117,7 +117,7 @@ impl Exchange {
         };
         match &step {
             Ok(Step::Said(_)) => {
-                let turn = self.leave.as_mut().and_then(Leave::heard);
+                let turn = self.permit.as_mut().and_then(BreakerPermit::heard);
                 self.tell(turn);
             }
             step => self.end(step.as_ref().err()),
@@ -126,18 +126,18 @@ impl Exchange {
     }
 
     /// Logs what has become of the upstream's standing.
-    fn tell(&self, turn: Option<Turn>) {
+    fn tell(&self, turn: Option<Transition>) {
         match turn {
-            Some(Turn::LeftAlone) => {
+            Some(Transition::Opened) => {
                 warn!(upstream = self.upstream, "left alone after failed calls in a row (breaker)");
             }
-            Some(Turn::Back) => info!(upstream = self.upstream, "answers again (breaker)"),
+            Some(Transition::Closed) => info!(upstream = self.upstream, "answers again (breaker)"),
             None => {}
         }
     }
 
     fn end(&mut self, error: Option<&Kind>) {
-        let turn = self.leave.take().and_then(|leave| leave.end(error, Instant::now()));
+        let turn = self.permit.take().and_then(|permit| permit.end(error, Instant::now()));
         self.tell(turn);
         if let Some(operation) = self.operation.take() {
             operation.end(error);
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::domain::jsonrpc::Id;
-    use crate::domain::server_request::Asks;
+    use crate::domain::server_request::ClientCapabilities;
     use crate::upstream::call::correlator::{Asides, Ears, Mailbox};
 
     fn exchange(
@@ -237,7 +237,7 @@ mod tests {
             sleep(Duration::from_secs(20)).await;
             Ok(empty())
         };
-        let (_asides, heard) = Asides::channel(Asks::FORM, true);
+        let (_asides, heard) = Asides::channel(ClientCapabilities::FORM, true);
         let mut exchange = exchange(call, Some(heard), &slots);
         let _ = tokio::time::timeout(Duration::from_secs(5), exchange.next()).await;
         assert_eq!(slots.free(), 0);
@@ -316,7 +316,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_comes_at_once_with_the_answer_is_told_before_it() {
         let slots = Slots::new(1, 9, Duration::from_secs(60));
-        let (asides, heard) = Asides::channel(Asks::NONE, true);
+        let (asides, heard) = Asides::channel(ClientCapabilities::NONE, true);
         let mailbox = Mailbox::new(Ears::new("up"));
         let call = async move {
             let _listening = mailbox.listen(&Id::number(7), Some(asides));

@@ -5,7 +5,7 @@ use crate::domain::document::Document;
 use crate::domain::json::write_str;
 use crate::domain::meta;
 use crate::domain::method::Method;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 
 /// A client's call on its way to its owner.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct Outgoing {
     pub wanted: Wanted,
     pub along: Along,
     /// What the upstream may ask before it answers.
-    pub asks: Asks,
+    pub capabilities: ClientCapabilities,
     /// Whether progress is wanted.
     pub progress: bool,
 }

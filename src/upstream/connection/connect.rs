@@ -11,7 +11,7 @@ use super::Peer;
 use crate::config::{Stdio, Transport, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::upstream::call::correlator::{Ears, Mailbox};
 use crate::upstream::library::{Snapshot, Watch};
 use crate::upstream::transport::Wire;
@@ -87,7 +87,7 @@ impl Connector {
                     self.connect_http(endpoint, http.revision).await
                 }
                 (Transport::Sse(_), Kept::Http(endpoint)) => {
-                    self.connect_sse(endpoint, Asks::NONE).await
+                    self.connect_sse(endpoint, ClientCapabilities::NONE).await
                 }
                 (Transport::Stdio(stdio), _) => self.connect_child(stdio).await,
                 (Transport::Library(folder), _) => {
@@ -104,21 +104,25 @@ impl Connector {
     }
 
     /// Opens a connection like another one, within `walk_timeout`, on which `asks` may be asked.
-    pub async fn connect_asking(&self, like: &Peer, asks: Asks) -> Result<Peer, Kind> {
+    pub async fn connect_dedicated(
+        &self,
+        like: &Peer,
+        capabilities: ClientCapabilities,
+    ) -> Result<Peer, Kind> {
         let (settings, (revision, _)) = (&self.upstream.settings, like.describe());
         let connecting = async {
             match (like.wire(), &self.kept, &self.upstream.transport) {
                 (Some(Wire::Http { .. }), Kept::Http(endpoint), _) => {
                     let wire = self.http(endpoint);
-                    Peer::open(wire, revision, settings.walk_timeout, asks).await
+                    Peer::open(wire, revision, settings.walk_timeout, capabilities).await
                 }
                 (Some(Wire::Sse(_)), Kept::Http(endpoint), _) => {
-                    self.connect_sse(endpoint, asks).await
+                    self.connect_sse(endpoint, capabilities).await
                 }
                 (Some(Wire::Stdio(_)), _, Transport::Stdio(stdio)) => {
                     let ears = self.ears.without_changes();
                     let child = Child::spawn(stdio, settings, ears, &self.tasks)?;
-                    Peer::open(Wire::Stdio(child), revision, settings.probe, asks).await
+                    Peer::open(Wire::Stdio(child), revision, settings.probe, capabilities).await
                 }
                 _ => Err(Kind::Reset),
             }
@@ -134,17 +138,28 @@ impl Connector {
         revision: Option<Revision>,
     ) -> Result<Peer, Kind> {
         let probe = self.upstream.settings.walk_timeout;
-        let refusal = match Peer::open(self.http(endpoint), revision, probe, Asks::NONE).await {
+        let refusal = match Peer::open(
+            self.http(endpoint),
+            revision,
+            probe,
+            ClientCapabilities::NONE,
+        )
+        .await
+        {
             Err(kind @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => kind,
             opened => return opened,
         };
-        self.connect_sse(endpoint, Asks::NONE).await.map_err(|_| refusal)
+        self.connect_sse(endpoint, ClientCapabilities::NONE).await.map_err(|_| refusal)
     }
 
-    async fn connect_sse(&self, endpoint: &Arc<Endpoint>, asks: Asks) -> Result<Peer, Kind> {
+    async fn connect_sse(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        capabilities: ClientCapabilities,
+    ) -> Result<Peer, Kind> {
         let line = EventLine::open(endpoint.clone(), self.ears.clone(), &self.tasks).await?;
         let probe = self.upstream.settings.walk_timeout;
-        Peer::open(Wire::Sse(line), Some(Revision::NEWEST_LEGACY), probe, asks).await
+        Peer::open(Wire::Sse(line), Some(Revision::NEWEST_LEGACY), probe, capabilities).await
     }
 
     /// Starts a child. One that dies of the first question is started again and asked in the old
@@ -153,10 +168,10 @@ impl Connector {
         let settings = &self.upstream.settings;
         let spawn =
             || Child::spawn(stdio, settings, self.ears.clone(), &self.tasks).map(Wire::Stdio);
-        match Peer::open(spawn()?, stdio.revision, settings.probe, Asks::NONE).await {
+        match Peer::open(spawn()?, stdio.revision, settings.probe, ClientCapabilities::NONE).await {
             Err(Kind::Reset) if stdio.revision.is_none() => {
                 let legacy = Some(Revision::NEWEST_LEGACY);
-                Peer::open(spawn()?, legacy, settings.probe, Asks::NONE).await
+                Peer::open(spawn()?, legacy, settings.probe, ClientCapabilities::NONE).await
             }
             opened => opened,
         }

@@ -19,11 +19,11 @@ use crate::config;
 use crate::config::Transport;
 use crate::domain::caller::Caller;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::upstream::guard::backoff::Backoff;
 
 /// The asking connections of one upstream.
-pub struct Asking {
+pub struct DedicatedPool {
     connector: Arc<Connector>,
     upstream: Arc<config::Upstream>,
     lines: Mutex<Lines>,
@@ -45,7 +45,7 @@ struct Lines {
 struct Key {
     /// Absent where all callers share.
     caller: Option<Caller>,
-    asks: Asks,
+    capabilities: ClientCapabilities,
 }
 
 struct Line {
@@ -99,7 +99,7 @@ const ENDING: Duration = Duration::from_secs(10);
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-impl Asking {
+impl DedicatedPool {
     pub fn new(
         connector: Arc<Connector>,
         upstream: Arc<config::Upstream>,
@@ -114,14 +114,16 @@ impl Asking {
     pub async fn lease(
         self: &Arc<Self>,
         caller: &Caller,
-        asks: Asks,
+        capabilities: ClientCapabilities,
         like: &Arc<Peer>,
     ) -> Result<Lease, Kind> {
         let settings = &self.upstream.settings;
         let own = || Some(caller.clone()).filter(|_| !settings.share_asking);
         let (key, most) = match self.upstream.transport {
-            Transport::Stdio(_) => (Key { caller: None, asks: settings.questions }, CHILDREN),
-            _ => (Key { caller: own(), asks }, LINES),
+            Transport::Stdio(_) => {
+                (Key { caller: None, capabilities: settings.questions }, CHILDREN)
+            }
+            _ => (Key { caller: own(), capabilities }, LINES),
         };
         loop {
             let used = self.place(&key, most, like).await;
@@ -208,7 +210,7 @@ impl Asking {
 
     /// Opens a connection, keeps it as long as it is used, and closes it.
     async fn run(self: Arc<Self>, line: Arc<Line>, like: Arc<Peer>) {
-        let opened = self.connector.connect_asking(&like, line.key.asks);
+        let opened = self.connector.connect_dedicated(&like, line.key.capabilities);
         let peer = match self.shutdown.run_until_cancelled(opened).await {
             Some(Ok(peer)) => Arc::new(peer),
             failed => {
@@ -317,7 +319,7 @@ impl Line {
 
 /// A count in the use of a connection.
 struct Used {
-    asking: Arc<Asking>,
+    asking: Arc<DedicatedPool>,
     line: Arc<Line>,
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::correlator::Asides;
 use super::call::request::{Outgoing, Wanted, write_params};
-use super::connection::handshake::{Ask, Conversation};
+use super::connection::handshake::{Conversation, RpcRequest};
 use super::connection::list_pages::{Listed, Step, Walk};
 use super::library::Snapshot;
 use super::transport::Wire;
@@ -26,7 +26,7 @@ use crate::domain::json::{Json, write_str};
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 
 /// The far end of one connection, shared by all calls.
 pub enum Peer {
@@ -51,10 +51,10 @@ impl Peer {
         wire: Wire,
         revision: Option<Revision>,
         probe: Duration,
-        asks: Asks,
+        capabilities: ClientCapabilities,
     ) -> Result<Self, Kind> {
-        let conversation = Conversation::open(&wire, revision, probe, asks).await?;
-        wire.mailbox().set_asked(conversation.is_asked());
+        let conversation = Conversation::open(&wire, revision, probe, capabilities).await?;
+        wire.mailbox().set_accepts_requests(conversation.accepts_requests());
         // The handshake has used up three ids.
         Ok(Self::Remote(RemotePeer { wire, conversation, next_id: AtomicU64::new(3) }))
     }
@@ -151,7 +151,7 @@ impl Peer {
     pub fn has_orphans(&self) -> bool {
         matches!(self, Peer::Remote(peer) if {
             let mailbox = peer.wire.mailbox();
-            mailbox.has_orphans() && (self.mixes_questions() || mailbox.asks_beside())
+            mailbox.has_orphans() && (self.mixes_questions() || mailbox.has_unassociated_requests())
         })
     }
 
@@ -223,8 +223,9 @@ impl RemotePeer {
         let mut params = String::new();
         loop {
             let method = Method::List.as_str();
-            let ask = Ask { method, params: &params, along: Some(along), ..Ask::default() };
-            let page = timeout(settings.page_timeout, self.request(ask, None)).await;
+            let rpc =
+                RpcRequest { method, params: &params, along: Some(along), ..RpcRequest::default() };
+            let page = timeout(settings.page_timeout, self.request(rpc, None)).await;
             match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
                 Step::Done(listed) => return Ok(listed),
                 Step::Next(cursor) => {
@@ -241,27 +242,27 @@ impl RemotePeer {
         let (id, headers, body) = {
             let mut params = String::with_capacity(outgoing.wanted.size());
             let (method, name) = write_params(&outgoing.wanted, &mut params);
-            let ask = Ask {
+            let rpc = RpcRequest {
                 method: method.as_str(),
                 name,
                 params: &params,
                 along: Some(&outgoing.along),
-                asks: outgoing.asks,
+                capabilities: outgoing.capabilities,
                 progress: outgoing.progress,
             };
-            self.dress(ask)
+            self.dress(rpc)
         };
         self.send(id, headers, body, asides).await
     }
 
-    async fn request(&self, ask: Ask<'_>, asides: Option<Asides>) -> Result<Document, Kind> {
-        let (id, headers, body) = self.dress(ask);
+    async fn request(&self, rpc: RpcRequest<'_>, asides: Option<Asides>) -> Result<Document, Kind> {
+        let (id, headers, body) = self.dress(rpc);
         self.send(id, headers, body, asides).await
     }
 
-    fn dress(&self, ask: Ask<'_>) -> (Id, HeaderMap, String) {
+    fn dress(&self, rpc: RpcRequest<'_>) -> (Id, HeaderMap, String) {
         let id = self.next_id();
-        let (headers, body) = self.conversation.dress(&id, ask);
+        let (headers, body) = self.conversation.dress(&id, rpc);
         (id, headers, body)
     }
 

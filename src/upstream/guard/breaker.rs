@@ -30,16 +30,16 @@ struct State {
 
 /// What has become of an upstream's standing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Turn {
+pub enum Transition {
     /// It is left alone from now on.
-    LeftAlone,
+    Opened,
     /// It is asked again.
-    Back,
+    Closed,
 }
 
 /// Leave to ask. Dropped without a word, as when a call is cancelled, it tells nothing.
 #[derive(Debug)]
-pub struct Leave {
+pub struct BreakerPermit {
     breaker: Arc<Breaker>,
     /// Its number, if it is to try.
     tries: Option<u64>,
@@ -54,7 +54,7 @@ impl Breaker {
     ///
     /// # Errors
     /// When it is tried again.
-    pub fn ask(self: &Arc<Self>, now: Instant) -> Result<Leave, Instant> {
+    pub fn admit(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, Instant> {
         let mut state = self.lock();
         let tries = match state.until {
             None => None,
@@ -65,15 +65,15 @@ impl Breaker {
                 Some(state.trial)
             }
         };
-        Ok(Leave { breaker: self.clone(), tries })
+        Ok(BreakerPermit { breaker: self.clone(), tries })
     }
 
     /// The upstream answers: whatever was before counts no more. Whether it was being left alone.
-    pub fn close(&self) -> Option<Turn> {
+    pub fn close(&self) -> Option<Transition> {
         let mut state = self.lock();
         let before = std::mem::take(&mut *state);
         state.trial = before.trial;
-        before.until.map(|_| Turn::Back)
+        before.until.map(|_| Transition::Closed)
     }
 
     /// When it is tried again, if it is being left alone.
@@ -81,7 +81,7 @@ impl Breaker {
         self.lock().until
     }
 
-    fn fail(&self, tried: Option<u64>, now: Instant) -> Option<Turn> {
+    fn fail(&self, tried: Option<u64>, now: Instant) -> Option<Transition> {
         let mut state = self.lock();
         // One that tried on a connection that was left since tells nothing of the new one.
         let tried = state.is_trying && tried == Some(state.trial);
@@ -96,7 +96,7 @@ impl Breaker {
             state.opened += 1;
             state.is_trying = false;
         }
-        (state.opened == 1 && state.until.is_some() && !tried).then_some(Turn::LeftAlone)
+        (state.opened == 1 && state.until.is_some() && !tried).then_some(Transition::Opened)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -104,10 +104,10 @@ impl Breaker {
     }
 }
 
-impl Leave {
+impl BreakerPermit {
     /// The upstream says something before its answer: it is well enough, and nobody else needs to
     /// wait for the end, which may be a user's to bring.
-    pub fn heard(&mut self) -> Option<Turn> {
+    pub fn heard(&mut self) -> Option<Transition> {
         let is_trial = {
             let state = self.breaker.lock();
             state.is_trying && self.tries == Some(state.trial)
@@ -117,7 +117,7 @@ impl Leave {
     }
 
     /// How the call has ended; what that changes.
-    pub fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Turn> {
+    pub fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Transition> {
         match failure {
             // It was not asked.
             Some(Kind::Busy) => None,
@@ -127,7 +127,7 @@ impl Leave {
     }
 }
 
-impl Drop for Leave {
+impl Drop for BreakerPermit {
     fn drop(&mut self) {
         let mut state = self.breaker.lock();
         if self.tries == Some(state.trial) {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn fail(breaker: &Arc<Breaker>, now: Instant) {
-        breaker.ask(now).unwrap().end(Some(&Kind::Reset), now);
+        breaker.admit(now).unwrap().end(Some(&Kind::Reset), now);
     }
 
     #[tokio::test]
@@ -170,13 +170,13 @@ mod tests {
         }
         // One good answer, even an error of its own, and the row is broken.
         let refused = Kind::AuthFailed { status: 401 };
-        breaker.ask(start).unwrap().end(Some(&refused), start);
+        breaker.admit(start).unwrap().end(Some(&refused), start);
         for _ in 0..3 {
             fail(&breaker, start);
         }
-        assert_eq!(breaker.ask(after(999)).unwrap_err(), after(1000));
-        let tries = breaker.ask(after(1000)).unwrap();
-        assert!(breaker.ask(after(1000)).is_err(), "one at a time");
+        assert_eq!(breaker.admit(after(999)).unwrap_err(), after(1000));
+        let tries = breaker.admit(after(1000)).unwrap();
+        assert!(breaker.admit(after(1000)).is_err(), "one at a time");
         drop(tries);
         // The one that tried was given up: the next one tries.
         fail(&breaker, after(1500));
@@ -184,16 +184,16 @@ mod tests {
         fail(&breaker, after(3500));
         fail(&breaker, after(7500));
         assert_eq!(breaker.open_until(), Some(after(12_500)), "never longer than open_max");
-        breaker.ask(after(12_500)).unwrap().end(None, after(12_500));
+        breaker.admit(after(12_500)).unwrap().end(None, after(12_500));
         assert_eq!(breaker.open_until(), None);
         fail(&breaker, after(12_600));
-        assert!(breaker.ask(after(12_600)).is_ok(), "it counts anew");
+        assert!(breaker.admit(after(12_600)).is_ok(), "it counts anew");
     }
 
     /// What may happen next to a breaker with calls under way.
     #[derive(Clone, Debug)]
     enum Next {
-        Ask,
+        RpcRequest,
         Wait(u64),
         /// How the call at this place ends, of those under way.
         Ends(usize, Option<Kind>),
@@ -208,7 +208,7 @@ mod tests {
             Just(Some(Kind::AuthFailed { status: 401 })),
         ];
         prop_oneof![
-            4 => Just(Next::Ask),
+            4 => Just(Next::RpcRequest),
             2 => (0..3_000_u64).prop_map(Next::Wait),
             4 => (0..8_usize, ends).prop_map(|(at, kind)| Next::Ends(at, kind)),
             1 => (0..8_usize).prop_map(Next::Left),
@@ -220,13 +220,13 @@ mod tests {
         fn one_call_tries_at_a_time_and_waits_stay_within_their_bounds(
             steps in prop::collection::vec(next(), 1..200),
         ) {
-            let (breaker, mut now, mut leaves) = (breaker(), Instant::now(), Vec::<Leave>::new());
+            let (breaker, mut now, mut leaves) = (breaker(), Instant::now(), Vec::<BreakerPermit>::new());
             for step in steps {
                 let before = breaker.open_until();
                 match step {
                     Next::Wait(ms) => now += Duration::from_millis(ms),
-                    Next::Ask => match breaker.ask(now) {
-                        Ok(leave) => leaves.push(leave),
+                    Next::RpcRequest => match breaker.admit(now) {
+                        Ok(permit) => leaves.push(permit),
                         Err(until) => prop_assert!(until >= now && before.is_some()),
                     },
                     Next::Ends(at, kind) if at < leaves.len() => {
@@ -236,7 +236,7 @@ mod tests {
                     Next::Ends(..) | Next::Left(_) => {}
                 }
                 let trial = Some(breaker.lock().trial).filter(|trial| *trial > 0);
-                let trying = leaves.iter().filter(|leave| trial.is_some() && leave.tries == trial);
+                let trying = leaves.iter().filter(|permit| trial.is_some() && permit.tries == trial);
                 prop_assert!(trying.count() <= 1);
                 if let Some(until) = breaker.open_until().filter(|until| before != Some(*until)) {
                     let wait = until - now;
@@ -249,21 +249,21 @@ mod tests {
     #[tokio::test]
     async fn what_was_under_way_when_it_opened_opens_it_no_longer() {
         let (breaker, now) = (breaker(), Instant::now());
-        let under_way: Vec<_> = (0..10).map(|_| breaker.ask(now).unwrap()).collect();
-        for leave in under_way {
-            leave.end(Some(&Kind::Timeout), now);
+        let under_way: Vec<_> = (0..10).map(|_| breaker.admit(now).unwrap()).collect();
+        for permit in under_way {
+            permit.end(Some(&Kind::Timeout), now);
         }
         assert_eq!(breaker.open_until(), Some(now + Duration::from_secs(1)));
         breaker.close();
-        assert!(breaker.ask(now).is_ok(), "its driver has found it well");
+        assert!(breaker.admit(now).is_ok(), "its driver has found it well");
         // One that tries and is asked something in between lets the others in.
         for _ in 0..3 {
             fail(&breaker, now);
         }
         let later = now + Duration::from_secs(1);
-        let mut tries = breaker.ask(later).unwrap();
-        assert!(breaker.ask(later).is_err());
+        let mut tries = breaker.admit(later).unwrap();
+        assert!(breaker.admit(later).is_err());
         tries.heard();
-        assert!(breaker.ask(later).is_ok());
+        assert!(breaker.admit(later).is_ok());
     }
 }

@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::upstream::{good_legacy, good_modern};
-use super::{Asked, Live, Play, Upstream};
+use super::{Live, Play, Presentation, Upstream};
 
 /// A question: method and parameters.
-pub type Question = (&'static str, Value);
+pub type ServerRequest = (&'static str, Value);
 
 /// A form that asks for a colour.
-pub fn form(message: &str) -> Question {
+pub fn form(message: &str) -> ServerRequest {
     let schema = json!({"type": "object", "properties": {"colour": {"type": "string"}}});
     ("elicitation/create", json!({"message": message, "requestedSchema": schema}))
 }
 
 /// A page to visit.
-pub fn page(message: &str) -> Question {
+pub fn page(message: &str) -> ServerRequest {
     let url = "https://a.example/authorise";
     (
         "elicitation/create",
@@ -41,7 +41,7 @@ struct Open {
 impl Upstream {
     /// A legacy upstream whose gets ask these questions, one after another, and answer with the
     /// answers, as text.
-    pub async fn legacy_asker(questions: Vec<Question>) -> Self {
+    pub async fn legacy_asker(questions: Vec<ServerRequest>) -> Self {
         let open: Arc<Mutex<HashMap<String, Open>>> = Arc::default();
         Upstream::start(move |asked| {
             let mut open = open.lock().unwrap();
@@ -77,7 +77,7 @@ impl Upstream {
     }
 
     /// A modern upstream whose gets ask this once, and answer with the answers, as text.
-    pub async fn modern_asker(questions: Vec<Question>) -> Self {
+    pub async fn modern_asker(questions: Vec<ServerRequest>) -> Self {
         Upstream::start(move |asked| {
             let params = &asked.message["params"];
             match (asked.method(), params.get("inputResponses")) {
@@ -107,12 +107,12 @@ impl Upstream {
     }
 
     /// What its gets were asked, in their order.
-    pub fn gets(&self) -> Vec<Asked> {
+    pub fn gets(&self) -> Vec<Presentation> {
         self.asked().into_iter().filter(|asked| asked.method() == "prompts/get").collect()
     }
 }
 
-fn ask(live: &Live, get: &str, questions: &[Question], at: usize) {
+fn ask(live: &Live, get: &str, questions: &[ServerRequest], at: usize) {
     let (method, params) = &questions[at];
     let id = format!("{get}-{at}");
     live.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));

@@ -18,7 +18,7 @@ pub use gateway::Gateway;
 pub use party::{Manner, Party};
 pub use process::Process;
 pub use server::{Server, Speaks};
-pub use upstream::{Asked, Live, Play, Upstream};
+pub use upstream::{Live, Play, Presentation, Upstream};
 
 use std::collections::BTreeMap;
 use std::fs;

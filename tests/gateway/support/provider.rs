@@ -12,7 +12,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
-use super::upstream::{Asked, HANG, Play, Upstream};
+use super::upstream::{HANG, Play, Presentation, Upstream};
 
 /// A key of the provider.
 #[derive(Clone)]
@@ -146,7 +146,7 @@ impl Provider {
     }
 }
 
-fn answer(state: &State, asked: &Asked) -> Play {
+fn answer(state: &State, asked: &Presentation) -> Play {
     let host = asked.header("host").unwrap_or_default();
     let json = |value: Value| {
         let headers = vec![("Content-Type", "application/json".to_owned())];

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::upstream::good_modern;
-use super::{Asked, Client, Live, Play, Upstream};
+use super::{Client, Live, Play, Presentation, Upstream};
 
 /// What a server speaks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -107,7 +107,7 @@ fn completion() -> Value {
 }
 
 /// The result of a call, as an upstream of the legacy era gives it.
-fn result(asked: &Asked, more: bool) -> Value {
+fn result(asked: &Presentation, more: bool) -> Value {
     match asked.method() {
         "prompts/list" => page(asked.message["params"]["cursor"].as_str(), more),
         "prompts/get" => json!({"description": "d", "messages": messages()}),
@@ -135,7 +135,7 @@ async fn served(speaks: Speaks) -> Upstream {
     .await
 }
 
-fn modern(asked: &Asked, state: &mut State) -> Play {
+fn modern(asked: &Presentation, state: &mut State) -> Play {
     match asked.method() {
         "server/discover" => asked.result(json!({
             "resultType": "complete", "ttlMs": 60_000, "cacheScope": "public",
@@ -171,7 +171,7 @@ fn initialized(revision: &str) -> Value {
         "capabilities": {"prompts": {"listChanged": true}, "completions": {}}})
 }
 
-fn legacy(asked: &Asked, revision: &str, state: &mut State) -> Play {
+fn legacy(asked: &Presentation, revision: &str, state: &mut State) -> Play {
     match (asked.http_method.as_str(), asked.method()) {
         ("GET", _) => {
             let (live, play) = Live::new();
@@ -188,7 +188,7 @@ fn legacy(asked: &Asked, revision: &str, state: &mut State) -> Play {
 }
 
 /// POSTs to the URL of the stream itself are refused: it is no Streamable HTTP.
-fn sse(asked: &Asked, state: &mut State) -> Play {
+fn sse(asked: &Presentation, state: &mut State) -> Play {
     if asked.http_method == "GET" {
         let (live, play) = Live::new();
         live.raw("event: endpoint\ndata: /messages?session=1\n\n");

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 /// What the upstream was asked.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Presentation {
     /// GET, POST or DELETE.
     pub http_method: String,
     /// With its query.
@@ -78,7 +78,7 @@ pub const HANG: Play = Play::Stall(Vec::new());
 
 pub struct Upstream {
     pub addr: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<Presentation>>>,
     accepting: AbortHandle,
 }
 
@@ -90,10 +90,10 @@ impl Drop for Upstream {
 
 impl Upstream {
     /// Answers every request with what `script` says.
-    pub async fn start(script: impl Fn(&Asked) -> Play + Send + Sync + 'static) -> Self {
+    pub async fn start(script: impl Fn(&Presentation) -> Play + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<Presentation>>> = Arc::default();
         let (script, log) = (Arc::new(script), asked.clone());
         let accepting = tokio::spawn(async move {
             let mut connection = 0;
@@ -107,7 +107,9 @@ impl Upstream {
     }
 
     /// A modern upstream; `script` may answer what it likes, the rest is answered well.
-    pub async fn modern(script: impl Fn(&Asked) -> Option<Play> + Send + Sync + 'static) -> Self {
+    pub async fn modern(
+        script: impl Fn(&Presentation) -> Option<Play> + Send + Sync + 'static,
+    ) -> Self {
         Self::start(move |asked| script(asked).unwrap_or_else(|| good_modern(asked))).await
     }
 
@@ -124,7 +126,7 @@ impl Upstream {
     pub async fn holding_a_get() -> (Self, Live) {
         let (live, play) = Live::new();
         let has_held = AtomicBool::new(false);
-        let holds = move |asked: &Asked| {
+        let holds = move |asked: &Presentation| {
             asked.method() == "prompts/get" && !has_held.swap(true, Ordering::SeqCst)
         };
         (Self::modern(move |asked| holds(asked).then(|| play.clone())).await, live)
@@ -155,7 +157,7 @@ impl Upstream {
     }
 
     /// Everything that it was asked so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<Presentation> {
         self.asked.lock().unwrap().clone()
     }
 
@@ -165,7 +167,7 @@ impl Upstream {
     }
 }
 
-impl Asked {
+impl Presentation {
     pub fn method(&self) -> &str {
         self.message["method"].as_str().unwrap_or_default()
     }
@@ -202,7 +204,7 @@ impl Asked {
 }
 
 /// Discovers, lists one prompt `p`, echoes gets, completes nothing.
-pub fn good_modern(asked: &Asked) -> Play {
+pub fn good_modern(asked: &Presentation) -> Play {
     let params = &asked.message["params"];
     match asked.method() {
         "server/discover" => asked.result(json!({
@@ -223,7 +225,7 @@ pub fn good_modern(asked: &Asked) -> Play {
 }
 
 /// Initializes, as a server that knows nothing newer does.
-pub fn good_legacy(asked: &Asked, revision: &str) -> Play {
+pub fn good_legacy(asked: &Presentation, revision: &str) -> Play {
     match asked.method() {
         "server/discover" => Play::Http(
             400,
@@ -250,8 +252,8 @@ pub fn good_legacy(asked: &Asked, revision: &str) -> Play {
 async fn serve(
     mut stream: TcpStream,
     connection: usize,
-    script: &(dyn Fn(&Asked) -> Play + Send + Sync),
-    log: &Mutex<Vec<Asked>>,
+    script: &(dyn Fn(&Presentation) -> Play + Send + Sync),
+    log: &Mutex<Vec<Presentation>>,
 ) {
     while let Some(asked) = read_request(&mut stream, connection).await {
         log.lock().unwrap().push(asked.clone());
@@ -313,7 +315,7 @@ async fn serve(
     }
 }
 
-async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked> {
+async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Presentation> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
@@ -340,7 +342,7 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked
         }
     }
     let message = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Asked { http_method, path, headers, message, body, connection })
+    Some(Presentation { http_method, path, headers, message, body, connection })
 }
 
 async fn write(

@@ -18,7 +18,7 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::revision::{Era, Revision};
-use crate::domain::server_request::Asks;
+use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
 use crate::upstream::transport::Wire;
 use crate::upstream::transport::streamable_http::{
@@ -49,7 +49,7 @@ pub struct Capabilities {
 
 /// A request before it is dressed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ask<'a> {
+pub struct RpcRequest<'a> {
     pub method: &'a str,
     /// Goes into `Mcp-Name`.
     pub name: Option<&'a str>,
@@ -58,7 +58,7 @@ pub struct Ask<'a> {
     /// What travels along with a client's call.
     pub along: Option<&'a Along>,
     /// What may be asked before the answer.
-    pub asks: Asks,
+    pub capabilities: ClientCapabilities,
     /// Whether progress is wanted; its token is the request's id.
     pub progress: bool,
 }
@@ -71,10 +71,10 @@ impl Conversation {
         wire: &Wire,
         revision: Option<Revision>,
         probe: Duration,
-        asks: Asks,
+        capabilities: ClientCapabilities,
     ) -> Result<Self, Kind> {
         match revision.map(|r| (r, r.era())) {
-            Some((revision, Era::Legacy)) => initialize(wire, revision, asks).await,
+            Some((revision, Era::Legacy)) => initialize(wire, revision, capabilities).await,
             Some((_, Era::Modern)) => {
                 let result = discover(wire).await?;
                 Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
@@ -90,14 +90,17 @@ impl Conversation {
         match timeout(probe, discovering.as_mut()).await {
             Ok(answer) => match judge(answer.as_ref().map_err(Clone::clone)) {
                 Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
-                Verdict::Legacy => initialize(wire, Revision::NEWEST_LEGACY, Asks::NONE).await,
+                Verdict::Legacy => {
+                    initialize(wire, Revision::NEWEST_LEGACY, ClientCapabilities::NONE).await
+                }
                 Verdict::Undecided(kind) => Err(kind),
             },
             Err(_) if !wire.silence_is_an_answer() => Err(Kind::Timeout),
             // A child that says nothing may be an old one, or one that is slow to start: an answer
             // that comes late still makes it modern.
             Err(_) => {
-                let initializing = initialize(wire, Revision::NEWEST_LEGACY, Asks::NONE);
+                let initializing =
+                    initialize(wire, Revision::NEWEST_LEGACY, ClientCapabilities::NONE);
                 let mut initializing = pin!(initializing);
                 tokio::select! {
                     late = discovering.as_mut() => match modern_after_all(late) {
@@ -141,8 +144,8 @@ impl Conversation {
             Era::Legacy => self.hear(wire, on_message).await,
             Era::Modern => {
                 let params = "\"notifications\":{\"promptsListChanged\":true},";
-                let ask = Ask { method: LISTEN, params, ..Ask::default() };
-                let (headers, body) = self.dress(id, ask);
+                let rpc = RpcRequest { method: LISTEN, params, ..RpcRequest::default() };
+                let (headers, body) = self.dress(id, rpc);
                 wire.subscribe(id, headers, body, on_message).await
             }
         }
@@ -154,7 +157,7 @@ impl Conversation {
     }
 
     /// Headers and body of a request.
-    pub fn dress(&self, id: &Id, ask: Ask<'_>) -> (HeaderMap, String) {
+    pub fn dress(&self, id: &Id, rpc: RpcRequest<'_>) -> (HeaderMap, String) {
         let mut headers = self.headers.clone();
         if self.standard_headers {
             let mut set = |name, value: &str| {
@@ -163,43 +166,43 @@ impl Conversation {
                     headers.insert(name, value);
                 }
             };
-            set(MCP_METHOD, ask.method);
-            if let Some(name) = ask.name {
+            set(MCP_METHOD, rpc.method);
+            if let Some(name) = rpc.name {
                 set(MCP_NAME, &mcp_name::encode(name));
             }
         }
-        if let Some(along) = ask.along {
+        if let Some(along) = rpc.along {
             for (name, part) in along.trace.parts() {
                 if let Ok(value) = HeaderValue::from_str(part) {
                     headers.insert(name, value);
                 }
             }
         }
-        let mut params = ask.params.to_owned();
-        match self.meta(id, &ask) {
+        let mut params = rpc.params.to_owned();
+        match self.meta(id, &rpc) {
             meta if meta.is_empty() => params.truncate(params.trim_end_matches(',').len()),
             meta => params.extend(["\"_meta\":{", meta.trim_end_matches(','), "}"]),
         }
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":{{{params}}}}}"#,
-            ask.method
+            rpc.method
         );
         (headers, body)
     }
 
     /// Members of a request's `_meta`, each followed by a comma.
-    fn meta(&self, id: &Id, ask: &Ask<'_>) -> String {
+    fn meta(&self, id: &Id, rpc: &RpcRequest<'_>) -> String {
         let mut out = String::new();
         if self.declares_per_call {
             meta::write_text(meta::PROTOCOL_VERSION, self.revision.as_str(), &mut out);
-            meta::write_json(meta::CLIENT_CAPABILITIES, &ask.asks.capabilities(), &mut out);
+            meta::write_json(meta::CLIENT_CAPABILITIES, &rpc.capabilities.capabilities(), &mut out);
             meta::write_json(meta::CLIENT_INFO, &client_info(), &mut out);
         }
-        if let Some(along) = ask.along {
+        if let Some(along) = rpc.along {
             out.push_str(&along.meta);
             along.trace.write(&mut out);
         }
-        if ask.progress {
+        if rpc.progress {
             meta::write_json(meta::PROGRESS_TOKEN, id.text(), &mut out);
         }
         out
@@ -222,7 +225,7 @@ impl Conversation {
     }
 
     /// Whether the upstream may send requests of its own.
-    pub fn is_asked(&self) -> bool {
+    pub fn accepts_requests(&self) -> bool {
         self.revision.era() == Era::Legacy
     }
 
@@ -272,12 +275,16 @@ impl Capabilities {
 
 const UNSPOKEN: &str = "it speaks no revision of MCP that is known here";
 
-async fn initialize(wire: &Wire, offered: Revision, asks: Asks) -> Result<Conversation, Kind> {
+async fn initialize(
+    wire: &Wire,
+    offered: Revision,
+    capabilities: ClientCapabilities,
+) -> Result<Conversation, Kind> {
     // Not the id of the first question, whose answer may still come.
     let id = Id::number(1);
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"{INITIALIZE}","params":{{"protocolVersion":"{offered}","capabilities":{},"clientInfo":{}}}}}"#,
-        asks.capabilities(),
+        capabilities.capabilities(),
         client_info(),
     );
     let (result, headers) = wire.request(&id, HeaderMap::new(), body, None).await?;
@@ -314,15 +321,15 @@ mod tests {
         let conversation = Conversation::modern(Capabilities::default());
         let params = r#""name":"é","#;
         let along = Along { meta: "\"k\":1,".to_owned(), ..Along::default() };
-        let ask = Ask {
+        let rpc = RpcRequest {
             method: "prompts/get",
             name: Some("é"),
             params,
             along: Some(&along),
-            asks: Asks::FORM,
+            capabilities: ClientCapabilities::FORM,
             progress: true,
         };
-        let (headers, body) = conversation.dress(&Id::number(7), ask);
+        let (headers, body) = conversation.dress(&Id::number(7), rpc);
         assert_eq!(headers[MCP_METHOD], "prompts/get");
         assert_eq!(headers[MCP_NAME], "=?base64?w6k=?=");
         assert_eq!(headers[PROTOCOL_VERSION], "2026-07-28");
@@ -342,8 +349,8 @@ mod tests {
         let session = HeaderValue::from_static("s-1");
         let conversation =
             Conversation::legacy(Revision::V2025_06_18, Capabilities::default(), Some(&session));
-        let ask = Ask { method: "prompts/list", ..Ask::default() };
-        let (headers, body) = conversation.dress(&Id::number(1), ask);
+        let rpc = RpcRequest { method: "prompts/list", ..RpcRequest::default() };
+        let (headers, body) = conversation.dress(&Id::number(1), rpc);
         assert_eq!(headers[SESSION_ID], "s-1");
         assert!(!headers.contains_key(MCP_METHOD));
         assert_eq!(body, r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{}}"#);

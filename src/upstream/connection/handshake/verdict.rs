@@ -1,6 +1,6 @@
 //! What an upstream is, by what it answers to `server/discover`.
 
-use super::{Ask, Capabilities, Conversation, UNSPOKEN};
+use super::{Capabilities, Conversation, RpcRequest, UNSPOKEN};
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
@@ -25,16 +25,16 @@ pub(crate) enum Verdict {
 /// Asks what the upstream is. One that refuses our version, and names it among its own, is asked once
 /// more: its list is what counts (2026-07-28, `UnsupportedProtocolVersionError`).
 pub(crate) async fn discover(wire: &Wire) -> Result<Document, Kind> {
-    match ask_what(wire, &Id::number(0)).await {
-        Err(refused) if names_our_version(&refused) => ask_what(wire, &Id::number(2)).await,
+    match send_discover(wire, &Id::number(0)).await {
+        Err(refused) if names_our_version(&refused) => send_discover(wire, &Id::number(2)).await,
         answer => answer,
     }
 }
 
-async fn ask_what(wire: &Wire, id: &Id) -> Result<Document, Kind> {
+async fn send_discover(wire: &Wire, id: &Id) -> Result<Document, Kind> {
     let asking = Conversation::modern(Capabilities::default());
-    let ask = Ask { method: DISCOVER, ..Ask::default() };
-    let (headers, body) = asking.dress(id, ask);
+    let rpc = RpcRequest { method: DISCOVER, ..RpcRequest::default() };
+    let (headers, body) = asking.dress(id, rpc);
     wire.request(id, headers, body, None).await.map(|(result, _)| result)
 }
 
