@@ -101,7 +101,8 @@ impl State {
 fn upstream(status: UpstreamStatus) -> Value {
     let UpstreamStatus { id, transport, state, revision, notifies, listed, .. } = status;
     let (walk, failure, (in_flight, waiting)) = (status.walk, status.failure, status.load);
-    let wait = status.left_alone_until.map(|until| until.saturating_duration_since(Instant::now()));
+    let wait =
+        status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
     let mut row = json!({
         "upstream": id,
         "transport": transport,
@@ -122,9 +123,9 @@ fn upstream(status: UpstreamStatus) -> Value {
         row["pages"] = walk.pages.into();
         row["ageSecs"] = walk.at.elapsed().as_secs().into();
     }
-    let last_words = status.last_words.lines();
-    if !last_words.is_empty() {
-        row["stderr"] = last_words.into();
+    let stderr_tail = status.stderr_tail.lines();
+    if !stderr_tail.is_empty() {
+        row["stderr"] = stderr_tail.into();
     }
     if let Some(kind) = failure {
         row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()});

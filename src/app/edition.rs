@@ -10,7 +10,7 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::policy::{self, Gate};
-use crate::router::{Ground, Means, Router};
+use crate::router::{Means, Router, UpstreamDeps};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
@@ -28,8 +28,8 @@ pub(super) struct Edition {
 
 impl Edition {
     /// The one that a gateway starts with.
-    pub fn first(config: Config, ground: Ground, drain: CancellationToken) -> Self {
-        let Ground { audit, telemetry, tasks, shutdown: stop, .. } = ground.clone();
+    pub fn first(config: Config, ground: UpstreamDeps, drain: CancellationToken) -> Self {
+        let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = ground.clone();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
         let router = Router::start(&config, means, ground);

@@ -22,7 +22,7 @@ use crate::audit::record::Event;
 use crate::config::{ClientProof, Config, Tls, Transport};
 use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Secure, Streams};
-use crate::router::{Ground, UpstreamStatus};
+use crate::router::{UpstreamDeps, UpstreamStatus};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
@@ -69,7 +69,7 @@ impl App {
         let (tasks, stop) = (shutdown.background.clone(), shutdown.stop.clone());
         tasks.spawn(telemetry.clone().push(stop.clone()));
         let (audit_log, measured) = (audit.clone(), telemetry.clone());
-        let ground = Ground::new(audit_log, measured, tasks, stop);
+        let ground = UpstreamDeps::new(audit_log, measured, tasks, stop);
         let edition = Edition::first(config, ground, shutdown.drain.clone());
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
         let edition = Arc::new(ArcSwap::from_pointee(edition));

@@ -41,7 +41,7 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
     upstreams(
         ("promptgate.upstream.breaker.open", "", "Whether it is left alone after failures"),
         |status| {
-            let is_open = status.left_alone_until.is_some_and(|until| until > Instant::now());
+            let is_open = status.breaker_open_until.is_some_and(|until| until > Instant::now());
             Some(flag(is_open))
         },
     );

@@ -19,11 +19,11 @@ use crate::domain::call::Along;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::server_request::ClientCapabilities;
-use crate::upstream::call::correlator::{Ears, Mailbox};
-use crate::upstream::call::request::{Outgoing, Wanted};
-use crate::upstream::connection::Peer;
-use crate::upstream::transport::Wire;
-use crate::upstream::transport::streamable_http::Endpoint;
+use crate::upstream::call::correlator::{Correlator, NotificationSinks};
+use crate::upstream::call::request::{RequestParams, UpstreamRequest};
+use crate::upstream::connection::Connection;
+use crate::upstream::transport::Transport;
+use crate::upstream::transport::streamable_http::HttpEndpoint;
 
 /// Where the API key comes from: on the command line everybody on the machine could read it.
 const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
@@ -32,8 +32,9 @@ const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
-    let listed =
-        call(remote, async |peer| peer.walk(&Settings::default(), &Along::default()).await)?;
+    let listed = call(remote, async |connection| {
+        connection.walk(&Settings::default(), &Along::default()).await
+    })?;
     let prompts: Vec<Value> = listed
         .prompts
         .iter()
@@ -58,8 +59,8 @@ pub(super) fn get(
     let arguments: Map<String, Value> =
         arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     let arguments = Value::from(arguments).to_string().into_bytes();
-    let outgoing = Outgoing {
-        wanted: Wanted::Get {
+    let outgoing = UpstreamRequest {
+        params: RequestParams::Get {
             name: name.to_owned(),
             arguments: Document::parse(arguments, 2).ok(),
             answers: None,
@@ -68,7 +69,7 @@ pub(super) fn get(
         capabilities: ClientCapabilities::NONE,
         progress: false,
     };
-    let result = call(remote, async |peer| peer.perform(&outgoing, None).await)?;
+    let result = call(remote, async |connection| connection.perform(&outgoing, None).await)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     match remote.json {
         true => print(&format!("{result:#}")),
@@ -79,7 +80,7 @@ pub(super) fn get(
 /// Connects to the gateway and asks it.
 fn call<T>(
     remote: &Remote,
-    server_request: impl AsyncFnOnce(Peer) -> Result<T, Kind>,
+    server_request: impl AsyncFnOnce(Connection) -> Result<T, Kind>,
 ) -> Result<T, Failure> {
     let url = endpoint_url(remote)?;
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
@@ -88,13 +89,14 @@ fn call<T>(
     let (ca, reach, oauth) = (None, Reach::BeyondTheLink, None);
     let http = Http { url: uri, revision: None, headers, oauth, ca, reach };
     let asking = async {
-        let endpoint =
-            Endpoint::new(&http, &Settings::default(), TaskTracker::new()).map_err(Failure::new)?;
+        let endpoint = HttpEndpoint::new(&http, &Settings::default(), TaskTracker::new())
+            .map_err(Failure::new)?;
         let answer = async {
-            let mailbox = Mailbox::new(Ears::new("gateway"));
-            let wire = Wire::Http { endpoint: Arc::new(endpoint), mailbox };
-            let peer = Peer::open(wire, None, PATIENCE, ClientCapabilities::NONE).await?;
-            server_request(peer).await
+            let correlator = Correlator::new(NotificationSinks::new("gateway"));
+            let wire = Transport::Http { endpoint: Arc::new(endpoint), correlator };
+            let connection =
+                Connection::open(wire, None, PATIENCE, ClientCapabilities::NONE).await?;
+            server_request(connection).await
         };
         let answer = timeout(PATIENCE, answer).await.unwrap_or(Err(Kind::Timeout));
         answer.map_err(|kind| explain(&url, kind))

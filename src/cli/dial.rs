@@ -17,7 +17,7 @@ use crate::domain::call::Along;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
 use crate::router::refresh::{Refresh, Source};
-use crate::upstream::call::correlator::Ears;
+use crate::upstream::call::correlator::NotificationSinks;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::connection::list_pages::Listed;
 use crate::upstream::driver::{DriverId, Report, Walked};
@@ -73,19 +73,20 @@ async fn dial_all(config: &Config) -> Vec<Found> {
 
 async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
     let transport = upstream.transport.name();
-    let (ears, starting) = (Ears::new(upstream.id.as_str()), Arc::new(Semaphore::new(1)));
-    let connector = match Connector::new(upstream.clone(), ears, tasks, starting) {
+    let (sinks, starting) =
+        (NotificationSinks::new(upstream.id.as_str()), Arc::new(Semaphore::new(1)));
+    let connector = match Connector::new(upstream.clone(), sinks, tasks, starting) {
         Ok(connector) => connector,
         Err(reason) => return Found::failed(transport, Kind::Unavailable(reason)),
     };
-    let peer = match connector.connect().await {
-        Ok(peer) => peer,
+    let connection = match connector.connect().await {
+        Ok(connection) => connection,
         Err(kind) => return Found::failed(transport, kind),
     };
-    let (revision, transport) = peer.describe();
-    let outcome = peer.walk(&upstream.settings, &Along::default()).await;
-    let _ = timeout(GOODBYE, peer.close()).await;
-    Found { transport, revision, notifies: peer.notifies(), outcome }
+    let (revision, transport) = connection.describe();
+    let outcome = connection.walk(&upstream.settings, &Along::default()).await;
+    let _ = timeout(GOODBYE, connection.close()).await;
+    Found { transport, revision, notifies: connection.notifies(), outcome }
 }
 
 impl Found {

@@ -25,9 +25,9 @@ use crate::domain::server_request::{
 };
 use crate::seal;
 use crate::upstream::Upstream;
-use crate::upstream::call::correlator::Aside;
-use crate::upstream::call::exchange::{Exchange, Step};
-use crate::upstream::call::request::{Answers, Outgoing, Wanted};
+use crate::upstream::call::correlator::InterimMessage;
+use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
+use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
 
 /// One get on its way.
 pub(super) struct Bridge<'a> {
@@ -63,8 +63,11 @@ impl Bridge<'_> {
             let result = loop {
                 let step = exchange.next().await;
                 match step.map_err(|fault| self.refused(fault.kind))? {
-                    Step::Answered(result) => break result,
-                    Step::Said(Aside::ServerRequest { server_request, answer }) => {
+                    ExchangeEvent::Response(result) => break result,
+                    ExchangeEvent::Interim(InterimMessage::ServerRequest {
+                        server_request,
+                        answer,
+                    }) => {
                         self.next_round()?;
                         let requests = self.send_request(server_request);
                         if let Some(said) = exchange.meanwhile(requests).await {
@@ -72,7 +75,7 @@ impl Bridge<'_> {
                             let _ = answer.send(said.unwrap_or_else(none));
                         }
                     }
-                    Step::Said(aside) => self.tell(aside),
+                    ExchangeEvent::Interim(interim) => self.tell(interim),
                 }
             };
             drop(exchange);
@@ -93,7 +96,7 @@ impl Bridge<'_> {
         match progress {
             Progress::Upstream(state) => {
                 let responses = responses.map(clean);
-                let exchange = self.start(Some(Answers { responses, state }));
+                let exchange = self.start(Some(InputResponses { responses, state }));
                 self.replay(exchange, Replay::default(), None).await
             }
             Progress::Replay(mut replay) => {
@@ -152,12 +155,13 @@ impl Bridge<'_> {
                 Err(fault) => return self.pages_first(fault.kind, replay),
             };
             let (server_request, answer) = match step {
-                Step::Answered(result) => break result,
-                Step::Said(Aside::ServerRequest { server_request, answer }) => {
-                    (server_request, answer)
-                }
-                Step::Said(aside) => {
-                    self.tell(aside);
+                ExchangeEvent::Response(result) => break result,
+                ExchangeEvent::Interim(InterimMessage::ServerRequest {
+                    server_request,
+                    answer,
+                }) => (server_request, answer),
+                ExchangeEvent::Interim(interim) => {
+                    self.tell(interim);
                     continue;
                 }
             };
@@ -249,9 +253,9 @@ impl Bridge<'_> {
         }
     }
 
-    fn start(&self, answers: Option<Answers>) -> Exchange {
-        let outgoing = Outgoing {
-            wanted: Wanted::Get {
+    fn start(&self, answers: Option<InputResponses>) -> Exchange {
+        let request = UpstreamRequest {
+            params: RequestParams::Get {
                 name: self.owner.raw_name.clone(),
                 arguments: self.arguments.cloned(),
                 answers,
@@ -264,7 +268,7 @@ impl Bridge<'_> {
                 .and(self.upstream.allowed_server_requests()),
             progress: self.call.client.progress,
         };
-        self.upstream.exchange(&self.call.caller, outgoing, self.deadline)
+        self.upstream.exchange(&self.call.caller, request, self.deadline)
     }
 
     /// The questions of an answer that asks (2026-07-28, `InputRequiredResult`).
@@ -291,7 +295,10 @@ impl Bridge<'_> {
         Ok(Some(InputRequests { requests, state }))
     }
 
-    async fn request_all(&mut self, input_requests: InputRequests) -> Result<Answers, Fault> {
+    async fn request_all(
+        &mut self,
+        input_requests: InputRequests,
+    ) -> Result<InputResponses, Fault> {
         self.next_round()?;
         let mut responses = String::from("{");
         for (key, server_request) in input_requests.requests {
@@ -306,7 +313,7 @@ impl Bridge<'_> {
             meta::write_json(&key, said.json().text(), &mut responses);
         }
         let responses = responses.trim_end_matches(',').to_owned() + "}";
-        Ok(Answers { responses: Some(responses), state: input_requests.state })
+        Ok(InputResponses { responses: Some(responses), state: input_requests.state })
     }
 
     /// Asks the client that waits.
@@ -316,11 +323,13 @@ impl Bridge<'_> {
         async move { line.request(server_request, origin, patience).await }
     }
 
-    fn tell(&self, aside: Aside) {
-        match aside {
-            Aside::Progress(params) => self.line.tell(News::Progress(params)),
-            Aside::PageDone(params) => self.line.tell(News::PageDone(params)),
-            Aside::ServerRequest { .. } => {}
+    fn tell(&self, interim: InterimMessage) {
+        match interim {
+            InterimMessage::Progress(params) => self.line.tell(News::Progress(params)),
+            InterimMessage::UrlElicitationComplete(params) => {
+                self.line.tell(News::UrlElicitationComplete(params))
+            }
+            InterimMessage::ServerRequest { .. } => {}
         }
     }
 
@@ -342,7 +351,7 @@ impl Bridge<'_> {
         };
         let client = self.call.client;
         match *code {
-            MISSING_CAPABILITY if self.upstream.is_told_per_call() => {
+            MISSING_CAPABILITY if self.upstream.declares_capabilities_per_request() => {
                 let Some(required) = data_json.get("requiredCapabilities") else {
                     return self.fault(kind);
                 };

@@ -20,9 +20,9 @@ use crate::domain::name::UpstreamId;
 use crate::domain::rights::Rights;
 use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
-use crate::upstream::call::correlator::{Ears, PageDone};
+use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplete};
 use crate::upstream::driver::{DriverId, Report};
-use crate::upstream::{Ground, Upstream};
+use crate::upstream::{Upstream, UpstreamDeps};
 
 /// What all routers of one gateway share, one after another.
 pub(super) struct Lasting {
@@ -30,12 +30,12 @@ pub(super) struct Lasting {
     pub published: watch::Receiver<()>,
     pub changes: watch::Receiver<Option<Seen>>,
     /// Told of pages that users have visited, by all upstreams.
-    pub pages: broadcast::Sender<PageDone>,
+    pub pages: broadcast::Sender<UrlElicitationComplete>,
     pub parked: Parked,
     pub telemetry: Telemetry,
     reports: mpsc::Sender<Report>,
     renewals: mpsc::Sender<Renewal>,
-    ground: Ground,
+    deps: UpstreamDeps,
 }
 
 /// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
@@ -51,7 +51,7 @@ pub struct Means {
 
 impl Router {
     /// Starts a driver for every upstream, and the task that keeps the catalog.
-    pub fn start(config: &Config, means: Means, ground: Ground) -> Self {
+    pub fn start(config: &Config, means: Means, deps: UpstreamDeps) -> Self {
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
             pending: !config.upstreams.is_empty(),
             ..Catalog::default()
@@ -64,21 +64,21 @@ impl Router {
             changes: change,
             views: views.clone(),
             settle: settle(config),
-            audit: ground.audit.clone(),
-            telemetry: ground.telemetry.clone(),
+            audit: deps.audit.clone(),
+            telemetry: deps.telemetry.clone(),
         };
         let (reports, reported) = mpsc::channel(REPORTS);
         let (renewals, renewed) = mpsc::channel(1);
-        let (tasks, shutdown) = (ground.tasks.clone(), ground.shutdown.clone());
+        let (tasks, shutdown) = (deps.tasks.clone(), deps.shutdown.clone());
         let lasting = Arc::new(Lasting {
             published,
             changes,
-            pages: Ears::pages(),
+            pages: NotificationSinks::pages(),
             parked: Parked::new(tasks.clone(), shutdown.clone()),
-            telemetry: ground.telemetry.clone(),
+            telemetry: deps.telemetry.clone(),
             reports,
             renewals,
-            ground,
+            deps,
         });
         let sources: Vec<_> =
             config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u)).collect();
@@ -130,7 +130,7 @@ impl Router {
             };
             if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
                 // What it was held to counts no more.
-                kept.look_again();
+                kept.request_walk();
             }
             (upstream.id.clone(), kept.clone())
         });
@@ -160,7 +160,7 @@ impl Lasting {
         upstream: &config::Upstream,
     ) -> (UpstreamId, Arc<Upstream>) {
         let (config, reports, pages) = (upstream.clone(), self.reports.clone(), self.pages.clone());
-        let started = Upstream::start(driver, config, reports, pages, &self.ground);
+        let started = Upstream::start(driver, config, reports, pages, &self.deps);
         (upstream.id.clone(), Arc::new(started))
     }
 }

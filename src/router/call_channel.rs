@@ -14,7 +14,7 @@ pub enum News {
     /// `params` of `notifications/progress`, with the token of another hop.
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
-    PageDone(Document),
+    UrlElicitationComplete(Document),
     ServerRequest {
         server_request: ServerRequest,
         origin: RequestOrigin,

@@ -32,9 +32,9 @@ use crate::domain::server_request::ClientCapabilities;
 use crate::policy::Permitted;
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
-use crate::upstream::call::correlator::{Aside, PageDone};
-use crate::upstream::call::exchange::Step;
-use crate::upstream::call::request::{Outgoing, Wanted};
+use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
+use crate::upstream::call::exchange::ExchangeEvent;
+use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use bridge::Bridge;
 use build::Lasting;
 use call_channel::{Line, News};
@@ -43,7 +43,7 @@ use reply::{ListReply, Origin, Reply};
 use view::View;
 use view_cache::{Changes, Views};
 
-pub use crate::upstream::Ground;
+pub use crate::upstream::UpstreamDeps;
 pub use build::Means;
 pub use status::UpstreamStatus;
 
@@ -104,13 +104,13 @@ impl Router {
                 let catalog = self.catalog_with(name, deadline).await;
                 let (owner, upstream) = self.owner(&catalog, permitted, name)?;
                 permitted.reach(owner.upstream.as_str(), &owner.raw_name, &owner.digest).await?;
-                let wanted = Wanted::Complete {
+                let params = RequestParams::Complete {
                     prompt: owner.raw_name.clone(),
                     argument: argument.clone(),
                     value: value.clone(),
                     context: context.clone(),
                 };
-                let reply = complete(call, (owner, upstream), wanted, line, deadline).await?;
+                let reply = complete(call, (owner, upstream), params, line, deadline).await?;
                 self.count_use(call, owner);
                 Ok(reply)
             }
@@ -129,7 +129,7 @@ impl Router {
     }
 
     /// Pages that users have visited, as their upstreams tell it.
-    pub fn pages(&self) -> broadcast::Receiver<PageDone> {
+    pub fn pages(&self) -> broadcast::Receiver<UrlElicitationComplete> {
         self.lasting.pages.subscribe()
     }
 
@@ -278,18 +278,21 @@ impl Router {
 async fn complete(
     call: &Call,
     (owner, upstream): (&Owner, &Arc<Upstream>),
-    wanted: Wanted,
+    params: RequestParams,
     line: &Line,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
     let (along, progress) = (call.along.clone(), call.client.progress);
-    let outgoing = Outgoing { wanted, along, capabilities: ClientCapabilities::NONE, progress };
-    let mut exchange = upstream.exchange(&call.caller, outgoing, deadline);
+    let request =
+        UpstreamRequest { params, along, capabilities: ClientCapabilities::NONE, progress };
+    let mut exchange = upstream.exchange(&call.caller, request, deadline);
     loop {
         match exchange.next().await? {
-            Step::Said(Aside::Progress(params)) => line.tell(News::Progress(params)),
-            Step::Said(_) => {}
-            Step::Answered(result) => return reply::completion(result, origin(owner)),
+            ExchangeEvent::Interim(InterimMessage::Progress(params)) => {
+                line.tell(News::Progress(params))
+            }
+            ExchangeEvent::Interim(_) => {}
+            ExchangeEvent::Response(result) => return reply::completion(result, origin(owner)),
         }
     }
 }

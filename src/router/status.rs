@@ -11,7 +11,7 @@ use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::Link;
-use crate::upstream::transport::stderr_tail::LastWords;
+use crate::upstream::transport::stderr_tail::StderrTail;
 
 /// How one upstream is.
 #[derive(Clone, Debug)]
@@ -29,11 +29,11 @@ pub struct UpstreamStatus {
     /// The last good walk of its list.
     pub walk: Option<Walk>,
     /// When it is tried again, if it is being left alone after a row of failed calls.
-    pub left_alone_until: Option<Instant>,
+    pub breaker_open_until: Option<Instant>,
     /// Calls that run, and calls that wait for one to end.
     pub load: (usize, usize),
     /// What its children said last on standard error, for whoever wants to read it.
-    pub last_words: Arc<LastWords>,
+    pub stderr_tail: Arc<StderrTail>,
     /// Why it cannot be called, or its list is old or missing.
     pub failure: Option<UpstreamFaultKind>,
 }
@@ -65,9 +65,9 @@ impl Router {
                 notifies: peer.is_some_and(|peer| peer.notifies()),
                 listed: counts.get(id).copied().unwrap_or_default(),
                 walk: catalog.walks.get(id).copied(),
-                left_alone_until: upstream.left_alone_until(),
+                breaker_open_until: upstream.breaker_open_until(),
                 load: upstream.load(),
-                last_words: upstream.last_words().clone(),
+                stderr_tail: upstream.stderr_tail().clone(),
                 failure: down.or(failure),
             }
         };

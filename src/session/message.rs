@@ -16,7 +16,7 @@ use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::Fault;
 use crate::domain::jsonrpc::Id;
-use crate::telemetry::Wire;
+use crate::telemetry::TransportKind;
 
 /// What a message asks of the transport.
 pub enum Turn {
@@ -47,7 +47,7 @@ pub struct Pending {
     /// The session or connection that it belongs to, where there is one.
     pub(crate) nonce: Option<Nonce>,
     pub(crate) running: Option<RunningCall>,
-    pub(crate) wire: Wire,
+    pub(crate) wire: TransportKind,
     /// What the client calls its progress.
     pub(crate) progress_token: Option<Id>,
     /// Cancelled when nothing more can come from the client, answers to questions among it.
@@ -86,10 +86,12 @@ impl Via<'_> {
     }
 
     /// What it has travelled on.
-    pub(crate) fn wire(self) -> Wire {
+    pub(crate) fn wire(self) -> TransportKind {
         match self {
-            Self::Connection(connection) if connection.kind == ConnectionKind::Stdio => Wire::Pipe,
-            Self::Connection(_) | Self::Http(_) => Wire::Http,
+            Self::Connection(connection) if connection.kind == ConnectionKind::Stdio => {
+                TransportKind::Pipe
+            }
+            Self::Connection(_) | Self::Http(_) => TransportKind::Http,
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::seal::hex::hex;
 use crate::seal::random;
 pub use metrics::{Metrics, UPSTREAM};
 pub use operation::{
-    ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation, Wire,
+    ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation, TransportKind,
 };
 use sending::Sending;
 

@@ -23,7 +23,7 @@ use crate::seal::hex::hex;
 pub struct ServerAttributes<'a> {
     pub method: &'static str,
     pub revision: &'static str,
-    pub wire: Wire,
+    pub wire: TransportKind,
     /// What tells its session from others; only a short digest of it is told.
     pub session: Option<&'a [u8]>,
     /// Of the request, as JSON.
@@ -40,7 +40,7 @@ pub struct ClientAttributes<'a> {
     pub upstream: &'a str,
     /// Once it is agreed.
     pub revision: Option<&'static str>,
-    pub wire: Wire,
+    pub wire: TransportKind,
     /// Host and port, where there are any.
     pub server: Option<(&'a str, u16)>,
     /// Its raw name.
@@ -49,12 +49,12 @@ pub struct ClientAttributes<'a> {
 
 /// What messages travel on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wire {
+pub enum TransportKind {
     Http,
     Pipe,
 }
 
-impl Wire {
+impl TransportKind {
     fn attributes(self) -> impl Iterator<Item = KeyValue> {
         let (transport, protocol) = match self {
             Self::Http => ("tcp", Some("http")),
@@ -79,7 +79,7 @@ pub struct ServerOperation {
     began: Instant,
     method: &'static str,
     revision: &'static str,
-    wire: Wire,
+    wire: TransportKind,
     prompt: Option<String>,
     span: Option<Span>,
     has_ended: bool,
@@ -305,7 +305,7 @@ mod tests {
         let attributes = ServerAttributes {
             method: "prompts/get",
             revision: "2026-07-28",
-            wire: Wire::Http,
+            wire: TransportKind::Http,
             session: None,
             id: "1",
             prompt: Some("p"),

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::connection::Peer;
+use super::connection::Connection;
 use super::connection::connect::{Connector, Wake};
 use super::connection::list_pages::Listed;
 use super::dedicated;
@@ -57,7 +57,7 @@ pub struct Walked {
 pub enum Link {
     /// Not yet known.
     Connecting,
-    Up(Arc<Peer>),
+    Up(Arc<Connection>),
     Down(Kind),
 }
 
@@ -99,8 +99,8 @@ impl Driver {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(self.drive()).await;
         let over = Kind::Unavailable("the gateway is shutting down".to_owned());
-        if let Link::Up(peer) = self.link.send_replace(Link::Down(over)) {
-            let _ = timeout(FAREWELL, peer.close()).await;
+        if let Link::Up(connection) = self.link.send_replace(Link::Down(over)) {
+            let _ = timeout(FAREWELL, connection.close()).await;
         }
     }
 
@@ -108,13 +108,13 @@ impl Driver {
         let (mut backoff, mut flaps) = (Backoff::default(), Backoff::default());
         let connector = match &self.connector {
             Ok(connector) => connector,
-            Err(reason) => return self.give_up(Kind::Unavailable(reason.clone())).await,
+            Err(reason) => return self.release(Kind::Unavailable(reason.clone())).await,
         };
         loop {
             match connector.connect().await {
-                Ok(peer) => {
-                    let (connected, flaps_matter) = (Instant::now(), !peer.is_snapshot());
-                    self.replace(Arc::new(peer)).await;
+                Ok(connection) => {
+                    let (connected, flaps_matter) = (Instant::now(), !connection.is_snapshot());
+                    self.replace(Arc::new(connection)).await;
                     tokio::select! {
                         () = Box::pin(self.keep_list(&mut backoff)) => {}
                         () = self.keep_listening() => {}
@@ -141,19 +141,19 @@ impl Driver {
     }
 
     fn count_session(&self, lasted: Duration) {
-        if let Link::Up(peer) = &*self.link.borrow()
-            && !peer.is_snapshot()
+        if let Link::Up(connection) = &*self.link.borrow()
+            && !connection.is_snapshot()
         {
-            let revision = peer.describe().0.map(Revision::as_str);
+            let revision = connection.describe().0.map(Revision::as_str);
             self.telemetry.metrics().upstream_session(self.upstream.id.as_str(), revision, lasted);
         }
     }
 
     /// Makes a new connection the one that calls use, and leaves the old one if nobody else does.
-    async fn replace(&self, peer: Arc<Peer>) {
-        let (revision, transport) = peer.describe();
+    async fn replace(&self, connection: Arc<Connection>) {
+        let (revision, transport) = connection.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
-        let old = self.link.send_replace(Link::Up(peer));
+        let old = self.link.send_replace(Link::Up(connection));
         // What failed, failed on another connection.
         if self.breaker.close().is_some() {
             info!(upstream = %self.upstream.id, "connected anew, and asked again (breaker)");
@@ -169,7 +169,7 @@ impl Driver {
 
     /// Listens for notices, as long as the connection is good; for ever where there are none.
     async fn keep_listening(&self) {
-        let Link::Up(peer) = self.link.borrow().clone() else {
+        let Link::Up(connection) = self.link.borrow().clone() else {
             return;
         };
         let mut backoff = Backoff::default();
@@ -177,7 +177,7 @@ impl Driver {
             let started = Instant::now();
             // What happened before the stream was open was not told: its opening is a reason to
             // look as much as a notice is.
-            let heard = peer.listen(|is_notice| {
+            let heard = connection.listen(|is_notice| {
                 self.listening.store(true, Ordering::Relaxed);
                 self.wake.changed.notify_one();
                 if is_notice {
@@ -205,25 +205,25 @@ impl Driver {
 
     /// Walks and waits, as long as the connection is good.
     async fn keep_list(&self, backoff: &mut Backoff) {
-        let Link::Up(peer) = self.link.borrow().clone() else {
+        let Link::Up(connection) = self.link.borrow().clone() else {
             return;
         };
         let mut walked = false;
         loop {
             let started = Instant::now();
-            let wait = match self.walk(&peer).await {
+            let wait = match self.walk(&connection).await {
                 Ok(listed) => {
                     backoff.reset();
                     walked = true;
                     let wait = self.next_walk(listed.ttl);
-                    let fresh_for = listed.ttl.or((!peer.is_snapshot()).then_some(wait));
+                    let fresh_for = listed.ttl.or((!connection.is_snapshot()).then_some(wait));
                     self.report_list(Walked { listed, fresh_for }).await;
                     wait
                 }
                 // A session that has served its time is no failure: open another at once.
                 Err(Kind::SessionLost) if walked => return,
                 Err(kind) => {
-                    let hangs = kind == Kind::Timeout && peer.hangs_for_good();
+                    let hangs = kind == Kind::Timeout && connection.is_stuck();
                     let reconnect = hangs || questions_connection(&kind);
                     self.report_failure(kind, backoff).await;
                     match reconnect {
@@ -236,25 +236,25 @@ impl Driver {
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.wake.changed.notified() => {
-                    let storm = if peer.is_snapshot() { Duration::ZERO } else { NOTICE_INTERVAL };
+                    let storm = if connection.is_snapshot() { Duration::ZERO } else { NOTICE_INTERVAL };
                     let settled = Instant::now() + EDIT_SETTLE;
                     sleep_until(settled.max(started + storm)).await;
                 }
                 () = self.wake.lost.notified() => return,
-                () = peer.gone() => return,
+                () = connection.gone() => return,
             }
-            if peer.is_snapshot() {
+            if connection.is_snapshot() {
                 return;
             }
         }
     }
 
-    async fn walk(&self, peer: &Peer) -> Result<Listed, Kind> {
+    async fn walk(&self, connection: &Connection) -> Result<Listed, Kind> {
         let mut along = Along::default();
-        let revision = peer.describe().0.map(Revision::as_str);
+        let revision = connection.describe().0.map(Revision::as_str);
         let operation = dedicated(&self.upstream, Method::List, revision, None)
             .map(|dedicated| ClientOperation::begin(&self.telemetry, dedicated, &mut along.trace));
-        let walked = peer.walk(&self.upstream.settings, &along).await;
+        let walked = connection.walk(&self.upstream.settings, &along).await;
         if let Some(operation) = operation {
             operation.end(walked.as_ref().err());
         }
@@ -297,7 +297,7 @@ impl Driver {
         }
     }
 
-    async fn give_up(&self, kind: Kind) {
+    async fn release(&self, kind: Kind) {
         warn!(upstream = %self.upstream.id, error = %kind, "cannot be used");
         self.link.send_replace(Link::Down(kind.clone()));
         self.report(Err(kind)).await;

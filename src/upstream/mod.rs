@@ -27,21 +27,21 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
-use crate::telemetry::{self, ClientOperation, Telemetry, Wire};
-use call::correlator::{Asides, Ears, PageDone};
-use call::exchange::{Exchange, Place};
-use call::request::Outgoing;
-use connection::Peer;
+use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
+use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
+use call::exchange::{ConcurrencyPermit, Exchange};
+use call::request::UpstreamRequest;
+use connection::Connection;
 use connection::connect::{Connector, Wake};
 use connection::dedicated::DedicatedPool;
 use driver::{Driver, DriverId, Link, Report};
 use guard::breaker::Breaker;
-use guard::concurrency::Slots;
-use transport::stderr_tail::LastWords;
+use guard::concurrency::ConcurrencyLimit;
+use transport::stderr_tail::StderrTail;
 
 /// What everything that works for upstreams stands on.
 #[derive(Clone)]
-pub struct Ground {
+pub struct UpstreamDeps {
     pub audit: Audit,
     pub telemetry: Telemetry,
     pub tasks: TaskTracker,
@@ -53,7 +53,7 @@ pub struct Ground {
 /// Children that are started at once, until each has answered its first question: more would only make all of them late.
 const STARTING: usize = 16;
 
-impl Ground {
+impl UpstreamDeps {
     pub fn new(
         audit: Audit,
         telemetry: Telemetry,
@@ -73,12 +73,12 @@ pub struct Upstream {
     link: watch::Receiver<Link>,
     wake: Wake,
     /// Calls at once.
-    slots: Arc<Slots>,
+    concurrency: Arc<ConcurrencyLimit>,
     breaker: Arc<Breaker>,
     /// Absent if the upstream can never be reached as it is configured.
     dedicated: Option<Arc<DedicatedPool>>,
     telemetry: Telemetry,
-    last_words: Arc<LastWords>,
+    stderr_tail: Arc<StderrTail>,
     _needed: DropGuard,
 }
 
@@ -92,26 +92,34 @@ impl Upstream {
         driver: DriverId,
         config: config::Upstream,
         reports: mpsc::Sender<Report>,
-        pages: broadcast::Sender<PageDone>,
-        ground: &Ground,
+        pages: broadcast::Sender<UrlElicitationComplete>,
+        deps: &UpstreamDeps,
     ) -> Self {
-        let Ground { audit, telemetry, tasks, shutdown, starting } = ground.clone();
+        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting } = deps.clone();
         let (config, shutdown) = (Arc::new(config), shutdown.child_token());
         let needed = shutdown.clone().drop_guard();
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
         let (upstream, changed) = (config.id.as_str().into(), Some(wake.changed.clone()));
-        let last_words: Arc<LastWords> = Arc::default();
-        let (measured, kept) = (telemetry.clone(), last_words.clone());
-        let ears = Ears { upstream, changed, pages, audit, telemetry: measured, last_words: kept };
-        let connector = Connector::new(config.clone(), ears, tasks.clone(), starting);
+        let stderr_tail: Arc<StderrTail> = Arc::default();
+        let (measured, kept) = (telemetry.clone(), stderr_tail.clone());
+        let sinks = NotificationSinks {
+            upstream,
+            changed,
+            pages,
+            audit,
+            telemetry: measured,
+            stderr_tail: kept,
+        };
+        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting);
         let connector = connector.map(Arc::new);
         let dedicated = connector.as_ref().ok().map(|connector| {
             DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
         let settings = &config.settings;
         let breaker = Breaker::new(settings.breaker);
-        let slots = Slots::new(settings.in_flight, settings.queue, settings.queue_wait);
+        let concurrency =
+            ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
         let driving = Driver {
             telemetry: telemetry.clone(),
             breaker: breaker.clone(),
@@ -131,11 +139,11 @@ impl Upstream {
             driver,
             link,
             wake,
-            slots,
+            concurrency,
             breaker,
             dedicated,
             telemetry,
-            last_words,
+            stderr_tail,
             _needed: needed,
         }
     }
@@ -150,23 +158,23 @@ impl Upstream {
     }
 
     /// What its children said last on standard error.
-    pub fn last_words(&self) -> &Arc<LastWords> {
-        &self.last_words
+    pub fn stderr_tail(&self) -> &Arc<StderrTail> {
+        &self.stderr_tail
     }
 
     /// Its list is to be walked again soon.
-    pub fn look_again(&self) {
+    pub fn request_walk(&self) {
         self.wake.changed.notify_one();
     }
 
     /// When it is tried again, if it is being left alone after a row of failures.
-    pub fn left_alone_until(&self) -> Option<Instant> {
+    pub fn breaker_open_until(&self) -> Option<Instant> {
         self.breaker.open_until()
     }
 
     /// Calls that run, and calls that wait for one to end.
     pub fn load(&self) -> (usize, usize) {
-        (self.config.settings.in_flight - self.slots.free(), self.slots.waiting())
+        (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
     }
 
     /// How its connection is.
@@ -178,23 +186,23 @@ impl Upstream {
     pub fn exchange(
         self: &Arc<Self>,
         caller: &Caller,
-        mut outgoing: Outgoing,
+        mut request: UpstreamRequest,
         deadline: Instant,
     ) -> Exchange {
-        let wants = !outgoing.capabilities.is_none() || outgoing.progress;
-        let (asides, heard) =
-            wants.then(|| Asides::channel(outgoing.capabilities, outgoing.progress)).unzip();
-        let (place, now) = (Place::new(self.slots.clone()), Instant::now());
+        let wants = !request.capabilities.is_none() || request.progress;
+        let (interim, heard) =
+            wants.then(|| InterimSender::channel(request.capabilities, request.progress)).unzip();
+        let (place, now) = (ConcurrencyPermit::new(self.concurrency.clone()), Instant::now());
         let (upstream, caller, taken) = (self.clone(), caller.clone(), place.clone());
-        let (permit, left_alone) = match self.breaker.admit(now) {
+        let (permit, breaker_open) = match self.breaker.admit(now) {
             Ok(permit) => (Some(permit), None),
-            Err(until) => (None, Some(left_alone(until.duration_since(now)))),
+            Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
         };
-        let operation = permit.is_some().then(|| self.operation(&mut outgoing)).flatten();
+        let operation = permit.is_some().then(|| self.operation(&mut request)).flatten();
         let call = async move {
-            match left_alone {
+            match breaker_open {
                 Some(kind) => Err(kind),
-                None => upstream.call(&caller, &outgoing, asides, &taken).await,
+                None => upstream.call(&caller, &request, interim, &taken).await,
             }
         };
         let deadline = deadline.min(now + self.config.settings.timeout);
@@ -204,22 +212,23 @@ impl Upstream {
     }
 
     /// A call as it is measured; nothing where nobody else is asked.
-    fn operation(&self, outgoing: &mut Outgoing) -> Option<ClientOperation> {
-        let method = outgoing.wanted.method();
-        let prompt = Some(outgoing.wanted.prompt());
+    fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
+        let method = request.params.method();
+        let prompt = Some(request.params.prompt());
         let revision = match &*self.link.borrow() {
-            Link::Up(peer) => peer.describe().0.map(Revision::as_str),
+            Link::Up(connection) => connection.describe().0.map(Revision::as_str),
             Link::Connecting | Link::Down(_) => None,
         };
         let dedicated = dedicated(&self.config, method, revision, prompt)?;
-        Some(ClientOperation::begin(&self.telemetry, dedicated, &mut outgoing.along.trace))
+        Some(ClientOperation::begin(&self.telemetry, dedicated, &mut request.along.trace))
     }
 
     /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
     /// if the configuration says so.
     pub fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
-        let is_shared = matches!(&*self.link.borrow(), Link::Up(peer) if peer.is_shared());
+        let is_shared =
+            matches!(&*self.link.borrow(), Link::Up(connection) if connection.is_shared());
         match is_shared && settings.questions_by_default {
             true => ClientCapabilities::NONE,
             false => settings.questions,
@@ -227,71 +236,72 @@ impl Upstream {
     }
 
     /// Whether the upstream is told with each call what it may ask.
-    pub fn is_told_per_call(&self) -> bool {
-        matches!(&*self.link.borrow(), Link::Up(peer) if !peer.declares_at_open())
+    pub fn declares_capabilities_per_request(&self) -> bool {
+        matches!(&*self.link.borrow(), Link::Up(connection) if !connection.declares_at_open())
     }
 
     /// A session that is lost is so before any processing: the request is safe to repeat, once.
     async fn call(
         &self,
         caller: &Caller,
-        outgoing: &Outgoing,
-        mut asides: Option<Asides>,
-        place: &Place,
+        request: &UpstreamRequest,
+        mut interim: Option<InterimSender>,
+        place: &ConcurrencyPermit,
     ) -> Result<Document, Kind> {
-        let peer = self.connected().await?;
+        let connection = self.connected().await?;
         if let Some(dedicated) = &self.dedicated
-            && peer.declares_at_open()
-            && !outgoing.capabilities.is_none()
+            && connection.declares_at_open()
+            && !request.capabilities.is_none()
         {
             let lease = async || {
                 let lease =
-                    timeout(TURN, dedicated.lease(caller, outgoing.capabilities, &peer)).await;
+                    timeout(TURN, dedicated.lease(caller, request.capabilities, &connection)).await;
                 lease.ok().transpose().map_err(unreachable_because)
             };
             if let Some(first) = lease().await? {
-                place.take().await?;
-                match first.peer.perform(outgoing, asides.clone()).await {
+                place.acquire().await?;
+                match first.connection.perform(request, interim.clone()).await {
                     Err(Kind::SessionLost) => first.lost(),
                     answer => return answer,
                 }
-                place.give_up();
+                place.release();
                 if let Some(second) = lease().await? {
-                    place.take().await?;
-                    return second.peer.perform(outgoing, asides).await;
+                    place.acquire().await?;
+                    return second.connection.perform(request, interim).await;
                 }
             }
             // Another user thinks: this one is served, if nothing needs to be asked.
-            asides = asides.map(Asides::without_questions);
+            interim = interim.map(InterimSender::without_server_requests);
         }
-        place.take().await?;
-        match peer.perform(outgoing, asides.clone()).await {
+        place.acquire().await?;
+        match connection.perform(request, interim.clone()).await {
             Err(Kind::SessionLost) => {
-                self.another_than(&peer).await?.perform(outgoing, asides).await
+                self.reconnected(&connection).await?.perform(request, interim).await
             }
             answer => answer,
         }
     }
 
     /// The peer, once it is known whether there is one.
-    async fn connected(&self) -> Result<Arc<Peer>, Kind> {
-        self.link_that(|link| !matches!(link, Link::Connecting)).await
+    async fn connected(&self) -> Result<Arc<Connection>, Kind> {
+        self.wait_for_link(|link| !matches!(link, Link::Connecting)).await
     }
 
     /// The peer of the next connection, which is asked for.
-    async fn another_than(&self, lost: &Arc<Peer>) -> Result<Arc<Peer>, Kind> {
-        let is_lost = |link: &Link| matches!(link, Link::Up(peer) if Arc::ptr_eq(peer, lost));
+    async fn reconnected(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, Kind> {
+        let is_lost =
+            |link: &Link| matches!(link, Link::Up(connection) if Arc::ptr_eq(connection, lost));
         if is_lost(&self.link.borrow()) {
             self.wake.lost.notify_one();
         }
-        self.link_that(|link| !is_lost(link)).await
+        self.wait_for_link(|link| !is_lost(link)).await
     }
 
-    async fn link_that(&self, wanted: impl Fn(&Link) -> bool) -> Result<Arc<Peer>, Kind> {
+    async fn wait_for_link(&self, params: impl Fn(&Link) -> bool) -> Result<Arc<Connection>, Kind> {
         let mut link = self.link.clone();
-        let found = link.wait_for(wanted).await.map(|link| link.clone());
+        let found = link.wait_for(params).await.map(|link| link.clone());
         match found {
-            Ok(Link::Up(peer)) => Ok(peer),
+            Ok(Link::Up(connection)) => Ok(connection),
             Ok(Link::Down(kind)) => Err(unreachable_because(kind)),
             Ok(Link::Connecting) | Err(_) => {
                 Err(Kind::Unavailable("the gateway is shutting down".to_owned()))
@@ -309,11 +319,11 @@ fn dedicated<'a>(
 ) -> Option<telemetry::ClientAttributes<'a>> {
     let (wire, server) = match &upstream.transport {
         Transport::Library(_) => return None,
-        Transport::Stdio(_) => (Wire::Pipe, None),
+        Transport::Stdio(_) => (TransportKind::Pipe, None),
         Transport::Http(http) | Transport::Sse(http) => {
             let port = if http.url.scheme_str() == Some("https") { 443 } else { 80 };
             let port = http.url.port_u16().unwrap_or(port);
-            (Wire::Http, http.url.host().map(|host| (host, port)))
+            (TransportKind::Http, http.url.host().map(|host| (host, port)))
         }
     };
     let (method, id) = (method.as_str(), upstream.id.as_str());
@@ -321,7 +331,7 @@ fn dedicated<'a>(
 }
 
 /// Why an upstream is not asked for this long.
-fn left_alone(wait: Duration) -> Kind {
+fn breaker_open(wait: Duration) -> Kind {
     Kind::Unavailable(format!(
         "several calls in a row have failed; it is tried again in {} ms (breaker)",
         wait.as_millis().max(1)

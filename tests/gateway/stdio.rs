@@ -230,7 +230,7 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
 #[tokio::test]
 async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     use promptgate::config::Config;
-    use promptgate::upstream::call::correlator::Ears;
+    use promptgate::upstream::call::correlator::NotificationSinks;
     use promptgate::upstream::connection::connect::Connector;
     use std::sync::Arc;
     let path = std::path::Path::new(".");
@@ -238,7 +238,7 @@ async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     let upstream = Arc::new(config.upstreams.into_iter().next().unwrap());
     let (tasks, leave) =
         (tokio_util::task::TaskTracker::new(), Arc::new(tokio::sync::Semaphore::new(8)));
-    let connector = Connector::new(upstream, Ears::new("sh"), tasks.clone(), leave);
+    let connector = Connector::new(upstream, NotificationSinks::new("sh"), tasks.clone(), leave);
     let connector = Arc::new(connector.unwrap());
     let round = async |children: usize| {
         let mut all = tokio::task::JoinSet::new();

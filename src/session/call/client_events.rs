@@ -11,7 +11,7 @@ use crate::session::dialect::Dialect;
 use crate::session::notify::url_elicitations::Visits;
 use crate::session::token::Nonce;
 use crate::session::{CallPlace, Sessions};
-use crate::upstream::call::correlator::PageDone;
+use crate::upstream::call::correlator::UrlElicitationComplete;
 
 /// Writes what is said before an answer.
 pub(crate) struct Teller<'a> {
@@ -96,7 +96,7 @@ impl<'a> Teller<'a> {
         let dialect = self.dialect;
         match news {
             News::Progress(params) => self.progress(params.json()),
-            News::PageDone(params) => {
+            News::UrlElicitationComplete(params) => {
                 let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
                 dialect.hears_of_pages().then(|| dialect.page_done(&id))
             }
@@ -107,7 +107,7 @@ impl<'a> Teller<'a> {
             News::ServerRequest { server_request, origin, answer } => {
                 if let Some(id) = server_request.page_id() {
                     let upstream = origin.upstream.as_str().into();
-                    self.visits.note(PageDone { upstream, id }, self.nonce);
+                    self.visits.note(UrlElicitationComplete { upstream, id }, self.nonce);
                 }
                 let text = server_request.clone();
                 let pending = self.server_requests.register(self.nonce, server_request, answer);

@@ -21,7 +21,7 @@ use crate::session::call::in_flight::RunningCall;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
-use crate::upstream::call::correlator::PageDone;
+use crate::upstream::call::correlator::UrlElicitationComplete;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,7 +44,7 @@ pub struct Notices {
     drain: CancellationToken,
     end: StreamEnd,
     /// Pages that users were sent to; absent where nobody can be told of them.
-    pages: Option<(broadcast::Receiver<PageDone>, Visits, Nonce)>,
+    pages: Option<(broadcast::Receiver<UrlElicitationComplete>, Visits, Nonce)>,
     is_over: bool,
     /// Of a stream of its own.
     record: Option<StreamRecord>,
@@ -109,7 +109,7 @@ impl Notices {
     /// Tells of pages that the session was sent to, too, if its client's revision knows of that.
     pub(crate) fn with_pages(
         mut self,
-        pages: broadcast::Receiver<PageDone>,
+        pages: broadcast::Receiver<UrlElicitationComplete>,
         visits: Visits,
         session: Nonce,
     ) -> Self {
@@ -189,7 +189,7 @@ impl Notices {
         }
     }
 
-    fn tell_of_page(&mut self, page: &PageDone) -> Notice {
+    fn tell_of_page(&mut self, page: &UrlElicitationComplete) -> Notice {
         let message = self.dialect.page_done(&page.id);
         let told = self.told.unwrap_or_default();
         let id = match &mut self.audience {
@@ -240,7 +240,9 @@ impl Notices {
 }
 
 /// The next page that the session was sent to and that is done.
-async fn page_done(pages: &mut Option<(broadcast::Receiver<PageDone>, Visits, Nonce)>) -> PageDone {
+async fn page_done(
+    pages: &mut Option<(broadcast::Receiver<UrlElicitationComplete>, Visits, Nonce)>,
+) -> UrlElicitationComplete {
     let Some((pages, visits, session)) = pages else {
         return std::future::pending().await;
     };

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
 use crate::session::token::Nonce;
-use crate::upstream::call::correlator::PageDone;
+use crate::upstream::call::correlator::UrlElicitationComplete;
 
 /// The newest visits. The oldest is forgotten when full: its user knows when it is done.
 #[derive(Clone, Debug, Default)]
-pub struct Visits(Arc<Mutex<VecDeque<(PageDone, Nonce)>>>);
+pub struct Visits(Arc<Mutex<VecDeque<(UrlElicitationComplete, Nonce)>>>);
 
 /// Visits that are remembered, over all sessions: users take minutes, and few at once are sent
 /// anywhere.
@@ -18,7 +18,7 @@ const MOST: usize = 1024;
 
 impl Visits {
     /// Notes that a session was sent to a page.
-    pub fn note(&self, page: PageDone, session: Nonce) {
+    pub fn note(&self, page: UrlElicitationComplete, session: Nonce) {
         let mut visits = self.lock();
         if visits.len() >= MOST {
             visits.pop_front();
@@ -39,19 +39,19 @@ impl Visits {
         for page in data.get("elicitations").iter().flat_map(|pages| pages.elements()) {
             if let Some(id) = page.get("elicitationId").and_then(Json::as_str) {
                 let (upstream, id) = (upstream.as_str().into(), id.into_owned());
-                self.note(PageDone { upstream, id }, session);
+                self.note(UrlElicitationComplete { upstream, id }, session);
             }
         }
     }
 
     /// Whether this session was sent to the page; it hears of its end once.
-    pub fn take(&self, page: &PageDone, session: Nonce) -> bool {
+    pub fn take(&self, page: &UrlElicitationComplete, session: Nonce) -> bool {
         let mut visits = self.lock();
         let at = visits.iter().position(|(sent, to)| sent == page && *to == session);
         at.and_then(|at| visits.remove(at)).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(PageDone, Nonce)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(UrlElicitationComplete, Nonce)>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn only_the_session_that_was_sent_hears_of_it_and_once() {
         let visits = Visits::default();
-        let page = |id: usize| PageDone { upstream: "up".into(), id: id.to_string() };
+        let page = |id: usize| UrlElicitationComplete { upstream: "up".into(), id: id.to_string() };
         visits.note(page(1), [1; 16]);
         assert!(!visits.take(&page(1), [2; 16]));
         assert!(!visits.take(&page(2), [1; 16]));

@@ -27,7 +27,7 @@ use crate::seal::hex::hex;
 use crate::seal::random;
 
 /// The tokens of one upstream.
-pub struct Tokens {
+pub struct TokenSource {
     oauth: OAuth,
     /// The upstream itself.
     url: Uri,
@@ -80,7 +80,7 @@ const ASSERTION_SECS: u64 = 60;
 
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-impl Tokens {
+impl TokenSource {
     /// # Errors
     /// When the certificates cannot be used.
     pub fn new(oauth: &OAuth, url: &Uri, ca: Option<&str>) -> Result<Self, String> {

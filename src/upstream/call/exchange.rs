@@ -8,12 +8,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::correlator::Aside;
+use super::correlator::InterimMessage;
 use crate::domain::document::Document;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use crate::telemetry::ClientOperation;
 use crate::upstream::guard::breaker::{BreakerPermit, Transition};
-use crate::upstream::guard::concurrency::Slots;
+use crate::upstream::guard::concurrency::ConcurrencyLimit;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
@@ -23,10 +23,10 @@ pub struct Exchange {
     upstream: String,
     call: Call,
     /// Absent where nothing can be said before the answer.
-    asides: Option<mpsc::Receiver<Aside>>,
+    interim: Option<mpsc::Receiver<InterimMessage>>,
     /// The answer, where something was said that is to be told before it.
     early: Option<Result<Document, Kind>>,
-    place: Arc<Place>,
+    place: Arc<ConcurrencyPermit>,
     /// To be given back with how it went; absent once it was.
     permit: Option<BreakerPermit>,
     deadline: Instant,
@@ -36,8 +36,8 @@ pub struct Exchange {
 
 /// A call's place among those that an upstream works on at once. It is taken when there is a
 /// connection, and given up while a user thinks.
-pub struct Place {
-    slots: Arc<Slots>,
+pub struct ConcurrencyPermit {
+    concurrency: Arc<ConcurrencyLimit>,
     held: Mutex<Held>,
 }
 
@@ -50,38 +50,38 @@ struct Held {
 
 /// What comes next.
 #[derive(Debug)]
-pub enum Step {
-    Said(Aside),
-    Answered(Document),
+pub enum ExchangeEvent {
+    Interim(InterimMessage),
+    Response(Document),
 }
 
-impl Place {
-    pub fn new(slots: Arc<Slots>) -> Arc<Self> {
-        Arc::new(Self { slots, held: Mutex::default() })
+impl ConcurrencyPermit {
+    pub fn new(concurrency: Arc<ConcurrencyLimit>) -> Arc<Self> {
+        Arc::new(Self { concurrency, held: Mutex::default() })
     }
 
     /// Waits for a place, if that is allowed.
     ///
     /// # Errors
     /// When too many wait already, or it takes too long.
-    pub async fn take(&self) -> Result<(), Kind> {
-        let permit = Some(self.slots.take().await?);
+    pub async fn acquire(&self) -> Result<(), Kind> {
+        let permit = Some(self.concurrency.acquire().await?);
         *self.held() = Held { permit, is_needed: true };
         Ok(())
     }
 
-    async fn take_again(&self) {
+    async fn reacquire(&self) {
         let is_missing = {
             let held = self.held();
             held.is_needed && held.permit.is_none()
         };
         if is_missing {
-            self.held().permit = self.slots.take_again().await;
+            self.held().permit = self.concurrency.reacquire().await;
         }
     }
 
     /// Gives the place back; it is taken again before the call goes on.
-    pub fn give_up(&self) {
+    pub fn release(&self) {
         self.held().permit = None;
     }
 
@@ -94,12 +94,12 @@ impl Exchange {
     pub(crate) fn new(
         upstream: String,
         call: Call,
-        asides: Option<mpsc::Receiver<Aside>>,
-        place: Arc<Place>,
+        interim: Option<mpsc::Receiver<InterimMessage>>,
+        place: Arc<ConcurrencyPermit>,
         permit: Option<BreakerPermit>,
         deadline: Instant,
     ) -> Self {
-        Self { upstream, call, asides, early: None, place, permit, deadline, operation: None }
+        Self { upstream, call, interim, early: None, place, permit, deadline, operation: None }
     }
 
     /// The same, as it is measured.
@@ -109,14 +109,14 @@ impl Exchange {
     }
 
     /// Goes on until something is said, or the answer is there, or the deadline passes.
-    pub async fn next(&mut self) -> Result<Step, UpstreamFault> {
-        let Self { call, asides, early, place, .. } = self;
+    pub async fn next(&mut self) -> Result<ExchangeEvent, UpstreamFault> {
+        let Self { call, interim, early, place, .. } = self;
         let step = tokio::select! {
-            step = step(call, asides, early, place) => step,
+            step = step(call, interim, early, place) => step,
             () = sleep_until(self.deadline) => Err(Kind::Timeout),
         };
         match &step {
-            Ok(Step::Said(_)) => {
+            Ok(ExchangeEvent::Interim(_)) => {
                 let turn = self.permit.as_mut().and_then(BreakerPermit::heard);
                 self.tell(turn);
             }
@@ -148,7 +148,7 @@ impl Exchange {
     /// has ended by itself: its answer is among the next steps.
     pub async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> Option<T> {
         let started = Instant::now();
-        self.place.give_up();
+        self.place.release();
         let result = tokio::select! {
             biased;
             result = other => Some(result),
@@ -169,28 +169,28 @@ impl Exchange {
 
 async fn step(
     call: &mut Call,
-    asides: &mut Option<mpsc::Receiver<Aside>>,
+    interim: &mut Option<mpsc::Receiver<InterimMessage>>,
     early: &mut Option<Result<Document, Kind>>,
-    place: &Place,
-) -> Result<Step, Kind> {
+    place: &ConcurrencyPermit,
+) -> Result<ExchangeEvent, Kind> {
     loop {
         // What was said before the answer is told before it.
-        if let Some(aside) = asides.as_mut().and_then(|asides| asides.try_recv().ok()) {
-            return Ok(Step::Said(aside));
+        if let Some(interim) = interim.as_mut().and_then(|interim| interim.try_recv().ok()) {
+            return Ok(ExchangeEvent::Interim(interim));
         }
         if let Some(answer) = early.take() {
-            return answer.map(Step::Answered);
+            return answer.map(ExchangeEvent::Response);
         }
-        place.take_again().await;
+        place.reacquire().await;
         let said = async {
-            match asides {
-                Some(asides) => asides.recv().await,
+            match interim {
+                Some(interim) => interim.recv().await,
                 None => None,
             }
         };
         tokio::select! {
             biased;
-            Some(aside) = said => return Ok(Step::Said(aside)),
+            Some(interim) = said => return Ok(ExchangeEvent::Interim(interim)),
             answer = &mut *call => *early = Some(answer),
         }
     }
@@ -207,21 +207,21 @@ mod tests {
     use super::*;
     use crate::domain::jsonrpc::Id;
     use crate::domain::server_request::ClientCapabilities;
-    use crate::upstream::call::correlator::{Asides, Ears, Mailbox};
+    use crate::upstream::call::correlator::{Correlator, InterimSender, NotificationSinks};
 
     fn exchange(
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,
-        asides: Option<mpsc::Receiver<Aside>>,
-        slots: &Arc<Slots>,
+        interim: Option<mpsc::Receiver<InterimMessage>>,
+        concurrency: &Arc<ConcurrencyLimit>,
     ) -> Exchange {
         let (deadline, place) =
-            (Instant::now() + Duration::from_secs(30), Place::new(slots.clone()));
+            (Instant::now() + Duration::from_secs(30), ConcurrencyPermit::new(concurrency.clone()));
         let entered = place.clone();
         let call = async move {
-            entered.take().await?;
+            entered.acquire().await?;
             call.await
         };
-        Exchange::new("up".into(), Box::pin(call), asides, place, None, deadline)
+        Exchange::new("up".into(), Box::pin(call), interim, place, None, deadline)
     }
 
     fn empty() -> Document {
@@ -230,38 +230,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_user_who_thinks_costs_neither_time_nor_a_place() {
-        let slots = Slots::new(1, 9, Duration::from_secs(60));
+        let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
         let (asked, go_on) = oneshot::channel();
         let call = async {
             let _ = go_on.await;
             sleep(Duration::from_secs(20)).await;
             Ok(empty())
         };
-        let (_asides, heard) = Asides::channel(ClientCapabilities::FORM, true);
-        let mut exchange = exchange(call, Some(heard), &slots);
+        let (_asides, heard) = InterimSender::channel(ClientCapabilities::FORM, true);
+        let mut exchange = exchange(call, Some(heard), &concurrency);
         let _ = tokio::time::timeout(Duration::from_secs(5), exchange.next()).await;
-        assert_eq!(slots.free(), 0);
+        assert_eq!(concurrency.free(), 0);
         let thinking = async {
             sleep(Duration::from_secs(300)).await;
-            assert_eq!(slots.free(), 1);
+            assert_eq!(concurrency.free(), 1);
         };
         exchange.meanwhile(thinking).await.unwrap();
         asked.send(()).unwrap();
-        assert!(matches!(exchange.next().await, Ok(Step::Answered(_))));
-        assert_eq!(slots.free(), 0);
+        assert!(matches!(exchange.next().await, Ok(ExchangeEvent::Response(_))));
+        assert_eq!(concurrency.free(), 0);
         drop(exchange);
-        assert_eq!(slots.free(), 1);
+        assert_eq!(concurrency.free(), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn u4_the_deadline_covers_the_whole_exchange() {
-        let slots = Slots::new(1, 9, Duration::from_secs(60));
-        let mut hangs = exchange(std::future::pending(), None, &slots);
+        let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
+        let mut hangs = exchange(std::future::pending(), None, &concurrency);
         let started = Instant::now();
         let fault = hangs.next().await.unwrap_err();
         assert_eq!((fault.kind, started.elapsed().as_secs()), (Kind::Timeout, 30));
         // A place among the calls is waited for within the same time.
-        let mut waits = exchange(async { Ok(empty()) }, None, &slots);
+        let mut waits = exchange(async { Ok(empty()) }, None, &concurrency);
         assert_eq!(waits.next().await.unwrap_err().kind, Kind::Timeout);
     }
 
@@ -271,14 +271,14 @@ mod tests {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
-                let slots = Slots::new(1, 9, Duration::from_secs(60));
+                let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
                 let call = async {
                     for _ in 0..10 {
                         tokio::task::yield_now().await;
                     }
                     Ok(empty())
                 };
-                let mut exchange = exchange(call, None, &slots);
+                let mut exchange = exchange(call, None, &concurrency);
                 let mut going = Box::pin(async move {
                     if thinks {
                         exchange.meanwhile(tokio::task::yield_now()).await;
@@ -291,7 +291,7 @@ mod tests {
                     }
                 }
                 drop(going);
-                assert_eq!((slots.free(), slots.waiting()), (1, 0));
+                assert_eq!((concurrency.free(), concurrency.waiting()), (1, 0));
             });
         }
     }
@@ -306,30 +306,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_does_not_wait_for_the_user_is_not_lost() {
-        let slots = Slots::new(1, 9, Duration::from_secs(60));
-        let mut exchange = exchange(async { Ok(empty()) }, None, &slots);
+        let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
+        let mut exchange = exchange(async { Ok(empty()) }, None, &concurrency);
         let never = std::future::pending::<()>();
         assert_eq!(exchange.meanwhile(never).await, None);
-        assert!(matches!(exchange.next().await, Ok(Step::Answered(_))));
+        assert!(matches!(exchange.next().await, Ok(ExchangeEvent::Response(_))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_comes_at_once_with_the_answer_is_told_before_it() {
-        let slots = Slots::new(1, 9, Duration::from_secs(60));
-        let (asides, heard) = Asides::channel(ClientCapabilities::NONE, true);
-        let mailbox = Mailbox::new(Ears::new("up"));
+        let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
+        let (interim, heard) = InterimSender::channel(ClientCapabilities::NONE, true);
+        let correlator = Correlator::new(NotificationSinks::new("up"));
         let call = async move {
-            let _listening = mailbox.listen(&Id::number(7), Some(asides));
+            let _listening = correlator.register(&Id::number(7), Some(interim));
             for _ in 0..3 {
                 let progress = br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7}}"#;
-                mailbox.deliver(Document::parse(progress.to_vec(), 4).unwrap());
+                correlator.deliver(Document::parse(progress.to_vec(), 4).unwrap());
             }
             Ok(empty())
         };
-        let mut exchange = exchange(call, Some(heard), &slots);
+        let mut exchange = exchange(call, Some(heard), &concurrency);
         for _ in 0..3 {
-            assert!(matches!(exchange.next().await, Ok(Step::Said(Aside::Progress(_)))));
+            assert!(matches!(
+                exchange.next().await,
+                Ok(ExchangeEvent::Interim(InterimMessage::Progress(_)))
+            ));
         }
-        assert!(matches!(exchange.next().await, Ok(Step::Answered(_))));
+        assert!(matches!(exchange.next().await, Ok(ExchangeEvent::Response(_))));
     }
 }

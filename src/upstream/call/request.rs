@@ -9,8 +9,8 @@ use crate::domain::server_request::ClientCapabilities;
 
 /// A client's call on its way to its owner.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
-    pub wanted: Wanted,
+pub struct UpstreamRequest {
+    pub params: RequestParams,
     pub along: Along,
     /// What the upstream may ask before it answers.
     pub capabilities: ClientCapabilities,
@@ -20,12 +20,12 @@ pub struct Outgoing {
 
 /// What is wanted, under raw names.
 #[derive(Clone, Debug)]
-pub enum Wanted {
+pub enum RequestParams {
     Get {
         name: String,
         /// An object of strings.
         arguments: Option<Document>,
-        answers: Option<Answers>,
+        answers: Option<InputResponses>,
     },
     Complete {
         prompt: String,
@@ -37,7 +37,7 @@ pub enum Wanted {
     },
 }
 
-impl Wanted {
+impl RequestParams {
     pub fn method(&self) -> Method {
         match self {
             Self::Get { .. } => Method::Get,
@@ -69,7 +69,7 @@ impl Wanted {
 
 /// What a get is repeated with once the upstream's questions are answered (2026-07-28).
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
+pub struct InputResponses {
     /// `inputResponses` as JSON text.
     pub responses: Option<String>,
     /// `requestState` as the upstream gave it out.
@@ -78,12 +78,15 @@ pub struct Answers {
 
 /// Appends the members of `params`, each followed by a comma; returns the method, and the name that
 /// headers repeat.
-pub(crate) fn write_params<'a>(wanted: &'a Wanted, out: &mut String) -> (Method, Option<&'a str>) {
-    match wanted {
-        Wanted::Get { name, arguments, answers } => {
+pub(crate) fn write_params<'a>(
+    params: &'a RequestParams,
+    out: &mut String,
+) -> (Method, Option<&'a str>) {
+    match params {
+        RequestParams::Get { name, arguments, answers } => {
             meta::write_text("name", name, out);
             write_member("arguments", arguments.as_ref(), out);
-            if let Some(Answers { responses, state }) = answers {
+            if let Some(InputResponses { responses, state }) = answers {
                 if let Some(responses) = responses {
                     meta::write_json("inputResponses", responses, out);
                 }
@@ -93,7 +96,7 @@ pub(crate) fn write_params<'a>(wanted: &'a Wanted, out: &mut String) -> (Method,
             }
             (Method::Get, Some(name))
         }
-        Wanted::Complete { prompt, argument, value, context } => {
+        RequestParams::Complete { prompt, argument, value, context } => {
             out.push_str("\"ref\":{\"type\":\"ref/prompt\",\"name\":");
             write_str(prompt, out);
             out.push_str("},\"argument\":{\"name\":");

@@ -7,17 +7,17 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use super::Peer;
-use crate::config::{Stdio, Transport, Upstream};
+use super::Connection;
+use crate::config::{self, Stdio, Upstream};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
-use crate::upstream::call::correlator::{Ears, Mailbox};
+use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::library::{Snapshot, Watch};
-use crate::upstream::transport::Wire;
-use crate::upstream::transport::http_sse::EventLine;
+use crate::upstream::transport::Transport;
+use crate::upstream::transport::http_sse::HttpSse;
 use crate::upstream::transport::stdio::Child;
-use crate::upstream::transport::streamable_http::Endpoint;
+use crate::upstream::transport::streamable_http::HttpEndpoint;
 
 /// What wakes a driver before its time.
 #[derive(Clone, Default)]
@@ -31,14 +31,14 @@ pub struct Wake {
 /// What is kept between two connections to one upstream.
 pub struct Connector {
     upstream: Arc<Upstream>,
-    ears: Ears,
+    sinks: NotificationSinks,
     tasks: TaskTracker,
     starting: Arc<Semaphore>,
-    kept: Kept,
+    kept: KeptTransport,
 }
 
-enum Kept {
-    Http(Arc<Endpoint>),
+enum KeptTransport {
+    Http(Arc<HttpEndpoint>),
     /// The watch lives as long as the driver.
     Library {
         _watch: Option<Watch>,
@@ -53,51 +53,51 @@ impl Connector {
     /// When the upstream can never be reached as it is configured.
     pub fn new(
         upstream: Arc<Upstream>,
-        ears: Ears,
+        sinks: NotificationSinks,
         tasks: TaskTracker,
         starting: Arc<Semaphore>,
     ) -> Result<Self, String> {
         let kept = match &upstream.transport {
-            Transport::Http(http) | Transport::Sse(http) => {
-                Kept::Http(Arc::new(Endpoint::new(http, &upstream.settings, tasks.clone())?))
-            }
-            Transport::Library(folder) => {
-                let watch = Watch::new(folder, ears.changed.clone().unwrap_or_default());
+            config::Transport::Http(http) | config::Transport::Sse(http) => KeptTransport::Http(
+                Arc::new(HttpEndpoint::new(http, &upstream.settings, tasks.clone())?),
+            ),
+            config::Transport::Library(folder) => {
+                let watch = Watch::new(folder, sinks.changed.clone().unwrap_or_default());
                 if let Err(error) = &watch {
                     warn!(upstream = %upstream.id, %error, "edits are found by polling only");
                 }
-                Kept::Library { _watch: watch.ok() }
+                KeptTransport::Library { _watch: watch.ok() }
             }
-            Transport::Stdio(_) => Kept::Stdio,
+            config::Transport::Stdio(_) => KeptTransport::Stdio,
         };
-        Ok(Self { upstream, ears, tasks, starting, kept })
+        Ok(Self { upstream, sinks, tasks, starting, kept })
     }
 
     /// Opens a connection, within `walk_timeout`.
-    pub async fn connect(&self) -> Result<Peer, Kind> {
+    pub async fn connect(&self) -> Result<Connection, Kind> {
         let settings = &self.upstream.settings;
         // Waiting for leave is no part of the time to connect.
         let _leave = match self.kept {
-            Kept::Stdio => self.starting.acquire().await.ok(),
-            Kept::Http(_) | Kept::Library { .. } => None,
+            KeptTransport::Stdio => self.starting.acquire().await.ok(),
+            KeptTransport::Http(_) | KeptTransport::Library { .. } => None,
         };
         let connecting = async {
             match (&self.upstream.transport, &self.kept) {
-                (Transport::Http(http), Kept::Http(endpoint)) => {
+                (config::Transport::Http(http), KeptTransport::Http(endpoint)) => {
                     self.connect_http(endpoint, http.revision).await
                 }
-                (Transport::Sse(_), Kept::Http(endpoint)) => {
+                (config::Transport::Sse(_), KeptTransport::Http(endpoint)) => {
                     self.connect_sse(endpoint, ClientCapabilities::NONE).await
                 }
-                (Transport::Stdio(stdio), _) => self.connect_child(stdio).await,
-                (Transport::Library(folder), _) => {
+                (config::Transport::Stdio(stdio), _) => self.connect_child(stdio).await,
+                (config::Transport::Library(folder), _) => {
                     let (folder, upstream) = (folder.clone(), self.upstream.clone());
                     let load =
                         move || Snapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
                     let loaded = tokio::task::spawn_blocking(load).await;
-                    loaded.unwrap_or(Err(Kind::Reset)).map(Peer::Library)
+                    loaded.unwrap_or(Err(Kind::Reset)).map(Connection::Library)
                 }
-                (Transport::Http(_) | Transport::Sse(_), _) => Err(Kind::Reset),
+                (config::Transport::Http(_) | config::Transport::Sse(_), _) => Err(Kind::Reset),
             }
         };
         timeout(settings.walk_timeout, connecting).await.unwrap_or(Err(Kind::Timeout))
@@ -106,23 +106,29 @@ impl Connector {
     /// Opens a connection like another one, within `walk_timeout`, on which `asks` may be asked.
     pub async fn connect_dedicated(
         &self,
-        like: &Peer,
+        like: &Connection,
         capabilities: ClientCapabilities,
-    ) -> Result<Peer, Kind> {
+    ) -> Result<Connection, Kind> {
         let (settings, (revision, _)) = (&self.upstream.settings, like.describe());
         let connecting = async {
-            match (like.wire(), &self.kept, &self.upstream.transport) {
-                (Some(Wire::Http { .. }), Kept::Http(endpoint), _) => {
-                    let wire = self.http(endpoint);
-                    Peer::open(wire, revision, settings.walk_timeout, capabilities).await
+            match (like.transport(), &self.kept, &self.upstream.transport) {
+                (Some(Transport::Http { .. }), KeptTransport::Http(endpoint), _) => {
+                    let transport = self.http(endpoint);
+                    Connection::open(transport, revision, settings.walk_timeout, capabilities).await
                 }
-                (Some(Wire::Sse(_)), Kept::Http(endpoint), _) => {
+                (Some(Transport::Sse(_)), KeptTransport::Http(endpoint), _) => {
                     self.connect_sse(endpoint, capabilities).await
                 }
-                (Some(Wire::Stdio(_)), _, Transport::Stdio(stdio)) => {
-                    let ears = self.ears.without_changes();
-                    let child = Child::spawn(stdio, settings, ears, &self.tasks)?;
-                    Peer::open(Wire::Stdio(child), revision, settings.probe, capabilities).await
+                (Some(Transport::Stdio(_)), _, config::Transport::Stdio(stdio)) => {
+                    let sinks = self.sinks.without_changes();
+                    let child = Child::spawn(stdio, settings, sinks, &self.tasks)?;
+                    Connection::open(
+                        Transport::Stdio(child),
+                        revision,
+                        settings.probe,
+                        capabilities,
+                    )
+                    .await
                 }
                 _ => Err(Kind::Reset),
             }
@@ -134,52 +140,51 @@ impl Connector {
     /// the older transport (2025-11-25, transports, backwards compatibility).
     async fn connect_http(
         &self,
-        endpoint: &Arc<Endpoint>,
+        endpoint: &Arc<HttpEndpoint>,
         revision: Option<Revision>,
-    ) -> Result<Peer, Kind> {
+    ) -> Result<Connection, Kind> {
         let probe = self.upstream.settings.walk_timeout;
-        let refusal = match Peer::open(
-            self.http(endpoint),
-            revision,
-            probe,
-            ClientCapabilities::NONE,
-        )
-        .await
-        {
-            Err(kind @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => kind,
-            opened => return opened,
-        };
+        let refusal =
+            match Connection::open(self.http(endpoint), revision, probe, ClientCapabilities::NONE)
+                .await
+            {
+                Err(kind @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => kind,
+                opened => return opened,
+            };
         self.connect_sse(endpoint, ClientCapabilities::NONE).await.map_err(|_| refusal)
     }
 
     async fn connect_sse(
         &self,
-        endpoint: &Arc<Endpoint>,
+        endpoint: &Arc<HttpEndpoint>,
         capabilities: ClientCapabilities,
-    ) -> Result<Peer, Kind> {
-        let line = EventLine::open(endpoint.clone(), self.ears.clone(), &self.tasks).await?;
+    ) -> Result<Connection, Kind> {
+        let line = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks).await?;
         let probe = self.upstream.settings.walk_timeout;
-        Peer::open(Wire::Sse(line), Some(Revision::NEWEST_LEGACY), probe, capabilities).await
+        Connection::open(Transport::Sse(line), Some(Revision::NEWEST_LEGACY), probe, capabilities)
+            .await
     }
 
     /// Starts a child. One that dies of the first question is started again and asked in the old
     /// way.
-    async fn connect_child(&self, stdio: &Stdio) -> Result<Peer, Kind> {
+    async fn connect_child(&self, stdio: &Stdio) -> Result<Connection, Kind> {
         let settings = &self.upstream.settings;
         let spawn =
-            || Child::spawn(stdio, settings, self.ears.clone(), &self.tasks).map(Wire::Stdio);
-        match Peer::open(spawn()?, stdio.revision, settings.probe, ClientCapabilities::NONE).await {
+            || Child::spawn(stdio, settings, self.sinks.clone(), &self.tasks).map(Transport::Stdio);
+        match Connection::open(spawn()?, stdio.revision, settings.probe, ClientCapabilities::NONE)
+            .await
+        {
             Err(Kind::Reset) if stdio.revision.is_none() => {
                 let legacy = Some(Revision::NEWEST_LEGACY);
-                Peer::open(spawn()?, legacy, settings.probe, ClientCapabilities::NONE).await
+                Connection::open(spawn()?, legacy, settings.probe, ClientCapabilities::NONE).await
             }
             opened => opened,
         }
     }
 
-    fn http(&self, endpoint: &Arc<Endpoint>) -> Wire {
+    fn http(&self, endpoint: &Arc<HttpEndpoint>) -> Transport {
         // That its list has changed is heard by whoever listens to it.
-        let mailbox = Mailbox::new(self.ears.without_changes());
-        Wire::Http { endpoint: endpoint.clone(), mailbox }
+        let correlator = Correlator::new(self.sinks.without_changes());
+        Transport::Http { endpoint: endpoint.clone(), correlator }
     }
 }

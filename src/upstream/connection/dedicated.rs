@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::Peer;
+use super::Connection;
 use super::connect::Connector;
 use crate::config;
 use crate::config::Transport;
@@ -26,7 +26,7 @@ use crate::upstream::guard::backoff::Backoff;
 pub struct DedicatedPool {
     connector: Arc<Connector>,
     upstream: Arc<config::Upstream>,
-    lines: Mutex<Lines>,
+    connections: Mutex<Connections>,
     /// Told when a place may be free.
     freed: Notify,
     tasks: TaskTracker,
@@ -34,8 +34,8 @@ pub struct DedicatedPool {
 }
 
 #[derive(Default)]
-struct Lines {
-    open: HashMap<Key, Arc<Line>>,
+struct Connections {
+    open: HashMap<Key, Arc<PooledConnection>>,
     /// Connections that are not used any more, and not gone either.
     closing: usize,
 }
@@ -48,9 +48,9 @@ struct Key {
     capabilities: ClientCapabilities,
 }
 
-struct Line {
+struct PooledConnection {
     key: Key,
-    opening: watch::Sender<Opening>,
+    state: watch::Sender<PooledState>,
     /// Calls on it, and when the last one ended.
     usage: Mutex<Usage>,
     /// Held by a call as long as two at once could mix up their questions.
@@ -60,9 +60,9 @@ struct Line {
 }
 
 #[derive(Clone)]
-enum Opening {
+enum PooledState {
     Connecting,
-    Open(Arc<Peer>),
+    Open(Arc<Connection>),
     Failed(Kind),
 }
 
@@ -74,17 +74,17 @@ struct Usage {
 
 /// A call's right to a connection.
 pub struct Lease {
-    pub peer: Arc<Peer>,
+    pub connection: Arc<Connection>,
     _turn: Option<OwnedMutexGuard<()>>,
     used: Used,
 }
 
 /// Asking connections of one upstream at once: each is a session there, and one user's work.
 /// Beyond that, callers wait for one that nobody uses.
-const LINES: usize = 8;
+const MAX_CONNECTIONS: usize = 8;
 
 /// A child process is a whole program: one of it is enough.
-const CHILDREN: usize = 1;
+const MAX_CHILDREN: usize = 1;
 
 /// Users come back within minutes, or not soon.
 const IDLE: Duration = Duration::from_secs(5 * 60);
@@ -106,8 +106,8 @@ impl DedicatedPool {
         tasks: TaskTracker,
         shutdown: CancellationToken,
     ) -> Arc<Self> {
-        let (lines, freed) = (Mutex::default(), Notify::new());
-        Arc::new(Self { connector, upstream, lines, freed, tasks, shutdown })
+        let (connections, freed) = (Mutex::default(), Notify::new());
+        Arc::new(Self { connector, upstream, connections, freed, tasks, shutdown })
     }
 
     /// A connection on which `asks` was declared, like the shared one `like`. Waits for its turn.
@@ -115,136 +115,143 @@ impl DedicatedPool {
         self: &Arc<Self>,
         caller: &Caller,
         capabilities: ClientCapabilities,
-        like: &Arc<Peer>,
+        like: &Arc<Connection>,
     ) -> Result<Lease, Kind> {
         let settings = &self.upstream.settings;
         let own = || Some(caller.clone()).filter(|_| !settings.share_asking);
         let (key, most) = match self.upstream.transport {
             Transport::Stdio(_) => {
-                (Key { caller: None, capabilities: settings.questions }, CHILDREN)
+                (Key { caller: None, capabilities: settings.questions }, MAX_CHILDREN)
             }
-            _ => (Key { caller: own(), capabilities }, LINES),
+            _ => (Key { caller: own(), capabilities }, MAX_CONNECTIONS),
         };
         loop {
             let used = self.place(&key, most, like).await;
-            let peer = match used.line.peer().await {
+            let connection = match used.pooled.connection().await {
                 // It was left in between: there is another one, or will be.
                 Err(Kind::SessionLost) => continue,
-                peer => peer?,
+                connection => connection?,
             };
-            let turn = match peer.mixes_questions() {
-                true => Some(used.line.turn.clone().lock_owned().await),
+            let turn = match connection.needs_exclusive_calls() {
+                true => Some(used.pooled.turn.clone().lock_owned().await),
                 false => None,
             };
             // A call that ended without its answer may still ask, and nobody could tell that it is not
             // the next one that does.
-            if peer.has_orphans() {
-                self.discard(&used.line);
+            if connection.has_orphans() {
+                self.discard(&used.pooled);
             }
             // It may have been closed while its turn was waited for.
-            if !used.line.closed.is_cancelled() {
-                return Ok(Lease { peer, _turn: turn, used });
+            if !used.pooled.closed.is_cancelled() {
+                return Ok(Lease { connection, _turn: turn, used });
             }
         }
     }
 
     /// The entry of this key, in use from now on. One that nobody uses makes room for another.
-    async fn place(self: &Arc<Self>, key: &Key, most: usize, like: &Arc<Peer>) -> Used {
+    async fn place(self: &Arc<Self>, key: &Key, most: usize, like: &Arc<Connection>) -> Used {
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
-            if let Some(line) = self.try_place(key, most, like) {
+            if let Some(pooled) = self.try_place(key, most, like) {
                 // Others may wait for the same one.
                 self.freed.notify_waiters();
-                return Used { asking: self.clone(), line };
+                return Used { asking: self.clone(), pooled };
             }
             freed.await;
         }
     }
 
-    fn try_place(self: &Arc<Self>, key: &Key, most: usize, like: &Arc<Peer>) -> Option<Arc<Line>> {
-        let mut lines = self.lines();
-        if !lines.open.contains_key(key) && lines.open.len() + lines.closing >= most {
-            let idle = lines.open.values().filter_map(|line| {
-                let Usage { calls, since } = *line.usage();
-                (calls == 0).then(|| (since, line.clone()))
+    fn try_place(
+        self: &Arc<Self>,
+        key: &Key,
+        most: usize,
+        like: &Arc<Connection>,
+    ) -> Option<Arc<PooledConnection>> {
+        let mut connections = self.connections();
+        if !connections.open.contains_key(key)
+            && connections.open.len() + connections.closing >= most
+        {
+            let idle = connections.open.values().filter_map(|pooled| {
+                let Usage { calls, since } = *pooled.usage();
+                (calls == 0).then(|| (since, pooled.clone()))
             });
             if let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) {
-                Self::remove(&mut lines, &oldest);
+                Self::remove(&mut connections, &oldest);
             }
             // Its place is free once it has gone.
             return None;
         }
-        let line = match lines.open.entry(key.clone()) {
+        let pooled = match connections.open.entry(key.clone()) {
             Entry::Occupied(entry) => entry.get().clone(),
             Entry::Vacant(entry) => {
-                let line = entry.insert(Arc::new(Line::new(key.clone()))).clone();
+                let pooled = entry.insert(Arc::new(PooledConnection::new(key.clone()))).clone();
                 // By itself, so that a caller that goes away leaves nothing half open.
-                self.tasks.spawn(self.clone().run(line.clone(), like.clone()));
-                line
+                self.tasks.spawn(self.clone().run(pooled.clone(), like.clone()));
+                pooled
             }
         };
-        line.usage().calls += 1;
-        Some(line)
+        pooled.usage().calls += 1;
+        Some(pooled)
     }
 
     /// Takes a connection out, so that the next call opens another one.
-    fn discard(&self, line: &Arc<Line>) {
-        Self::remove(&mut self.lines(), line);
+    fn discard(&self, pooled: &Arc<PooledConnection>) {
+        Self::remove(&mut self.connections(), pooled);
         self.freed.notify_waiters();
     }
 
-    fn remove(lines: &mut Lines, line: &Arc<Line>) {
-        if lines.open.get(&line.key).is_some_and(|known| Arc::ptr_eq(known, line)) {
-            lines.open.remove(&line.key);
-            lines.closing += 1;
+    fn remove(connections: &mut Connections, pooled: &Arc<PooledConnection>) {
+        if connections.open.get(&pooled.key).is_some_and(|known| Arc::ptr_eq(known, pooled)) {
+            connections.open.remove(&pooled.key);
+            connections.closing += 1;
         }
-        line.closed.cancel();
+        pooled.closed.cancel();
     }
 
     /// A connection that was taken out has gone.
     fn is_gone(&self) {
-        self.lines().closing -= 1;
+        self.connections().closing -= 1;
         self.freed.notify_waiters();
     }
 
     /// Opens a connection, keeps it as long as it is used, and closes it.
-    async fn run(self: Arc<Self>, line: Arc<Line>, like: Arc<Peer>) {
-        let opened = self.connector.connect_dedicated(&like, line.key.capabilities);
-        let peer = match self.shutdown.run_until_cancelled(opened).await {
-            Some(Ok(peer)) => Arc::new(peer),
+    async fn run(self: Arc<Self>, pooled: Arc<PooledConnection>, like: Arc<Connection>) {
+        let opened = self.connector.connect_dedicated(&like, pooled.key.capabilities);
+        let connection = match self.shutdown.run_until_cancelled(opened).await {
+            Some(Ok(connection)) => Arc::new(connection),
             failed => {
                 let over = Kind::Unavailable("the gateway is shutting down".to_owned());
                 let kind = failed.and_then(Result::err).unwrap_or(over);
-                self.discard(&line);
-                line.opening.send_replace(Opening::Failed(kind));
+                self.discard(&pooled);
+                pooled.state.send_replace(PooledState::Failed(kind));
                 self.is_gone();
                 return;
             }
         };
         let (opened, is_open) = oneshot::channel();
         {
-            let mut listening = pin!(listen(&peer, opened));
+            let mut listening = pin!(listen(&connection, opened));
             tokio::select! {
                 () = listening.as_mut() => {}
                 _ = timeout(STREAM, is_open) => {}
             }
-            line.opening.send_replace(Opening::Open(peer.clone()));
+            pooled.state.send_replace(PooledState::Open(connection.clone()));
             tokio::select! {
                 () = self.shutdown.cancelled() => {}
-                () = line.closed.cancelled() => {}
-                () = peer.gone() => {}
-                () = self.idle(&line) => {}
+                () = pooled.closed.cancelled() => {}
+                () = connection.gone() => {}
+                () = self.idle(&pooled) => {}
                 () = listening => {}
             }
         }
-        self.discard(&line);
+        self.discard(&pooled);
         debug!(upstream = %self.upstream.id, "asking connection closed");
-        let _ = timeout(FAREWELL, peer.close()).await;
+        let _ = timeout(FAREWELL, connection.close()).await;
         // A child that is being ended still counts: one more is what there may be.
-        let ended = peer.ended();
-        line.opening.send_replace(Opening::Failed(Kind::SessionLost));
-        drop(peer);
+        let ended = connection.ended();
+        pooled.state.send_replace(PooledState::Failed(Kind::SessionLost));
+        drop(connection);
         if let Some(ended) = ended {
             let _ = timeout(ENDING, ended.cancelled()).await;
         }
@@ -252,27 +259,27 @@ impl DedicatedPool {
     }
 
     /// Waits until nobody has used a connection for long, and takes it out.
-    async fn idle(&self, line: &Arc<Line>) {
+    async fn idle(&self, pooled: &Arc<PooledConnection>) {
         loop {
-            let Usage { calls, since } = *line.usage();
+            let Usage { calls, since } = *pooled.usage();
             let ends = if calls == 0 { since + IDLE } else { Instant::now() + IDLE };
             sleep_until(ends).await;
-            let mut lines = self.lines();
-            let Usage { calls, since } = *line.usage();
+            let mut connections = self.connections();
+            let Usage { calls, since } = *pooled.usage();
             if calls == 0 && Instant::now() >= since + IDLE {
-                return Self::remove(&mut lines, line);
+                return Self::remove(&mut connections, pooled);
             }
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// Holds the stream open on which a server asks that does not tie its questions to a call. `opened`
 /// is told when it is there, or when there is none.
-async fn listen(peer: &Peer, opened: oneshot::Sender<()>) {
+async fn listen(connection: &Connection, opened: oneshot::Sender<()>) {
     let (mut backoff, mut opened) = (Backoff::default(), Some(opened));
     loop {
         let mut tell = || {
@@ -280,7 +287,7 @@ async fn listen(peer: &Peer, opened: oneshot::Sender<()>) {
                 let _ = opened.send(());
             }
         };
-        let ended = peer.hear_questions(&mut tell).await;
+        let ended = connection.receive_server_requests(&mut tell).await;
         tell();
         match ended {
             // It has no such stream.
@@ -290,11 +297,11 @@ async fn listen(peer: &Peer, opened: oneshot::Sender<()>) {
     }
 }
 
-impl Line {
+impl PooledConnection {
     fn new(key: Key) -> Self {
         Self {
             key,
-            opening: watch::channel(Opening::Connecting).0,
+            state: watch::channel(PooledState::Connecting).0,
             usage: Mutex::new(Usage { calls: 0, since: Instant::now() }),
             turn: Arc::default(),
             closed: CancellationToken::new(),
@@ -302,13 +309,13 @@ impl Line {
     }
 
     /// The peer, once the connection is open.
-    async fn peer(&self) -> Result<Arc<Peer>, Kind> {
-        let mut opening = self.opening.subscribe();
-        let opened = opening.wait_for(|opening| !matches!(opening, Opening::Connecting)).await;
-        match opened.map(|opening| opening.clone()) {
-            Ok(Opening::Open(peer)) => Ok(peer),
-            Ok(Opening::Failed(kind)) => Err(kind),
-            Ok(Opening::Connecting) | Err(_) => Err(Kind::Reset),
+    async fn connection(&self) -> Result<Arc<Connection>, Kind> {
+        let mut state = self.state.subscribe();
+        let opened = state.wait_for(|state| !matches!(state, PooledState::Connecting)).await;
+        match opened.map(|state| state.clone()) {
+            Ok(PooledState::Open(connection)) => Ok(connection),
+            Ok(PooledState::Failed(kind)) => Err(kind),
+            Ok(PooledState::Connecting) | Err(_) => Err(Kind::Reset),
         }
     }
 
@@ -320,12 +327,12 @@ impl Line {
 /// A count in the use of a connection.
 struct Used {
     asking: Arc<DedicatedPool>,
-    line: Arc<Line>,
+    pooled: Arc<PooledConnection>,
 }
 
 impl Drop for Used {
     fn drop(&mut self) {
-        let mut usage = self.line.usage();
+        let mut usage = self.pooled.usage();
         usage.calls -= 1;
         usage.since = Instant::now();
         drop(usage);
@@ -336,6 +343,6 @@ impl Drop for Used {
 impl Lease {
     /// Says that the session behind the connection is gone.
     pub fn lost(self) {
-        self.used.asking.discard(&self.used.line);
+        self.used.asking.discard(&self.used.pooled);
     }
 }

@@ -24,7 +24,7 @@ pub struct Listed {
 
 /// The state of a walk between two pages.
 #[derive(Debug)]
-pub struct Walk<'a> {
+pub struct Pagination<'a> {
     bounds: &'a Settings,
     listed: Listed,
     seen: HashSet<String>,
@@ -33,20 +33,20 @@ pub struct Walk<'a> {
 
 /// What to do after a page.
 #[derive(Debug, PartialEq)]
-pub enum Step {
+pub enum PageStep {
     /// Ask for the page of this cursor, which may be "".
     Next(String),
     Done(Listed),
 }
 
-impl<'a> Walk<'a> {
+impl<'a> Pagination<'a> {
     pub fn new(bounds: &'a Settings) -> Self {
         Self { bounds, listed: Listed::default(), seen: HashSet::new(), bytes: 0 }
     }
 
     /// Takes in one `ListPromptsResult`. Only an absent `nextCursor` ends the walk; a cursor seen
     /// before, or too many pages, prompts or bytes, fails it: half a list is never served.
-    pub fn page(&mut self, result: Json<'_>) -> Result<Step, Kind> {
+    pub fn page(&mut self, result: Json<'_>) -> Result<PageStep, Kind> {
         let prompts = result.get("prompts").filter(|p| p.kind() == JsonKind::Array);
         let prompts = prompts.ok_or_else(|| protocol("a list result without array `prompts`"))?;
         if result.get("resultType").is_some_and(|t| !t.is("complete")) {
@@ -63,7 +63,7 @@ impl<'a> Walk<'a> {
             }
         }
         let next = match result.get("nextCursor") {
-            None => return Ok(Step::Done(std::mem::take(&mut self.listed))),
+            None => return Ok(PageStep::Done(std::mem::take(&mut self.listed))),
             Some(cursor) => cursor.as_str().ok_or_else(|| protocol("`nextCursor` is no string"))?,
         };
         if !self.seen.insert(next.clone().into_owned()) {
@@ -71,7 +71,7 @@ impl<'a> Walk<'a> {
         }
         match self.listed.pages >= self.bounds.max_pages {
             true => Err(limit("max_pages", self.bounds.max_pages)),
-            false => Ok(Step::Next(next.into_owned())),
+            false => Ok(PageStep::Next(next.into_owned())),
         }
     }
 
@@ -104,7 +104,11 @@ fn limit(key: &str, most: usize) -> Kind {
 mod tests {
     use super::*;
 
-    fn page(walk: &mut Walk<'_>, names: &[&str], next: Option<&str>) -> Result<Step, Kind> {
+    fn page(
+        walk: &mut Pagination<'_>,
+        names: &[&str],
+        next: Option<&str>,
+    ) -> Result<PageStep, Kind> {
         let prompts: Vec<_> = names.iter().map(|n| serde_json::json!({"name": n})).collect();
         let mut result = serde_json::json!({"prompts": prompts});
         if let Some(next) = next {
@@ -120,10 +124,10 @@ mod tests {
     #[test]
     fn u9_an_empty_cursor_is_followed_and_only_absence_ends() {
         let bounds = bounds();
-        let mut walk = Walk::new(&bounds);
-        assert_eq!(page(&mut walk, &["a"], Some("")), Ok(Step::Next(String::new())));
-        assert_eq!(page(&mut walk, &[], Some("2")), Ok(Step::Next("2".into())));
-        let Ok(Step::Done(listed)) = page(&mut walk, &["b"], None) else { panic!() };
+        let mut walk = Pagination::new(&bounds);
+        assert_eq!(page(&mut walk, &["a"], Some("")), Ok(PageStep::Next(String::new())));
+        assert_eq!(page(&mut walk, &[], Some("2")), Ok(PageStep::Next("2".into())));
+        let Ok(PageStep::Done(listed)) = page(&mut walk, &["b"], None) else { panic!() };
         assert_eq!((listed.prompts.len(), listed.pages), (2, 3));
     }
 
@@ -131,21 +135,21 @@ mod tests {
     fn u9_lists_without_end_fail_at_each_bound() {
         let bounds = bounds();
         let failed = |result| matches!(result, Err(Kind::PaginationLimit(_)));
-        let mut walk = Walk::new(&bounds);
+        let mut walk = Pagination::new(&bounds);
         assert!(page(&mut walk, &[], Some("a")).is_ok());
         assert!(page(&mut walk, &[], Some("b")).is_ok());
         assert!(failed(page(&mut walk, &[], Some("a"))), "A, B, A");
 
-        let mut walk = Walk::new(&bounds);
+        let mut walk = Pagination::new(&bounds);
         assert!(page(&mut walk, &[], Some("a")).is_ok());
         assert!(page(&mut walk, &[], Some("b")).is_ok());
         assert!(failed(page(&mut walk, &[], Some("c"))), "a fourth page");
 
-        let mut walk = Walk::new(&bounds);
+        let mut walk = Pagination::new(&bounds);
         assert!(page(&mut walk, &["a", "b", "c", "d"], Some("a")).is_ok());
         assert!(failed(page(&mut walk, &["e"], None)), "a fifth prompt");
 
-        let mut walk = Walk::new(&bounds);
+        let mut walk = Pagination::new(&bounds);
         let long = "x".repeat(980);
         assert!(page(&mut walk, &[&long], Some("a")).is_ok());
         assert!(failed(page(&mut walk, &["y"], None)), "too many bytes");
@@ -155,8 +159,8 @@ mod tests {
     fn one_malformed_prompt_leaves_the_rest() {
         let bounds = bounds();
         let result = r#"{"prompts":[{"name":"a","title":7},{"name":"b"}],"ttlMs":500,"cacheScope":"private"}"#;
-        let step = Walk::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
-        let Ok(Step::Done(listed)) = step else { panic!("{step:?}") };
+        let step = Pagination::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
+        let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
         assert_eq!(listed.prompts[0].name, "b");
         assert_eq!(listed.malformed, ["`title` of prompt \"a\" must be a string"]);
         assert_eq!(listed.ttl, Some(Duration::from_millis(500)));
@@ -172,7 +176,7 @@ mod tests {
             r#"{"prompts":[],"nextCursor":1}"#,
             r#"{"prompts":[],"resultType":"input_required"}"#,
         ] {
-            let step = Walk::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
+            let step = Pagination::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
             assert!(matches!(step, Err(Kind::Protocol(_))), "{result}");
         }
     }

@@ -11,7 +11,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 
 /// Places among the calls of one upstream, and the queue for them.
 #[derive(Debug)]
-pub struct Slots {
+pub struct ConcurrencyLimit {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
     /// Calls that may wait.
@@ -29,7 +29,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Slots {
+impl ConcurrencyLimit {
     pub fn new(in_flight: usize, queue: usize, queue_wait: Duration) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(in_flight));
         Arc::new(Self { free, waiting: AtomicUsize::new(0), queue, queue_wait })
@@ -39,7 +39,7 @@ impl Slots {
     ///
     /// # Errors
     /// When too many wait already, or it takes too long: better told at once than late.
-    pub async fn take(&self) -> Result<OwnedSemaphorePermit, Kind> {
+    pub async fn acquire(&self) -> Result<OwnedSemaphorePermit, Kind> {
         if let Ok(place) = self.free.clone().try_acquire_owned() {
             return Ok(place);
         }
@@ -55,7 +55,7 @@ impl Slots {
     }
 
     /// A place for a call that had one before: it was let in, and waits as long as it must.
-    pub async fn take_again(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn reacquire(&self) -> Option<OwnedSemaphorePermit> {
         self.free.clone().acquire_owned().await.ok()
     }
 
@@ -78,17 +78,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_few_wait_for_a_while_and_the_rest_is_told_at_once() {
-        let slots = Slots::new(1, 1, Duration::from_secs(1));
-        let held = slots.take().await.unwrap();
+        let concurrency = ConcurrencyLimit::new(1, 1, Duration::from_secs(1));
+        let held = concurrency.acquire().await.unwrap();
         let started = Instant::now();
-        let (first, second) = tokio::join!(slots.take(), slots.take());
+        let (first, second) = tokio::join!(concurrency.acquire(), concurrency.acquire());
         assert!(matches!((first, second), (Err(Kind::Busy), Err(Kind::Busy))));
         assert_eq!(started.elapsed(), Duration::from_secs(1), "one of them waited");
         let freed = async {
             tokio::time::sleep(Duration::from_millis(999)).await;
             drop(held);
         };
-        let (taken, ()) = tokio::join!(slots.take(), freed);
-        assert_eq!((taken.is_ok(), slots.waiting()), (true, 0));
+        let (taken, ()) = tokio::join!(concurrency.acquire(), freed);
+        assert_eq!((taken.is_ok(), concurrency.waiting()), (true, 0));
     }
 }

@@ -8,18 +8,18 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::sse_reader::Events;
-use super::streamable_http::Endpoint;
+use super::sse_reader::SseReader;
+use super::streamable_http::HttpEndpoint;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::jsonrpc::Id;
-use crate::upstream::call::correlator::{Ears, Mailbox};
+use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::reply;
 
 /// An open stream. Dropping it ends the session.
-pub struct EventLine {
+pub struct HttpSse {
     posts: Posts,
-    mailbox: Arc<Mailbox>,
+    correlator: Arc<Correlator>,
     /// Cancelled when the stream has ended.
     gone: CancellationToken,
     _end: DropGuard,
@@ -28,23 +28,23 @@ pub struct EventLine {
 /// Where messages are posted to.
 #[derive(Clone)]
 struct Posts {
-    endpoint: Arc<Endpoint>,
+    endpoint: Arc<HttpEndpoint>,
     url: Uri,
 }
 
-impl EventLine {
+impl HttpSse {
     /// Opens the stream and waits for its first event.
     ///
     /// # Errors
     /// When there is no such stream, or when the endpoint that it names is at another origin.
     pub async fn open(
-        endpoint: Arc<Endpoint>,
-        ears: Ears,
+        endpoint: Arc<HttpEndpoint>,
+        sinks: NotificationSinks,
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
-        let mut events = endpoint.open_stream().await?;
+        let mut reader = endpoint.open_stream().await?;
         let named = loop {
-            let event = events.next_event().await?.ok_or(Kind::Reset)?;
+            let event = reader.next_event().await?.ok_or(Kind::Reset)?;
             if event.name == "endpoint" {
                 break String::from_utf8(event.data).ok();
             }
@@ -53,19 +53,19 @@ impl EventLine {
         let elsewhere = "its `endpoint` event names no endpoint of the same origin";
         let url = url.ok_or_else(|| Kind::Protocol(elsewhere.to_owned()))?;
         let posts = Posts { endpoint, url };
-        let mailbox = Mailbox::new(ears);
+        let correlator = Correlator::new(sinks);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
-        let (reading, hearing, done) = (end.clone(), mailbox.clone(), gone.clone());
+        let (reading, hearing, done) = (end.clone(), correlator.clone(), gone.clone());
         let replies = posts.clone();
         tasks.spawn(async move {
-            let read = read(events, &hearing, &replies);
+            let read = read(reader, &hearing, &replies);
             if let Some(ended) = reading.run_until_cancelled(read).await {
                 debug!(error = ?ended.err(), "the stream has ended");
             }
             done.cancel();
             hearing.close();
         });
-        Ok(Self { posts, mailbox, gone, _end: end.drop_guard() })
+        Ok(Self { posts, correlator, gone, _end: end.drop_guard() })
     }
 
     /// Posts a request and waits for the answer to `id` on the stream.
@@ -75,7 +75,7 @@ impl EventLine {
         headers: HeaderMap,
         body: String,
     ) -> Result<Document, Kind> {
-        let answer = self.mailbox.expect(id);
+        let answer = self.correlator.expect(id);
         let _forget = Forget { line: self, id };
         self.posts.post(headers, body).await?;
         // The stream may have ended between the expectation and now.
@@ -91,8 +91,8 @@ impl EventLine {
     }
 
     /// Who waits for what on the stream.
-    pub fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.mailbox
+    pub fn correlator(&self) -> &Arc<Correlator> {
+        &self.correlator
     }
 
     /// Waits until the stream has ended.
@@ -107,22 +107,22 @@ impl Posts {
     }
 }
 
-async fn read(mut events: Events, mailbox: &Mailbox, posts: &Posts) -> Result<(), Kind> {
-    while let Some(message) = events.next().await? {
-        posts.endpoint.say(&posts.url, HeaderMap::new(), mailbox.deliver(message));
+async fn read(mut reader: SseReader, correlator: &Correlator, posts: &Posts) -> Result<(), Kind> {
+    while let Some(message) = reader.next().await? {
+        posts.endpoint.say(&posts.url, HeaderMap::new(), correlator.deliver(message));
     }
     Ok(())
 }
 
 /// Takes a request back when nobody waits for it any more.
 struct Forget<'a> {
-    line: &'a EventLine,
+    line: &'a HttpSse,
     id: &'a Id,
 }
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        if self.line.mailbox.forget(self.id) && !self.line.gone.is_cancelled() {
+        if self.line.correlator.forget(self.id) && !self.line.gone.is_cancelled() {
             let (posts, body) = (&self.line.posts, reply::cancellation(self.id));
             posts.endpoint.post_and_forget(&posts.url, HeaderMap::new(), body);
         }

@@ -12,41 +12,41 @@ use std::sync::Arc;
 use http::{HeaderMap, Method};
 use tokio_util::sync::CancellationToken;
 
-use super::call::correlator::{Asides, Mailbox};
+use super::call::correlator::{Correlator, InterimSender};
 use super::call::reply;
-use super::transport::http_sse::EventLine;
+use super::transport::http_sse::HttpSse;
 use super::transport::stdio::Child;
-use super::transport::streamable_http::Endpoint;
+use super::transport::streamable_http::HttpEndpoint;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 
 /// A way to one upstream.
-pub enum Wire {
-    Http { endpoint: Arc<Endpoint>, mailbox: Arc<Mailbox> },
-    Sse(EventLine),
+pub enum Transport {
+    Http { endpoint: Arc<HttpEndpoint>, correlator: Arc<Correlator> },
+    Sse(HttpSse),
     Stdio(Child),
 }
 
-impl Wire {
+impl Transport {
     /// Sends a request and waits for its result; the headers are those of an HTTP answer.
     pub async fn request(
         &self,
         id: &Id,
         headers: HeaderMap,
         body: String,
-        asides: Option<Asides>,
+        interim: Option<InterimSender>,
     ) -> Result<(Document, HeaderMap), Kind> {
-        let listening = self.mailbox().listen(id, asides);
+        let listening = self.correlator().register(id, interim);
         let without_headers = |result: Document| (result, HeaderMap::new());
         let answer = match self {
-            Wire::Http { endpoint, mailbox } => {
-                let answer = endpoint.request(id, headers, body, mailbox).await;
+            Transport::Http { endpoint, correlator } => {
+                let answer = endpoint.request(id, headers, body, correlator).await;
                 answer.map(|answer| (answer.result, answer.headers))
             }
-            Wire::Sse(line) => line.request(id, headers, body).await.map(without_headers),
-            Wire::Stdio(child) => child.request(id, body).await.map(without_headers),
+            Transport::Sse(line) => line.request(id, headers, body).await.map(without_headers),
+            Transport::Stdio(child) => child.request(id, body).await.map(without_headers),
         };
         listening.is_over();
         answer
@@ -55,16 +55,16 @@ impl Wire {
     /// Sends a message that has no answer.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         match self {
-            Wire::Http { endpoint, .. } => endpoint.notify(headers, body).await,
-            Wire::Sse(line) => line.notify(headers, body).await,
-            Wire::Stdio(child) => child.notify(body).await,
+            Transport::Http { endpoint, .. } => endpoint.notify(headers, body).await,
+            Transport::Sse(line) => line.notify(headers, body).await,
+            Transport::Stdio(child) => child.notify(body).await,
         }
     }
 
     /// Tells the upstream that nobody waits for the answer to a request any more. A wire that all
     /// requests share does so by itself.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
-        if let Wire::Http { endpoint, .. } = self {
+        if let Transport::Http { endpoint, .. } = self {
             endpoint.post_and_forget(endpoint.url(), headers, reply::cancellation(id));
         }
     }
@@ -77,17 +77,17 @@ impl Wire {
         mut heard: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         match self {
-            Wire::Http { endpoint, mailbox } => {
+            Transport::Http { endpoint, correlator } => {
                 let on_message = |message: Option<Json<'_>>| {
                     if let Some(Ok(frame)) = message.map(Frame::read) {
-                        let heard = mailbox.hear(frame, None);
+                        let heard = correlator.dispatch(frame, None);
                         endpoint.say(endpoint.url(), headers.clone(), heard);
                     }
                     heard(message);
                 };
                 endpoint.listen(Method::GET, headers.clone(), String::new(), on_message).await
             }
-            Wire::Sse(_) | Wire::Stdio(_) => listen_for_ever(heard).await,
+            Transport::Sse(_) | Transport::Stdio(_) => listen_for_ever(heard).await,
         }
     }
 
@@ -100,14 +100,14 @@ impl Wire {
         mut heard: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         match self {
-            Wire::Http { endpoint, .. } => {
+            Transport::Http { endpoint, .. } => {
                 endpoint.listen(Method::POST, headers, body, heard).await
             }
-            Wire::Sse(line) => {
+            Transport::Sse(line) => {
                 heard(None);
                 line.request(id, headers, body).await.map(drop)
             }
-            Wire::Stdio(child) => {
+            Transport::Stdio(child) => {
                 heard(None);
                 child.request(id, body).await.map(drop)
             }
@@ -117,54 +117,54 @@ impl Wire {
     /// Ends a session.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
         match self {
-            Wire::Http { endpoint, .. } => endpoint.delete(headers).await,
-            Wire::Sse(_) | Wire::Stdio(_) => Ok(()),
+            Transport::Http { endpoint, .. } => endpoint.delete(headers).await,
+            Transport::Sse(_) | Transport::Stdio(_) => Ok(()),
         }
     }
 
     /// Whether an upstream that does not answer a question can be taken not to understand it: over
     /// a network silence means nothing.
-    pub fn silence_is_an_answer(&self) -> bool {
-        matches!(self, Wire::Stdio(_))
+    pub fn times_out_unknown_methods(&self) -> bool {
+        matches!(self, Transport::Stdio(_))
     }
 
     /// Whether all that the upstream says comes on one stream, whichever request it belongs to.
     pub fn is_shared(&self) -> bool {
-        !matches!(self, Wire::Http { .. })
+        !matches!(self, Transport::Http { .. })
     }
 
     /// Who waits for what on it.
-    pub fn mailbox(&self) -> &Arc<Mailbox> {
+    pub fn correlator(&self) -> &Arc<Correlator> {
         match self {
-            Wire::Http { mailbox, .. } => mailbox,
-            Wire::Sse(line) => line.mailbox(),
-            Wire::Stdio(child) => child.mailbox(),
+            Transport::Http { correlator, .. } => correlator,
+            Transport::Sse(line) => line.correlator(),
+            Transport::Stdio(child) => child.correlator(),
         }
     }
 
     /// Waits until nothing can be sent on it any more; an endpoint can always be asked again.
     pub async fn gone(&self) {
         match self {
-            Wire::Http { .. } => std::future::pending().await,
-            Wire::Sse(line) => line.gone().await,
-            Wire::Stdio(child) => child.gone().await,
+            Transport::Http { .. } => std::future::pending().await,
+            Transport::Sse(line) => line.gone().await,
+            Transport::Stdio(child) => child.gone().await,
         }
     }
 
     /// Cancelled when nothing of the upstream's process is left, where there is one.
     pub fn ended(&self) -> Option<CancellationToken> {
         match self {
-            Wire::Stdio(child) => Some(child.ended()),
-            Wire::Http { .. } | Wire::Sse(_) => None,
+            Transport::Stdio(child) => Some(child.ended()),
+            Transport::Http { .. } | Transport::Sse(_) => None,
         }
     }
 
     /// As the configuration names it.
     pub fn name(&self) -> &'static str {
         match self {
-            Wire::Http { .. } => "http",
-            Wire::Sse(_) => "sse",
-            Wire::Stdio(_) => "stdio",
+            Transport::Http { .. } => "http",
+            Transport::Sse(_) => "sse",
+            Transport::Stdio(_) => "stdio",
         }
     }
 }

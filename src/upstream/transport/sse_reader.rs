@@ -16,22 +16,22 @@ use crate::upstream::call::reply;
 const STREAM_FACTOR: usize = 4;
 
 /// The events of a stream, within bounds.
-pub struct Events {
+pub struct SseReader {
     body: Incoming,
     decoder: sse_decoder::Decoder,
-    events: VecDeque<sse_decoder::Event>,
+    reader: VecDeque<sse_decoder::Event>,
     /// The rest of a batch.
     messages: VecDeque<Document>,
     budget: usize,
     limit: usize,
 }
 
-impl Events {
+impl SseReader {
     pub(crate) fn new(body: Incoming, limit: usize) -> Self {
         let decoder = sse_decoder::Decoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
-        let (events, messages) = (VecDeque::new(), VecDeque::new());
-        Self { body, decoder, events, messages, budget, limit }
+        let (reader, messages) = (VecDeque::new(), VecDeque::new());
+        Self { body, decoder, reader, messages, budget, limit }
     }
 
     /// The next message; nothing at the end of the stream.
@@ -53,7 +53,7 @@ impl Events {
     /// The next event of any name; nothing at the end of the stream.
     pub async fn next_event(&mut self) -> Result<Option<sse_decoder::Event>, Kind> {
         loop {
-            if let Some(event) = self.events.pop_front() {
+            if let Some(event) = self.reader.pop_front() {
                 self.budget = self.limit.saturating_mul(STREAM_FACTOR);
                 return Ok(Some(event));
             }
@@ -62,9 +62,9 @@ impl Events {
             };
             let too_large = Kind::TooLarge { limit: self.limit };
             self.budget = self.budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
-            let mut events = Vec::new();
-            self.decoder.feed(&piece, &mut events).map_err(|_| too_large)?;
-            self.events.extend(events);
+            let mut reader = Vec::new();
+            self.decoder.feed(&piece, &mut reader).map_err(|_| too_large)?;
+            self.reader.extend(reader);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::domain::fault::excerpt;
 
 /// The last words, of all children of one upstream.
 #[derive(Default)]
-pub struct LastWords(Mutex<VecDeque<u8>>);
+pub struct StderrTail(Mutex<VecDeque<u8>>);
 
 /// Bytes that are kept: a stack trace, and what came before it.
 const KEPT: usize = 64 << 10;
@@ -26,8 +26,8 @@ const LATE: Duration = Duration::from_millis(500);
 /// Lines that are shown.
 const SHOWN: usize = 50;
 
-impl LastWords {
-    fn hear(&self, bytes: &[u8]) {
+impl StderrTail {
+    fn push(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(&bytes[bytes.len().saturating_sub(KEPT)..]);
         let surplus = kept.len().saturating_sub(KEPT);
@@ -61,14 +61,14 @@ impl LastWords {
     async fn read(&self, mut stderr: impl AsyncRead + Unpin) {
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
-            self.hear(&buffer[..length]);
+            self.push(&buffer[..length]);
             let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
             debug!(text, "standard error");
         }
     }
 }
 
-impl fmt::Debug for LastWords {
+impl fmt::Debug for StderrTail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LastWords")
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn s4_what_is_said_on_the_way_out_is_heard_and_nobody_is_listened_to_for_ever() {
-        let (words, ended) = (LastWords::default(), CancellationToken::new());
+        let (words, ended) = (StderrTail::default(), CancellationToken::new());
         let (stderr, mut child) = tokio::io::duplex(64);
         ended.cancel();
         let says = async {
@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn s4_u13_as_much_is_kept_as_fits_and_nothing_reaches_a_terminal() {
-        let words = LastWords::default();
-        words.hear(&b"x".repeat(3 * KEPT));
-        words.hear(b"\nfirst\n\n\x1b[31mred\xff\n");
+        let words = StderrTail::default();
+        words.push(&b"x".repeat(3 * KEPT));
+        words.push(b"\nfirst\n\n\x1b[31mred\xff\n");
         assert_eq!(words.lines()[1..], ["first", " [31mred\u{fffd}"]);
         assert!(words.lines()[0].len() <= 256);
         for n in 0..60 {
-            words.hear(format!("line {n}\n").as_bytes());
+            words.push(format!("line {n}\n").as_bytes());
         }
         assert_eq!((words.lines().len(), words.lines()[49].as_str()), (SHOWN, "line 59"));
         assert!(words.0.lock().unwrap().len() <= KEPT);

@@ -24,13 +24,13 @@ use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::jsonrpc::Id;
 use crate::domain::line_decoder::{Decoder, Line};
-use crate::upstream::call::correlator::{Ears, Heard, Mailbox};
+use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
 
 /// A child that runs. Dropping it ends the child and all that it started.
 pub struct Child {
     outgoing: mpsc::Sender<String>,
-    mailbox: Arc<Mailbox>,
+    correlator: Arc<Correlator>,
     /// Cancelled when the child is gone.
     gone: CancellationToken,
     /// Cancelled when nothing of it is left.
@@ -60,7 +60,7 @@ impl Child {
     pub fn spawn(
         stdio: &config::Stdio,
         settings: &Settings,
-        ears: Ears,
+        sinks: NotificationSinks,
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
@@ -69,12 +69,12 @@ impl Child {
         // The error of the system names no path.
         let mut process = spawned.map_err(|error| failed(error.to_string()))?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
-        let life = ChildRecord::start(&ears, process.id());
-        let (last_words, name) = (ears.last_words.clone(), ears.upstream.clone());
-        let mailbox = Mailbox::new(ears);
+        let life = ChildRecord::start(&sinks, process.id());
+        let (stderr_tail, name) = (sinks.stderr_tail.clone(), sinks.upstream.clone());
+        let correlator = Correlator::new(sinks);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let lines = Lines {
-            mailbox: mailbox.clone(),
+            correlator: correlator.clone(),
             outgoing: outgoing.clone(),
             tasks: tasks.clone(),
             max_message: settings.max_message,
@@ -83,10 +83,10 @@ impl Child {
         let ended = CancellationToken::new();
         let nothing_left = ended.clone().drop_guard();
         let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
-        let cleared = mailbox.clone();
+        let cleared = correlator.clone();
         if let Some(stderr) = process.stderr.take() {
             let nothing_left = ended.clone();
-            tasks.spawn(async move { last_words.drain(stderr, nothing_left).await });
+            tasks.spawn(async move { stderr_tail.drain(stderr, nothing_left).await });
         }
         tasks.spawn(async move {
             let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
@@ -105,12 +105,12 @@ impl Child {
             drop(life);
             drop(nothing_left);
         });
-        Ok(Self { outgoing, mailbox, gone, ended, _end: end.drop_guard() })
+        Ok(Self { outgoing, correlator, gone, ended, _end: end.drop_guard() })
     }
 
     /// Sends a request and waits for the answer to `id`.
     pub async fn request(&self, id: &Id, body: String) -> Result<Document, Kind> {
-        let answer = self.mailbox.expect(id);
+        let answer = self.correlator.expect(id);
         let _forget = Forget { child: self, id };
         self.notify(body).await?;
         // The child may have gone between the expectation and now.
@@ -121,8 +121,8 @@ impl Child {
     }
 
     /// Who waits for what on its output.
-    pub fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.mailbox
+    pub fn correlator(&self) -> &Arc<Correlator> {
+        &self.correlator
     }
 
     /// Cancelled when nothing of the child is left.
@@ -150,9 +150,9 @@ struct ChildRecord {
 }
 
 impl ChildRecord {
-    fn start(ears: &Ears, pid: Option<u32>) -> Self {
+    fn start(sinks: &NotificationSinks, pid: Option<u32>) -> Self {
         let pid = pid.unwrap_or_default().into();
-        let record = Self { audit: ears.audit.clone(), upstream: ears.upstream.clone(), pid };
+        let record = Self { audit: sinks.audit.clone(), upstream: sinks.upstream.clone(), pid };
         record.note("child_started");
         record
     }
@@ -177,7 +177,7 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        if self.child.mailbox.forget(self.id) {
+        if self.child.correlator.forget(self.id) {
             // A full queue means that the child does not read: it would not read this either.
             let _ = self.child.outgoing.try_send(reply::cancellation(self.id));
         }
@@ -245,7 +245,7 @@ const READ_BUFFER: usize = 64 << 10;
 
 /// What is done with the child's lines.
 struct Lines {
-    mailbox: Arc<Mailbox>,
+    correlator: Arc<Correlator>,
     outgoing: mpsc::Sender<String>,
     /// Answers to its questions that are not there yet.
     tasks: TaskTracker,
@@ -285,13 +285,13 @@ impl Lines {
     }
 
     fn dispatch(&self, message: Document) {
-        match self.mailbox.deliver(message) {
-            Heard::Nothing => {}
-            Heard::Now(reply) => {
+        match self.correlator.deliver(message) {
+            Followup::Nothing => {}
+            Followup::Now(reply) => {
                 // A full queue means that the child does not read: it then gets no answer.
                 let _ = self.outgoing.try_send(reply);
             }
-            Heard::Later(id, answer) => {
+            Followup::Later(id, answer) => {
                 let outgoing = self.outgoing.clone();
                 self.tasks.spawn(async move {
                     if let Ok(answer) = answer.await {

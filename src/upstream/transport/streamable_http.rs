@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::sse_reader::{Events, next_piece};
+use super::sse_reader::{SseReader, next_piece};
 use crate::config;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -21,23 +21,23 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::net::egress::Egress;
 use crate::net::origin;
-use crate::upstream::auth::client_credentials::Tokens;
-use crate::upstream::call::correlator::{Heard, Mailbox};
+use crate::upstream::auth::client_credentials::TokenSource;
+use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
 
 /// An endpoint that messages are posted to.
-pub struct Endpoint {
+pub struct HttpEndpoint {
     egress: Egress,
     url: Uri,
     /// The operator's headers, the credential among them.
     headers: HeaderMap,
     /// Tokens that are sent beside them.
-    tokens: Option<Tokens>,
+    tokens: Option<TokenSource>,
     /// Bytes of one message.
     max_message: usize,
     /// Farewells to requests that nobody waits for any more, and answers to questions.
     tasks: TaskTracker,
-    asides: Arc<Semaphore>,
+    interim: Arc<Semaphore>,
     /// How long an answer of a user may take to be taken in.
     patience: Duration,
 }
@@ -48,7 +48,7 @@ const SAYING: Duration = Duration::from_secs(1);
 const ASIDES: usize = 64;
 
 /// What an answer brought beside its result.
-pub struct Answer {
+pub struct HttpReply {
     pub result: Document,
     pub headers: HeaderMap,
 }
@@ -61,7 +61,7 @@ pub const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// Redirects followed, within the same origin only: enough for a server that adds a slash.
 const REDIRECTS: usize = 2;
 
-impl Endpoint {
+impl HttpEndpoint {
     /// # Errors
     /// When a header or the certificates cannot be used.
     pub fn new(
@@ -76,7 +76,7 @@ impl Endpoint {
             headers.insert(name, value);
         }
         let tokens = http.oauth.as_ref();
-        let tokens = tokens.map(|oauth| Tokens::new(oauth, &http.url, http.ca.as_deref()));
+        let tokens = tokens.map(|oauth| TokenSource::new(oauth, &http.url, http.ca.as_deref()));
         Ok(Self {
             tokens: tokens.transpose()?,
             egress: Egress::new(settings.connect, http.ca.as_deref(), http.reach)?,
@@ -84,7 +84,7 @@ impl Endpoint {
             headers,
             max_message: settings.max_message,
             tasks,
-            asides: Arc::new(Semaphore::new(ASIDES)),
+            interim: Arc::new(Semaphore::new(ASIDES)),
             patience: settings.timeout,
         })
     }
@@ -95,8 +95,8 @@ impl Endpoint {
         id: &Id,
         headers: HeaderMap,
         body: String,
-        mailbox: &Mailbox,
-    ) -> Result<Answer, Kind> {
+        correlator: &Correlator,
+    ) -> Result<HttpReply, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
         let response = self.post(headers.clone(), body).await?;
         let (head, body) = response.into_parts();
@@ -108,7 +108,7 @@ impl Endpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                self.read_stream(id, &headers, body, mailbox).await
+                self.read_stream(id, &headers, body, correlator).await
             }
             (status, Some("application/json")) if status.is_success() => {
                 reply::read(id, self.read_body(body).await?)
@@ -132,7 +132,7 @@ impl Endpoint {
                 }
             }
         };
-        Ok(Answer { result: result?, headers: head.headers })
+        Ok(HttpReply { result: result?, headers: head.headers })
     }
 
     /// Opens a stream of notices, by GET or by a request of its own, and calls `heard` for each
@@ -154,7 +154,7 @@ impl Endpoint {
     }
 
     /// Opens the stream of HTTP+SSE (2024-11-05).
-    pub async fn open_stream(&self) -> Result<Events, Kind> {
+    pub async fn open_stream(&self) -> Result<SseReader, Kind> {
         let get = self.send(Method::GET, &self.url, HeaderMap::new(), Bytes::new());
         self.events(get.await?)
     }
@@ -167,11 +167,11 @@ impl Endpoint {
 
     /// Many servers have no such stream and say so by 404: what that means for a session, the next
     /// request finds out.
-    fn events(&self, response: Response<Incoming>) -> Result<Events, Kind> {
+    fn events(&self, response: Response<Incoming>) -> Result<SseReader, Kind> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
             (status, Some("text/event-stream")) if status.is_success() => {
-                Ok(Events::new(body, self.max_message))
+                Ok(SseReader::new(body, self.max_message))
             }
             (status, _) => Err(refusal(status, &head.headers)),
         }
@@ -194,11 +194,11 @@ impl Endpoint {
     }
 
     /// Says what there is to say to something that was heard, now or as soon as it is known.
-    pub fn say(self: &Arc<Self>, url: &Uri, headers: HeaderMap, heard: Heard) {
+    pub fn say(self: &Arc<Self>, url: &Uri, headers: HeaderMap, heard: Followup) {
         match heard {
-            Heard::Nothing => {}
-            Heard::Now(body) => self.post_and_forget(url, headers, body),
-            Heard::Later(id, answer) => {
+            Followup::Nothing => {}
+            Followup::Now(body) => self.post_and_forget(url, headers, body),
+            Followup::Later(id, answer) => {
                 let (endpoint, url) = (self.clone(), url.clone());
                 self.tasks.spawn(async move {
                     // Without an answer the call itself has ended, which the upstream hears of.
@@ -216,7 +216,7 @@ impl Endpoint {
     pub fn post_and_forget(self: &Arc<Self>, url: &Uri, headers: HeaderMap, body: String) {
         let (endpoint, url) = (self.clone(), url.clone());
         // Without a runtime the process is about to end, and its connections with it.
-        let (Ok(_), Ok(place)) = (Handle::try_current(), self.asides.clone().try_acquire_owned())
+        let (Ok(_), Ok(place)) = (Handle::try_current(), self.interim.clone().try_acquire_owned())
         else {
             return;
         };
@@ -308,16 +308,16 @@ impl Endpoint {
         id: &Id,
         headers: &HeaderMap,
         body: Incoming,
-        mailbox: &Mailbox,
+        correlator: &Correlator,
     ) -> Result<Document, Kind> {
-        let mut events = Events::new(body, self.max_message);
+        let mut events = SseReader::new(body, self.max_message);
         while let Some(message) = events.next().await? {
             match Frame::read(message.json()) {
                 Ok(Frame::Response { .. }) => {}
                 Err(error) if error.id.as_ref() == Some(id) => {}
                 Err(_) => continue,
                 Ok(frame) => {
-                    self.say(&self.url, headers.clone(), mailbox.hear(frame, Some(id)));
+                    self.say(&self.url, headers.clone(), correlator.dispatch(frame, Some(id)));
                     continue;
                 }
             }

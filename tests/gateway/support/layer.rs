@@ -9,7 +9,7 @@ use promptgate::domain::caller::Caller;
 use promptgate::domain::fault::Fault;
 use promptgate::domain::rights::{Everything, Rights};
 use promptgate::policy::Gate;
-use promptgate::router::{Ground, Means, Router};
+use promptgate::router::{Means, Router, UpstreamDeps};
 use promptgate::seal::{SealKeys, Sealer};
 use promptgate::session::headers::{Field, Headers};
 use promptgate::session::{
@@ -56,7 +56,8 @@ impl Layer {
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let means = Means { rights, sealer: sealer.clone() };
         let telemetry = Telemetry::silent();
-        let ground = Ground::new(audit.clone(), telemetry.clone(), tasks.clone(), stop.clone());
+        let ground =
+            UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks.clone(), stop.clone());
         let router = Arc::new(Router::start(&config, means, ground));
         let gate = Arc::new(Gate::new(&config, audit, telemetry));
         let lasting = Lasting::new(tasks, stop.clone(), stop);

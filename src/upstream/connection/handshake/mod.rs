@@ -20,7 +20,7 @@ use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
-use crate::upstream::transport::Wire;
+use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::{
     MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID,
 };
@@ -68,39 +68,39 @@ impl Conversation {
     /// time that the first question may take. `asks` is what may be asked on it; a conversation in
     /// which each request says that takes no notice.
     pub async fn open(
-        wire: &Wire,
+        transport: &Transport,
         revision: Option<Revision>,
         probe: Duration,
         capabilities: ClientCapabilities,
     ) -> Result<Self, Kind> {
         match revision.map(|r| (r, r.era())) {
-            Some((revision, Era::Legacy)) => initialize(wire, revision, capabilities).await,
+            Some((revision, Era::Legacy)) => initialize(transport, revision, capabilities).await,
             Some((_, Era::Modern)) => {
-                let result = discover(wire).await?;
+                let result = discover(transport).await?;
                 Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
             }
             // On the heap: the search is rare, and its future large.
-            None => Box::pin(Self::find(wire, probe)).await,
+            None => Box::pin(Self::find(transport, probe)).await,
         }
     }
 
     /// Finds the era by asking.
-    async fn find(wire: &Wire, probe: Duration) -> Result<Self, Kind> {
-        let mut discovering = pin!(discover(wire));
+    async fn find(transport: &Transport, probe: Duration) -> Result<Self, Kind> {
+        let mut discovering = pin!(discover(transport));
         match timeout(probe, discovering.as_mut()).await {
             Ok(answer) => match judge(answer.as_ref().map_err(Clone::clone)) {
                 Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
                 Verdict::Legacy => {
-                    initialize(wire, Revision::NEWEST_LEGACY, ClientCapabilities::NONE).await
+                    initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE).await
                 }
                 Verdict::Undecided(kind) => Err(kind),
             },
-            Err(_) if !wire.silence_is_an_answer() => Err(Kind::Timeout),
+            Err(_) if !transport.times_out_unknown_methods() => Err(Kind::Timeout),
             // A child that says nothing may be an old one, or one that is slow to start: an answer
             // that comes late still makes it modern.
             Err(_) => {
                 let initializing =
-                    initialize(wire, Revision::NEWEST_LEGACY, ClientCapabilities::NONE);
+                    initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE);
                 let mut initializing = pin!(initializing);
                 tokio::select! {
                     late = discovering.as_mut() => match modern_after_all(late) {
@@ -126,7 +126,7 @@ impl Conversation {
     /// Why there is no such stream, [`Kind::Error`] with -32601 where none was promised.
     pub async fn listen(
         &self,
-        wire: &Wire,
+        transport: &Transport,
         id: &Id,
         mut heard: impl FnMut(bool),
     ) -> Result<(), Kind> {
@@ -141,19 +141,23 @@ impl Conversation {
             }
         };
         match self.revision.era() {
-            Era::Legacy => self.hear(wire, on_message).await,
+            Era::Legacy => self.hear(transport, on_message).await,
             Era::Modern => {
                 let params = "\"notifications\":{\"promptsListChanged\":true},";
                 let rpc = RpcRequest { method: LISTEN, params, ..RpcRequest::default() };
                 let (headers, body) = self.dress(id, rpc);
-                wire.subscribe(id, headers, body, on_message).await
+                transport.subscribe(id, headers, body, on_message).await
             }
         }
     }
 
     /// Reads the stream of messages that belong to no request (legacy only).
-    pub async fn hear(&self, wire: &Wire, heard: impl FnMut(Option<Json<'_>>)) -> Result<(), Kind> {
-        wire.listen(self.headers.clone(), heard).await
+    pub async fn hear(
+        &self,
+        transport: &Transport,
+        heard: impl FnMut(Option<Json<'_>>),
+    ) -> Result<(), Kind> {
+        transport.listen(self.headers.clone(), heard).await
     }
 
     /// Headers and body of a request.
@@ -276,7 +280,7 @@ impl Capabilities {
 const UNSPOKEN: &str = "it speaks no revision of MCP that is known here";
 
 async fn initialize(
-    wire: &Wire,
+    transport: &Transport,
     offered: Revision,
     capabilities: ClientCapabilities,
 ) -> Result<Conversation, Kind> {
@@ -287,7 +291,7 @@ async fn initialize(
         capabilities.capabilities(),
         client_info(),
     );
-    let (result, headers) = wire.request(&id, HeaderMap::new(), body, None).await?;
+    let (result, headers) = transport.request(&id, HeaderMap::new(), body, None).await?;
     let result = result.json();
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
@@ -298,7 +302,7 @@ async fn initialize(
     let session = headers.get(SESSION_ID);
     let conversation = Conversation::legacy(revision, capabilities, session);
     let ready = format!(r#"{{"jsonrpc":"2.0","method":"{INITIALIZED}"}}"#);
-    wire.notify(conversation.headers.clone(), ready).await?;
+    transport.notify(conversation.headers.clone(), ready).await?;
     Ok(conversation)
 }
 

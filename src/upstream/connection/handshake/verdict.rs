@@ -7,7 +7,7 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::DISCOVER;
 use crate::domain::revision::{Era, Revision};
-use crate::upstream::transport::Wire;
+use crate::upstream::transport::Transport;
 
 const HEADER_MISMATCH: i64 = -32020;
 const MISSING_CAPABILITY: i64 = -32021;
@@ -24,18 +24,20 @@ pub(crate) enum Verdict {
 
 /// Asks what the upstream is. One that refuses our version, and names it among its own, is asked once
 /// more: its list is what counts (2026-07-28, `UnsupportedProtocolVersionError`).
-pub(crate) async fn discover(wire: &Wire) -> Result<Document, Kind> {
-    match send_discover(wire, &Id::number(0)).await {
-        Err(refused) if names_our_version(&refused) => send_discover(wire, &Id::number(2)).await,
+pub(crate) async fn discover(transport: &Transport) -> Result<Document, Kind> {
+    match send_discover(transport, &Id::number(0)).await {
+        Err(refused) if names_our_version(&refused) => {
+            send_discover(transport, &Id::number(2)).await
+        }
         answer => answer,
     }
 }
 
-async fn send_discover(wire: &Wire, id: &Id) -> Result<Document, Kind> {
+async fn send_discover(transport: &Transport, id: &Id) -> Result<Document, Kind> {
     let asking = Conversation::modern(Capabilities::default());
     let rpc = RpcRequest { method: DISCOVER, ..RpcRequest::default() };
     let (headers, body) = asking.dress(id, rpc);
-    wire.request(id, headers, body, None).await.map(|(result, _)| result)
+    transport.request(id, headers, body, None).await.map(|(result, _)| result)
 }
 
 fn names_our_version(refused: &Kind) -> bool {
