@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 
 use crate::config::{self, Config, Limits};
-use crate::downstream::{Body, Guard, Peer, Secure, Serve};
+use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
 pub use reloads::Reloads;
 pub use state::State;
 
@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 64;
 
 /// The admin side over HTTP.
 pub struct Admin {
-    guard: Guard,
+    guard: OriginGuard,
     /// SHA-256 of the token; absent: none is needed.
     token: Option<[u8; 32]>,
     state: State,
@@ -32,7 +32,7 @@ pub struct Admin {
 
 impl Admin {
     pub fn new(admin: &config::Admin, config: &Config, state: State) -> Self {
-        let guard = Guard::at(admin.listen.ip(), &config.server.allowed_hosts);
+        let guard = OriginGuard::at(admin.listen.ip(), &config.server.allowed_hosts);
         let limits = Limits { connections: CONNECTIONS, ..config.server.limits.clone() };
         Self { guard, token: admin.token, state, limits }
     }
@@ -91,7 +91,7 @@ impl Serve for Admin {
         &self.limits
     }
 
-    fn secure(&self) -> Option<&Arc<Secure>> {
+    fn secure(&self) -> Option<&Arc<TlsServer>> {
         None
     }
 

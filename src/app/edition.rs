@@ -21,7 +21,7 @@ pub(super) struct Edition {
     pub router: Arc<Router>,
     pub sessions: Arc<Sessions>,
     sealer: Arc<Sealer>,
-    lasting: Arc<session::Lasting>,
+    shared: Arc<session::SharedState>,
     /// Ends the tasks that are this edition's own.
     _current: DropGuard,
 }
@@ -35,8 +35,8 @@ impl Edition {
         let router = Router::start(&config, means, ground);
         let gate = Gate::new(&config, audit.clone(), telemetry);
         tasks.spawn(gate.refusals().watch(audit, stop.clone()));
-        let lasting = Arc::new(session::Lasting::new(tasks.clone(), drain, stop.clone()));
-        Self::new(config, gate, router, sealer, lasting, (&tasks, &stop))
+        let shared = Arc::new(session::SharedState::new(tasks.clone(), drain, stop.clone()));
+        Self::new(config, gate, router, sealer, shared, (&tasks, &stop))
     }
 
     /// The one that takes over from this one, and whom to tell once it serves.
@@ -48,9 +48,9 @@ impl Edition {
         };
         let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
         let (router, serves) = self.router.renew(&config, means).await;
-        let (gate, lasting) = (self.gate.renew(&config), self.lasting.clone());
+        let (gate, shared) = (self.gate.renew(&config), self.shared.clone());
         let tasks = (&shutdown.background, &shutdown.stop);
-        (Self::new(config, gate, router, sealer, lasting, tasks), serves)
+        (Self::new(config, gate, router, sealer, shared, tasks), serves)
     }
 
     fn new(
@@ -58,15 +58,15 @@ impl Edition {
         gate: Gate,
         router: Router,
         sealer: Arc<Sealer>,
-        lasting: Arc<session::Lasting>,
+        shared: Arc<session::SharedState>,
         (tasks, stop): (&TaskTracker, &CancellationToken),
     ) -> Self {
         let (gate, router, current) = (Arc::new(gate), Arc::new(router), stop.child_token());
         tasks.spawn(gate.clone().keep_keys(current.clone()));
         let sessions =
-            Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), lasting.clone());
+            Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());
         let sessions = Arc::new(sessions);
-        Self { config, gate, router, sessions, sealer, lasting, _current: current.drop_guard() }
+        Self { config, gate, router, sessions, sealer, shared, _current: current.drop_guard() }
     }
 }
 

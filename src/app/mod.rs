@@ -21,7 +21,7 @@ use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config::{ClientProof, Config, Tls, Transport};
 use crate::domain::server_request::ClientCapabilities;
-use crate::downstream::{Endpoint, Listener, Secure, Streams};
+use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
 use crate::router::{UpstreamDeps, UpstreamStatus};
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
@@ -144,16 +144,16 @@ impl App {
     fn secure(
         &self,
         config: &Config,
-        before: Option<&Arc<Secure>>,
-    ) -> io::Result<Option<Arc<Secure>>> {
+        before: Option<&Arc<TlsServer>>,
+    ) -> io::Result<Option<Arc<TlsServer>>> {
         let handshake = config.server.limits.tls_handshake;
         let make = |tls: &Tls| {
             if let Some(before) = before.filter(|before| before.is_for(tls, handshake)) {
                 return Ok(before.clone());
             }
-            let secure = Arc::new(Secure::new(tls, handshake)?);
+            let secure = Arc::new(TlsServer::new(tls, handshake)?);
             let stop = self.shutdown.stop.clone();
-            self.shutdown.background.spawn(Secure::watch(Arc::downgrade(&secure), stop));
+            self.shutdown.background.spawn(TlsServer::watch(Arc::downgrade(&secure), stop));
             Ok(secure)
         };
         config.server.tls.as_ref().map(make).transpose()

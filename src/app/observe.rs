@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use crate::audit::Audit;
-use crate::downstream::{Endpoint, LoadNow, Open};
+use crate::downstream::{AdmissionUsage, Endpoint, Open};
 use crate::router::UpstreamStatus;
 use crate::telemetry::{Telemetry, UPSTREAM};
 
@@ -73,7 +73,7 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
     });
     single(
         ("promptgate.calls.cancellable", "{call}", "Calls that can be cancelled by their ids"),
-        |edition| edition.sessions.running() as f64,
+        |edition| edition.sessions.in_flight_calls() as f64,
     );
     single(("promptgate.calls.parked", "{call}", "Calls whose users visit a page"), |edition| {
         edition.router.parked() as f64
@@ -102,21 +102,27 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
 
 /// Shows how much the endpoint has to do.
 pub(super) fn endpoint(telemetry: &Telemetry, endpoint: &Arc<ArcSwap<Endpoint>>, open: &Arc<Open>) {
-    let load = |what, value: fn(LoadNow) -> usize| {
+    let admission = |what, value: fn(AdmissionUsage) -> usize| {
         let endpoint = Arc::downgrade(endpoint);
         telemetry.gauge(what, move |tell| {
             if let Some(endpoint) = endpoint.upgrade() {
-                tell(value(endpoint.load().load()) as f64, &[]);
+                tell(value(endpoint.load().usage()) as f64, &[]);
             }
         });
     };
-    load(
+    admission(
         ("promptgate.in_flight", "{call}", "Calls that take a place of server.limits.in_flight"),
-        |load| load.calls,
+        |admission| admission.calls,
     );
-    load(("promptgate.thinking", "{call}", "Calls whose users think"), |load| load.thinking);
-    load(("promptgate.in_flight.size", "By", "Messages that are worked on"), |load| load.bytes);
-    load(("promptgate.streams", "{stream}", "Open streams of notices"), |load| load.streams);
+    admission(("promptgate.thinking", "{call}", "Calls whose users think"), |admission| {
+        admission.suspended
+    });
+    admission(("promptgate.in_flight.size", "By", "Messages that are worked on"), |admission| {
+        admission.bytes
+    });
+    admission(("promptgate.streams", "{stream}", "Open streams of notices"), |admission| {
+        admission.streams
+    });
     let open = Arc::downgrade(open);
     telemetry.gauge(("promptgate.connections", "{connection}", "Open connections"), move |tell| {
         if let Some(open) = open.upgrade() {

@@ -17,7 +17,7 @@ use crate::admin::Admin;
 use crate::audit::Next;
 use crate::audit::record::Event;
 use crate::config::{Config, ConfigError, SourceFile};
-use crate::downstream::{Secure, Serve};
+use crate::downstream::{Serve, TlsServer};
 use crate::telemetry::{self, log::Control};
 
 /// Where the configuration comes from.
@@ -162,7 +162,7 @@ impl App {
     }
 
     /// Lets an edition answer from now on.
-    fn serve_by(&self, edition: &Edition, secure: Option<Arc<Secure>>) {
+    fn serve_by(&self, edition: &Edition, secure: Option<Arc<TlsServer>>) {
         let config = &edition.config;
         self.sessions.store(edition.sessions.clone());
         if let Some(served) = &self.served {

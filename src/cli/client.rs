@@ -15,7 +15,7 @@ use super::text::{print, printable};
 use super::{Failure, Remote, load, runtime};
 use crate::config::{Http, Secret, Settings};
 use crate::domain::address_policy::Reach;
-use crate::domain::call::Along;
+use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::server_request::ClientCapabilities;
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
     let listed = call(remote, async |connection| {
-        connection.walk(&Settings::default(), &Along::default()).await
+        connection.walk(&Settings::default(), &ForwardedMeta::default()).await
     })?;
     let prompts: Vec<Value> = listed
         .prompts
@@ -65,7 +65,7 @@ pub(super) fn get(
             arguments: Document::parse(arguments, 2).ok(),
             answers: None,
         },
-        along: Along::default(),
+        forwarded: ForwardedMeta::default(),
         capabilities: ClientCapabilities::NONE,
         progress: false,
     };

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
 use crate::config::{Config, Upstream};
-use crate::domain::call::Along;
+use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
 use crate::router::refresh::{Refresh, Source};
@@ -84,7 +84,7 @@ async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
         Err(kind) => return Found::failed(transport, kind),
     };
     let (revision, transport) = connection.describe();
-    let outcome = connection.walk(&upstream.settings, &Along::default()).await;
+    let outcome = connection.walk(&upstream.settings, &ForwardedMeta::default()).await;
     let _ = timeout(GOODBYE, connection.close()).await;
     Found { transport, revision, notifies: connection.notifies(), outcome }
 }

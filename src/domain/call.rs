@@ -20,7 +20,7 @@ pub struct Call {
     /// Where it comes from, where that is an address.
     pub address: Option<IpAddr>,
     pub client: Client,
-    pub along: Along,
+    pub forwarded: ForwardedMeta,
     pub request: Request,
 }
 
@@ -46,13 +46,13 @@ pub enum ServerRequestMode {
 
 /// What travels along with a call, to be carried on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Along {
+pub struct ForwardedMeta {
     /// Members of the client's `_meta` that are its own to set, each followed by a comma.
     pub meta: String,
     pub trace: Trace,
 }
 
-impl Along {
+impl ForwardedMeta {
     /// `header` looks up the headers of the request, where there are any.
     pub fn read<'a>(params: Option<Json<'_>>, header: impl Fn(&str) -> Option<&'a str>) -> Self {
         let theirs = params.and_then(|p| p.get("_meta")).filter(|m| m.is_object());
@@ -66,7 +66,7 @@ impl Along {
 
 /// What a client brings when it calls again with answers.
 #[derive(Clone, Debug)]
-pub struct Return {
+pub struct InputRetry {
     /// `requestState` as we gave it out.
     pub state: String,
     /// `inputResponses`: an object.
@@ -85,7 +85,7 @@ pub enum Request {
         /// An object of strings.
         arguments: Option<Document>,
         /// Present when it calls again with what the user said.
-        back: Option<Return>,
+        retry: Option<InputRetry>,
     },
     Complete {
         /// Public name.
@@ -115,7 +115,7 @@ impl Request {
             Method::Get => Self::Get {
                 name: required(member("name"), "name")?,
                 arguments: strings(member("arguments"), "arguments")?,
-                back: back(member("requestState"), member("inputResponses"))?,
+                retry: retry(member("requestState"), member("inputResponses"))?,
             },
             Method::Complete => {
                 let reference = member("ref").filter(|r| r.is_object());
@@ -155,10 +155,10 @@ impl Request {
 }
 
 /// Answers without a state belong to no question of ours: they are asked for anew.
-fn back(
+fn retry(
     state: Option<Json<'_>>,
     responses: Option<Json<'_>>,
-) -> Result<Option<Return>, RequestFault> {
+) -> Result<Option<InputRetry>, RequestFault> {
     let Some(state) = state else {
         return Ok(None);
     };
@@ -167,7 +167,7 @@ fn back(
     let objects = |r: &Json<'_>| r.is_object() && r.members().all(|(_, answer)| answer.is_object());
     match responses {
         Some(responses) if !objects(&responses) => Err(RequestFault::InvalidParams { what }),
-        responses => Ok(Some(Return { state, responses: responses.map(Document::copy_of) })),
+        responses => Ok(Some(InputRetry { state, responses: responses.map(Document::copy_of) })),
     }
 }
 

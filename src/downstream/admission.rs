@@ -8,14 +8,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
-use crate::session::CallPlace;
+use crate::session::CallPermit;
 
 /// Places that run out: whoever finds none is refused early and asked to come back.
-pub struct Load {
+pub struct Admission {
     /// One permit for each request that is being worked on.
     calls: Arc<Semaphore>,
     /// One permit for each of those whose users think.
-    thinking: Arc<Semaphore>,
+    suspended: Arc<Semaphore>,
     /// One permit for each KiB of their bodies, and of what is kept of them.
     kibibytes: Arc<Semaphore>,
     /// One permit for each open stream of notices.
@@ -26,36 +26,36 @@ pub struct Load {
 }
 
 /// A call that runs, or whose user thinks.
-struct Running {
-    thinking: Arc<Semaphore>,
+struct AdmittedCall {
+    suspended: Arc<Semaphore>,
     /// Of the one or of the other.
     permit: Mutex<OwnedSemaphorePermit>,
 }
 
-impl CallPlace for Running {
-    fn think(&self) -> bool {
+impl CallPermit for AdmittedCall {
+    fn suspend(&self) -> bool {
         let mut permit = self.permit.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if Arc::ptr_eq(permit.semaphore(), &self.thinking) {
+        if Arc::ptr_eq(permit.semaphore(), &self.suspended) {
             return true;
         }
-        let thinking = self.thinking.clone().try_acquire_owned();
-        thinking.map(|thinking| *permit = thinking).is_ok()
+        let suspended = self.suspended.clone().try_acquire_owned();
+        suspended.map(|suspended| *permit = suspended).is_ok()
     }
 }
 
 /// How many places are taken.
 #[derive(Clone, Copy, Debug)]
-pub struct LoadNow {
+pub struct AdmissionUsage {
     pub calls: usize,
     /// Calls whose users think.
-    pub thinking: usize,
+    pub suspended: usize,
     /// Of messages, rounded up to KiB each.
     pub bytes: usize,
     pub streams: usize,
 }
 
 /// A place among the open streams.
-pub struct StreamPlace {
+pub struct StreamPermit {
     _place: OwnedSemaphorePermit,
     _own: Option<OwnStream>,
 }
@@ -66,12 +66,12 @@ struct OwnStream {
     caller: Caller,
 }
 
-impl Load {
+impl Admission {
     pub fn new(limits: &Limits) -> Self {
         Self {
             calls: Arc::new(Semaphore::new(limits.in_flight)),
             // As many again: their calls do nothing, but are kept.
-            thinking: Arc::new(Semaphore::new(limits.in_flight)),
+            suspended: Arc::new(Semaphore::new(limits.in_flight)),
             kibibytes: Arc::new(Semaphore::new(limits.in_flight_bytes / 1024)),
             streams: Arc::new(Semaphore::new(limits.streams)),
             streams_of: Arc::default(),
@@ -86,7 +86,7 @@ impl Load {
         let before = &self.limits;
         if before.in_flight == limits.in_flight {
             renewed.calls = self.calls.clone();
-            renewed.thinking = self.thinking.clone();
+            renewed.suspended = self.suspended.clone();
         }
         if before.in_flight_bytes == limits.in_flight_bytes {
             renewed.kibibytes = self.kibibytes.clone();
@@ -98,37 +98,37 @@ impl Load {
     }
 
     /// How many places are taken.
-    pub fn now(&self) -> LoadNow {
+    pub fn now(&self) -> AdmissionUsage {
         let Limits { in_flight, in_flight_bytes, streams, .. } = self.limits;
-        LoadNow {
+        AdmissionUsage {
             calls: in_flight - self.calls.available_permits(),
-            thinking: in_flight - self.thinking.available_permits(),
+            suspended: in_flight - self.suspended.available_permits(),
             bytes: (in_flight_bytes / 1024 - self.kibibytes.available_permits()) * 1024,
             streams: streams - self.streams.available_permits(),
         }
     }
 
     /// A place among the calls that run.
-    pub fn call(&self) -> Result<Arc<dyn CallPlace>, TransportFault> {
+    pub fn call(&self) -> Result<Arc<dyn CallPermit>, TransportFault> {
         let permit = self.calls.clone().try_acquire_owned();
         let permit = permit.map_err(|_| TransportFault::Overloaded)?;
-        Ok(Arc::new(Running { thinking: self.thinking.clone(), permit: Mutex::new(permit) }))
+        Ok(Arc::new(AdmittedCall { suspended: self.suspended.clone(), permit: Mutex::new(permit) }))
     }
 
     /// Room for a message of this many bytes.
-    pub fn room(&self, size: usize) -> Result<Room, TransportFault> {
-        let mut room = Room { kibibytes: self.kibibytes.clone(), taken: None };
-        room.grow_to(size)?;
-        Ok(room)
+    pub fn budget(&self, size: usize) -> Result<BodyBudget, TransportFault> {
+        let mut budget = BodyBudget { kibibytes: self.kibibytes.clone(), taken: None };
+        budget.grow_to(size)?;
+        Ok(budget)
     }
 
     /// A place among the open streams, and among those of the caller. Whoever is nobody in particular
     /// has no limit of its own.
-    pub fn stream(&self, caller: &Caller) -> Result<StreamPlace, TransportFault> {
+    pub fn stream(&self, caller: &Caller) -> Result<StreamPermit, TransportFault> {
         let place = self.streams.clone().try_acquire_owned();
         let place = place.map_err(|_| TransportFault::Overloaded)?;
         let own = (!caller.is_anonymous()).then(|| self.own_stream(caller)).transpose()?;
-        Ok(StreamPlace { _place: place, _own: own })
+        Ok(StreamPermit { _place: place, _own: own })
     }
 
     fn own_stream(&self, caller: &Caller) -> Result<OwnStream, TransportFault> {
@@ -156,12 +156,12 @@ const KEPT: usize = 2;
 /// Room for one message. It grows with what has come in, so that nobody takes room by announcing
 /// what never comes.
 #[derive(Debug)]
-pub struct Room {
+pub struct BodyBudget {
     kibibytes: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl BodyBudget {
     /// Makes it large enough for this many bytes.
     pub fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
         let taken = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
@@ -187,17 +187,19 @@ mod tests {
     #[test]
     fn p6_a_caller_has_streams_of_its_own_up_to_its_limit() {
         let toml = "[server.limits]\nstreams = 5\nstreams_per_caller = 2\n";
-        let load = Load::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
+        let admission =
+            Admission::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
         let (ci, other) = (Caller::new("ci"), Caller::new("other"));
-        let one = load.stream(&ci).unwrap();
-        let _two = load.stream(&ci).unwrap();
-        assert_eq!(load.stream(&ci).err(), Some(TransportFault::TooManyStreams));
-        let others = (load.stream(&other).unwrap(), load.stream(&Caller::anonymous()).unwrap());
-        let _all = load.stream(&Caller::anonymous()).unwrap();
-        assert_eq!(load.stream(&other).err(), Some(TransportFault::Overloaded));
+        let one = admission.stream(&ci).unwrap();
+        let _two = admission.stream(&ci).unwrap();
+        assert_eq!(admission.stream(&ci).err(), Some(TransportFault::TooManyStreams));
+        let others =
+            (admission.stream(&other).unwrap(), admission.stream(&Caller::anonymous()).unwrap());
+        let _all = admission.stream(&Caller::anonymous()).unwrap();
+        assert_eq!(admission.stream(&other).err(), Some(TransportFault::Overloaded));
         drop((one, others));
-        let _again = load.stream(&ci).unwrap();
-        assert_eq!(load.streams_of.len(), 1, "whoever has none is forgotten");
+        let _again = admission.stream(&ci).unwrap();
+        assert_eq!(admission.streams_of.len(), 1, "whoever has none is forgotten");
     }
 
     #[test]
@@ -206,7 +208,7 @@ mod tests {
             let toml = format!("[server.limits]\n{toml}");
             Config::parse("g", &toml, Path::new(""), &[]).unwrap().server.limits
         };
-        let before = Load::new(&limits("in_flight = 1\nstreams = 1\n"));
+        let before = Admission::new(&limits("in_flight = 1\nstreams = 1\n"));
         let held = (before.call().unwrap(), before.stream(&Caller::new("ci")).unwrap());
         let after = before.renew(&limits("in_flight = 1\nstreams = 2\nstreams_per_caller = 1\n"));
         assert!(after.call().is_err());
@@ -219,14 +221,15 @@ mod tests {
     #[test]
     fn m3_room_is_taken_by_what_has_come_and_given_back() {
         let toml = "[server.limits]\nin_flight_bytes = \"2MiB\"\nbody_size = \"1MiB\"\n";
-        let load = Load::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
-        let mut one = load.room(0).unwrap();
-        let mut two = load.room(1).unwrap();
+        let admission =
+            Admission::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
+        let mut one = admission.budget(0).unwrap();
+        let mut two = admission.budget(1).unwrap();
         one.grow_to(1023 << 10).unwrap();
         assert_eq!(two.grow_to(1025), Err(TransportFault::Overloaded));
         two.grow_to(1024).unwrap();
         drop(one);
         two.grow_to(1 << 20).unwrap();
-        assert!(load.room(1).is_err());
+        assert!(admission.budget(1).is_err());
     }
 }

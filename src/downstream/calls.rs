@@ -7,28 +7,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 
-use super::admission::{Load, Room};
+use super::admission::{Admission, BodyBudget};
 use super::http::respond;
 use crate::domain::fault::TransportFault;
 use crate::domain::jsonrpc::Id;
 use crate::session::dialect::{Dialect, result_message};
-use crate::session::{Ending, Pending, Refusal, Sessions, Slot, Turn};
+use crate::session::{CallOutcome, CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
 
 /// A call under way. Dropped, it is cancelled where going away means that.
-pub struct Answering {
+pub struct PendingCall {
     told: mpsc::Receiver<String>,
-    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+    answer: Pin<Box<dyn Future<Output = CallResponse> + Send>>,
 }
 
 /// What comes next.
-pub enum Part {
+pub enum CallEvent {
     /// A message before the answer.
-    Said(String),
-    Answer(Answer),
+    Message(String),
+    CallResponse(CallResponse),
 }
 
 /// What became of a call, ready to be sent.
-pub enum Answer {
+pub enum CallResponse {
     Message(String),
     Refused(Refusal),
     /// The client asked for no answer any more.
@@ -44,55 +44,57 @@ const BATCH_ANSWER: usize = 64 << 20;
 /// Items of a batch that are worked on at once.
 const AT_ONCE: usize = 8;
 
-impl Answering {
+impl PendingCall {
     /// Starts a call.
-    pub fn start(sessions: Arc<Sessions>, pending: Pending, slot: Slot) -> Self {
+    pub fn start(sessions: Arc<Sessions>, pending: PreparedCall, permits: CallPermits) -> Self {
         let (id, dialect) = (pending.id.clone(), pending.dialect);
         let (tell, told) = mpsc::channel(TOLD);
-        let ending = sessions.perform(pending, slot, tell, now_secs());
+        let ending = sessions.perform(pending, permits, tell, now_secs());
         // On the heap: the future of a call is large, and moves more than once.
         let answer = Box::pin(async move {
             match ending.await {
-                Ending::Result(result) => Answer::Message(result_message(&id, &result)),
-                Ending::Fault(fault) => Answer::Refused(Refusal { fault, id: Some(id), dialect }),
-                Ending::Cancelled => Answer::Cancelled,
+                CallOutcome::Result(result) => CallResponse::Message(result_message(&id, &result)),
+                CallOutcome::Fault(fault) => {
+                    CallResponse::Refused(Refusal { fault, id: Some(id), dialect })
+                }
+                CallOutcome::Cancelled => CallResponse::Cancelled,
             }
         });
         Self { told, answer }
     }
 
     /// The next message, or the answer. Not to be called again behind the answer.
-    pub async fn next(&mut self) -> Part {
+    pub async fn next(&mut self) -> CallEvent {
         tokio::select! {
             biased;
-            Some(message) = self.told.recv() => Part::Said(message),
+            Some(message) = self.told.recv() => CallEvent::Message(message),
             answer = self.answer.as_mut() => match self.told.try_recv() {
                 // It was said before, and comes before.
                 Ok(message) => {
                     self.answer = Box::pin(std::future::ready(answer));
-                    Part::Said(message)
+                    CallEvent::Message(message)
                 }
-                Err(_) => Part::Answer(answer),
+                Err(_) => CallEvent::CallResponse(answer),
             },
         }
     }
 
     /// The answer alone.
-    pub async fn answer(&mut self) -> Answer {
+    pub async fn answer(&mut self) -> CallResponse {
         loop {
-            if let Part::Answer(answer) = self.next().await {
+            if let CallEvent::CallResponse(answer) = self.next().await {
                 return answer;
             }
         }
     }
 }
 
-impl Answer {
+impl CallResponse {
     pub fn into_message(self) -> Option<String> {
         match self {
-            Answer::Message(message) => Some(message),
-            Answer::Refused(refusal) => Some(respond::refusal_message(&refusal)),
-            Answer::Cancelled => None,
+            CallResponse::Message(message) => Some(message),
+            CallResponse::Refused(refusal) => Some(respond::refusal_message(&refusal)),
+            CallResponse::Cancelled => None,
         }
     }
 }
@@ -101,19 +103,19 @@ impl Answer {
 /// refused by itself. A few run at once: their answers wait for those before them.
 pub async fn batch(
     sessions: Arc<Sessions>,
-    load: Arc<Load>,
-    items: Vec<Result<Turn, Refusal>>,
-    room: Arc<Room>,
+    admission: Arc<Admission>,
+    items: Vec<Result<Dispatch, Refusal>>,
+    budget: Arc<BodyBudget>,
 ) -> Option<String> {
-    let start = |item| start_item(&sessions, &load, &room, item);
+    let start = |item| start_item(&sessions, &admission, &budget, item);
     let mut waiting = items.into_iter();
     let mut started: VecDeque<_> = waiting.by_ref().take(AT_ONCE).map(start).collect();
     let (mut messages, mut left) = (Vec::new(), BATCH_ANSWER);
     while let Some(item) = started.pop_front() {
         let message = match item {
             Item::There(message) => message,
-            Item::Running(id, dialect, mut answering) => {
-                let message = answering.answer().await.into_message();
+            Item::Running(id, dialect, mut pending) => {
+                let message = pending.answer().await.into_message();
                 let size = message.as_ref().map_or(0, String::len);
                 match left.checked_sub(size) {
                     Some(rest) => {
@@ -136,27 +138,27 @@ pub async fn batch(
 
 fn start_item(
     sessions: &Arc<Sessions>,
-    load: &Load,
-    room: &Arc<Room>,
-    item: Result<Turn, Refusal>,
+    admission: &Admission,
+    budget: &Arc<BodyBudget>,
+    item: Result<Dispatch, Refusal>,
 ) -> Item {
     let refused = |refusal: Refusal| Item::There(Some(respond::refusal_message(&refusal)));
     match item {
-        Ok(Turn::Answer { message, .. } | Turn::Opened { message, .. }) => {
+        Ok(Dispatch::Answer { message, .. } | Dispatch::Opened { message, .. }) => {
             Item::There(Some(message))
         }
-        Ok(Turn::Pending(pending)) => match load.call() {
+        Ok(Dispatch::Call(pending)) => match admission.call() {
             Ok(call) => {
-                let slot = Slot { call, room: room.clone() };
+                let permits = CallPermits { call, budget: budget.clone() };
                 let (id, dialect) = (pending.id.clone(), pending.dialect);
-                Item::Running(id, dialect, Answering::start(sessions.clone(), pending, slot))
+                Item::Running(id, dialect, PendingCall::start(sessions.clone(), pending, permits))
             }
             Err(fault) => {
                 let (id, dialect) = (Some(pending.id), pending.dialect);
                 refused(Refusal { fault: fault.into(), id, dialect })
             }
         },
-        Ok(Turn::Accepted | Turn::Listen(_) | Turn::Batch(_)) => Item::There(None),
+        Ok(Dispatch::Accepted | Dispatch::Listen(_) | Dispatch::Batch(_)) => Item::There(None),
         Err(refusal) => refused(refusal),
     }
 }
@@ -164,7 +166,7 @@ fn start_item(
 /// One item of a batch.
 enum Item {
     There(Option<String>),
-    Running(Id, Dialect, Answering),
+    Running(Id, Dialect, PendingCall),
 }
 
 /// Seconds since the Unix epoch; a clock before it counts as there.

@@ -10,26 +10,26 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-use super::admission::{Load, Room, StreamPlace};
-use super::calls::{Answering, Part, batch, now_secs};
+use super::admission::{Admission, BodyBudget, StreamPermit};
+use super::calls::{CallEvent, PendingCall, batch, now_secs};
 use super::http::respond;
 use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::session::connection::Connection;
-use crate::session::notify::notifications::Notices;
-use crate::session::{Pending, Refusal, Sessions, Slot, Turn};
+use crate::session::notify::notifications::NotificationStream;
+use crate::session::{CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
 
 /// The side of a connection on which messages are taken in.
 #[derive(Clone)]
-pub struct Line {
+pub struct ClientChannel {
     connection: Arc<Connection>,
     out: mpsc::Sender<String>,
-    load: Arc<Load>,
+    admission: Arc<Admission>,
     /// Calls under way, each of which ends by itself.
     calls: TaskTracker,
     /// Streams of notices, which end at drain, or with the connection.
-    notices: TaskTracker,
+    notifications: TaskTracker,
     /// Cancelled when nobody hears notices any more.
     hung_up: CancellationToken,
     /// Cancelled when nobody reads any more.
@@ -45,18 +45,21 @@ const OUT: usize = 64;
 /// As deep as an id may be looked for in a message that is refused anyway.
 const MAX_DEPTH: usize = 64;
 
-impl Line {
+impl ClientChannel {
     /// A connection, and what goes out on it.
     pub fn new(
         connection: Connection,
-        load: Arc<Load>,
+        admission: Arc<Admission>,
         patience: Duration,
     ) -> (Self, mpsc::Receiver<String>) {
         let (out, outgoing) = mpsc::channel(OUT);
-        let (calls, notices) = (TaskTracker::new(), TaskTracker::new());
+        let (calls, notifications) = (TaskTracker::new(), TaskTracker::new());
         let (connection, hung_up) = (Arc::new(connection), CancellationToken::new());
         let over = CancellationToken::new();
-        (Self { connection, out, load, calls, notices, hung_up, over, patience }, outgoing)
+        (
+            Self { connection, out, admission, calls, notifications, hung_up, over, patience },
+            outgoing,
+        )
     }
 
     pub fn connection(&self) -> &Arc<Connection> {
@@ -65,29 +68,31 @@ impl Line {
 
     /// Takes in a message, for which there is room. Nothing that can be said about it is an error of
     /// the connection.
-    pub async fn take(&self, bytes: &[u8], room: Room) {
-        let room = Arc::new(room);
+    pub async fn take(&self, bytes: &[u8], budget: BodyBudget) {
+        let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
         match self.connection.read(&sessions, bytes, now_secs()) {
-            Ok(Turn::Accepted) => {}
-            Ok(Turn::Answer { message, .. }) => self.send(message).await,
-            Ok(Turn::Opened { message, notices }) => {
+            Ok(Dispatch::Accepted) => {}
+            Ok(Dispatch::Answer { message, .. }) => self.send(message).await,
+            Ok(Dispatch::Opened { message, notifications }) => {
                 self.send(message).await;
-                if let Some(notices) = notices {
-                    self.tell(notices, None);
+                if let Some(notifications) = notifications {
+                    self.tell(notifications, None);
                 }
             }
-            Ok(Turn::Listen(notices)) => match self.load.stream(self.connection.caller()) {
-                Ok(place) => self.tell(notices, Some(place)),
-                Err(fault) => self.refuse(fault, notices.request().cloned()).await,
-            },
-            Ok(Turn::Pending(pending)) => self.start(sessions, pending, room).await,
-            Ok(Turn::Batch(items)) => {
-                let line = self.clone();
+            Ok(Dispatch::Listen(notifications)) => {
+                match self.admission.stream(self.connection.caller()) {
+                    Ok(permit) => self.tell(notifications, Some(permit)),
+                    Err(fault) => self.refuse(fault, notifications.request().cloned()).await,
+                }
+            }
+            Ok(Dispatch::Call(pending)) => self.start(sessions, pending, budget).await,
+            Ok(Dispatch::Batch(items)) => {
+                let channel = self.clone();
                 self.calls.spawn(async move {
-                    let answer = batch(sessions, line.load.clone(), items, room);
-                    if let Some(Some(message)) = line.over.run_until_cancelled(answer).await {
-                        line.send(message).await;
+                    let answer = batch(sessions, channel.admission.clone(), items, budget);
+                    if let Some(Some(message)) = channel.over.run_until_cancelled(answer).await {
+                        channel.send(message).await;
                     }
                 });
             }
@@ -96,9 +101,9 @@ impl Line {
     }
 
     /// Room for a message of this size; a message without room is refused.
-    pub async fn room_for(&self, bytes: &[u8]) -> Option<Room> {
-        match self.load.room(bytes.len()) {
-            Ok(room) => Some(room),
+    pub async fn budget_for(&self, bytes: &[u8]) -> Option<BodyBudget> {
+        match self.admission.budget(bytes.len()) {
+            Ok(budget) => Some(budget),
             Err(fault) => {
                 let message = Json::parse(bytes, MAX_DEPTH).ok();
                 let id = message.and_then(|message| message.get("id")).and_then(Id::read);
@@ -125,8 +130,8 @@ impl Line {
         if !is_draining {
             self.hung_up.cancel();
         }
-        self.notices.close();
-        self.notices.wait().await;
+        self.notifications.close();
+        self.notifications.wait().await;
     }
 
     /// Ends everything: nobody reads any more.
@@ -140,8 +145,8 @@ impl Line {
         self.over.clone()
     }
 
-    async fn start(&self, sessions: Arc<Sessions>, pending: Pending, room: Arc<Room>) {
-        let call = match self.load.call() {
+    async fn start(&self, sessions: Arc<Sessions>, pending: PreparedCall, budget: Arc<BodyBudget>) {
+        let call = match self.admission.call() {
             Ok(call) => call,
             Err(fault) => {
                 return self.refuse(fault, Some(pending.id)).await;
@@ -149,19 +154,19 @@ impl Line {
         };
         // Held until the answer has been taken: a client that does not read is not served more and
         // more.
-        let (slot, line) = (Slot { call, room }, self.clone());
-        let mut answering = Answering::start(sessions, pending, slot.clone());
+        let (permits, channel) = (CallPermits { call, budget }, self.clone());
+        let mut pending = PendingCall::start(sessions, pending, permits.clone());
         self.calls.spawn(async move {
-            let _slot = slot;
+            let _slot = permits;
             loop {
-                let next = line.over.run_until_cancelled(answering.next()).await;
+                let next = channel.over.run_until_cancelled(pending.next()).await;
                 let (message, is_last) = match next {
-                    Some(Part::Said(message)) => (Some(message), false),
-                    Some(Part::Answer(answer)) => (answer.into_message(), true),
+                    Some(CallEvent::Message(message)) => (Some(message), false),
+                    Some(CallEvent::CallResponse(answer)) => (answer.into_message(), true),
                     None => return,
                 };
                 if let Some(message) = message {
-                    line.send(message).await;
+                    channel.send(message).await;
                 }
                 if is_last {
                     return;
@@ -171,21 +176,21 @@ impl Line {
     }
 
     /// Sends notices as long as somebody reads.
-    fn tell(&self, mut notices: Notices, place: Option<StreamPlace>) {
-        let line = self.clone();
-        self.notices.spawn(async move {
-            let _place = place;
+    fn tell(&self, mut notifications: NotificationStream, permit: Option<StreamPermit>) {
+        let channel = self.clone();
+        self.notifications.spawn(async move {
+            let _place = permit;
             loop {
                 let next = tokio::select! {
-                    next = notices.next() => next,
-                    () = line.out.closed() => None,
-                    () = line.hung_up.cancelled() => None,
-                    () = line.over.cancelled() => None,
+                    next = notifications.next() => next,
+                    () = channel.out.closed() => None,
+                    () = channel.hung_up.cancelled() => None,
+                    () = channel.over.cancelled() => None,
                 };
                 let Some(notice) = next else {
                     return;
                 };
-                line.send(notice.message).await;
+                channel.send(notice.message).await;
             }
         });
     }

@@ -7,12 +7,12 @@ mod channel;
 mod calls;
 mod admission;
 
-pub use admission::LoadNow;
+pub use admission::AdmissionUsage;
 pub use conn::Peer;
 pub use conn::listener::{Listener, Open};
-pub use conn::tls::Secure;
+pub use conn::tls::TlsServer;
 pub use http::Endpoint;
-pub use http::origin::Guard;
+pub use http::origin::OriginGuard;
 pub use http::respond::Body;
 pub use stdio::Streams;
 
@@ -29,7 +29,7 @@ pub trait Serve: Send + Sync + 'static {
     fn limits(&self) -> &Limits;
 
     /// How connections are encrypted; absent: they are not.
-    fn secure(&self) -> Option<&Arc<Secure>>;
+    fn secure(&self) -> Option<&Arc<TlsServer>>;
 
     /// Answers one request, whatever it is, of whoever is at the other end of the connection.
     fn serve(

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use super::admission::Load;
-use super::channel::Line;
+use super::admission::Admission;
+use super::channel::ClientChannel;
 use crate::config::Server;
 use crate::domain::fault::TransportFault;
 use crate::domain::line_decoder;
@@ -43,10 +43,11 @@ where
         drain: &CancellationToken,
     ) {
         let caller = sessions.load().stdio_caller();
-        let load = Arc::new(Load::new(&server.limits));
+        let admission = Arc::new(Admission::new(&server.limits));
         let connection =
             Connection::new(sessions, caller, &server.path, None, ConnectionKind::Stdio);
-        let (line, outgoing) = Line::new(connection, load, server.limits.reader_patience());
+        let (line, outgoing) =
+            ClientChannel::new(connection, admission, server.limits.reader_patience());
         let (over, connection) = (line.over(), line.connection().clone());
         let (mut input, output) = (self.input, self.output);
         let reading = async move {
@@ -72,7 +73,7 @@ where
 /// How long the last answers may take to be read.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
-async fn take_in(input: &mut (impl AsyncRead + Unpin), line: &Line, limit: usize) {
+async fn take_in(input: &mut (impl AsyncRead + Unpin), line: &ClientChannel, limit: usize) {
     let mut decoder = Decoder::new(limit);
     let (mut piece, mut lines) = (vec![0; READ_BUFFER], Vec::new());
     while let Ok(length @ 1..) = input.read(&mut piece).await {
@@ -82,8 +83,8 @@ async fn take_in(input: &mut (impl AsyncRead + Unpin), line: &Line, limit: usize
                 line.refuse(TransportFault::BodyTooLarge { limit }, None).await;
                 continue;
             };
-            if let Some(room) = line.room_for(&bytes).await {
-                line.take(&bytes, room).await;
+            if let Some(budget) = line.budget_for(&bytes).await {
+                line.take(&bytes, budget).await;
             }
         }
     }

@@ -18,7 +18,7 @@ pub use authn::{Credentials, Given};
 pub use permitted::Permitted;
 pub use record::{CallRecord, Outcome};
 pub use refusals::Refusals;
-pub use revocation::Standing;
+pub use revocation::CallerRevocation;
 pub use streams::StreamRecord;
 
 use std::net::IpAddr;
@@ -113,9 +113,9 @@ impl Gate {
     }
 
     /// Tells when a caller is not known any more.
-    pub fn standing(&self, caller: &Caller) -> Standing {
+    pub fn revocation(&self, caller: &Caller) -> CallerRevocation {
         let auth = self.authenticator.auth().clone();
-        Standing::new(caller.clone(), auth, self.newest.subscribe())
+        CallerRevocation::new(caller.clone(), auth, self.newest.subscribe())
     }
 
     /// Counts a request before anything is known of it but where it comes from.

@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::domain::call::{Along, Client, Request};
+    use crate::domain::call::{Client, ForwardedMeta, Request};
     use crate::domain::caller::Caller;
 
     fn limits(toml: &str) -> (RateLimits<FakeRelativeClock>, FakeRelativeClock) {
@@ -204,8 +204,8 @@ mod tests {
             endpoint: "/mcp".into(),
             address: Some([127, 0, 0, 1].into()),
             client: Client::default(),
-            along: Along::default(),
-            request: Request::Get { name: "up__p".into(), arguments: None, back: None },
+            forwarded: ForwardedMeta::default(),
+            request: Request::Get { name: "up__p".into(), arguments: None, retry: None },
         }
     }
 

@@ -57,17 +57,17 @@ impl CallRecord {
             .text("endpoint", &call.endpoint)
             .json("method", &format!("\"{}\"", call.request.method()))
             .optional_text("name", call.request.prompt_name())
-            .optional_text("traceparent", call.along.trace.parent.as_deref());
+            .optional_text("traceparent", call.forwarded.trace.parent.as_deref());
         if !matches!(call.request, Request::List { .. }) {
             event = event.text("digest_key", ledger.digest_key());
         }
         match &call.request {
             Request::List { .. } => {}
-            Request::Get { arguments, back, .. } => {
+            Request::Get { arguments, retry, .. } => {
                 if let Some(arguments) = arguments {
                     event = ledger.with_arguments(event, "arguments", arguments, raw);
                 }
-                if let Some(responses) = back.as_ref().and_then(|back| back.responses.as_ref()) {
+                if let Some(responses) = retry.as_ref().and_then(|retry| retry.responses.as_ref()) {
                     event = ledger.with_arguments(event, "responses", responses, false);
                 }
             }

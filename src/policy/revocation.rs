@@ -9,14 +9,14 @@ use crate::config;
 use crate::domain::caller::Caller;
 
 /// The standing of one caller.
-pub struct Standing {
+pub struct CallerRevocation {
     caller: Caller,
     /// By what it was let in.
     auth: Arc<config::Auth>,
     now: watch::Receiver<Arc<Authenticator>>,
 }
 
-impl Standing {
+impl CallerRevocation {
     pub(super) fn new(
         caller: Caller,
         auth: Arc<config::Auth>,

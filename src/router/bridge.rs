@@ -11,7 +11,7 @@ use super::catalog::Owner;
 use super::reply::{self, InputRequired, Origin, Reply};
 use super::suspended_calls;
 use super::suspended_calls::Waiting;
-use crate::domain::call::{Call, Return, ServerRequestMode};
+use crate::domain::call::{Call, InputRetry, ServerRequestMode};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text::HiddenText;
@@ -48,10 +48,10 @@ pub(super) struct Bridge<'a> {
 const KEY: &str = "answer";
 
 impl Bridge<'_> {
-    pub async fn run(mut self, back: Option<&Return>) -> Result<Reply, Fault> {
+    pub async fn run(mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
         match self.call.client.mode {
             ServerRequestMode::MidCall => self.run_mid_call().await,
-            ServerRequestMode::InputRequired => self.run_input_required(back).await,
+            ServerRequestMode::InputRequired => self.run_input_required(retry).await,
         }
     }
 
@@ -87,12 +87,12 @@ impl Bridge<'_> {
     }
 
     /// The client is asked by an answer, and calls again.
-    async fn run_input_required(&mut self, back: Option<&Return>) -> Result<Reply, Fault> {
-        let progress = match back {
+    async fn run_input_required(&mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
+        let progress = match retry {
             None => Progress::Replay(Replay::default()),
-            Some(back) => self.open(back)?,
+            Some(retry) => self.open(retry)?,
         };
-        let responses = back.and_then(|back| back.responses.as_ref());
+        let responses = retry.and_then(|retry| retry.responses.as_ref());
         match progress {
             Progress::Upstream(state) => {
                 let responses = responses.map(clean);
@@ -103,7 +103,7 @@ impl Bridge<'_> {
                 let said = responses.and_then(|r| r.json().get(KEY));
                 if let Some(ticket) = replay.parked.take()
                     && let Some(waiting) =
-                        self.router.lasting.parked.take(&ticket, &self.call.caller).await
+                        self.router.shared.parked.take(&ticket, &self.call.caller).await
                 {
                     return self.resume(waiting, replay, said).await;
                 }
@@ -206,7 +206,7 @@ impl Bridge<'_> {
         };
         let requests = vec![(KEY.to_owned(), waiting.server_request.clone())];
         let (caller, upstream) = (&self.call.caller, &self.owner.upstream);
-        let ticket = self.router.lasting.parked.park(caller, upstream, limits, waiting);
+        let ticket = self.router.shared.parked.park(caller, upstream, limits, waiting);
         replay.parked = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
         self.input_required(requests, Progress::Replay(replay))
     }
@@ -233,8 +233,8 @@ impl Bridge<'_> {
     }
 
     /// What a state of ours says, if it belongs to this very call.
-    fn open(&mut self, back: &Return) -> Result<Progress, Fault> {
-        let plain = self.router.sealer.open(seal::Kind::State, &self.call.endpoint, &back.state);
+    fn open(&mut self, retry: &InputRetry) -> Result<Progress, Fault> {
+        let plain = self.router.sealer.open(seal::Kind::State, &self.call.endpoint, &retry.state);
         let owner = self.state_owner();
         let state = plain
             .and_then(|plain| State::decode(&plain))
@@ -260,7 +260,7 @@ impl Bridge<'_> {
                 arguments: self.arguments.cloned(),
                 answers,
             },
-            along: self.call.along.clone(),
+            forwarded: self.call.forwarded.clone(),
             capabilities: self
                 .call
                 .client

@@ -25,7 +25,7 @@ use crate::upstream::driver::{DriverId, Report};
 use crate::upstream::{Upstream, UpstreamDeps};
 
 /// What all routers of one gateway share, one after another.
-pub(super) struct Lasting {
+pub(super) struct SharedState {
     /// Marked whenever a snapshot is published.
     pub published: watch::Receiver<()>,
     pub changes: watch::Receiver<Option<Seen>>,
@@ -70,7 +70,7 @@ impl Router {
         let (reports, reported) = mpsc::channel(REPORTS);
         let (renewals, renewed) = mpsc::channel(1);
         let (tasks, shutdown) = (deps.tasks.clone(), deps.shutdown.clone());
-        let lasting = Arc::new(Lasting {
+        let shared = Arc::new(SharedState {
             published,
             changes,
             pages: NotificationSinks::pages(),
@@ -83,7 +83,7 @@ impl Router {
         let sources: Vec<_> =
             config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u)).collect();
         let start = |(source, upstream): (&Source, &config::Upstream)| {
-            lasting.upstream(source.driver, upstream)
+            shared.upstream(source.driver, upstream)
         };
         let upstreams = sources.iter().zip(&config.upstreams).map(start).collect();
         let refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
@@ -91,7 +91,7 @@ impl Router {
         let refreshing =
             refresh.run(reported, renewed, catalog.clone(), announce, deadline, shutdown);
         tasks.spawn(refreshing);
-        Self::new(config, catalog, views, upstreams, means.sealer, lasting)
+        Self::new(config, catalog, views, upstreams, means.sealer, shared)
     }
 
     /// The router of another configuration. Upstreams that are configured as before go on as they
@@ -122,11 +122,11 @@ impl Router {
             done,
         };
         // Both fail only when the gateway ends, which needs no catalog.
-        let _ = self.lasting.renewals.send(renewal).await;
+        let _ = self.shared.renewals.send(renewal).await;
         let _ = ready.await;
         let upstreams = drivers.into_iter().zip(&config.upstreams).map(|(driver, upstream)| {
             let Some(kept) = kept(upstream) else {
-                return self.lasting.upstream(driver, upstream);
+                return self.shared.upstream(driver, upstream);
             };
             if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
                 // What it was held to counts no more.
@@ -134,8 +134,8 @@ impl Router {
             }
             (upstream.id.clone(), kept.clone())
         });
-        let (upstreams, lasting) = (upstreams.collect(), self.lasting.clone());
-        (Self::new(config, catalog, views, upstreams, means.sealer, lasting), serves)
+        let (upstreams, shared) = (upstreams.collect(), self.shared.clone());
+        (Self::new(config, catalog, views, upstreams, means.sealer, shared), serves)
     }
 
     fn new(
@@ -144,15 +144,15 @@ impl Router {
         views: Arc<Views>,
         upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
         sealer: Arc<Sealer>,
-        lasting: Arc<Lasting>,
+        shared: Arc<SharedState>,
     ) -> Self {
         let (naming, listing) = (config.naming.clone(), config.listing.clone());
         let limits = config.server.limits.clone();
-        Self { catalog, views, upstreams, sealer, naming, listing, limits, lasting }
+        Self { catalog, views, upstreams, sealer, naming, listing, limits, shared }
     }
 }
 
-impl Lasting {
+impl SharedState {
     /// Starts a driver.
     fn upstream(
         &self,

@@ -128,9 +128,9 @@ mod tests {
         assert_eq!(pins.apply(&mut prompts(&[("a", "worse")])).len(), 1);
         // Gone and back again, it is still known.
         pins.apply(&mut Vec::new());
-        let mut back = prompts(&[("a", "bad")]);
-        pins.apply(&mut back);
-        assert_eq!(back, first[..1]);
+        let mut retry = prompts(&[("a", "bad")]);
+        pins.apply(&mut retry);
+        assert_eq!(retry, first[..1]);
     }
 
     #[test]

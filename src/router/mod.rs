@@ -36,7 +36,7 @@ use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use bridge::Bridge;
-use build::Lasting;
+use build::SharedState;
 use call_channel::{Line, News};
 use catalog::{Catalog, Incomplete, Owner};
 use reply::{ListReply, Origin, Reply};
@@ -60,7 +60,7 @@ pub struct Router {
     naming: Naming,
     listing: Listing,
     limits: Limits,
-    lasting: Arc<Lasting>,
+    shared: Arc<SharedState>,
 }
 
 impl Router {
@@ -78,7 +78,7 @@ impl Router {
             Request::List { cursor } => {
                 self.list(call, cursor.as_deref(), deadline, now_secs).await
             }
-            Request::Get { name, arguments, back } => {
+            Request::Get { name, arguments, retry } => {
                 let catalog = self.catalog_with(name, deadline).await;
                 let (owner, upstream) = self.owner(&catalog, permitted, name)?;
                 permitted.reach(owner.upstream.as_str(), &owner.raw_name, &owner.digest).await?;
@@ -96,7 +96,7 @@ impl Router {
                     now_secs,
                     rounds: 0,
                 };
-                let reply = bridge.run(back.as_ref()).await?;
+                let reply = bridge.run(retry.as_ref()).await?;
                 self.count_use(call, owner);
                 Ok(reply)
             }
@@ -119,18 +119,18 @@ impl Router {
 
     fn count_use(&self, call: &Call, owner: &Owner) {
         let (method, upstream) = (call.request.method().as_str(), owner.upstream.as_str());
-        self.lasting.telemetry.metrics().used(method, upstream, &owner.public_name);
+        self.shared.telemetry.metrics().used(method, upstream, &owner.public_name);
     }
 
     /// Tells when the list that the caller sees at the endpoint has become another one, and has
     /// settled.
     pub fn changes(&self, caller: &Caller, endpoint: &str) -> Changes {
-        Changes::new(self.lasting.changes.clone(), caller.clone(), endpoint.to_owned())
+        Changes::new(self.shared.changes.clone(), caller.clone(), endpoint.to_owned())
     }
 
     /// Pages that users have visited, as their upstreams tell it.
     pub fn pages(&self) -> broadcast::Receiver<UrlElicitationComplete> {
-        self.lasting.pages.subscribe()
+        self.shared.pages.subscribe()
     }
 
     /// The newest snapshot.
@@ -140,7 +140,7 @@ impl Router {
 
     /// A snapshot that no upstream is missing from merely because it was not asked yet.
     pub async fn settled(&self, deadline: Instant) -> Arc<Catalog> {
-        let mut published = self.lasting.published.clone();
+        let mut published = self.shared.published.clone();
         loop {
             let catalog = self.catalog();
             let waiting = catalog.pending
@@ -282,9 +282,9 @@ async fn complete(
     line: &Line,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
-    let (along, progress) = (call.along.clone(), call.client.progress);
+    let (forwarded, progress) = (call.forwarded.clone(), call.client.progress);
     let request =
-        UpstreamRequest { params, along, capabilities: ClientCapabilities::NONE, progress };
+        UpstreamRequest { params, forwarded, capabilities: ClientCapabilities::NONE, progress };
     let mut exchange = upstream.exchange(&call.caller, request, deadline);
     loop {
         match exchange.next().await? {

@@ -41,7 +41,7 @@ pub struct UpstreamStatus {
 impl Router {
     /// How many calls wait while their users visit a page.
     pub fn parked(&self) -> usize {
-        self.lasting.parked.count()
+        self.shared.parked.count()
     }
 
     /// How each upstream is.

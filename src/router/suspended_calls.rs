@@ -79,9 +79,9 @@ impl Parked {
             let waiting = shutdown.run_until_cancelled(timeout_at(until, taken));
             let taken = exchange.meanwhile(waiting).await;
             calls.remove(&ticket);
-            if let Some(Some(Ok(Ok(back)))) = taken {
+            if let Some(Some(Ok(Ok(retry)))) = taken {
                 // Whoever asked for it may have gone away by now; the call then ends.
-                let _ = back.send(Waiting { exchange, server_request, answer, until });
+                let _ = retry.send(Waiting { exchange, server_request, answer, until });
             }
         });
         Some(ticket)
@@ -95,8 +95,8 @@ impl Parked {
     /// Takes a call back, for the caller that it belongs to.
     pub async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<Waiting> {
         let (_, place) = self.calls.remove_if(ticket, |_, place| place.caller == *caller)?;
-        let (back, waiting) = oneshot::channel();
-        place.take.send(back).ok()?;
+        let (retry, waiting) = oneshot::channel();
+        place.take.send(retry).ok()?;
         waiting.await.ok()
     }
 }

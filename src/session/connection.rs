@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dialect::Dialect;
 use super::token::{Nonce, Token};
-use super::{Envelope, Refusal, Sessions, Turn, Via};
+use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
@@ -61,13 +61,18 @@ impl Connection {
     /// Nothing more can be said to the client: its calls are ended.
     pub fn abandon(&self) {
         self.hang_up();
-        self.sessions().lasting.running.cancel_all(self.nonce);
+        self.sessions().shared.in_flight.cancel_all(self.nonce);
     }
 
     /// Reads a message, or an array of them, as these [`Sessions`] do.
-    pub fn read(&self, sessions: &Sessions, body: &[u8], now_secs: u64) -> Result<Turn, Refusal> {
-        let envelope = Envelope {
-            via: Via::Connection(self),
+    pub fn read(
+        &self,
+        sessions: &Sessions,
+        body: &[u8],
+        now_secs: u64,
+    ) -> Result<Dispatch, Refusal> {
+        let context = RequestContext {
+            transport: TransportContext::Connection(self),
             caller: &self.caller,
             endpoint: &self.endpoint,
             address: self.address,
@@ -75,7 +80,7 @@ impl Connection {
             guess: self.dialect(),
             streams: true,
         };
-        sessions.read(body, &envelope)
+        sessions.read(body, &context)
     }
 
     /// Whose connection it is.

@@ -108,12 +108,12 @@ impl Dialect {
     }
 
     /// Whether its client can be told that a page is done.
-    pub fn hears_of_pages(self) -> bool {
+    pub fn has_elicitation_complete(self) -> bool {
         self.revision == Revision::V2025_11_25
     }
 
     /// The notice that what a page was for is done.
-    pub fn page_done(self, id: &str) -> String {
+    pub fn elicitation_complete(self, id: &str) -> String {
         let mut params = String::new();
         meta::write_text("elicitationId", id, &mut params);
         let params = params.trim_end_matches(',');

@@ -5,10 +5,13 @@ use tracing::debug;
 
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
-use super::notify::notifications::{Audience, EventIds, Notices};
+use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
 use super::token::{Nonce, Token};
-use super::{Envelope, Fallen, From, Incoming, Refusal, Sessions, Turn, Via, is_modern_version};
+use super::{
+    DialectFault, Dispatch, InboundMessage, Refusal, ReplyContext, RequestContext, Sessions,
+    TransportContext, is_modern_version,
+};
 use crate::domain::call::ServerRequestMode;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
@@ -28,12 +31,12 @@ impl Sessions {
         now_secs: u64,
     ) -> Result<(), Refusal> {
         let dialect = self.dialect_of(headers, endpoint, Some(caller));
-        let ended = match is_modern_version(headers) {
+        let terminated = match is_modern_version(headers) {
             true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
             false => self.session(headers, caller, endpoint, now_secs),
         };
-        let token = ended.map_err(|fault| Refusal { fault, id: None, dialect })?;
-        self.lasting.ended.insert(token.nonce, self.limits.deleted_sessions);
+        let token = terminated.map_err(|fault| Refusal { fault, id: None, dialect })?;
+        self.shared.terminated.insert(token.nonce, self.limits.deleted_sessions);
         Ok(())
     }
 
@@ -46,7 +49,7 @@ impl Sessions {
         caller: &Caller,
         endpoint: &str,
         now_secs: u64,
-    ) -> Result<Notices, Refusal> {
+    ) -> Result<NotificationStream, Refusal> {
         let opened = match is_modern_version(headers) {
             true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
             false => self.session(headers, caller, endpoint, now_secs),
@@ -55,42 +58,51 @@ impl Sessions {
         let token = opened.map_err(|fault| Refusal { fault, id: None, dialect })?;
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| Refusal { fault: fault.into(), id: None, dialect })?;
-        let audience = Audience::Session {
+        let audience = Subscriber::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
-            place: self.lasting.streams.open(token.nonce),
+            place: self.shared.streams.open(token.nonce),
             nonce: token.nonce,
-            ended: self.lasting.ended.clone(),
+            terminated: self.shared.terminated.clone(),
         };
         let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
         let end = self.end_of_stream(caller, lifetime, now_secs);
-        let (changes, drain) = (self.router.changes(caller, endpoint), self.lasting.drain.clone());
+        let (changes, drain) = (self.router.changes(caller, endpoint), self.shared.drain.clone());
         let dialect = Dialect::new(token.revision);
-        let notices = Notices::new(changes, known, dialect, audience, drain, end);
-        let notices = notices.recorded(record).counted(self.telemetry().clone());
-        Ok(notices.with_pages(self.router.pages(), self.lasting.visits.clone(), token.nonce))
+        let notifications = NotificationStream::new(changes, known, dialect, audience, drain, end);
+        let notifications = notifications.recorded(record).counted(self.telemetry().clone());
+        Ok(notifications.with_url_elicitations(
+            self.router.pages(),
+            self.shared.url_elicitations.clone(),
+            token.nonce,
+        ))
     }
 
-    pub(super) fn legacy(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
-        if incoming.method == INITIALIZE {
-            return self.initialize(incoming, id);
+    pub(super) fn legacy(
+        &self,
+        inbound: &InboundMessage<'_>,
+        id: Option<Id>,
+    ) -> Result<Dispatch, DialectFault> {
+        if inbound.method == INITIALIZE {
+            return self.initialize(inbound, id);
         }
-        let token = self.token(incoming).map_err(|fault| (fault, incoming.envelope.guess))?;
+        let token = self.token(inbound).map_err(|fault| (fault, inbound.context.guess))?;
         let dialect = Dialect::new(token.revision);
         let Some(id) = id else {
-            if incoming.method == CANCELLED {
-                self.cancel(token.nonce, incoming.params);
+            if inbound.method == CANCELLED {
+                self.cancel(token.nonce, inbound.params);
             }
-            return Ok(Turn::Accepted);
+            return Ok(Dispatch::Accepted);
         };
-        match incoming.method == PING {
-            true => Ok(Turn::Answer { message: result_message(&id, "{}"), session: None }),
+        match inbound.method == PING {
+            true => Ok(Dispatch::Answer { message: result_message(&id, "{}"), session: None }),
             false => {
-                let streams = incoming.envelope.streams;
+                let streams = inbound.context.streams;
                 let capabilities =
                     if streams { token.capabilities } else { ClientCapabilities::NONE };
-                let from = From { dialect, capabilities, mode: ServerRequestMode::MidCall };
-                self.pending(incoming, id, from, Some(token.nonce))
+                let reply_context =
+                    ReplyContext { dialect, capabilities, mode: ServerRequestMode::MidCall };
+                self.prepare(inbound, id, reply_context, Some(token.nonce))
             }
         }
     }
@@ -98,35 +110,35 @@ impl Sessions {
     /// Takes in what a client says to a question of ours.
     pub(super) fn answered(
         &self,
-        envelope: &Envelope<'_>,
+        context: &RequestContext<'_>,
         id: Option<Id>,
         outcome: Outcome<'_>,
-    ) -> Result<Turn, Fault> {
-        let nonce = match envelope.via {
-            Via::Http(headers) => {
-                let Envelope { caller, endpoint, now_secs, .. } = *envelope;
+    ) -> Result<Dispatch, Fault> {
+        let nonce = match context.transport {
+            TransportContext::Http(headers) => {
+                let RequestContext { caller, endpoint, now_secs, .. } = *context;
                 // The modern era has no requests of servers: nothing can be an answer to one.
                 if headers.session.is_absent() && is_modern_version(headers) {
-                    return Ok(Turn::Accepted);
+                    return Ok(Dispatch::Accepted);
                 }
                 self.session(headers, caller, endpoint, now_secs)?.nonce
             }
-            Via::Connection(connection) => connection.nonce,
+            TransportContext::Connection(connection) => connection.nonce,
         };
         if let Some(id) = id {
-            self.lasting.server_requests.resolve(nonce, id, outcome);
+            self.shared.server_requests.resolve(nonce, id, outcome);
         }
-        Ok(Turn::Accepted)
+        Ok(Dispatch::Accepted)
     }
 
     /// What was agreed with the client of a message.
-    fn token(&self, incoming: &Incoming<'_>) -> Result<Token, Fault> {
-        let Envelope { via, caller, endpoint, now_secs, .. } = *incoming.envelope;
-        match via {
-            Via::Connection(connection) => {
+    fn token(&self, inbound: &InboundMessage<'_>) -> Result<Token, Fault> {
+        let RequestContext { transport, caller, endpoint, now_secs, .. } = *inbound.context;
+        match transport {
+            TransportContext::Connection(connection) => {
                 connection.token().ok_or_else(|| RequestFault::EraUnknown.into())
             }
-            Via::Http(headers) => {
+            TransportContext::Http(headers) => {
                 let token = self.session(headers, caller, endpoint, now_secs)?;
                 let version = headers.version;
                 match version.is_absent() || version.value().and_then(Revision::parse).is_some() {
@@ -137,38 +149,44 @@ impl Sessions {
         }
     }
 
-    fn initialize(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
+    fn initialize(
+        &self,
+        inbound: &InboundMessage<'_>,
+        id: Option<Id>,
+    ) -> Result<Dispatch, DialectFault> {
         let Some(id) = id else {
-            return Ok(Turn::Accepted);
+            return Ok(Dispatch::Accepted);
         };
-        let member = |name| incoming.params.and_then(|p| p.get(name));
+        let member = |name| inbound.params.and_then(|p| p.get(name));
         let Some(requested) = member("protocolVersion").and_then(Json::as_str) else {
             let fault = Fault::invalid_params("`protocolVersion` must be a string");
             return Err((fault, Dialect::new(Revision::NEWEST_LEGACY)));
         };
         let revision = Revision::negotiate_legacy(&requested);
         let capabilities = ClientCapabilities::declared(member("capabilities"), revision);
-        let Envelope { via, caller, endpoint, now_secs, .. } = *incoming.envelope;
+        let RequestContext { transport, caller, endpoint, now_secs, .. } = *inbound.context;
         let token = Token::new(revision, capabilities, caller, now_secs);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
         let dialect = Dialect::new(revision);
         let message = result_message(&id, &dialect.initialize(&self.identity));
-        Ok(match via {
-            Via::Http(_) => {
+        Ok(match transport {
+            TransportContext::Http(_) => {
                 self.telemetry().metrics().session_minted(revision.as_str());
-                Turn::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
+                Dispatch::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
             }
-            Via::Connection(connection) => {
-                let notices = connection.open(token).then(|| {
+            TransportContext::Connection(connection) => {
+                let notifications = connection.open(token).then(|| {
                     let changes = self.router.changes(caller, endpoint);
-                    let (audience, drain) = (Audience::Connection, self.lasting.drain.clone());
+                    let (audience, drain) = (Subscriber::Connection, self.shared.drain.clone());
                     let end = StreamEnd::default();
-                    let notices = Notices::new(changes, None, dialect, audience, drain, end);
-                    let (pages, visits) = (self.router.pages(), self.lasting.visits.clone());
-                    let notices = notices.counted(self.telemetry().clone());
-                    notices.with_pages(pages, visits, connection.nonce)
+                    let notifications =
+                        NotificationStream::new(changes, None, dialect, audience, drain, end);
+                    let (pages, url_elicitations) =
+                        (self.router.pages(), self.shared.url_elicitations.clone());
+                    let notifications = notifications.counted(self.telemetry().clone());
+                    notifications.with_url_elicitations(pages, url_elicitations, connection.nonce)
                 });
-                Turn::Opened { message, notices }
+                Dispatch::Opened { message, notifications }
             }
         })
     }
@@ -193,14 +211,14 @@ impl Sessions {
             token.is_of(caller)
                 && now_secs.saturating_sub(token.issued_at)
                     <= self.limits.session_lifetime.as_secs()
-                && !self.lasting.ended.contains(&token.nonce)
+                && !self.shared.terminated.contains(&token.nonce)
         });
         token.ok_or_else(|| TransportFault::SessionUnknown.into())
     }
 
     pub(super) fn cancel(&self, session: Nonce, params: Option<Json<'_>>) {
         if let Some(id) = params.and_then(|p| p.get("requestId")).and_then(Id::read) {
-            self.lasting.running.cancel(session, id);
+            self.shared.in_flight.cancel(session, id);
         }
     }
 }

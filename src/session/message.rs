@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::call::in_flight::RunningCall;
+use super::call::in_flight::InFlightCall;
 use super::connection::{Connection, ConnectionKind};
 use super::dialect::Dialect;
 use super::headers::Headers;
-use super::notify::notifications::Notices;
+use super::notify::notifications::NotificationStream;
 use super::token::Nonce;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
@@ -19,7 +19,7 @@ use crate::domain::jsonrpc::Id;
 use crate::telemetry::TransportKind;
 
 /// What a message asks of the transport.
-pub enum Turn {
+pub enum Dispatch {
     /// Nothing comes back but the acceptance.
     Accepted,
     /// The answer is there already.
@@ -30,24 +30,24 @@ pub enum Turn {
     },
     /// The answer to the handshake of a connection; the notices that follow on it, if this was the
     /// first one.
-    Opened { message: String, notices: Option<Notices> },
+    Opened { message: String, notifications: Option<NotificationStream> },
     /// A call that is to be performed.
-    Pending(Pending),
+    Call(PreparedCall),
     /// A subscription that was opened.
-    Listen(Notices),
+    Listen(NotificationStream),
     /// Several messages that are answered together (2025-03-26 only).
-    Batch(Vec<Result<Turn, Refusal>>),
+    Batch(Vec<Result<Dispatch, Refusal>>),
 }
 
 /// A call, and how its answer is written.
-pub struct Pending {
+pub struct PreparedCall {
     pub id: Id,
     pub dialect: Dialect,
     pub(crate) call: Call,
     /// The session or connection that it belongs to, where there is one.
     pub(crate) nonce: Option<Nonce>,
-    pub(crate) running: Option<RunningCall>,
-    pub(crate) wire: TransportKind,
+    pub(crate) in_flight: Option<InFlightCall>,
+    pub(crate) transport_kind: TransportKind,
     /// What the client calls its progress.
     pub(crate) progress_token: Option<Id>,
     /// Cancelled when nothing more can come from the client, answers to questions among it.
@@ -55,8 +55,8 @@ pub struct Pending {
 }
 
 /// Where a message comes from.
-pub struct Envelope<'a> {
-    pub via: Via<'a>,
+pub struct RequestContext<'a> {
+    pub transport: TransportContext<'a>,
     pub caller: &'a Caller,
     pub endpoint: &'a str,
     /// Where it comes from, where that is an address.
@@ -71,12 +71,12 @@ pub struct Envelope<'a> {
 
 /// How a message came.
 #[derive(Clone, Copy)]
-pub enum Via<'a> {
+pub enum TransportContext<'a> {
     Http(&'a Headers<'a>),
     Connection(&'a Connection),
 }
 
-impl Via<'_> {
+impl TransportContext<'_> {
     /// A header that trace context comes in.
     pub(crate) fn trace(&self, name: &str) -> Option<&str> {
         match self {
@@ -86,7 +86,7 @@ impl Via<'_> {
     }
 
     /// What it has travelled on.
-    pub(crate) fn wire(self) -> TransportKind {
+    pub(crate) fn transport_kind(self) -> TransportKind {
         match self {
             Self::Connection(connection) if connection.kind == ConnectionKind::Stdio => {
                 TransportKind::Pipe
@@ -107,20 +107,20 @@ pub struct Refusal {
 
 /// What a call holds as long as it runs: its places among all that run.
 #[derive(Clone)]
-pub struct Slot {
-    pub call: Arc<dyn CallPlace>,
+pub struct CallPermits {
+    pub call: Arc<dyn CallPermit>,
     /// Of the message that asked for it.
-    pub room: Arc<dyn Send + Sync>,
+    pub budget: Arc<dyn Send + Sync>,
 }
 
 /// A place among the calls that run.
-pub trait CallPlace: Send + Sync {
+pub trait CallPermit: Send + Sync {
     /// A user is going to think: the place goes to others. Not if too many think already.
-    fn think(&self) -> bool;
+    fn suspend(&self) -> bool;
 }
 
 /// How a call ended.
-pub enum Ending {
+pub enum CallOutcome {
     Result(String),
     Fault(Fault),
     /// The client asked for no answer any more.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Limits};
-use crate::domain::call::{Along, Call, Client, Request, ServerRequestMode};
+use crate::domain::call::{Call, Client, ForwardedMeta, Request, ServerRequestMode};
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::{Json, Kind as JsonKind};
@@ -33,17 +33,20 @@ use crate::policy::{Credentials, Gate};
 use crate::router::Router;
 use crate::seal::Sealer;
 use crate::telemetry::{End, ServerAttributes, ServerOperation, Telemetry};
-use call::in_flight::{Running, RunningCall};
+use call::in_flight::{InFlightCall, InFlightCalls};
 use call::server_requests::PendingServerRequests;
 use connection::ConnectionKind;
 use dialect::{Dialect, Identity, result_message};
 use headers::Headers;
 use notify::streams::Streams;
-use notify::terminated::Ended;
-use notify::url_elicitations::Visits;
+use notify::terminated::TerminatedSessions;
+use notify::url_elicitations::PendingUrlElicitations;
 use token::{Nonce, Token};
 
-pub use message::{CallPlace, Ending, Envelope, Pending, Refusal, Slot, Turn, Via};
+pub use message::{
+    CallOutcome, CallPermit, CallPermits, Dispatch, PreparedCall, Refusal, RequestContext,
+    TransportContext,
+};
 pub use notify::streams::StreamEnd;
 
 /// Speaks with clients of all revisions.
@@ -54,15 +57,15 @@ pub struct Sessions {
     identity: Identity,
     limits: Limits,
     discover_ttl: Duration,
-    lasting: Arc<Lasting>,
+    shared: Arc<SharedState>,
 }
 
 /// What all sessions of one gateway share, whatever its configuration is by now.
-pub struct Lasting {
-    ended: Arc<Ended>,
-    running: Running,
+pub struct SharedState {
+    terminated: Arc<TerminatedSessions>,
+    in_flight: InFlightCalls,
     server_requests: PendingServerRequests,
-    visits: Visits,
+    url_elicitations: PendingUrlElicitations,
     streams: Streams,
     /// Calls that go on without their client.
     tasks: TaskTracker,
@@ -72,13 +75,13 @@ pub struct Lasting {
     stop: CancellationToken,
 }
 
-impl Lasting {
+impl SharedState {
     pub fn new(tasks: TaskTracker, drain: CancellationToken, stop: CancellationToken) -> Self {
         Self {
-            ended: Arc::default(),
-            running: Running::default(),
+            terminated: Arc::default(),
+            in_flight: InFlightCalls::default(),
             server_requests: PendingServerRequests::default(),
-            visits: Visits::default(),
+            url_elicitations: PendingUrlElicitations::default(),
             streams: Streams::default(),
             tasks,
             drain,
@@ -93,7 +96,7 @@ impl Sessions {
         gate: Arc<Gate>,
         router: Arc<Router>,
         sealer: Arc<Sealer>,
-        lasting: Arc<Lasting>,
+        shared: Arc<SharedState>,
     ) -> Self {
         let server = &config.server;
         Self {
@@ -103,7 +106,7 @@ impl Sessions {
             identity: Identity::new(&server.name, server.instructions.as_deref()),
             limits: server.limits.clone(),
             discover_ttl: config.listing.ttl_max,
-            lasting,
+            shared,
         }
     }
 
@@ -124,8 +127,8 @@ impl Sessions {
     }
 
     /// How many calls are performed that can be cancelled by their ids.
-    pub fn running(&self) -> usize {
-        self.lasting.running.count()
+    pub fn in_flight_calls(&self) -> usize {
+        self.shared.in_flight.count()
     }
 
     /// What is measured.
@@ -139,12 +142,12 @@ impl Sessions {
     }
 
     /// Reads a body: a message, or an array of them.
-    pub fn read(&self, body: &[u8], envelope: &Envelope<'_>) -> Result<Turn, Refusal> {
-        let guess = envelope.guess;
+    pub fn read(&self, body: &[u8], context: &RequestContext<'_>) -> Result<Dispatch, Refusal> {
+        let guess = context.guess;
         let refuse = |fault: Fault| Refusal { fault, id: None, dialect: guess };
         let message = Json::parse(body, self.limits.json_depth).map_err(|e| refuse(e.into()))?;
         if message.kind() != JsonKind::Array {
-            return self.read_one(message, envelope);
+            return self.read_one(message, context);
         }
         let count = message.elements().take(self.limits.batch_items + 1).count();
         let initializes = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(INITIALIZE));
@@ -155,27 +158,31 @@ impl Sessions {
         {
             return Err(refuse(RequestFault::BatchUnsupported.into()));
         }
-        if let Via::Http(headers) = envelope.via {
-            let Envelope { caller, endpoint, now_secs, .. } = *envelope;
+        if let TransportContext::Http(headers) = context.transport {
+            let RequestContext { caller, endpoint, now_secs, .. } = *context;
             self.session(headers, caller, endpoint, now_secs).map_err(refuse)?;
         }
         // The answers are one message, before which nothing can be said.
-        let envelope = Envelope { streams: false, ..*envelope };
-        let read = |item| match self.read_one(item, &envelope) {
+        let context = RequestContext { streams: false, ..*context };
+        let read = |item| match self.read_one(item, &context) {
             // A subscription is a stream, and no part of another answer.
-            Ok(Turn::Listen(notices)) => Err(Refusal {
+            Ok(Dispatch::Listen(notifications)) => Err(Refusal {
                 fault: RequestFault::BatchUnsupported.into(),
-                id: notices.request().cloned(),
+                id: notifications.request().cloned(),
                 dialect: guess,
             }),
-            turn => turn,
+            dispatch => dispatch,
         };
-        Ok(Turn::Batch(message.elements().map(read).collect()))
+        Ok(Dispatch::Batch(message.elements().map(read).collect()))
     }
 
     /// Reads one message, alone or of a batch.
-    fn read_one(&self, message: Json<'_>, envelope: &Envelope<'_>) -> Result<Turn, Refusal> {
-        let guess = envelope.guess;
+    fn read_one(
+        &self,
+        message: Json<'_>,
+        context: &RequestContext<'_>,
+    ) -> Result<Dispatch, Refusal> {
+        let guess = context.guess;
         let refuse = |id, fault| Refusal { fault, id, dialect: guess };
         let answers = ["result", "error"].iter().any(|name| message.get(name).is_some());
         let frame = Frame::read_strict(message).map_err(|error| {
@@ -187,34 +194,39 @@ impl Sessions {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
             Frame::Response { id, outcome } => {
-                return self.answered(envelope, id, outcome).map_err(|fault| refuse(None, fault));
+                return self.answered(context, id, outcome).map_err(|fault| refuse(None, fault));
             }
         };
         let method = &*method;
-        let incoming = Incoming { envelope, method, params };
-        let turn = match era(envelope.via, method, params) {
-            Some(Era::Modern) => self.modern(&incoming, id.clone()),
-            Some(Era::Legacy) => self.legacy(&incoming, id.clone()),
-            None => match (envelope.via, &id) {
+        let inbound = InboundMessage { context, method, params };
+        let dispatch = match era(context.transport, method, params) {
+            Some(Era::Modern) => self.modern(&inbound, id.clone()),
+            Some(Era::Legacy) => self.legacy(&inbound, id.clone()),
+            None => match (context.transport, &id) {
                 // Notifications of a connection need no era, nor does a sign of life.
-                (Via::Connection(_), None) => self.modern(&incoming, None),
-                (Via::Connection(_), Some(id)) if method == PING => {
-                    Ok(Turn::Answer { message: result_message(id, "{}"), session: None })
+                (TransportContext::Connection(_), None) => self.modern(&inbound, None),
+                (TransportContext::Connection(_), Some(id)) if method == PING => {
+                    Ok(Dispatch::Answer { message: result_message(id, "{}"), session: None })
                 }
                 _ => Err((RequestFault::EraUnknown.into(), guess)),
             },
         };
         if let Some(id) = &id {
-            self.measure(&incoming, id, &turn);
+            self.measure(&inbound, id, &dispatch);
         }
-        turn.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
+        dispatch.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
     }
 
     /// Measures a request that is answered at once; calls are as they are performed.
-    fn measure(&self, incoming: &Incoming<'_>, id: &Id, turn: &Result<Turn, Fallen>) {
-        let Incoming { envelope, method, params } = *incoming;
-        let (dialect, ended) = match turn {
-            Ok(Turn::Answer { .. } | Turn::Opened { .. }) => (envelope.guess, End::Well),
+    fn measure(
+        &self,
+        inbound: &InboundMessage<'_>,
+        id: &Id,
+        dispatch: &Result<Dispatch, DialectFault>,
+    ) {
+        let InboundMessage { context, method, params } = *inbound;
+        let (dialect, terminated) = match dispatch {
+            Ok(Dispatch::Answer { .. } | Dispatch::Opened { .. }) => (context.guess, End::Well),
             Ok(_) => return,
             Err((fault, dialect)) => (*dialect, End::Fault(fault)),
         };
@@ -225,14 +237,14 @@ impl Sessions {
         let attributes = ServerAttributes {
             method: known_method(method),
             revision: agreed.unwrap_or(dialect.revision()).as_str(),
-            wire: envelope.via.wire(),
+            transport: context.transport.transport_kind(),
             session: None,
             id: id.text(),
             prompt: None,
-            client: envelope.address,
+            client: context.address,
         };
-        let mut trace = Along::read(params, |name| envelope.via.trace(name)).trace;
-        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(ended);
+        let mut trace = ForwardedMeta::read(params, |name| context.transport.trace(name)).trace;
+        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(terminated);
     }
 
     /// How a client is written to that said no more than its headers. Of the session of somebody else, or of
@@ -255,37 +267,46 @@ impl Sessions {
     }
 
     /// A call that is known and well formed, of the session or connection `nonce`.
-    fn pending(
+    fn prepare(
         &self,
-        incoming: &Incoming<'_>,
+        inbound: &InboundMessage<'_>,
         id: Id,
-        from: From,
+        reply_context: ReplyContext,
         nonce: Option<Nonce>,
-    ) -> Result<Turn, Fallen> {
-        let Incoming { envelope, method, params } = *incoming;
-        let From { dialect, capabilities, mode } = from;
+    ) -> Result<Dispatch, DialectFault> {
+        let InboundMessage { context, method, params } = *inbound;
+        let ReplyContext { dialect, capabilities, mode } = reply_context;
         let request = Method::parse(method)
             .ok_or_else(|| RequestFault::MethodNotFound.into())
             .and_then(|method| Request::read(method, params));
         let request = request.map_err(|fault| (fault, dialect))?;
-        let running = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
+        let in_flight = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
-        let progress_token = token.filter(|_| envelope.streams).and_then(Id::read);
+        let progress_token = token.filter(|_| context.streams).and_then(Id::read);
         let call = Call {
-            caller: envelope.caller.clone(),
-            endpoint: envelope.endpoint.to_owned(),
-            address: envelope.address,
+            caller: context.caller.clone(),
+            endpoint: context.endpoint.to_owned(),
+            address: context.address,
             client: Client { capabilities, mode, progress: progress_token.is_some() },
-            along: Along::read(params, |name| envelope.via.trace(name)),
+            forwarded: ForwardedMeta::read(params, |name| context.transport.trace(name)),
             request,
         };
-        let gone = match envelope.via {
+        let gone = match context.transport {
             // From then on nothing can be posted.
-            Via::Http(_) => self.lasting.drain.clone(),
-            Via::Connection(connection) => connection.gone.clone(),
+            TransportContext::Http(_) => self.shared.drain.clone(),
+            TransportContext::Connection(connection) => connection.gone.clone(),
         };
-        let wire = envelope.via.wire();
-        Ok(Turn::Pending(Pending { id, dialect, call, nonce, running, wire, progress_token, gone }))
+        let transport_kind = context.transport.transport_kind();
+        Ok(Dispatch::Call(PreparedCall {
+            id,
+            dialect,
+            call,
+            nonce,
+            in_flight,
+            transport_kind,
+            progress_token,
+            gone,
+        }))
     }
 
     /// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any
@@ -299,19 +320,19 @@ impl Sessions {
         let known = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
         let longest = lifetime.into_iter().chain(known).min();
         let at = longest.and_then(|longest| Instant::now().checked_add(longest));
-        StreamEnd { at, standing: Some(self.gate.standing(caller)) }
+        StreamEnd { at, revocation: Some(self.gate.revocation(caller)) }
     }
 
     /// Notes a call that can be cancelled by its id, which may run once only.
-    fn start(&self, nonce: Option<Nonce>, id: &Id) -> Result<Option<RunningCall>, Fault> {
+    fn start(&self, nonce: Option<Nonce>, id: &Id) -> Result<Option<InFlightCall>, Fault> {
         let start =
-            |nonce| self.lasting.running.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
+            |nonce| self.shared.in_flight.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
         Ok(nonce.map(start).transpose()?)
     }
 }
 
 /// Who makes a call, as far as it concerns the way back.
-struct From {
+struct ReplyContext {
     dialect: Dialect,
     capabilities: ClientCapabilities,
     mode: ServerRequestMode,
@@ -325,26 +346,28 @@ fn known_method(name: &str) -> &'static str {
 }
 
 /// A fault, and how it is written.
-type Fallen = (Fault, Dialect);
+type DialectFault = (Fault, Dialect);
 
 /// One message with all that came with it.
-struct Incoming<'a> {
-    envelope: &'a Envelope<'a>,
+struct InboundMessage<'a> {
+    context: &'a RequestContext<'a>,
     method: &'a str,
     params: Option<Json<'a>>,
 }
 
 /// Which era a message belongs to; the first sign counts.
-fn era(via: Via<'_>, method: &str, params: Option<Json<'_>>) -> Option<Era> {
+fn era(transport: TransportContext<'_>, method: &str, params: Option<Json<'_>>) -> Option<Era> {
     let is_modern = modern::is_modern(params);
-    match via {
-        Via::Http(_) if is_modern => Some(Era::Modern),
-        Via::Connection(c) if is_modern && c.kind == ConnectionKind::Stdio => Some(Era::Modern),
+    match transport {
+        TransportContext::Http(_) if is_modern => Some(Era::Modern),
+        TransportContext::Connection(c) if is_modern && c.kind == ConnectionKind::Stdio => {
+            Some(Era::Modern)
+        }
         _ if method == INITIALIZE => Some(Era::Legacy),
-        Via::Http(headers) if !headers.session.is_absent() => Some(Era::Legacy),
-        Via::Http(headers) if is_modern_version(headers) => Some(Era::Modern),
-        Via::Connection(connection) => connection.token().map(|_| Era::Legacy),
-        Via::Http(_) => None,
+        TransportContext::Http(headers) if !headers.session.is_absent() => Some(Era::Legacy),
+        TransportContext::Http(headers) if is_modern_version(headers) => Some(Era::Modern),
+        TransportContext::Connection(connection) => connection.token().map(|_| Era::Legacy),
+        TransportContext::Http(_) => None,
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
-use super::notify::notifications::{Audience, Notices};
+use super::notify::notifications::{NotificationStream, Subscriber};
 use super::token::Nonce;
 use super::{
-    CANCELLED, DISCOVER, Envelope, Fallen, From, Incoming, LISTEN, ServerRequestMode, Sessions,
-    Turn, Via,
+    CANCELLED, DISCOVER, DialectFault, Dispatch, InboundMessage, LISTEN, ReplyContext,
+    RequestContext, ServerRequestMode, Sessions, TransportContext,
 };
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::Json;
@@ -17,47 +17,51 @@ use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
 
 impl Sessions {
-    pub(super) fn modern(&self, incoming: &Incoming<'_>, id: Option<Id>) -> Result<Turn, Fallen> {
+    pub(super) fn modern(
+        &self,
+        inbound: &InboundMessage<'_>,
+        id: Option<Id>,
+    ) -> Result<Dispatch, DialectFault> {
         let dialect = Dialect::new(Revision::NEWEST_MODERN);
-        let (headers, connection) = match incoming.envelope.via {
-            Via::Http(headers) => (Some(headers), None),
-            Via::Connection(connection) => (None, Some(connection)),
+        let (headers, connection) = match inbound.context.transport {
+            TransportContext::Http(headers) => (Some(headers), None),
+            TransportContext::Connection(connection) => (None, Some(connection)),
         };
         let Some(id) = id else {
             // Over HTTP closing the stream cancels, here a message does.
-            if let Some(connection) = connection.filter(|_| incoming.method == CANCELLED) {
-                self.cancel(connection.nonce, incoming.params);
+            if let Some(connection) = connection.filter(|_| inbound.method == CANCELLED) {
+                self.cancel(connection.nonce, inbound.params);
             }
-            return Ok(Turn::Accepted);
+            return Ok(Dispatch::Accepted);
         };
-        let client = check(headers, incoming.method, incoming.params);
+        let client = check(headers, inbound.method, inbound.params);
         let client = client.map_err(|fault| (fault, dialect))?;
         let dialect = Dialect::new(client.revision);
         let nonce = connection.map(|connection| connection.nonce);
-        if incoming.method == DISCOVER {
+        if inbound.method == DISCOVER {
             let result = dialect.discover(&self.identity, self.discover_ttl.as_millis());
-            return Ok(Turn::Answer { message: result_message(&id, &result), session: None });
+            return Ok(Dispatch::Answer { message: result_message(&id, &result), session: None });
         }
-        if incoming.method == LISTEN {
-            return Ok(Turn::Listen(self.listen(incoming, id, dialect, nonce)?));
+        if inbound.method == LISTEN {
+            return Ok(Dispatch::Listen(self.listen(inbound, id, dialect, nonce)?));
         }
-        let from = From {
+        let reply_context = ReplyContext {
             dialect,
             capabilities: client.capabilities,
             mode: ServerRequestMode::InputRequired,
         };
-        self.pending(incoming, id, from, nonce)
+        self.prepare(inbound, id, reply_context, nonce)
     }
 
     /// A subscription to what we have of what was asked for (2026-07-28, subscriptions).
     fn listen(
         &self,
-        incoming: &Incoming<'_>,
+        inbound: &InboundMessage<'_>,
         id: Id,
         dialect: Dialect,
         nonce: Option<Nonce>,
-    ) -> Result<Notices, Fallen> {
-        let filter = incoming.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
+    ) -> Result<NotificationStream, DialectFault> {
+        let filter = inbound.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
         let Some(filter) = filter else {
             let fault = Fault::invalid_params("`notifications` must be an object");
             return Err((fault, dialect));
@@ -65,15 +69,15 @@ impl Sessions {
         let wants = filter.get("promptsListChanged").and_then(Json::as_bool) == Some(true);
         let result = dialect.listen_result(&id, &self.identity);
         let result = result_message(&id, &result);
-        let running = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
-        let audience = Audience::Subscription { id, wants, result, running };
-        let Envelope { caller, endpoint, .. } = *incoming.envelope;
+        let in_flight = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
+        let audience = Subscriber::Subscription { id, wants, result, in_flight };
+        let RequestContext { caller, endpoint, .. } = *inbound.context;
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| (fault.into(), dialect))?;
-        let (changes, drain) = (self.router.changes(caller, endpoint), self.lasting.drain.clone());
-        let end = self.end_of_stream(caller, None, incoming.envelope.now_secs);
-        let notices = Notices::new(changes, None, dialect, audience, drain, end);
-        Ok(notices.recorded(record).counted(self.telemetry().clone()))
+        let (changes, drain) = (self.router.changes(caller, endpoint), self.shared.drain.clone());
+        let end = self.end_of_stream(caller, None, inbound.context.now_secs);
+        let notifications = NotificationStream::new(changes, None, dialect, audience, drain, end);
+        Ok(notifications.recorded(record).counted(self.telemetry().clone()))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::seal::hex::hex;
 pub struct ServerAttributes<'a> {
     pub method: &'static str,
     pub revision: &'static str,
-    pub wire: TransportKind,
+    pub transport: TransportKind,
     /// What tells its session from others; only a short digest of it is told.
     pub session: Option<&'a [u8]>,
     /// Of the request, as JSON.
@@ -40,7 +40,7 @@ pub struct ClientAttributes<'a> {
     pub upstream: &'a str,
     /// Once it is agreed.
     pub revision: Option<&'static str>,
-    pub wire: TransportKind,
+    pub transport: TransportKind,
     /// Host and port, where there are any.
     pub server: Option<(&'a str, u16)>,
     /// Its raw name.
@@ -79,7 +79,7 @@ pub struct ServerOperation {
     began: Instant,
     method: &'static str,
     revision: &'static str,
-    wire: TransportKind,
+    transport: TransportKind,
     prompt: Option<String>,
     span: Option<Span>,
     has_ended: bool,
@@ -88,7 +88,7 @@ pub struct ServerOperation {
 impl ServerOperation {
     /// From here on `trace` stands at this operation, if its spans go anywhere.
     pub fn begin(telemetry: &Telemetry, request: ServerAttributes<'_>, trace: &mut Trace) -> Self {
-        let ServerAttributes { method, revision, wire, .. } = request;
+        let ServerAttributes { method, revision, transport, .. } = request;
         let span = start(telemetry, SpanKind::Server, (method, request.prompt), trace, || {
             let mut attributes = vec![
                 KeyValue::new("mcp.method.name", method),
@@ -101,7 +101,7 @@ impl ServerOperation {
                 request.prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
             let client = request.client.map(|ip| KeyValue::new("client.address", ip.to_string()));
             attributes.extend(session.into_iter().chain(prompt).chain(client));
-            attributes.extend(wire.attributes());
+            attributes.extend(transport.attributes());
             attributes
         });
         Self {
@@ -109,7 +109,7 @@ impl ServerOperation {
             began: Instant::now(),
             method,
             revision,
-            wire,
+            transport,
             prompt: request.prompt.map(str::to_owned),
             span,
             has_ended: false,
@@ -132,7 +132,7 @@ impl ServerOperation {
         let mut labels = Vec::with_capacity(8);
         labels.push(KeyValue::new("mcp.method.name", self.method));
         labels.push(KeyValue::new("mcp.protocol.version", self.revision));
-        labels.extend(self.wire.attributes());
+        labels.extend(self.transport.attributes());
         labels.extend(failure(ended, true));
         // A name that nobody has must not take the place of one that somebody has.
         let is_there = match ended {
@@ -174,13 +174,13 @@ impl ClientOperation {
         client_attributes: ClientAttributes<'_>,
         trace: &mut Trace,
     ) -> Self {
-        let ClientAttributes { method, upstream, revision, wire, server, prompt } =
+        let ClientAttributes { method, upstream, revision, transport, server, prompt } =
             client_attributes;
         let mut labels = Vec::with_capacity(10);
         labels.push(KeyValue::new("mcp.method.name", method));
         labels.push(by_upstream(upstream));
         labels.extend(revision.map(|revision| KeyValue::new("mcp.protocol.version", revision)));
-        labels.extend(wire.attributes());
+        labels.extend(transport.attributes());
         labels.extend(server.into_iter().flat_map(|(host, port)| {
             let port = KeyValue::new("server.port", i64::from(port));
             [KeyValue::new("server.address", host.to_owned()), port]
@@ -305,7 +305,7 @@ mod tests {
         let attributes = ServerAttributes {
             method: "prompts/get",
             revision: "2026-07-28",
-            wire: TransportKind::Http,
+            transport: TransportKind::Http,
             session: None,
             id: "1",
             prompt: Some("p"),

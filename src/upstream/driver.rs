@@ -19,7 +19,7 @@ use super::dedicated;
 use super::guard::backoff::{Backoff, jittered};
 use super::guard::breaker::Breaker;
 use crate::config::{Transport, Upstream};
-use crate::domain::call::Along;
+use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
@@ -250,11 +250,12 @@ impl Driver {
     }
 
     async fn walk(&self, connection: &Connection) -> Result<Listed, Kind> {
-        let mut along = Along::default();
+        let mut forwarded = ForwardedMeta::default();
         let revision = connection.describe().0.map(Revision::as_str);
-        let operation = dedicated(&self.upstream, Method::List, revision, None)
-            .map(|dedicated| ClientOperation::begin(&self.telemetry, dedicated, &mut along.trace));
-        let walked = connection.walk(&self.upstream.settings, &along).await;
+        let operation = dedicated(&self.upstream, Method::List, revision, None).map(|dedicated| {
+            ClientOperation::begin(&self.telemetry, dedicated, &mut forwarded.trace)
+        });
+        let walked = connection.walk(&self.upstream.settings, &forwarded).await;
         if let Some(operation) = operation {
             operation.end(walked.as_ref().err());
         }

@@ -220,7 +220,7 @@ impl Upstream {
             Link::Connecting | Link::Down(_) => None,
         };
         let dedicated = dedicated(&self.config, method, revision, prompt)?;
-        Some(ClientOperation::begin(&self.telemetry, dedicated, &mut request.along.trace))
+        Some(ClientOperation::begin(&self.telemetry, dedicated, &mut request.forwarded.trace))
     }
 
     /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
@@ -317,7 +317,7 @@ fn dedicated<'a>(
     revision: Option<&'static str>,
     prompt: Option<&'a str>,
 ) -> Option<telemetry::ClientAttributes<'a>> {
-    let (wire, server) = match &upstream.transport {
+    let (transport, server) = match &upstream.transport {
         Transport::Library(_) => return None,
         Transport::Stdio(_) => (TransportKind::Pipe, None),
         Transport::Http(http) | Transport::Sse(http) => {
@@ -327,7 +327,7 @@ fn dedicated<'a>(
         }
     };
     let (method, id) = (method.as_str(), upstream.id.as_str());
-    Some(telemetry::ClientAttributes { method, upstream: id, revision, wire, server, prompt })
+    Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
 }
 
 /// Why an upstream is not asked for this long.

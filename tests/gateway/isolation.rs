@@ -3,7 +3,7 @@
 use promptgate::domain::caller::Caller;
 use promptgate::domain::fault::{Fault, RequestFault, TransportFault};
 use promptgate::session::headers::{Field, Headers};
-use promptgate::session::{Refusal, Turn};
+use promptgate::session::{Dispatch, Refusal};
 use serde_json::json;
 
 use super::audit::Log;
@@ -12,7 +12,7 @@ use crate::support::client::request;
 use crate::support::layer::{Layer, NOW};
 use crate::support::{Process, Upstream, eventually};
 
-fn fault(turn: Result<Turn, Refusal>) -> Option<Fault> {
+fn fault(turn: Result<Dispatch, Refusal>) -> Option<Fault> {
     turn.err().map(|refusal| refusal.fault)
 }
 
@@ -22,7 +22,7 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     let layer = Layer::start(&log.table());
     let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}});
     let opened = layer.read("alice", &Headers::default(), &request(0, "initialize", params));
-    let Ok(Turn::Answer { session: Some(session), .. }) = opened else { panic!("a session") };
+    let Ok(Dispatch::Answer { session: Some(session), .. }) = opened else { panic!("a session") };
     let headers = Headers { session: Field::Once(&session), ..Headers::default() };
     let unknown = Some(TransportFault::SessionUnknown.into());
     let ping = request(1, "ping", json!({}));

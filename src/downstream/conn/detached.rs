@@ -17,31 +17,31 @@ use http_body_util::BodyExt;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 
-use super::timeout_io::Watched;
+use super::timeout_io::TimeoutIo;
 
 /// An answer that is to be sent here, and the connection that it is sent over. That ends with it.
-pub(crate) struct TakenStream<S, B> {
-    stream: Watched<S>,
+pub(crate) struct DetachedStream<S, B> {
+    stream: TimeoutIo<S>,
     answer: Response<B>,
 }
 
 /// Where an answer is left for whoever takes over.
-pub(crate) struct Handover<B>(Arc<Mutex<Option<Response<B>>>>);
+pub(crate) struct Handoff<B>(Arc<Mutex<Option<Response<B>>>>);
 
 /// Tells the library that it has nothing more to do.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream is taken over")]
-pub(crate) struct TakenOver;
+pub(crate) struct Detached;
 
-impl<B> Handover<B> {
+impl<B> Handoff<B> {
     pub fn new() -> Self {
         Self(Arc::default())
     }
 
     /// Leaves an answer, of which the library must not send anything.
-    pub fn leave(&self, answer: Response<B>) -> TakenOver {
+    pub fn leave(&self, answer: Response<B>) -> Detached {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-        TakenOver
+        Detached
     }
 
     /// What was left, if anything was.
@@ -50,19 +50,19 @@ impl<B> Handover<B> {
     }
 }
 
-impl<B> Clone for Handover<B> {
+impl<B> Clone for Handoff<B> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<S, B> TakenStream<S, B>
+impl<S, B> DetachedStream<S, B>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: http_body::Body<Data = Bytes, Error = Infallible> + Unpin,
 {
     /// `stream` has carried all answers that were sent before.
-    pub fn new(stream: Watched<S>, answer: Response<B>) -> Self {
+    pub fn new(stream: TimeoutIo<S>, answer: Response<B>) -> Self {
         Self { stream, answer }
     }
 
@@ -76,11 +76,11 @@ where
         let (head, mut body) = answer.into_parts();
         stream.write_all(&text(&head, SystemTime::now())).await?;
         drop(head);
-        let mut room = BEHIND;
+        let mut budget = BEHIND;
         loop {
             let frame = tokio::select! {
                 frame = body.frame() => frame,
-                gone = hung_up(&mut stream, &mut room) => return gone,
+                gone = hung_up(&mut stream, &mut budget) => return gone,
             };
             let Some(Ok(frame)) = frame else {
                 break;
@@ -106,7 +106,7 @@ const BEHIND: usize = 16 << 10;
 const LAST_BYTES: Duration = Duration::from_secs(30);
 
 /// Waits until the client goes away. What was written and waits in buffers below is sent meanwhile.
-async fn hung_up<S>(stream: &mut S, room: &mut usize) -> io::Result<()>
+async fn hung_up<S>(stream: &mut S, budget: &mut usize) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -124,7 +124,7 @@ where
         if length == 0 {
             return Ok(());
         }
-        *room = room.checked_sub(length).ok_or(io::ErrorKind::InvalidData)?;
+        *budget = budget.checked_sub(length).ok_or(io::ErrorKind::InvalidData)?;
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::downstream::conn::state::PhaseCell;
+    use crate::downstream::conn::state::ConnState;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -175,15 +175,17 @@ mod tests {
     }
 
     /// An answer that is sent: what it says, its client, and its end.
-    fn sent(room: usize) -> (mpsc::Sender<&'static str>, DuplexStream, JoinHandle<io::Result<()>>) {
-        let ((client, server), (says, said)) = (duplex(room), mpsc::channel(8));
-        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
+    fn sent(
+        budget: usize,
+    ) -> (mpsc::Sender<&'static str>, DuplexStream, JoinHandle<io::Result<()>>) {
+        let ((client, server), (says, said)) = (duplex(budget), mpsc::channel(8));
+        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
         let busy = phase.begin();
-        let stream = Watched::new(server, Bytes::new(), phase, 30 * SECOND);
+        let stream = TimeoutIo::new(server, Bytes::new(), phase, 30 * SECOND);
         let answer = Response::builder().header("x", "y").body(Said(said)).unwrap();
         let running = tokio::spawn(async move {
             let _busy = busy;
-            TakenStream::new(stream, answer).run().await
+            DetachedStream::new(stream, answer).run().await
         });
         (says, client, running)
     }

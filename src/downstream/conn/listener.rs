@@ -60,7 +60,7 @@ impl<S: Serve> Listener<S> {
     pub async fn run(self, connections: TaskTracker, drain: CancellationToken) {
         loop {
             let accepting = async {
-                self.room().await;
+                self.budget().await;
                 self.socket.accept().await
             };
             let Some(accepted) = drain.run_until_cancelled(accepting).await else {
@@ -90,7 +90,7 @@ impl<S: Serve> Listener<S> {
     }
 
     /// Waits until there is room for one more connection: only this loop takes it.
-    async fn room(&self) {
+    async fn budget(&self) {
         loop {
             let closed = self.open.closed.notified();
             if self.open.count() < allowed_connections(self.endpoint.load().limits().connections) {

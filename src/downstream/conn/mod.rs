@@ -29,11 +29,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::conn::detached::{Handover, TakenOver, TakenStream};
-use super::conn::state::{Busy, PhaseCell};
-use super::conn::timeout_io::Watched;
+use super::conn::detached::{Detached, DetachedStream, Handoff};
+use super::conn::state::{ConnState, RequestGuard};
+use super::conn::timeout_io::TimeoutIo;
 use super::http::respond::Body;
-use super::{Secure, Serve};
+use super::{Serve, TlsServer};
 use crate::config::Limits;
 
 /// The other end of a connection.
@@ -48,7 +48,7 @@ pub struct Peer {
 pub struct Shown {
     pub subject: String,
     /// Who has checked it. With other authorities it would have to be shown again.
-    pub to: Arc<Secure>,
+    pub to: Arc<TlsServer>,
 }
 
 /// Why a connection ended early; of interest to a log at most.
@@ -86,7 +86,7 @@ async fn converse<E, S>(
     limits: Limits,
     tasks: TaskTracker,
     drain: CancellationToken,
-) -> Result<Option<TakenStream<S, Sending>>, Early>
+) -> Result<Option<DetachedStream<S, Sending>>, Early>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -98,13 +98,12 @@ where
     };
     let version = if peer.agreed_on_http2 { Version::Http2 } else { version };
     let phase = match version {
-        Version::Http1 => PhaseCell::sequential(limits.idle, limits.head),
-        Version::Http2 => PhaseCell::multiplexed(limits.idle, limits.reader_patience()),
+        Version::Http1 => ConnState::sequential(limits.idle, limits.head),
+        Version::Http2 => ConnState::multiplexed(limits.idle, limits.reader_patience()),
     };
-    let watched =
-        TokioIo::new(Watched::new(stream, prefix, phase.clone(), limits.reader_patience()));
-    let handover = Handover::new();
-    let left = handover.clone();
+    let io = TokioIo::new(TimeoutIo::new(stream, prefix, phase.clone(), limits.reader_patience()));
+    let handoff = Handoff::new();
+    let left = handoff.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         // One request sees one configuration.
         answer(request, endpoint.load_full(), peer.clone(), phase.begin(), left.clone())
@@ -114,15 +113,15 @@ where
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new());
             builder.max_buf_size(limits.head_size).max_headers(limits.headers);
-            // The deadline of the head is kept by `Watched`, apart from that of an idle line.
+            // The deadline of the head is kept by `TimeoutIo`, apart from that of an idle line.
             builder.header_read_timeout(None);
-            let mut connection = builder.serve_connection(watched, service);
+            let mut connection = builder.serve_connection(io, service);
             let served = drive(Pin::new(&mut connection), drain).await;
-            if let Some(answer) = handover.take() {
+            if let Some(answer) = handoff.take() {
                 // The library has ended with the word that an answer was left, in the same breath.
                 debug_assert!(served.is_err());
                 let stream = connection.into_parts().io.into_inner();
-                return Ok(Some(TakenStream::new(stream, answer)));
+                return Ok(Some(DetachedStream::new(stream, answer)));
             }
             served?;
         }
@@ -132,7 +131,7 @@ where
             builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
             builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
             builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
-            drive(pin!(builder.serve_connection(watched, service)), drain).await?;
+            drive(pin!(builder.serve_connection(io, service)), drain).await?;
         }
     }
     Ok(None)
@@ -143,9 +142,9 @@ async fn answer<E: Serve>(
     request: Request<Incoming>,
     endpoint: Arc<E>,
     peer: Arc<Peer>,
-    busy: Busy,
-    left: Handover<Sending>,
-) -> Result<Response<Sending>, TakenOver> {
+    busy: RequestGuard,
+    left: Handoff<Sending>,
+) -> Result<Response<Sending>, Detached> {
     // With a length of its own beside it, which is not seen here, what follows might be part of this body for
     // whoever stands in front (RFC 9112, section 6.3).
     let is_last = request.headers().contains_key(TRANSFER_ENCODING);
@@ -231,7 +230,7 @@ struct Sending {
     body: Body,
     /// What is left of a part that is given bit by bit.
     rest: Bytes,
-    busy: Busy,
+    busy: RequestGuard,
 }
 
 /// Given at once where answers share a connection: what was given waits in its buffers, however long the client

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// What the connection is doing, shared between its reader and the requests it carries.
-pub struct PhaseCell {
+pub struct ConnState {
     idle: Duration,
     /// Absent where heads cannot be told from other things that come in.
     head: Option<Duration>,
@@ -58,16 +58,16 @@ enum Phase {
     /// A head has begun; it must be whole by the deadline.
     Head(Instant),
     /// Requests are worked on.
-    Busy(usize),
+    RequestGuard(usize),
 }
 
 /// A request that is worked on, until its answer is sent.
-pub struct Busy {
-    phase: Arc<PhaseCell>,
+pub struct RequestGuard {
+    phase: Arc<ConnState>,
     number: u64,
 }
 
-impl PhaseCell {
+impl ConnState {
     /// A connection that carries one request at a time, on which a head has begun.
     pub fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
         Self::new(idle, Some(head), None, Phase::Head(Instant::now() + head))
@@ -97,17 +97,17 @@ impl PhaseCell {
     }
 
     /// Notes that a request has arrived.
-    pub fn begin(self: &Arc<Self>) -> Busy {
+    pub fn begin(self: &Arc<Self>) -> RequestGuard {
         self.update(|phase| match phase {
-            Phase::Busy(requests) => Phase::Busy(requests + 1),
-            Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
+            Phase::RequestGuard(requests) => Phase::RequestGuard(requests + 1),
+            Phase::Idle(_) | Phase::Head(_) => Phase::RequestGuard(1),
         });
-        Busy { phase: self.clone(), number: self.answers.fetch_add(1, Ordering::Relaxed) }
+        RequestGuard { phase: self.clone(), number: self.answers.fetch_add(1, Ordering::Relaxed) }
     }
 
     fn end(&self) {
         self.update(|phase| match phase {
-            Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
+            Phase::RequestGuard(requests) if requests > 1 => Phase::RequestGuard(requests - 1),
             _ => Phase::Idle(Instant::now() + self.idle),
         });
     }
@@ -154,7 +154,7 @@ impl PhaseCell {
         state.reader = Some(reader.clone());
         match state.phase {
             Phase::Idle(at) | Phase::Head(at) => Some(at),
-            Phase::Busy(_) => {
+            Phase::RequestGuard(_) => {
                 let patience = self.patience?;
                 let due = |stalled: &StalledBody| {
                     (stalled.taken + patience).min(stalled.since + patience * TURNS)
@@ -169,7 +169,7 @@ impl PhaseCell {
     }
 }
 
-impl Busy {
+impl RequestGuard {
     /// Whether the connection carries other answers at the same time.
     pub fn is_multiplexed(&self) -> bool {
         self.phase.patience.is_some()
@@ -200,7 +200,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.resumed();
         self.phase.end();

@@ -10,14 +10,14 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::state::PhaseCell;
+use super::state::ConnState;
 
 /// A stream that fails to be read when its deadline passes, and to be written when nobody takes it.
-pub struct Watched<S> {
+pub struct TimeoutIo<S> {
     stream: S,
     /// Bytes that were read before the protocol was known.
     prefix: Bytes,
-    phase: Arc<PhaseCell>,
+    phase: Arc<ConnState>,
     alarm: Pin<Box<Sleep>>,
     /// How long the client may take nothing of what is sent.
     patience: Duration,
@@ -25,10 +25,10 @@ pub struct Watched<S> {
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Watched<S> {
+impl<S> TimeoutIo<S> {
     /// `prefix` is read again before the rest of the stream. A client that takes nothing of what is
     /// sent for `patience` is left.
-    pub fn new(stream: S, prefix: Bytes, phase: Arc<PhaseCell>, patience: Duration) -> Self {
+    pub fn new(stream: S, prefix: Bytes, phase: Arc<ConnState>, patience: Duration) -> Self {
         let alarm = Box::pin(sleep_until(Instant::now()));
         Self { stream, prefix, phase, alarm, patience, stalled: None }
     }
@@ -63,7 +63,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -96,7 +96,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -142,12 +142,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_a_head_that_trickles_ends_at_its_deadline() {
         let (mut client, server) = duplex(64);
-        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
-        let mut watched = Watched::new(server, Bytes::from_static(b"G"), phase, PATIENCE);
+        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let mut io = TimeoutIo::new(server, Bytes::from_static(b"G"), phase, PATIENCE);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let mut bytes = Vec::new();
-            let error = watched.read_to_end(&mut bytes).await.unwrap_err();
+            let error = io.read_to_end(&mut bytes).await.unwrap_err();
             (error.kind(), bytes, start.elapsed())
         });
         for _ in 0..9 {
@@ -163,11 +163,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_of_a_long_answer_is_not_idle() {
         let (mut client, server) = duplex(1);
-        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
-        let watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
+        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
         drop(phase.begin());
         let start = Instant::now();
-        let (mut reader, mut writer) = tokio::io::split(watched);
+        let (mut reader, mut writer) = tokio::io::split(io);
         let reading = tokio::spawn(async move {
             let error = reader.read_u8().await.unwrap_err();
             (error.kind(), start.elapsed().as_secs())
@@ -186,10 +186,10 @@ mod tests {
     #[tokio::test]
     async fn what_a_client_does_not_take_is_known_until_it_does() {
         let (mut client, server) = duplex(1);
-        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
-        let mut watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
+        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let mut io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
         let busy = phase.begin();
-        let writing = tokio::spawn(async move { watched.write_all(b"12").await });
+        let writing = tokio::spawn(async move { io.write_all(b"12").await });
         tokio::task::yield_now().await;
         assert!(busy.is_stalled());
         client.read_exact(&mut [0; 2]).await.unwrap();
@@ -200,12 +200,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_pings_do_not_keep_an_unused_connection() {
         let (mut client, server) = duplex(64);
-        let phase = PhaseCell::multiplexed(75 * SECOND, PATIENCE);
-        let mut watched = Watched::new(server, Bytes::new(), phase, PATIENCE);
+        let phase = ConnState::multiplexed(75 * SECOND, PATIENCE);
+        let mut io = TimeoutIo::new(server, Bytes::new(), phase, PATIENCE);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let mut bytes = Vec::new();
-            let error = watched.read_to_end(&mut bytes).await.unwrap_err();
+            let error = io.read_to_end(&mut bytes).await.unwrap_err();
             (error.kind(), start.elapsed().as_secs())
         });
         for _ in 0..7 {
@@ -219,12 +219,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w16_an_answer_that_is_not_asked_for_what_it_has_ends_its_connection() {
         let (_client, server) = duplex(64);
-        let phase = PhaseCell::multiplexed(75 * SECOND, PATIENCE);
-        let mut watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
+        let phase = ConnState::multiplexed(75 * SECOND, PATIENCE);
+        let mut io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
         let (read, unread) = (phase.begin(), phase.begin());
         let start = Instant::now();
         let reading = tokio::spawn(async move {
-            let error = watched.read_u8().await.unwrap_err();
+            let error = io.read_u8().await.unwrap_err();
             (error.kind(), start.elapsed().as_secs())
         });
         // One has nothing to give for long, and is asked at once when it has.
@@ -239,12 +239,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_idle_time_starts_when_the_answer_is_sent() {
         let (_client, server) = duplex(64);
-        let phase = PhaseCell::sequential(75 * SECOND, 10 * SECOND);
-        let mut watched = Watched::new(server, Bytes::new(), phase.clone(), PATIENCE);
+        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let mut io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
         let (one, other) = (phase.begin(), phase.begin());
         let start = Instant::now();
         let reading = tokio::spawn(async move {
-            let error = watched.read_u8().await.unwrap_err();
+            let error = io.read_u8().await.unwrap_err();
             (error.kind(), start.elapsed().as_secs())
         });
         tokio::task::yield_now().await;

@@ -21,7 +21,7 @@ use x509_parser::x509::X509Name;
 use crate::config::{Tls, TlsFiles};
 
 /// Turns connections into encrypted ones.
-pub struct Secure {
+pub struct TlsServer {
     tls: Tls,
     /// Of new connections; those that are open keep theirs.
     config: ArcSwap<ServerConfig>,
@@ -32,7 +32,7 @@ pub struct Secure {
 /// watch of a folder sees on every file system.
 const LOOK: Duration = Duration::from_secs(1);
 
-impl Secure {
+impl TlsServer {
     /// # Errors
     /// When the files cannot be used.
     pub fn new(tls: &Tls, handshake: Duration) -> io::Result<Self> {
@@ -191,7 +191,7 @@ mod tests {
         renew();
         let path = |name: &str| folder.path().join(name);
         let tls = Tls { cert: path("cert.pem"), key: path("key.pem"), client_ca: None };
-        let secure = Secure::new(&tls, Duration::from_secs(5)).unwrap();
+        let secure = TlsServer::new(&tls, Duration::from_secs(5)).unwrap();
         let first = secure.config.load_full();
         write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
         secure.take(&tls.read(), false);

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::config::Limits;
 use crate::domain::fault::TransportFault;
 use crate::domain::trace;
-use crate::downstream::admission::{Load, Room};
+use crate::downstream::admission::{Admission, BodyBudget};
 use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
 
@@ -108,8 +108,8 @@ pub async fn read(
     body: Incoming,
     headers: &HeaderMap,
     limits: &Limits,
-    load: &Load,
-) -> Result<(Vec<u8>, Room), TransportFault> {
+    admission: &Admission,
+) -> Result<(Vec<u8>, BodyBudget), TransportFault> {
     let too_large = TransportFault::BodyTooLarge { limit: limits.body_size };
     let announced = announced(headers);
     if announced.is_some_and(|length| length > limits.body_size) {
@@ -118,7 +118,7 @@ pub async fn read(
     let capacity = announced.unwrap_or(0);
     let reading = async {
         let mut body = body;
-        let mut room = load.room(0)?;
+        let mut budget = admission.budget(0)?;
         let mut bytes = Vec::with_capacity(capacity.min(FIRST_BUFFER));
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| TransportFault::BodyBroken)?;
@@ -126,7 +126,7 @@ pub async fn read(
                 if bytes.len() + piece.len() > limits.body_size {
                     return Err(too_large);
                 }
-                room.grow_to(bytes.len() + piece.len())?;
+                budget.grow_to(bytes.len() + piece.len())?;
                 if bytes.len() + piece.len() > bytes.capacity() {
                     // By doubling, but not beyond what is to come: large bodies are what memory is bounded for.
                     let more = bytes.len().min(capacity.saturating_sub(bytes.len()));
@@ -135,7 +135,7 @@ pub async fn read(
                 bytes.extend_from_slice(piece);
             }
         }
-        Ok((bytes, room))
+        Ok((bytes, budget))
     };
     timeout(limits.body, reading).await.unwrap_or(Err(TransportFault::BodyTimeout))
 }

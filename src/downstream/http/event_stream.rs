@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::http_sse::EventLine;
-use crate::downstream::admission::StreamPlace;
-use crate::downstream::calls::{Answering, Part};
-use crate::session::notify::notifications::{Notice, Notices};
+use super::http_sse::HttpSseSession;
+use crate::downstream::admission::StreamPermit;
+use crate::downstream::calls::{CallEvent, PendingCall};
+use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 
 /// The next event, and where the one after it comes from; nothing at the end.
 type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Option<Rest>)>> + Send>>;
@@ -30,7 +30,7 @@ pub struct EventStream {
 
 impl EventStream {
     /// What a call says, and its answer; `early` is what it has said already.
-    pub fn answering(early: Option<String>, answering: Answering, keep_alive: Duration) -> Self {
+    pub fn answering(early: Option<String>, answering: PendingCall, keep_alive: Duration) -> Self {
         let next: Next = match early {
             None => next_part(answering),
             Some(message) => {
@@ -51,16 +51,20 @@ impl EventStream {
     }
 
     /// The stream of HTTP+SSE, whose first event names the endpoint for messages.
-    pub fn line(endpoint: &str, line: EventLine, keep_alive: Duration) -> Self {
+    pub fn channel(endpoint: &str, channel: HttpSseSession, keep_alive: Duration) -> Self {
         let first = Bytes::from(format!("event: endpoint\ndata: {endpoint}\n\n"));
-        let rest = Rest(Box::new(move || next_message(line)));
+        let rest = Rest(Box::new(move || next_message(channel)));
         let stream = Self::new(Box::pin(async move { Some((first, Some(rest))) }), keep_alive);
         Self { lasts: true, ..stream }
     }
 
     /// The notices of a stream, which keeps its place among all streams as long as it lives.
-    pub fn notices(notices: Notices, place: StreamPlace, keep_alive: Duration) -> Self {
-        let stream = Self::new(next_notice(Feed { notices, _place: place }), keep_alive);
+    pub fn notifications(
+        notifications: NotificationStream,
+        permit: StreamPermit,
+        keep_alive: Duration,
+    ) -> Self {
+        let stream = Self::new(next_notice(Feed { notifications, _place: permit }), keep_alive);
         Self { lasts: true, ..stream }
     }
 
@@ -111,33 +115,33 @@ impl Body for EventStream {
 
 /// Notices, and the place among all streams that they hold.
 struct Feed {
-    notices: Notices,
-    _place: StreamPlace,
+    notifications: NotificationStream,
+    _place: StreamPermit,
 }
 
-fn next_part(mut answering: Answering) -> Next {
+fn next_part(mut answering: PendingCall) -> Next {
     Box::pin(async move {
         match answering.next().await {
-            Part::Said(message) => {
+            CallEvent::Message(message) => {
                 let rest = Rest(Box::new(move || next_part(answering)));
                 Some((event(None, &message), Some(rest)))
             }
-            Part::Answer(answer) => Some((event(None, &answer.into_message()?), None)),
+            CallEvent::CallResponse(answer) => Some((event(None, &answer.into_message()?), None)),
         }
     })
 }
 
-fn next_message(mut line: EventLine) -> Next {
+fn next_message(mut channel: HttpSseSession) -> Next {
     Box::pin(async move {
-        let message = line.next().await?;
-        let rest = Rest(Box::new(move || next_message(line)));
+        let message = channel.next().await?;
+        let rest = Rest(Box::new(move || next_message(channel)));
         Some((event(None, &message), Some(rest)))
     })
 }
 
 fn next_notice(mut feed: Feed) -> Next {
     Box::pin(async move {
-        let Notice { id, message } = feed.notices.next().await?;
+        let StreamEvent { id, message } = feed.notifications.next().await?;
         let rest = Rest(Box::new(move || next_notice(feed)));
         Some((event(id.as_deref(), &message), Some(rest)))
     })
@@ -152,8 +156,8 @@ fn event(id: Option<&str>, message: &str) -> Bytes {
     if !message.is_empty() {
         out.push_str("event: message\n");
     }
-    for line in message.split(['\n', '\r']) {
-        out.extend(["data: ", line, "\n"]);
+    for channel in message.split(['\n', '\r']) {
+        out.extend(["data: ", channel, "\n"]);
     }
     out.push('\n');
     Bytes::from(out)

@@ -17,19 +17,19 @@ use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
-use crate::downstream::admission::{Load, StreamPlace};
+use crate::downstream::admission::{Admission, StreamPermit};
 use crate::downstream::calls::now_secs;
-use crate::downstream::channel::Line;
+use crate::downstream::channel::ClientChannel;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd};
 
 /// The open streams: as many entries as `server.limits.streams` allows.
-pub struct EventLines {
-    open: Arc<DashMap<String, Line>>,
+pub struct HttpSse {
+    open: Arc<DashMap<String, ClientChannel>>,
     sessions: Arc<ArcSwap<Sessions>>,
-    load: Arc<Load>,
+    admission: Arc<Admission>,
     path: String,
     /// Where cursors and states belong: a client may change its transport and keep them.
     endpoint: String,
@@ -40,7 +40,7 @@ pub struct EventLines {
 }
 
 /// What goes down one stream; the session ends with it.
-pub struct EventLine {
+pub struct HttpSseSession {
     outgoing: mpsc::Receiver<String>,
     entry: OpenEntry,
     /// Cancelled when the client has read nothing for too long.
@@ -48,30 +48,30 @@ pub struct EventLine {
     end: StreamEnd,
     drain: CancellationToken,
     is_draining: bool,
-    _place: StreamPlace,
+    _place: StreamPermit,
 }
 
 /// A session is known as long as this lives.
 struct OpenEntry {
-    open: Arc<DashMap<String, Line>>,
+    open: Arc<DashMap<String, ClientChannel>>,
     id: String,
     connection: Arc<Connection>,
 }
 
-impl EventLines {
+impl HttpSse {
     pub fn new(
         path: &str,
         endpoint: &str,
         limits: &Limits,
         sessions: Arc<ArcSwap<Sessions>>,
-        load: Arc<Load>,
-        open: Arc<DashMap<String, Line>>,
+        admission: Arc<Admission>,
+        open: Arc<DashMap<String, ClientChannel>>,
         drain: CancellationToken,
     ) -> Self {
         Self {
             open,
             sessions,
-            load,
+            admission,
             path: path.to_owned(),
             endpoint: endpoint.to_owned(),
             keep_alive: limits.keep_alive,
@@ -93,40 +93,45 @@ impl EventLines {
         address: IpAddr,
         let_in_by: &Sessions,
     ) -> Result<Response<Body>, TransportFault> {
-        let place = self.load.stream(&caller)?;
+        let permit = self.admission.stream(&caller)?;
         let id = hex(&random::<16>());
         let (sessions, address) = (self.sessions.clone(), Some(address));
         let kind = ConnectionKind::Sse;
         let end = let_in_by.end_of_stream(&caller, self.lifetime, now_secs());
         let connection = Connection::new(sessions, caller, &self.endpoint, address, kind);
-        let (line, outgoing) = Line::new(connection, self.load.clone(), self.patience);
+        let (channel, outgoing) =
+            ClientChannel::new(connection, self.admission.clone(), self.patience);
         let endpoint = format!("{}?{SESSION}={id}", self.path);
-        let event_line = EventLine {
+        let session = HttpSseSession {
             outgoing,
-            entry: OpenEntry { open: self.open.clone(), id, connection: line.connection().clone() },
-            over: line.over(),
+            entry: OpenEntry {
+                open: self.open.clone(),
+                id,
+                connection: channel.connection().clone(),
+            },
+            over: channel.over(),
             end,
             drain: self.drain.clone(),
             is_draining: false,
-            _place: place,
+            _place: permit,
         };
-        self.open.insert(event_line.entry.id.clone(), line);
-        Ok(respond::events(EventStream::line(&endpoint, event_line, self.keep_alive)))
+        self.open.insert(session.entry.id.clone(), channel);
+        Ok(respond::events(EventStream::channel(&endpoint, session, self.keep_alive)))
     }
 
     /// The session that a URL names, if it is the caller's.
-    pub fn session(&self, uri: &Uri, caller: &Caller) -> Result<Line, TransportFault> {
+    pub fn session(&self, uri: &Uri, caller: &Caller) -> Result<ClientChannel, TransportFault> {
         let pairs = uri.query().unwrap_or_default().split('&');
         let id = pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == SESSION);
         let (_, id) = id.ok_or(TransportFault::SessionRequired)?;
-        let line = self.open.get(id).filter(|line| line.connection().caller() == caller);
-        line.map(|line| line.clone()).ok_or(TransportFault::SessionUnknown)
+        let channel = self.open.get(id).filter(|channel| channel.connection().caller() == caller);
+        channel.map(|channel| channel.clone()).ok_or(TransportFault::SessionUnknown)
     }
 }
 
 const SESSION: &str = "sessionId";
 
-impl EventLine {
+impl HttpSseSession {
     /// The next message; nothing at the end.
     pub async fn next(&mut self) -> Option<String> {
         loop {

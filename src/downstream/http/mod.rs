@@ -15,38 +15,38 @@ use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use tokio_util::sync::CancellationToken;
 
-use super::Secure;
-use super::admission::{Load, LoadNow};
-use super::channel::Line;
+use super::TlsServer;
+use super::admission::{Admission, AdmissionUsage};
+use super::channel::ClientChannel;
 use super::conn::Peer;
-use super::http::http_sse::EventLines;
-use super::http::origin::Guard;
-use super::http::protected_resource::Resources;
+use super::http::http_sse::HttpSse;
+use super::http::origin::OriginGuard;
+use super::http::protected_resource::ProtectedResources;
 use crate::config::{Config, Limits};
 use crate::session::Sessions;
 
 /// The HTTP side of the gateway.
 pub struct Endpoint {
     pub(crate) sessions: Arc<Sessions>,
-    pub(crate) guard: Guard,
-    pub(crate) resources: Resources,
+    pub(crate) guard: OriginGuard,
+    pub(crate) protected_resources: ProtectedResources,
     /// Of the main endpoint and of the views.
     pub(crate) paths: Vec<String>,
     pub(crate) limits: Limits,
     pub(crate) trusted_proxies: Vec<IpAddr>,
-    pub(crate) load: Arc<Load>,
+    pub(crate) admission: Arc<Admission>,
     /// The older transport, if it is served.
-    pub(crate) event_lines: Option<EventLines>,
-    lasting: Lasting,
-    pub(crate) secure: Option<Arc<Secure>>,
+    pub(crate) http_sse: Option<HttpSse>,
+    shared: SharedState,
+    pub(crate) secure: Option<Arc<TlsServer>>,
 }
 
 /// What all endpoints of one gateway share, whatever its configuration is by now.
 #[derive(Clone)]
-struct Lasting {
+struct SharedState {
     /// Those of the newest configuration.
     sessions: Arc<ArcSwap<Sessions>>,
-    open_lines: Arc<DashMap<String, Line>>,
+    open_lines: Arc<DashMap<String, ClientChannel>>,
     drain: CancellationToken,
 }
 
@@ -56,13 +56,13 @@ impl Endpoint {
     pub fn new(
         config: &Config,
         sessions: Arc<ArcSwap<Sessions>>,
-        secure: Option<Arc<Secure>>,
+        secure: Option<Arc<TlsServer>>,
         drain: CancellationToken,
     ) -> Self {
-        let load = Load::new(&config.server.limits);
+        let admission = Admission::new(&config.server.limits);
         let newest = sessions.load_full();
-        let lasting = Lasting { sessions, open_lines: Arc::default(), drain };
-        Self::with(config, newest, secure, load, lasting)
+        let shared = SharedState { sessions, open_lines: Arc::default(), drain };
+        Self::with(config, newest, secure, admission, shared)
     }
 
     /// The endpoint of another configuration, which keeps what is open.
@@ -70,44 +70,45 @@ impl Endpoint {
         &self,
         config: &Config,
         sessions: Arc<Sessions>,
-        secure: Option<Arc<Secure>>,
+        secure: Option<Arc<TlsServer>>,
     ) -> Self {
-        let load = self.load.renew(&config.server.limits);
-        Self::with(config, sessions, secure, load, self.lasting.clone())
+        let admission = self.admission.renew(&config.server.limits);
+        Self::with(config, sessions, secure, admission, self.shared.clone())
     }
 
     fn with(
         config: &Config,
         sessions: Arc<Sessions>,
-        secure: Option<Arc<Secure>>,
-        load: Load,
-        lasting: Lasting,
+        secure: Option<Arc<TlsServer>>,
+        admission: Admission,
+        shared: SharedState,
     ) -> Self {
         let server = &config.server;
-        let (path, limits, load) = (server.path.clone(), server.limits.clone(), Arc::new(load));
-        let event_lines = server.sse_path.as_ref().map(|sse_path| {
-            let Lasting { sessions, open_lines, drain } = lasting.clone();
-            EventLines::new(sse_path, &path, &limits, sessions, load.clone(), open_lines, drain)
+        let (path, limits, admission) =
+            (server.path.clone(), server.limits.clone(), Arc::new(admission));
+        let http_sse = server.sse_path.as_ref().map(|sse_path| {
+            let SharedState { sessions, open_lines, drain } = shared.clone();
+            HttpSse::new(sse_path, &path, &limits, sessions, admission.clone(), open_lines, drain)
         });
         let views = config.views.iter().map(|view| server.view_path(&view.name));
         let paths = std::iter::once(path).chain(views).collect();
         Self {
             sessions,
-            guard: Guard::new(server),
-            resources: Resources::new(config),
+            guard: OriginGuard::new(server),
+            protected_resources: ProtectedResources::new(config),
             paths,
             limits,
             trusted_proxies: server.trusted_proxies.clone(),
-            load,
-            event_lines,
-            lasting,
+            admission,
+            http_sse,
+            shared,
             secure,
         }
     }
 
     /// How much is being worked on.
-    pub fn load(&self) -> LoadNow {
-        self.load.now()
+    pub fn usage(&self) -> AdmissionUsage {
+        self.admission.now()
     }
 
     /// The subject of the certificate that the other end has shown, if that counts by now.

@@ -14,7 +14,7 @@ use crate::domain::fault::TransportFault;
 
 /// The names and origins that are served.
 #[derive(Clone, Debug)]
-pub struct Guard {
+pub struct OriginGuard {
     /// Lower case; with a port only where the operator gave one.
     hosts: Vec<String>,
     /// Lower case, as browsers send them.
@@ -25,7 +25,7 @@ pub struct Guard {
 #[derive(Clone, Debug)]
 pub struct AllowedOrigin(HeaderValue);
 
-impl Guard {
+impl OriginGuard {
     pub fn new(server: &Server) -> Self {
         let mut hosts = server.allowed_hosts.clone();
         let mut origins: Vec<_> = server.allowed_origins.iter().map(|o| o.to_lowercase()).collect();
@@ -147,11 +147,11 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn guard() -> Guard {
+    fn guard() -> OriginGuard {
         let text = "[server]\npublic_url = \"https://Prompts.example.com/mcp\"\n\
                     allowed_hosts = [\"alias.example\", \"ported.example:81\"]\n\
                     allowed_origins = [\"https://app.example.com\"]\n";
-        Guard::new(&Config::parse("g", text, Path::new(""), &[]).unwrap().server)
+        OriginGuard::new(&Config::parse("g", text, Path::new(""), &[]).unwrap().server)
     }
 
     fn host_ok(hosts: &[&str]) -> bool {

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::domain::fault::TransportFault;
 
 /// The endpoints as protected resources; the main one first.
-pub struct Resources(Vec<Resource>);
+pub struct ProtectedResources(Vec<Resource>);
 
 struct Resource {
     /// Where it is served.
@@ -29,7 +29,7 @@ struct Metadata {
 
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-impl Resources {
+impl ProtectedResources {
     pub fn new(config: &Config) -> Self {
         let server = &config.server;
         let main = (server.path.clone(), server.resource.clone());
@@ -122,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    fn resources(toml: &str) -> Resources {
-        Resources::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap())
+    fn protected_resources(toml: &str) -> ProtectedResources {
+        ProtectedResources::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap())
     }
 
     const JWT: &str = "[server]\npublic_url = \"https://prompts.example.com/team/mcp\"\n\
@@ -131,14 +131,14 @@ mod tests {
 
     #[test]
     fn a13_each_endpoint_has_its_own_name_from_the_configuration() {
-        let resources = resources(JWT);
+        let protected_resources = protected_resources(JWT);
         let main = "https://prompts.example.com/team/mcp";
         for path in ["/mcp", "/sse", "/other"] {
-            assert_eq!(resources.audience(path), main);
+            assert_eq!(protected_resources.audience(path), main);
         }
-        assert_eq!(resources.audience("/mcp/support"), format!("{main}/support"));
+        assert_eq!(protected_resources.audience("/mcp/support"), format!("{main}/support"));
         let resource = |path: &str| {
-            let document = resources.document(path)?.ok()?;
+            let document = protected_resources.document(path)?.ok()?;
             let document: serde_json::Value = serde_json::from_str(&document).unwrap();
             assert_eq!(document["authorization_servers"], json!(["https://id.example.com"]));
             assert_eq!(document["scopes_supported"], json!(["a", "b"]));
@@ -152,25 +152,25 @@ mod tests {
             assert_eq!(well_known(suffix), Some(format!("{main}/support")), "{suffix}");
         }
         assert_eq!(well_known("/mcp/none"), None);
-        assert!(resources.document("/.well-known/oauth-protected-resources").is_none());
+        assert!(protected_resources.document("/.well-known/oauth-protected-resources").is_none());
     }
 
     #[test]
     fn a7_challenges_say_where_to_ask_and_for_what() {
-        let resources = resources(JWT);
+        let protected_resources = protected_resources(JWT);
         let bad = TransportFault::Unauthorized { why: "" };
         let none = TransportFault::Unauthenticated { wanted: "" };
         let at = "resource_metadata=\"https://prompts.example.com\
             /.well-known/oauth-protected-resource/team/mcp\", scope=\"a b\"";
-        let challenge = |fault| resources.challenge("/mcp", &fault);
+        let challenge = |fault| protected_resources.challenge("/mcp", &fault);
         assert_eq!(challenge(none.clone()), Some(format!("Bearer {at}")));
         assert_eq!(challenge(bad.clone()), Some(format!("Bearer error=\"invalid_token\", {at}")));
         let scope = challenge(TransportFault::InsufficientScope);
         assert_eq!(scope, Some(format!("Bearer error=\"insufficient_scope\", {at}")));
         assert_eq!(challenge(TransportFault::NotFound), None);
-        let view = resources.challenge("/mcp/support", &none).unwrap();
+        let view = protected_resources.challenge("/mcp/support", &none).unwrap();
         assert!(view.contains("/team/mcp/support\""), "{view}");
-        let plain = self::resources("");
+        let plain = self::protected_resources("");
         assert_eq!(plain.challenge("/mcp", &bad).as_deref(), Some("Bearer"));
         assert_eq!(plain.document(WELL_KNOWN), Some(Err(TransportFault::NotFound)));
     }

@@ -11,17 +11,17 @@ use super::Endpoint;
 use super::body;
 use super::body::Accepts;
 use super::event_stream::EventStream;
-use super::http_sse::EventLines;
+use super::http_sse::HttpSse;
 use super::respond;
 use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
-use crate::downstream::calls::{Answer, Answering, Part, batch, now_secs};
+use crate::downstream::calls::{CallEvent, CallResponse, PendingCall, batch, now_secs};
 use crate::downstream::conn::Peer;
-use crate::downstream::{Secure, Serve};
-use crate::session::notify::notifications::Notices;
-use crate::session::{Envelope, Refusal, Slot, Turn, Via};
+use crate::downstream::{Serve, TlsServer};
+use crate::session::notify::notifications::NotificationStream;
+use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportContext};
 
 impl Endpoint {
     /// Answers a request of a known host and origin, once it is known whose it is.
@@ -34,11 +34,11 @@ impl Endpoint {
         let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
         self.sessions.check_address(address)?;
         // Whoever has no token yet finds here where to get one.
-        if let Some(document) = self.resources.document(path) {
+        if let Some(document) = self.protected_resources.document(path) {
             return open_document(request.method(), document);
         }
         let credentials = body::read_credentials(request.headers(), self.subject(peer));
-        let audience = self.resources.audience(path);
+        let audience = self.protected_resources.audience(path);
         let caller = self.sessions.authenticate(&credentials, audience, address, now_secs());
         let sender = Sender { caller: caller.await?, address };
         self.dispatch(request, sender).await
@@ -54,9 +54,9 @@ impl Endpoint {
         {
             return Err(TransportFault::UriTooLong { limit: self.limits.uri_length }.into());
         }
-        if let Some(lines) = self.event_lines.as_ref().filter(|l| l.path() == request.uri().path())
+        if let Some(http_sse) = self.http_sse.as_ref().filter(|l| l.path() == request.uri().path())
         {
-            return self.event_line(request, lines, sender).await;
+            return self.serve_http_sse(request, http_sse, sender).await;
         }
         let path = self.paths.iter().find(|path| path.as_str() == request.uri().path());
         let path = path.ok_or(TransportFault::NotFound)?;
@@ -65,14 +65,18 @@ impl Endpoint {
             Method::GET => {
                 let headers = body::read_headers(request.headers());
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
-                let notices = self.sessions.open_stream(
+                let notifications = self.sessions.open_stream(
                     &headers,
                     last_event,
                     &sender.caller,
                     path,
                     now_secs(),
                 )?;
-                self.notices(notices, body::read_accept(request.headers())?, &sender.caller)
+                self.notifications(
+                    notifications,
+                    body::read_accept(request.headers())?,
+                    &sender.caller,
+                )
             }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
@@ -93,11 +97,12 @@ impl Endpoint {
         body::check_media_type(request.headers())?;
         let accepts = body::read_accept(request.headers())?;
         let (head, incoming) = request.into_parts();
-        let (bytes, room) = body::read(incoming, &head.headers, &self.limits, &self.load).await?;
-        let room = Arc::new(room);
+        let (bytes, budget) =
+            body::read(incoming, &head.headers, &self.limits, &self.admission).await?;
+        let budget = Arc::new(budget);
         let headers = body::read_headers(&head.headers);
-        let envelope = Envelope {
-            via: Via::Http(&headers),
+        let context = RequestContext {
+            transport: TransportContext::Http(&headers),
             caller: &caller,
             endpoint: path,
             address: Some(address),
@@ -105,23 +110,23 @@ impl Endpoint {
             guess: self.sessions.dialect_of(&headers, path, Some(&caller)),
             streams: accepts != Accepts::JsonOnly,
         };
-        let turn = self.sessions.read(&bytes, &envelope)?;
+        let turn = self.sessions.read(&bytes, &context)?;
         drop(bytes);
         match turn {
-            Turn::Accepted => Ok(respond::accepted()),
-            Turn::Answer { message, session } => {
+            Dispatch::Accepted => Ok(respond::accepted()),
+            Dispatch::Answer { message, session } => {
                 let response = match accepts {
                     Accepts::StreamOnly => self.stream(async { Some(message) }),
                     Accepts::Both | Accepts::JsonOnly => respond::json(message),
                 };
                 Ok(respond::with_session(response, session.as_deref()))
             }
-            Turn::Opened { message, .. } => Ok(respond::json(message)),
-            Turn::Listen(notices) => self.notices(notices, accepts, &caller),
-            Turn::Batch(items) => {
-                let has_calls = items.iter().any(|item| matches!(item, Ok(Turn::Pending(_))));
-                let (sessions, load) = (self.sessions.clone(), self.load.clone());
-                let mut answer = Box::pin(batch(sessions, load, items, room));
+            Dispatch::Opened { message, .. } => Ok(respond::json(message)),
+            Dispatch::Listen(notifications) => self.notifications(notifications, accepts, &caller),
+            Dispatch::Batch(items) => {
+                let has_calls = items.iter().any(|item| matches!(item, Ok(Dispatch::Call(_))));
+                let (sessions, admission) = (self.sessions.clone(), self.admission.clone());
+                let mut answer = Box::pin(batch(sessions, admission, items, budget));
                 let early = match accepts {
                     Accepts::JsonOnly => Ok(answer.as_mut().await),
                     _ => timeout(self.limits.keep_alive, answer.as_mut()).await,
@@ -135,35 +140,36 @@ impl Endpoint {
                     Err(_) => self.stream(answer),
                 })
             }
-            Turn::Pending(pending) => {
+            Dispatch::Call(pending) => {
                 let (id, dialect) = (Some(pending.id.clone()), pending.dialect);
                 let refuse = |fault: TransportFault| Refusal { fault: fault.into(), id, dialect };
-                let slot = Slot { call: self.load.call().map_err(refuse)?, room };
-                self.answer(Answering::start(self.sessions.clone(), pending, slot), accepts).await
+                let permits = CallPermits { call: self.admission.call().map_err(refuse)?, budget };
+                self.answer(PendingCall::start(self.sessions.clone(), pending, permits), accepts)
+                    .await
             }
         }
     }
 
     /// The two endpoints of HTTP+SSE, which share a path.
-    async fn event_line(
+    async fn serve_http_sse(
         &self,
         request: Request<Incoming>,
-        lines: &EventLines,
+        http_sse: &HttpSse,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
         let Sender { caller, address } = sender;
         match *request.method() {
             Method::GET => match body::read_accept(request.headers())? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
-                _ => Ok(lines.open(caller, address, &self.sessions)?),
+                _ => Ok(http_sse.open(caller, address, &self.sessions)?),
             },
             Method::POST => {
                 body::check_media_type(request.headers())?;
-                let line = lines.session(request.uri(), &caller)?;
+                let channel = http_sse.session(request.uri(), &caller)?;
                 let (head, incoming) = request.into_parts();
-                let (bytes, room) =
-                    body::read(incoming, &head.headers, &self.limits, &self.load).await?;
-                line.take(&bytes, room).await;
+                let (bytes, budget) =
+                    body::read(incoming, &head.headers, &self.limits, &self.admission).await?;
+                channel.take(&bytes, budget).await;
                 Ok(respond::accepted())
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST" }.into()),
@@ -174,25 +180,29 @@ impl Endpoint {
     /// a stream.
     async fn answer(
         &self,
-        mut answering: Answering,
+        mut answering: PendingCall,
         accepts: Accepts,
     ) -> Result<Response<Body>, Refused> {
         let early = match accepts {
-            Accepts::JsonOnly => Some(Part::Answer(answering.answer().await)),
+            Accepts::JsonOnly => Some(CallEvent::CallResponse(answering.answer().await)),
             Accepts::Both => timeout(self.limits.keep_alive, answering.next()).await.ok(),
             Accepts::StreamOnly => None,
         };
         match early {
-            Some(Part::Answer(Answer::Message(message))) => Ok(respond::json(message)),
-            Some(Part::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
+            Some(CallEvent::CallResponse(CallResponse::Message(message))) => {
+                Ok(respond::json(message))
+            }
+            Some(CallEvent::CallResponse(CallResponse::Refused(refusal))) => Err(refusal.into()),
             // A cancelled call ends as an empty stream (2025-11-25, cancellation).
-            Some(Part::Answer(Answer::Cancelled)) => Ok(self.stream(async { None })),
-            Some(Part::Said(message)) => Ok(self.answering(Some(message), answering)),
+            Some(CallEvent::CallResponse(CallResponse::Cancelled)) => {
+                Ok(self.stream(async { None }))
+            }
+            Some(CallEvent::Message(message)) => Ok(self.answering(Some(message), answering)),
             None => Ok(self.answering(None, answering)),
         }
     }
 
-    fn answering(&self, early: Option<String>, answering: Answering) -> Response<Body> {
+    fn answering(&self, early: Option<String>, answering: PendingCall) -> Response<Body> {
         respond::events(EventStream::answering(early, answering, self.limits.keep_alive))
     }
 
@@ -204,17 +214,21 @@ impl Endpoint {
     }
 
     /// A stream of notices; listening as JSON is impossible.
-    fn notices(
+    fn notifications(
         &self,
-        notices: Notices,
+        notifications: NotificationStream,
         accepts: Accepts,
         caller: &Caller,
     ) -> Result<Response<Body>, Refused> {
         if accepts == Accepts::JsonOnly {
             return Err(TransportFault::NotAcceptable.into());
         }
-        let place = self.load.stream(caller)?;
-        Ok(respond::events(EventStream::notices(notices, place, self.limits.keep_alive)))
+        let permit = self.admission.stream(caller)?;
+        Ok(respond::events(EventStream::notifications(
+            notifications,
+            permit,
+            self.limits.keep_alive,
+        )))
     }
 }
 
@@ -223,7 +237,7 @@ impl Serve for Endpoint {
         &self.limits
     }
 
-    fn secure(&self) -> Option<&Arc<Secure>> {
+    fn secure(&self) -> Option<&Arc<TlsServer>> {
         self.secure.as_ref()
     }
 
@@ -233,11 +247,11 @@ impl Serve for Endpoint {
         let path = uri.path();
         let headers = body::read_headers(request.headers());
         let dialect = self.sessions.dialect_of(&headers, path, None);
-        let resources = &self.resources;
+        let protected_resources = &self.protected_resources;
         let telemetry = self.sessions.telemetry();
         let refuse = |fault: TransportFault| {
             telemetry.metrics().refused(fault.reason(), fault.limit());
-            let challenge = resources.challenge(path, &fault);
+            let challenge = protected_resources.challenge(path, &fault);
             let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
             match challenge {
                 Some(challenge) => respond::challenged(refusal, &challenge),

@@ -8,63 +8,63 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::router::call_channel::News;
 use crate::session::dialect::Dialect;
-use crate::session::notify::url_elicitations::Visits;
+use crate::session::notify::url_elicitations::PendingUrlElicitations;
 use crate::session::token::Nonce;
-use crate::session::{CallPlace, Sessions};
+use crate::session::{CallPermit, Sessions};
 use crate::upstream::call::correlator::UrlElicitationComplete;
 
 /// Writes what is said before an answer.
-pub(crate) struct Teller<'a> {
+pub(crate) struct ClientEventSender<'a> {
     dialect: Dialect,
-    told: mpsc::Sender<String>,
-    place: &'a dyn CallPlace,
+    outgoing: mpsc::Sender<String>,
+    place: &'a dyn CallPermit,
     nonce: Nonce,
     progress_token: Option<Id>,
     /// The last that was told: it must increase with each notification (2025-11-25, progress).
     progress: f64,
     server_requests: &'a PendingServerRequests,
-    visits: &'a Visits,
+    url_elicitations: &'a PendingUrlElicitations,
     pending: Vec<PendingServerRequest>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> ClientEventSender<'a> {
     /// Tells the client of the session or connection `nonce`, which calls its progress
     /// `progress_token`.
     pub(crate) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,
-        told: mpsc::Sender<String>,
-        place: &'a dyn CallPlace,
+        outgoing: mpsc::Sender<String>,
+        place: &'a dyn CallPermit,
         nonce: Option<Nonce>,
         progress_token: Option<Id>,
     ) -> Self {
         Self {
             dialect,
-            told,
+            outgoing,
             place,
             nonce: nonce.unwrap_or_default(),
             progress_token,
             progress: f64::NEG_INFINITY,
-            server_requests: &sessions.lasting.server_requests,
-            visits: &sessions.lasting.visits,
+            server_requests: &sessions.shared.server_requests,
+            url_elicitations: &sessions.shared.url_elicitations,
             pending: Vec::new(),
         }
     }
 
     /// Tells as long as the call runs. Once nobody reads, or nothing comes back, whoever waits for
     /// an answer is told so at once.
-    pub(crate) async fn tell_all(
+    pub(crate) async fn forward(
         &mut self,
         news: &mut mpsc::Receiver<News>,
         gone: &CancellationToken,
     ) {
-        let told = self.told.clone();
+        let outgoing = self.outgoing.clone();
         let telling = async {
             // A place first: what was taken off the line is never lost.
-            while let Ok(place) = told.reserve().await {
+            while let Ok(place) = outgoing.reserve().await {
                 let next = tokio::select! {
                     next = news.recv() => next,
-                    () = told.closed() => return,
+                    () = outgoing.closed() => return,
                 };
                 if let Some(message) = next.and_then(|next| self.dress(next)) {
                     place.send(message);
@@ -84,11 +84,11 @@ impl<'a> Teller<'a> {
             if !matches!(last, News::ServerRequest { .. })
                 && let Some(message) = self.dress(last)
             {
-                let _ = self.told.try_send(message);
+                let _ = self.outgoing.try_send(message);
             }
         }
         for pending in self.pending.iter().filter(|pending| pending.is_open()) {
-            let _ = self.told.try_send(self.dialect.cancelled(pending.id()));
+            let _ = self.outgoing.try_send(self.dialect.cancelled(pending.id()));
         }
     }
 
@@ -98,16 +98,16 @@ impl<'a> Teller<'a> {
             News::Progress(params) => self.progress(params.json()),
             News::UrlElicitationComplete(params) => {
                 let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
-                dialect.hears_of_pages().then(|| dialect.page_done(&id))
+                dialect.has_elicitation_complete().then(|| dialect.elicitation_complete(&id))
             }
             // Nobody waits for the answer any more.
             News::ServerRequest { answer, .. } if answer.is_closed() => None,
             // Too many users think: whoever asks hears that nobody answers.
-            News::ServerRequest { .. } if !self.place.think() => None,
+            News::ServerRequest { .. } if !self.place.suspend() => None,
             News::ServerRequest { server_request, origin, answer } => {
                 if let Some(id) = server_request.page_id() {
                     let upstream = origin.upstream.as_str().into();
-                    self.visits.note(UrlElicitationComplete { upstream, id }, self.nonce);
+                    self.url_elicitations.note(UrlElicitationComplete { upstream, id }, self.nonce);
                 }
                 let text = server_request.clone();
                 let pending = self.server_requests.register(self.nonce, server_request, answer);

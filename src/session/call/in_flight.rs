@@ -13,26 +13,26 @@ type Calls = DashMap<(Nonce, Id), CancellationToken>;
 
 /// As many entries as calls are in flight, which `server.limits.in_flight` bounds.
 #[derive(Clone, Debug, Default)]
-pub struct Running(Arc<Calls>);
+pub struct InFlightCalls(Arc<Calls>);
 
 /// One call that runs; ends with this value.
 #[derive(Debug)]
-pub struct RunningCall {
+pub struct InFlightCall {
     calls: Arc<Calls>,
     key: (Nonce, Id),
     cancelled: CancellationToken,
 }
 
-impl Running {
+impl InFlightCalls {
     /// Notes a call; nothing if the session has one of this id already.
-    pub fn start(&self, session: Nonce, id: Id) -> Option<RunningCall> {
+    pub fn start(&self, session: Nonce, id: Id) -> Option<InFlightCall> {
         let cancelled = CancellationToken::new();
         let key = (session, id);
         match self.0.entry(key.clone()) {
             Entry::Occupied(_) => None,
             Entry::Vacant(vacant) => {
                 vacant.insert(cancelled.clone());
-                Some(RunningCall { calls: self.0.clone(), key, cancelled })
+                Some(InFlightCall { calls: self.0.clone(), key, cancelled })
             }
         }
     }
@@ -55,14 +55,14 @@ impl Running {
     }
 }
 
-impl RunningCall {
+impl InFlightCall {
     /// Waits until the client cancels.
     pub async fn cancelled(&self) {
         self.cancelled.cancelled().await;
     }
 }
 
-impl Drop for RunningCall {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         self.calls.remove(&self.key);
     }
@@ -74,16 +74,16 @@ mod tests {
 
     #[test]
     fn w14_an_id_runs_once_in_a_session_and_is_free_afterwards() {
-        let running = Running::default();
-        let first = running.start([1; 16], Id::number(1)).unwrap();
-        assert!(running.start([1; 16], Id::number(1)).is_none());
-        assert!(running.start([2; 16], Id::number(1)).is_some());
-        running.cancel([2; 16], Id::number(1));
+        let in_flight = InFlightCalls::default();
+        let first = in_flight.start([1; 16], Id::number(1)).unwrap();
+        assert!(in_flight.start([1; 16], Id::number(1)).is_none());
+        assert!(in_flight.start([2; 16], Id::number(1)).is_some());
+        in_flight.cancel([2; 16], Id::number(1));
         assert!(!first.cancelled.is_cancelled());
-        running.cancel([1; 16], Id::number(1));
+        in_flight.cancel([1; 16], Id::number(1));
         assert!(first.cancelled.is_cancelled());
         drop(first);
-        assert!(running.start([1; 16], Id::number(1)).is_some());
-        assert!(running.0.is_empty());
+        assert!(in_flight.start([1; 16], Id::number(1)).is_some());
+        assert!(in_flight.0.is_empty());
     }
 }

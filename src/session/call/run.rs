@@ -8,12 +8,12 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::client_events::Teller;
+use super::client_events::ClientEventSender;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::policy::Outcome;
 use crate::router::call_channel::Line;
 use crate::router::reply::Reply;
-use crate::session::{CallPlace, Ending, Pending, Sessions, Slot};
+use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
@@ -23,60 +23,60 @@ impl Sessions {
     /// before the answer go to `told`.
     pub fn perform(
         self: Arc<Self>,
-        mut pending: Pending,
-        slot: Slot,
-        told: mpsc::Sender<String>,
+        mut pending: PreparedCall,
+        permits: CallPermits,
+        outgoing: mpsc::Sender<String>,
         now_secs: u64,
-    ) -> impl Future<Output = Ending> + Send + 'static {
+    ) -> impl Future<Output = CallOutcome> + Send + 'static {
         let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
         let operation = self.begin(&mut pending);
         let context = operation.context().unwrap_or_default();
-        let (tasks, gate) = (self.lasting.tasks.clone(), self.gate.clone());
+        let (tasks, gate) = (self.shared.tasks.clone(), self.gate.clone());
         let performing = async move {
-            let Slot { call, room } = slot;
-            let ending = self.run(pending, operation, told, &*call, now_secs).await;
-            drop(room);
-            ending
+            let CallPermits { call, budget } = permits;
+            let outcome = self.run(pending, operation, outgoing, &*call, now_secs).await;
+            drop(budget);
+            outcome
         };
         // What is logged on the way belongs to the call's trace.
         let task = tasks.spawn(performing.with_context(context));
         let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
         async move {
-            let ending = task.await;
+            let outcome = task.await;
             drop(abort);
-            ending.unwrap_or_else(|error| {
+            outcome.unwrap_or_else(|error| {
                 if error.is_panic() {
                     gate.note_panic();
                 }
-                Ending::Fault(Fault::Internal)
+                CallOutcome::Fault(Fault::Internal)
             })
         }
     }
 
     /// The call as it is measured; whoever is asked on its way stands below it in the trace.
-    fn begin(&self, pending: &mut Pending) -> ServerOperation {
-        let Pending { id, dialect, call, nonce, wire, .. } = pending;
+    fn begin(&self, pending: &mut PreparedCall) -> ServerOperation {
+        let PreparedCall { id, dialect, call, nonce, transport_kind, .. } = pending;
         let asked = ServerAttributes {
             method: call.request.method().as_str(),
             revision: dialect.revision().as_str(),
-            wire: *wire,
+            transport: *transport_kind,
             session: nonce.as_ref().map(|nonce| &nonce[..]),
             id: id.text(),
             prompt: call.request.prompt_name(),
             client: call.address,
         };
-        ServerOperation::begin(self.telemetry(), asked, &mut call.along.trace)
+        ServerOperation::begin(self.telemetry(), asked, &mut call.forwarded.trace)
     }
 
     async fn run(
         &self,
-        pending: Pending,
+        pending: PreparedCall,
         operation: ServerOperation,
-        told: mpsc::Sender<String>,
-        place: &dyn CallPlace,
+        outgoing: mpsc::Sender<String>,
+        place: &dyn CallPermit,
         now_secs: u64,
-    ) -> Ending {
-        let Pending { dialect, call, nonce, running, progress_token, gone, .. } = pending;
+    ) -> CallOutcome {
+        let PreparedCall { dialect, call, nonce, in_flight, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
         let (line, mut news) = Line::new();
         let (record, caller) = (self.gate.record(&call), call.caller.clone());
@@ -92,39 +92,40 @@ impl Sessions {
             Ok(dialect.reply(&reply, &self.identity))
         };
         let cancelled = async {
-            match &running {
-                Some(running) => running.cancelled().await,
+            match &in_flight {
+                Some(in_flight) => in_flight.cancelled().await,
                 None => std::future::pending().await,
             }
         };
-        let mut teller = Teller::new(self, dialect, told, place, nonce, progress_token);
-        let ending = tokio::select! {
+        let mut events =
+            ClientEventSender::new(self, dialect, outgoing, place, nonce, progress_token);
+        let outcome = tokio::select! {
             biased;
-            () = teller.tell_all(&mut news, &gone) => Ending::Fault(Fault::Internal),
+            () = events.forward(&mut news, &gone) => CallOutcome::Fault(Fault::Internal),
             // Before the answer, which then is only that nobody is left to give one.
-            () = self.lasting.stop.cancelled() => Ending::Fault(TransportFault::ShuttingDown.into()),
-            answer = answer => answer.map_or_else(Ending::Fault, Ending::Result),
-            () = cancelled => Ending::Cancelled,
+            () = self.shared.stop.cancelled() => CallOutcome::Fault(TransportFault::ShuttingDown.into()),
+            answer = answer => answer.map_or_else(CallOutcome::Fault, CallOutcome::Result),
+            () = cancelled => CallOutcome::Cancelled,
         };
-        teller.finish(&mut news);
-        let outcome = match &ending {
-            Ending::Result(result) => Outcome::Result { result, list: list.as_ref() },
-            Ending::Fault(fault) => Outcome::Fault(fault),
-            Ending::Cancelled => Outcome::Cancelled,
+        events.finish(&mut news);
+        let recorded = match &outcome {
+            CallOutcome::Result(result) => Outcome::Result { result, list: list.as_ref() },
+            CallOutcome::Fault(fault) => Outcome::Fault(fault),
+            CallOutcome::Cancelled => Outcome::Cancelled,
         };
-        let ending = match self.gate.complete(&record, &caller, outcome).await {
-            Ok(()) => ending,
-            Err(fault) => Ending::Fault(fault.into()),
+        let outcome = match self.gate.complete(&record, &caller, recorded).await {
+            Ok(()) => outcome,
+            Err(fault) => CallOutcome::Fault(fault.into()),
         };
-        operation.end(match &ending {
-            Ending::Result(_) => End::Well,
-            Ending::Fault(fault) => End::Fault(fault),
-            Ending::Cancelled => End::Cancelled,
+        operation.end(match &outcome {
+            CallOutcome::Result(_) => End::Well,
+            CallOutcome::Fault(fault) => End::Fault(fault),
+            CallOutcome::Cancelled => End::Cancelled,
         });
-        if let (Ending::Fault(fault), Some(nonce)) = (&ending, nonce) {
-            self.lasting.visits.note_all(fault, nonce, self.limits.json_depth);
+        if let (CallOutcome::Fault(fault), Some(nonce)) = (&outcome, nonce) {
+            self.shared.url_elicitations.note_all(fault, nonce, self.limits.json_depth);
         }
-        ending
+        outcome
     }
 }
 

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::streams::{StreamEnd, StreamPlace};
-use super::terminated::Ended;
-use super::url_elicitations::Visits;
+use super::streams::{StreamEnd, StreamRegistration};
+use super::terminated::TerminatedSessions;
+use super::url_elicitations::PendingUrlElicitations;
 use crate::domain::jsonrpc::Id;
 use crate::policy::StreamRecord;
 use crate::router::Digest;
 use crate::router::view_cache::Changes;
 use crate::seal::{Kind, Sealer, random};
-use crate::session::call::in_flight::RunningCall;
+use crate::session::call::in_flight::InFlightCall;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
@@ -25,7 +25,7 @@ use crate::upstream::call::correlator::UrlElicitationComplete;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Notice {
+pub struct StreamEvent {
     /// The event id.
     pub id: Option<String>,
     /// The JSON-RPC message; empty in an event that only carries an id.
@@ -33,18 +33,19 @@ pub struct Notice {
 }
 
 /// The notices of one stream.
-pub struct Notices {
+pub struct NotificationStream {
     changes: Changes,
     /// Nothing until the first whole list is there.
-    told: Option<Digest>,
+    announced: Option<Digest>,
     dialect: Dialect,
-    audience: Audience,
+    subscriber: Subscriber,
     /// What is sent before anything happens.
-    opening: VecDeque<Notice>,
+    opening: VecDeque<StreamEvent>,
     drain: CancellationToken,
     end: StreamEnd,
     /// Pages that users were sent to; absent where nobody can be told of them.
-    pages: Option<(broadcast::Receiver<UrlElicitationComplete>, Visits, Nonce)>,
+    elicitations:
+        Option<(broadcast::Receiver<UrlElicitationComplete>, PendingUrlElicitations, Nonce)>,
     is_over: bool,
     /// Of a stream of its own.
     record: Option<StreamRecord>,
@@ -52,9 +53,14 @@ pub struct Notices {
 }
 
 /// Who listens, and how they asked to be told.
-pub(crate) enum Audience {
+pub(crate) enum Subscriber {
     /// A legacy GET stream.
-    Session { ids: EventIds, place: StreamPlace, nonce: Nonce, ended: Arc<Ended> },
+    Session {
+        ids: EventIds,
+        place: StreamRegistration,
+        nonce: Nonce,
+        terminated: Arc<TerminatedSessions>,
+    },
     /// A connection that lasts (stdio, HTTP+SSE): everything goes down the same way.
     Connection,
     /// `subscriptions/listen`; `wants` is false when nothing that we have was asked for.
@@ -64,7 +70,7 @@ pub(crate) enum Audience {
         result: String,
         /// Present where no stream of its own can be closed: the end is told by a message of its
         /// own, and the client cancels by one.
-        running: Option<RunningCall>,
+        in_flight: Option<InFlightCall>,
     },
 }
 
@@ -77,43 +83,47 @@ pub(crate) struct EventIds {
     count: u64,
 }
 
-impl Notices {
+impl NotificationStream {
     /// `known` is the digest of the list that the client says it knows.
     pub(crate) fn new(
         mut changes: Changes,
         known: Option<Digest>,
         dialect: Dialect,
-        audience: Audience,
+        subscriber: Subscriber,
         drain: CancellationToken,
         end: StreamEnd,
     ) -> Self {
         let now = changes.digest();
-        let told = known.or(now);
-        let mut notices = Self {
-            told,
+        let announced = known.or(now);
+        let mut notifications = Self {
+            announced,
             changes,
             dialect,
-            audience,
+            subscriber,
             opening: VecDeque::new(),
             drain,
             end,
-            pages: None,
+            elicitations: None,
             is_over: false,
             record: None,
             telemetry: None,
         };
-        notices.open();
-        notices
+        notifications.open();
+        notifications
     }
 
     /// Tells of pages that the session was sent to, too, if its client's revision knows of that.
-    pub(crate) fn with_pages(
+    pub(crate) fn with_url_elicitations(
         mut self,
-        pages: broadcast::Receiver<UrlElicitationComplete>,
-        visits: Visits,
+        elicitations: broadcast::Receiver<UrlElicitationComplete>,
+        url_elicitations: PendingUrlElicitations,
         session: Nonce,
     ) -> Self {
-        self.pages = self.dialect.hears_of_pages().then_some((pages, visits, session));
+        self.elicitations = self.dialect.has_elicitation_complete().then_some((
+            elicitations,
+            url_elicitations,
+            session,
+        ));
         self
     }
 
@@ -131,14 +141,14 @@ impl Notices {
 
     /// The request that opened the stream, if one did.
     pub fn request(&self) -> Option<&Id> {
-        match &self.audience {
-            Audience::Subscription { id, .. } => Some(id),
-            Audience::Session { .. } | Audience::Connection => None,
+        match &self.subscriber {
+            Subscriber::Subscription { id, .. } => Some(id),
+            Subscriber::Session { .. } | Subscriber::Connection => None,
         }
     }
 
     /// The next event; nothing once the stream is over.
-    pub async fn next(&mut self) -> Option<Notice> {
+    pub async fn next(&mut self) -> Option<StreamEvent> {
         if let Some(notice) = self.opening.pop_front() {
             return Some(notice);
         }
@@ -154,18 +164,20 @@ impl Notices {
                 return Some(notice);
             }
             let session_ended = async {
-                match &self.audience {
-                    Audience::Session { nonce, ended, .. } => ended.wait_for(nonce).await,
-                    Audience::Subscription { running: Some(running), .. } => {
-                        running.cancelled().await;
+                match &self.subscriber {
+                    Subscriber::Session { nonce, terminated, .. } => {
+                        terminated.wait_for(nonce).await
                     }
-                    Audience::Connection | Audience::Subscription { running: None, .. } => {
+                    Subscriber::Subscription { in_flight: Some(in_flight), .. } => {
+                        in_flight.cancelled().await;
+                    }
+                    Subscriber::Connection | Subscriber::Subscription { in_flight: None, .. } => {
                         std::future::pending::<()>().await;
                     }
                 }
             };
             tokio::select! {
-                page = page_done(&mut self.pages) => return Some(self.tell_of_page(&page)),
+                page = elicitation_complete(&mut self.elicitations) => return Some(self.tell_of_page(&page)),
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
                 () = self.end.reached() => return self.close(),
@@ -175,61 +187,60 @@ impl Notices {
     }
 
     fn open(&mut self) {
-        match &mut self.audience {
+        match &mut self.subscriber {
             // An event to come back to, before anything has happened.
-            Audience::Session { ids, .. } if self.dialect.primes_streams() => {
-                let id = Some(ids.next(&self.told.unwrap_or_default()));
-                self.opening.push_back(Notice { id, message: String::new() });
+            Subscriber::Session { ids, .. } if self.dialect.primes_streams() => {
+                let id = Some(ids.next(&self.announced.unwrap_or_default()));
+                self.opening.push_back(StreamEvent { id, message: String::new() });
             }
-            Audience::Session { .. } | Audience::Connection => {}
-            Audience::Subscription { id, wants, .. } => {
+            Subscriber::Session { .. } | Subscriber::Connection => {}
+            Subscriber::Subscription { id, wants, .. } => {
                 let message = self.dialect.acknowledged(id, *wants);
-                self.opening.push_back(Notice { id: None, message });
+                self.opening.push_back(StreamEvent { id: None, message });
             }
         }
     }
 
-    fn tell_of_page(&mut self, page: &UrlElicitationComplete) -> Notice {
-        let message = self.dialect.page_done(&page.id);
-        let told = self.told.unwrap_or_default();
-        let id = match &mut self.audience {
-            Audience::Session { ids, .. } => Some(ids.next(&told)),
-            Audience::Connection | Audience::Subscription { .. } => None,
+    fn tell_of_page(&mut self, page: &UrlElicitationComplete) -> StreamEvent {
+        let message = self.dialect.elicitation_complete(&page.id);
+        let announced = self.announced.unwrap_or_default();
+        let id = match &mut self.subscriber {
+            Subscriber::Session { ids, .. } => Some(ids.next(&announced)),
+            Subscriber::Connection | Subscriber::Subscription { .. } => None,
         };
-        Notice { id, message }
+        StreamEvent { id, message }
     }
 
     /// The notice that the list is this one now, if the client has to be told.
-    fn tell(&mut self, digest: Digest) -> Option<Notice> {
+    fn tell(&mut self, digest: Digest) -> Option<StreamEvent> {
         // The first whole list is what its client got, not a change.
-        if self.told.replace(digest).is_none_or(|told| told == digest) {
+        if self.announced.replace(digest).is_none_or(|announced| announced == digest) {
             return None;
         }
-        match &mut self.audience {
-            Audience::Session { place, .. } if !place.is_told() => None,
-            Audience::Session { ids, .. } => {
+        match &mut self.subscriber {
+            Subscriber::Session { place, .. } if !place.is_newest() => None,
+            Subscriber::Session { ids, .. } => {
                 let message = self.dialect.list_changed(None);
-                Some(Notice { id: Some(ids.next(&digest)), message })
+                Some(StreamEvent { id: Some(ids.next(&digest)), message })
             }
-            Audience::Connection => {
-                Some(Notice { id: None, message: self.dialect.list_changed(None) })
+            Subscriber::Connection => {
+                Some(StreamEvent { id: None, message: self.dialect.list_changed(None) })
             }
-            Audience::Subscription { id, wants, .. } => {
-                wants.then(|| Notice { id: None, message: self.dialect.list_changed(Some(id)) })
-            }
+            Subscriber::Subscription { id, wants, .. } => wants
+                .then(|| StreamEvent { id: None, message: self.dialect.list_changed(Some(id)) }),
         }
     }
 
     /// The end at drain, or of the stream's time: a subscription gets its result, a legacy stream
     /// just ends.
-    fn close(&mut self) -> Option<Notice> {
+    fn close(&mut self) -> Option<StreamEvent> {
         self.is_over = true;
-        let Audience::Subscription { id, result, running, .. } = &self.audience else {
+        let Subscriber::Subscription { id, result, in_flight, .. } = &self.subscriber else {
             return None;
         };
-        let notice = |message| Notice { id: None, message };
+        let notice = |message| StreamEvent { id: None, message };
         let result = notice(result.clone());
-        match running {
+        match in_flight {
             None => Some(result),
             Some(_) => {
                 self.opening.push_back(result);
@@ -240,15 +251,19 @@ impl Notices {
 }
 
 /// The next page that the session was sent to and that is done.
-async fn page_done(
-    pages: &mut Option<(broadcast::Receiver<UrlElicitationComplete>, Visits, Nonce)>,
+async fn elicitation_complete(
+    elicitations: &mut Option<(
+        broadcast::Receiver<UrlElicitationComplete>,
+        PendingUrlElicitations,
+        Nonce,
+    )>,
 ) -> UrlElicitationComplete {
-    let Some((pages, visits, session)) = pages else {
+    let Some((elicitations, url_elicitations, session)) = elicitations else {
         return std::future::pending().await;
     };
     loop {
-        match pages.recv().await {
-            Ok(page) if visits.take(&page, *session) => return page,
+        match elicitations.recv().await {
+            Ok(page) if url_elicitations.take(&page, *session) => return page,
             // What was missed, the user knows.
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
@@ -279,7 +294,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use crate::session::call::in_flight::Running;
+    use crate::session::call::in_flight::InFlightCalls;
     use crate::session::notify::streams::Streams;
     use tokio::sync::watch;
 
@@ -303,34 +318,36 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn l7_where_no_stream_can_be_closed_the_end_is_told_before_the_result() {
         let (changes, _) = contents(0);
-        let running = Running::default();
-        let subscription = |id: u64| Audience::Subscription {
+        let in_flight = InFlightCalls::default();
+        let subscription = |id: u64| Subscriber::Subscription {
             id: Id::number(id),
             wants: true,
             result: "the result".to_owned(),
-            running: running.start([1; 16], Id::number(id)),
+            in_flight: in_flight.start([1; 16], Id::number(id)),
         };
         let revision = Revision::V2026_07_28;
-        let mut drained = notices(&changes, None, revision, subscription(7));
-        let mut cancelled = notices(&changes, None, revision, subscription(8));
-        for notices in [&mut drained, &mut cancelled] {
-            assert!(notices.next().await.unwrap().message.contains("acknowledged"));
+        let mut drained = notifications(&changes, None, revision, subscription(7));
+        let mut cancelled = notifications(&changes, None, revision, subscription(8));
+        for notifications in [&mut drained, &mut cancelled] {
+            assert!(notifications.next().await.unwrap().message.contains("acknowledged"));
         }
-        running.cancel([1; 16], Id::number(8));
+        in_flight.cancel([1; 16], Id::number(8));
         assert_eq!(cancelled.next().await, None, "nothing more for one that is not wanted");
         drained.drain.cancel();
-        let told = drained.next().await.unwrap().message;
-        assert!(told.contains("notifications/cancelled") && told.contains("\"requestId\":7"));
+        let announced = drained.next().await.unwrap().message;
+        assert!(
+            announced.contains("notifications/cancelled") && announced.contains("\"requestId\":7")
+        );
         assert_eq!(drained.next().await.unwrap().message, "the result");
         assert_eq!(drained.next().await, None);
     }
 
-    fn session(sealer: &Arc<Sealer>, ended: &Arc<Ended>) -> Audience {
-        Audience::Session {
+    fn session(sealer: &Arc<Sealer>, terminated: &Arc<TerminatedSessions>) -> Subscriber {
+        Subscriber::Session {
             ids: EventIds::new(sealer.clone(), "/mcp"),
             place: Streams::default().open([1; 16]),
             nonce: [1; 16],
-            ended: ended.clone(),
+            terminated: terminated.clone(),
         }
     }
 
@@ -359,47 +376,54 @@ mod tests {
         Changes::new(changes.subscribe(), Caller::anonymous(), "/mcp".to_owned())
     }
 
-    fn notices(
+    fn notifications(
         changes: &watch::Sender<Option<Seen>>,
         known: Option<Digest>,
         revision: Revision,
-        audience: Audience,
-    ) -> Notices {
+        subscriber: Subscriber,
+    ) -> NotificationStream {
         let (drain, dialect) = (CancellationToken::new(), Dialect::new(revision));
-        Notices::new(digests(changes), known, dialect, audience, drain, StreamEnd::default())
+        NotificationStream::new(
+            digests(changes),
+            known,
+            dialect,
+            subscriber,
+            drain,
+            StreamEnd::default(),
+        )
     }
 
-    async fn silent(notices: &mut Notices) -> bool {
-        tokio::time::timeout(Duration::from_secs(3600), notices.next()).await.is_err()
+    async fn silent(notifications: &mut NotificationStream) -> bool {
+        tokio::time::timeout(Duration::from_secs(3600), notifications.next()).await.is_err()
     }
 
     #[tokio::test(start_paused = true)]
     async fn l2_only_another_list_is_told_and_many_changes_are_told_once() {
         let (changes, _) = contents(0);
-        let (sealer, ended) = (sealer(), Arc::new(Ended::default()));
-        let audience = session(&sealer, &ended);
-        let mut notices = notices(&changes, None, Revision::V2025_06_18, audience);
-        assert!(silent(&mut notices).await);
+        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        let subscriber = session(&sealer, &terminated);
+        let mut notifications = notifications(&changes, None, Revision::V2025_06_18, subscriber);
+        assert!(silent(&mut notifications).await);
         changes.send_replace(Some(content(0)));
-        assert!(silent(&mut notices).await, "the same list");
+        assert!(silent(&mut notifications).await, "the same list");
         for n in [1, 2] {
             changes.send_replace(Some(content(n)));
         }
-        let notice = notices.next().await.unwrap();
+        let notice = notifications.next().await.unwrap();
         assert!(notice.message.contains("notifications/prompts/list_changed"));
         let known = EventIds::digest(&sealer, "/mcp", notice.id.as_deref().unwrap());
         assert_eq!(known, Some(digest(2)));
-        assert!(silent(&mut notices).await);
+        assert!(silent(&mut notifications).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn l3_a_change_of_one_view_is_told_to_those_who_see_it() {
         let (mine, _) = contents(0);
         let (theirs, _) = contents(0);
-        let (sealer, ended, revision) =
-            (sealer(), Arc::new(Ended::default()), Revision::V2025_06_18);
-        let mut me = notices(&mine, None, revision, session(&sealer, &ended));
-        let mut they = notices(&theirs, None, revision, session(&sealer, &ended));
+        let (sealer, terminated, revision) =
+            (sealer(), Arc::new(TerminatedSessions::default()), Revision::V2025_06_18);
+        let mut me = notifications(&mine, None, revision, session(&sealer, &terminated));
+        let mut they = notifications(&theirs, None, revision, session(&sealer, &terminated));
         mine.send_replace(Some(content(1)));
         assert!(me.next().await.is_some());
         assert!(silent(&mut they).await);
@@ -408,40 +432,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_comes_back_is_told_at_once_if_its_list_is_another_one() {
         let (changes, _) = contents(7);
-        let (sealer, ended) = (sealer(), Arc::new(Ended::default()));
-        for (known, told) in [(digest(7), false), (digest(6), true)] {
-            let audience = session(&sealer, &ended);
-            let mut notices = notices(&changes, Some(known), Revision::V2025_06_18, audience);
-            assert_ne!(silent(&mut notices).await, told);
+        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        for (known, announced) in [(digest(7), false), (digest(6), true)] {
+            let subscriber = session(&sealer, &terminated);
+            let mut notifications =
+                notifications(&changes, Some(known), Revision::V2025_06_18, subscriber);
+            assert_ne!(silent(&mut notifications).await, announced);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_newest_legacy_revision_is_primed_with_an_id() {
         let (changes, _) = contents(7);
-        let (sealer, ended) = (sealer(), Arc::new(Ended::default()));
-        let audience = session(&sealer, &ended);
-        let mut notices = notices(&changes, None, Revision::V2025_11_25, audience);
-        let notice = notices.next().await.unwrap();
+        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        let subscriber = session(&sealer, &terminated);
+        let mut notifications = notifications(&changes, None, Revision::V2025_11_25, subscriber);
+        let notice = notifications.next().await.unwrap();
         assert!(notice.id.is_some() && notice.message.is_empty());
-        ended.insert([1; 16], 9);
-        assert_eq!(notices.next().await, None, "the session was ended");
+        terminated.insert([1; 16], 9);
+        assert_eq!(notifications.next().await, None, "the session was ended");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_subscription_is_acknowledged_first_tagged_and_ends_with_a_result() {
         let (changes, _) = contents(0);
-        let subscription = |wants| Audience::Subscription {
+        let subscription = |wants| Subscriber::Subscription {
             id: Id::number(7),
             wants,
             result: "the result".to_owned(),
-            running: None,
+            in_flight: None,
         };
         let revision = Revision::V2026_07_28;
-        let mut all = notices(&changes, None, revision, subscription(true));
-        let mut none = notices(&changes, None, revision, subscription(false));
-        for notices in [&mut all, &mut none] {
-            let first = notices.next().await.unwrap().message;
+        let mut all = notifications(&changes, None, revision, subscription(true));
+        let mut none = notifications(&changes, None, revision, subscription(false));
+        for notifications in [&mut all, &mut none] {
+            let first = notifications.next().await.unwrap().message;
             assert!(first.contains("subscriptions/acknowledged"));
             assert!(first.contains("\"io.modelcontextprotocol/subscriptionId\":7"));
         }

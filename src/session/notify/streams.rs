@@ -8,7 +8,7 @@ use dashmap::DashMap;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::policy::Standing;
+use crate::policy::CallerRevocation;
 use crate::session::token::Nonce;
 
 /// The newest stream of each session that has one: as many entries as streams are open.
@@ -20,7 +20,7 @@ pub struct Streams {
 
 /// One open stream.
 #[derive(Debug)]
-pub struct StreamPlace {
+pub struct StreamRegistration {
     newest: Arc<DashMap<Nonce, u64>>,
     session: Nonce,
     number: u64,
@@ -31,7 +31,7 @@ pub struct StreamPlace {
 pub struct StreamEnd {
     pub at: Option<Instant>,
     /// Of its caller; absent where that does not change.
-    pub standing: Option<Standing>,
+    pub revocation: Option<CallerRevocation>,
 }
 
 impl StreamEnd {
@@ -44,8 +44,8 @@ impl StreamEnd {
             }
         };
         let lost = async {
-            match &mut self.standing {
-                Some(standing) => standing.lost().await,
+            match &mut self.revocation {
+                Some(revocation) => revocation.lost().await,
                 None => std::future::pending().await,
             }
         };
@@ -58,21 +58,21 @@ impl StreamEnd {
 
 impl Streams {
     /// Notes a stream; from now on it is the one that is told.
-    pub fn open(&self, session: Nonce) -> StreamPlace {
+    pub fn open(&self, session: Nonce) -> StreamRegistration {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.newest.insert(session, number);
-        StreamPlace { newest: self.newest.clone(), session, number }
+        StreamRegistration { newest: self.newest.clone(), session, number }
     }
 }
 
-impl StreamPlace {
+impl StreamRegistration {
     /// Whether this stream is the one to tell. An older one steps in when the newest has closed.
-    pub fn is_told(&self) -> bool {
+    pub fn is_newest(&self) -> bool {
         *self.newest.entry(self.session).or_insert(self.number) == self.number
     }
 }
 
-impl Drop for StreamPlace {
+impl Drop for StreamRegistration {
     fn drop(&mut self) {
         self.newest.remove_if(&self.session, |_, newest| *newest == self.number);
     }
@@ -87,9 +87,9 @@ mod tests {
         let streams = Streams::default();
         let (one, two, other) =
             (streams.open([1; 16]), streams.open([1; 16]), streams.open([2; 16]));
-        assert_eq!([one.is_told(), two.is_told(), other.is_told()], [false, true, true]);
+        assert_eq!([one.is_newest(), two.is_newest(), other.is_newest()], [false, true, true]);
         drop(two);
-        assert!(one.is_told());
+        assert!(one.is_newest());
         drop((one, other));
         assert!(streams.newest.is_empty());
     }

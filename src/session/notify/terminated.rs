@@ -11,14 +11,14 @@ use crate::session::token::Nonce;
 /// Remembers ended sessions, the oldest of which is forgotten when full: a client that ended a
 /// session has no reason to use it again, so forgetting one opens no door to anybody else.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub struct TerminatedSessions {
     nonces: DashSet<Nonce>,
     order: Mutex<VecDeque<Nonce>>,
     /// Wakes those who wait for the end of one.
     news: Notify,
 }
 
-impl Ended {
+impl TerminatedSessions {
     /// Remembers a session, and at most `most` in all.
     pub fn insert(&self, nonce: Nonce, most: usize) {
         if !self.nonces.insert(nonce) {
@@ -57,10 +57,10 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_when_full() {
-        let ended = Ended::default();
+        let terminated = TerminatedSessions::default();
         for n in [1, 2, 2, 3] {
-            ended.insert([n; 16], 2);
+            terminated.insert([n; 16], 2);
         }
-        assert_eq!([1, 2, 3].map(|n| ended.contains(&[n; 16])), [false, true, true]);
+        assert_eq!([1, 2, 3].map(|n| terminated.contains(&[n; 16])), [false, true, true]);
     }
 }

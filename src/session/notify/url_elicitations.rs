@@ -10,20 +10,20 @@ use crate::upstream::call::correlator::UrlElicitationComplete;
 
 /// The newest visits. The oldest is forgotten when full: its user knows when it is done.
 #[derive(Clone, Debug, Default)]
-pub struct Visits(Arc<Mutex<VecDeque<(UrlElicitationComplete, Nonce)>>>);
+pub struct PendingUrlElicitations(Arc<Mutex<VecDeque<(UrlElicitationComplete, Nonce)>>>);
 
 /// Visits that are remembered, over all sessions: users take minutes, and few at once are sent
 /// anywhere.
 const MOST: usize = 1024;
 
-impl Visits {
+impl PendingUrlElicitations {
     /// Notes that a session was sent to a page.
     pub fn note(&self, page: UrlElicitationComplete, session: Nonce) {
-        let mut visits = self.lock();
-        if visits.len() >= MOST {
-            visits.pop_front();
+        let mut url_elicitations = self.lock();
+        if url_elicitations.len() >= MOST {
+            url_elicitations.pop_front();
         }
-        visits.push_back((page, session));
+        url_elicitations.push_back((page, session));
     }
 
     /// Notes all pages that an error sends a session's user to.
@@ -46,9 +46,9 @@ impl Visits {
 
     /// Whether this session was sent to the page; it hears of its end once.
     pub fn take(&self, page: &UrlElicitationComplete, session: Nonce) -> bool {
-        let mut visits = self.lock();
-        let at = visits.iter().position(|(sent, to)| sent == page && *to == session);
-        at.and_then(|at| visits.remove(at)).is_some()
+        let mut url_elicitations = self.lock();
+        let at = url_elicitations.iter().position(|(sent, to)| sent == page && *to == session);
+        at.and_then(|at| url_elicitations.remove(at)).is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<(UrlElicitationComplete, Nonce)>> {
@@ -62,16 +62,18 @@ mod tests {
 
     #[test]
     fn only_the_session_that_was_sent_hears_of_it_and_once() {
-        let visits = Visits::default();
+        let url_elicitations = PendingUrlElicitations::default();
         let page = |id: usize| UrlElicitationComplete { upstream: "up".into(), id: id.to_string() };
-        visits.note(page(1), [1; 16]);
-        assert!(!visits.take(&page(1), [2; 16]));
-        assert!(!visits.take(&page(2), [1; 16]));
-        assert!(visits.take(&page(1), [1; 16]));
-        assert!(!visits.take(&page(1), [1; 16]));
+        url_elicitations.note(page(1), [1; 16]);
+        assert!(!url_elicitations.take(&page(1), [2; 16]));
+        assert!(!url_elicitations.take(&page(2), [1; 16]));
+        assert!(url_elicitations.take(&page(1), [1; 16]));
+        assert!(!url_elicitations.take(&page(1), [1; 16]));
         for id in 0..=MOST {
-            visits.note(page(id), [1; 16]);
+            url_elicitations.note(page(id), [1; 16]);
         }
-        assert!(!visits.take(&page(0), [1; 16]) && visits.take(&page(1), [1; 16]));
+        assert!(
+            !url_elicitations.take(&page(0), [1; 16]) && url_elicitations.take(&page(1), [1; 16])
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! What is wanted of an upstream, and how that is written.
 
-use crate::domain::call::Along;
+use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::json::write_str;
 use crate::domain::meta;
@@ -11,7 +11,7 @@ use crate::domain::server_request::ClientCapabilities;
 #[derive(Clone, Debug)]
 pub struct UpstreamRequest {
     pub params: RequestParams,
-    pub along: Along,
+    pub forwarded: ForwardedMeta,
     /// What the upstream may ask before it answers.
     pub capabilities: ClientCapabilities,
     /// Whether progress is wanted.

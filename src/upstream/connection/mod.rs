@@ -19,7 +19,7 @@ use super::connection::list_pages::{Listed, PageStep, Pagination};
 use super::library::Snapshot;
 use super::transport::Transport;
 use crate::config::Settings;
-use crate::domain::call::Along;
+use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::{Json, write_str};
@@ -88,14 +88,18 @@ impl Connection {
     }
 
     /// The whole list; `along` goes with each of its pages. An upstream that knows no prompts has none.
-    pub async fn walk(&self, settings: &Settings, along: &Along) -> Result<Listed, Kind> {
+    pub async fn walk(
+        &self,
+        settings: &Settings,
+        forwarded: &ForwardedMeta,
+    ) -> Result<Listed, Kind> {
         match self {
             Connection::Library(snapshot) => Ok(snapshot.listed.clone()),
             Connection::Remote(connection) if !connection.conversation.capabilities.prompts => {
                 Ok(Listed::default())
             }
             Connection::Remote(connection) => {
-                match timeout(settings.walk_timeout, connection.walk(settings, along)).await {
+                match timeout(settings.walk_timeout, connection.walk(settings, forwarded)).await {
                     Err(_) => Err(Kind::Timeout),
                     Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => Ok(Listed::default()),
                     Ok(result) => result,
@@ -227,13 +231,17 @@ impl Connection {
 }
 
 impl RemoteConnection {
-    async fn walk(&self, settings: &Settings, along: &Along) -> Result<Listed, Kind> {
+    async fn walk(&self, settings: &Settings, forwarded: &ForwardedMeta) -> Result<Listed, Kind> {
         let mut walk = Pagination::new(settings);
         let mut params = String::new();
         loop {
             let method = Method::List.as_str();
-            let rpc =
-                RpcRequest { method, params: &params, along: Some(along), ..RpcRequest::default() };
+            let rpc = RpcRequest {
+                method,
+                params: &params,
+                forwarded: Some(forwarded),
+                ..RpcRequest::default()
+            };
             let page = timeout(settings.page_timeout, self.request(rpc, None)).await;
             match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
                 PageStep::Done(listed) => return Ok(listed),
@@ -259,7 +267,7 @@ impl RemoteConnection {
                 method: method.as_str(),
                 name,
                 params: &params,
-                along: Some(&request.along),
+                forwarded: Some(&request.forwarded),
                 capabilities: request.capabilities,
                 progress: request.progress,
             };

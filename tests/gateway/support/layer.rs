@@ -13,7 +13,7 @@ use promptgate::router::{Means, Router, UpstreamDeps};
 use promptgate::seal::{SealKeys, Sealer};
 use promptgate::session::headers::{Field, Headers};
 use promptgate::session::{
-    CallPlace, Ending, Envelope, Lasting, Refusal, Sessions, Slot, Turn, Via,
+    CallPermit, Dispatch, Ending, Lasting, Refusal, RequestContext, Sessions, Slot, Via,
 };
 use promptgate::telemetry::Telemetry;
 use serde_json::{Value, json};
@@ -31,8 +31,8 @@ pub struct Layer {
 /// A place that never runs out.
 struct Place;
 
-impl CallPlace for Place {
-    fn think(&self) -> bool {
+impl CallPermit for Place {
+    fn suspend(&self) -> bool {
         true
     }
 }
@@ -65,9 +65,14 @@ impl Layer {
         Self { sessions: Arc::new(sessions) }
     }
 
-    pub fn read(&self, caller: &str, headers: &Headers<'_>, body: &Value) -> Result<Turn, Refusal> {
+    pub fn read(
+        &self,
+        caller: &str,
+        headers: &Headers<'_>,
+        body: &Value,
+    ) -> Result<Dispatch, Refusal> {
         let caller = Caller::new(caller);
-        let envelope = Envelope {
+        let envelope = RequestContext {
             via: Via::Http(headers),
             caller: &caller,
             endpoint: "/mcp",
@@ -91,7 +96,7 @@ impl Layer {
             ..Headers::default()
         };
         let turn = self.read(caller, &headers, &body).map_err(|refusal| refusal.fault)?;
-        let Turn::Pending(pending) = turn else { panic!("a call") };
+        let Dispatch::Pending(pending) = turn else { panic!("a call") };
         let slot = Slot { call: Arc::new(Place), room: Arc::new(()) };
         let (told, _heard) = mpsc::channel(16);
         match self.sessions.clone().perform(pending, slot, told, NOW).await {

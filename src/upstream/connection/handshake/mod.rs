@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue};
 
 use tokio::time::timeout;
 
-use crate::domain::call::Along;
+use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
@@ -56,7 +56,7 @@ pub struct RpcRequest<'a> {
     /// Members of `params`, each followed by a comma.
     pub params: &'a str,
     /// What travels along with a client's call.
-    pub along: Option<&'a Along>,
+    pub forwarded: Option<&'a ForwardedMeta>,
     /// What may be asked before the answer.
     pub capabilities: ClientCapabilities,
     /// Whether progress is wanted; its token is the request's id.
@@ -175,8 +175,8 @@ impl Conversation {
                 set(MCP_NAME, &mcp_name::encode(name));
             }
         }
-        if let Some(along) = rpc.along {
-            for (name, part) in along.trace.parts() {
+        if let Some(forwarded) = rpc.forwarded {
+            for (name, part) in forwarded.trace.parts() {
                 if let Ok(value) = HeaderValue::from_str(part) {
                     headers.insert(name, value);
                 }
@@ -202,9 +202,9 @@ impl Conversation {
             meta::write_json(meta::CLIENT_CAPABILITIES, &rpc.capabilities.capabilities(), &mut out);
             meta::write_json(meta::CLIENT_INFO, &client_info(), &mut out);
         }
-        if let Some(along) = rpc.along {
-            out.push_str(&along.meta);
-            along.trace.write(&mut out);
+        if let Some(forwarded) = rpc.forwarded {
+            out.push_str(&forwarded.meta);
+            forwarded.trace.write(&mut out);
         }
         if rpc.progress {
             meta::write_json(meta::PROGRESS_TOKEN, id.text(), &mut out);
@@ -324,12 +324,12 @@ mod tests {
     fn a_modern_request_repeats_its_body_in_headers() {
         let conversation = Conversation::modern(Capabilities::default());
         let params = r#""name":"é","#;
-        let along = Along { meta: "\"k\":1,".to_owned(), ..Along::default() };
+        let forwarded = ForwardedMeta { meta: "\"k\":1,".to_owned(), ..ForwardedMeta::default() };
         let rpc = RpcRequest {
             method: "prompts/get",
             name: Some("é"),
             params,
-            along: Some(&along),
+            forwarded: Some(&forwarded),
             capabilities: ClientCapabilities::FORM,
             progress: true,
         };
