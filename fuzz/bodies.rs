@@ -8,7 +8,7 @@ use promptgate::domain::json::{Json, JsonError};
 use promptgate::domain::jsonrpc::Frame;
 use promptgate::domain::mcp_name;
 use promptgate::domain::name::{Naming, Prefix};
-use promptgate::domain::request_state::State;
+use promptgate::domain::request_state::RequestState;
 use promptgate::domain::revision::Revision;
 use promptgate::domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
 use promptgate::domain::translate;
@@ -112,7 +112,7 @@ pub fn cursor(data: &[u8]) {
 
 /// A state that can be read is written as it was.
 pub fn state(data: &[u8]) {
-    if let Some(state) = State::decode(data) {
+    if let Some(state) = RequestState::decode(data) {
         assert_eq!(state.encode(), data);
     }
 }

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::policy::{self, Gate};
-use crate::router::{Means, Router, UpstreamDeps};
+use crate::router::{Router, RouterDeps, UpstreamDeps};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
@@ -28,11 +28,11 @@ pub(super) struct Edition {
 
 impl Edition {
     /// The one that a gateway starts with.
-    pub fn first(config: Config, ground: UpstreamDeps, drain: CancellationToken) -> Self {
-        let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = ground.clone();
+    pub fn first(config: Config, upstream_deps: UpstreamDeps, drain: CancellationToken) -> Self {
+        let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = upstream_deps.clone();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
-        let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
-        let router = Router::start(&config, means, ground);
+        let deps = RouterDeps { rights: policy::rights(&config), sealer: sealer.clone() };
+        let router = Router::start(&config, deps, upstream_deps);
         let gate = Gate::new(&config, audit.clone(), telemetry);
         tasks.spawn(gate.refusals().watch(audit, stop.clone()));
         let shared = Arc::new(session::SharedState::new(tasks.clone(), drain, stop.clone()));
@@ -46,8 +46,8 @@ impl Edition {
             true => self.sealer.clone(),
             false => Arc::new(Sealer::new(&seal_keys(&config))),
         };
-        let means = Means { rights: policy::rights(&config), sealer: sealer.clone() };
-        let (router, serves) = self.router.renew(&config, means).await;
+        let deps = RouterDeps { rights: policy::rights(&config), sealer: sealer.clone() };
+        let (router, serves) = self.router.renew(&config, deps).await;
         let (gate, shared) = (self.gate.renew(&config), self.shared.clone());
         let tasks = (&shutdown.background, &shutdown.stop);
         (Self::new(config, gate, router, sealer, shared, tasks), serves)

@@ -69,8 +69,8 @@ impl App {
         let (tasks, stop) = (shutdown.background.clone(), shutdown.stop.clone());
         tasks.spawn(telemetry.clone().push(stop.clone()));
         let (audit_log, measured) = (audit.clone(), telemetry.clone());
-        let ground = UpstreamDeps::new(audit_log, measured, tasks, stop);
-        let edition = Edition::first(config, ground, shutdown.drain.clone());
+        let upstream_deps = UpstreamDeps::new(audit_log, measured, tasks, stop);
+        let edition = Edition::first(config, upstream_deps, shutdown.drain.clone());
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
         let edition = Arc::new(ArcSwap::from_pointee(edition));
         observe::gateway(&telemetry, &edition, &audit);

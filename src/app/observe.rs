@@ -76,7 +76,7 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
         |edition| edition.sessions.in_flight_calls() as f64,
     );
     single(("promptgate.calls.parked", "{call}", "Calls whose users visit a page"), |edition| {
-        edition.router.parked() as f64
+        edition.router.suspended() as f64
     });
 }
 

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::text::{print, printable};
 use super::{Failure, Remote, load, runtime};
 use crate::config::{Http, Secret, Settings};
-use crate::domain::address_policy::Reach;
+use crate::domain::address_policy::AddressPolicy;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -86,8 +86,8 @@ fn call<T>(
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let key = std::env::var(KEY_VARIABLE).ok().map(|key| Secret::new(format!("Bearer {key}")));
     let headers = key.into_iter().map(|key| (AUTHORIZATION, key)).collect();
-    let (ca, reach, oauth) = (None, Reach::BeyondTheLink, None);
-    let http = Http { url: uri, revision: None, headers, oauth, ca, reach };
+    let (ca, address_policy, oauth) = (None, AddressPolicy::BeyondTheLink, None);
+    let http = Http { url: uri, revision: None, headers, oauth, ca, address_policy };
     let asking = async {
         let endpoint = HttpEndpoint::new(&http, &Settings::default(), TaskTracker::new())
             .map_err(Failure::new)?;

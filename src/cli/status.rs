@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::text::{columns, print, printable};
 use super::{Failure, load, runtime};
 use crate::config::is_safe;
-use crate::domain::address_policy::Reach;
+use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress, NoDocument};
 
 /// Where the token comes from: on the command line everybody on the machine could read it.
@@ -29,7 +29,8 @@ pub(super) fn run(url: Option<&str>, config: &Path, as_json: bool) -> Result<(),
         None => DEFAULT.to_owned(),
     };
     let (status, upstreams) = runtime()?.block_on(async {
-        let egress = Egress::new(CONNECT, None, Reach::BeyondTheLink).map_err(Failure::new)?;
+        let egress =
+            Egress::new(CONNECT, None, AddressPolicy::BeyondTheLink).map_err(Failure::new)?;
         let status = fetch(&egress, &url, "/api/v1/status").await?;
         Ok::<_, Failure>((status, fetch(&egress, &url, "/api/v1/upstreams").await?))
     })?;

@@ -11,7 +11,7 @@ use super::oauth::{self, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
 use super::settings::{Settings, questions, settings};
-use crate::domain::address_policy::Reach;
+use crate::domain::address_policy::AddressPolicy;
 use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
@@ -80,7 +80,7 @@ pub struct Http {
     /// Certificates trusted beside the public ones, in PEM.
     pub ca: Option<Arc<str>>,
     /// Which addresses the host may have.
-    pub reach: Reach,
+    pub address_policy: AddressPolicy,
 }
 
 pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
@@ -197,11 +197,13 @@ fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> O
     if oauth.is_some() && url.as_ref().is_some_and(|url| !is_safe(url)) {
         section.mistake("url", "must have https: tokens are not sent where others can read them");
     }
-    let reach = match section.flag("allow_private", true) {
-        true => Reach::BeyondTheLink,
-        false => Reach::PublicOnly,
+    let address_policy = match section.flag("allow_private", true) {
+        true => AddressPolicy::BeyondTheLink,
+        false => AddressPolicy::PublicOnly,
     };
-    if let Some(Err(error)) = url.as_ref().and_then(Uri::host).map(|host| reach.check_host(host)) {
+    if let Some(Err(error)) =
+        url.as_ref().and_then(Uri::host).map(|host| address_policy.check_host(host))
+    {
         section.mistake("url", error.to_string());
     }
     let ca = section.file("ca").and_then(|path| {
@@ -212,7 +214,7 @@ fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> O
         });
         usable.map_err(|why| section.mistake("ca", why)).ok()
     });
-    Some(Http { url: url?, revision, headers, oauth, ca, reach })
+    Some(Http { url: url?, revision, headers, oauth, ca, address_policy })
 }
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 /// How far requests may go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reach {
+pub enum AddressPolicy {
     /// Anywhere but the link itself, where clouds keep their credentials.
     BeyondTheLink,
     /// What the whole internet can reach, too.
@@ -16,30 +16,30 @@ pub enum Reach {
 
 /// An address that may not be asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum OutOfReach {
+pub enum AddressRefused {
     #[error("{0} is link-local, where no prompt server may be")]
     LinkLocal(IpAddr),
     #[error("{0} is not a public address: set allow_private = true if the upstream belongs there")]
     Private(IpAddr),
 }
 
-impl Reach {
+impl AddressPolicy {
     /// # Errors
     /// When this address may not be asked. What an IPv6 address embeds of IPv4 counts as that.
-    pub fn check(self, address: IpAddr) -> Result<(), OutOfReach> {
+    pub fn check(self, address: IpAddr) -> Result<(), AddressRefused> {
         let meant = meant(address);
         if is_in(&LINK_LOCAL, meant) {
-            return Err(OutOfReach::LinkLocal(address));
+            return Err(AddressRefused::LinkLocal(address));
         }
         match self {
-            Self::PublicOnly if is_in(&NOT_PUBLIC, meant) => Err(OutOfReach::Private(address)),
+            Self::PublicOnly if is_in(&NOT_PUBLIC, meant) => Err(AddressRefused::Private(address)),
             _ => Ok(()),
         }
     }
 
     /// The same of the host of a URL, if it is written as an address. A name is known only once it is
     /// resolved.
-    pub fn check_host(self, host: &str) -> Result<(), OutOfReach> {
+    pub fn check_host(self, host: &str) -> Result<(), AddressRefused> {
         let literal = host.trim_matches(['[', ']']).parse();
         literal.map_or(Ok(()), |address| self.check(address))
     }
@@ -126,9 +126,9 @@ mod tests {
             "[febf::1]",
             "[fd00:ec2::254]",
         ] {
-            for reach in [Reach::BeyondTheLink, Reach::PublicOnly] {
+            for reach in [AddressPolicy::BeyondTheLink, AddressPolicy::PublicOnly] {
                 let refused = reach.check_host(text);
-                assert!(matches!(refused, Err(OutOfReach::LinkLocal(_))), "{text}");
+                assert!(matches!(refused, Err(AddressRefused::LinkLocal(_))), "{text}");
             }
         }
     }
@@ -152,14 +152,14 @@ mod tests {
             "fd12::1",
             "ff02::1",
         ] {
-            let refused = Reach::PublicOnly.check_host(text);
-            assert!(matches!(refused, Err(OutOfReach::Private(_))), "{text}");
-            assert_eq!(Reach::BeyondTheLink.check_host(text), Ok(()), "{text}");
+            let refused = AddressPolicy::PublicOnly.check_host(text);
+            assert!(matches!(refused, Err(AddressRefused::Private(_))), "{text}");
+            assert_eq!(AddressPolicy::BeyondTheLink.check_host(text), Ok(()), "{text}");
         }
         for text in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101"]
         {
-            assert_eq!(Reach::PublicOnly.check_host(text), Ok(()), "{text}");
+            assert_eq!(AddressPolicy::PublicOnly.check_host(text), Ok(()), "{text}");
         }
-        assert_eq!(Reach::PublicOnly.check_host("localhost"), Ok(()), "not known yet");
+        assert_eq!(AddressPolicy::PublicOnly.check_host("localhost"), Ok(()), "not known yet");
     }
 }

@@ -4,7 +4,7 @@
 
 /// What a get has come to, and whose it is.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct State {
+pub struct RequestState {
     pub owner: Owner,
     /// Seconds since the Unix epoch.
     pub issued_at: u64,
@@ -43,13 +43,13 @@ pub struct Replay {
     /// The question that was asked last.
     pub open: Option<[u8; 32]>,
     /// The call that waits for its answer on the replica that asked it.
-    pub parked: Option<[u8; 16]>,
+    pub suspended: Option<[u8; 16]>,
 }
 
 /// How long a state opens, in seconds: as long as a user may take to come back to a question.
 pub const LIFETIME_SECS: u64 = 15 * 60;
 
-impl State {
+impl RequestState {
     /// Numbers big-endian; texts led by their length in four bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.rounds];
@@ -64,7 +64,7 @@ impl State {
                 out.push(state.is_some().into());
                 write(state.as_deref().unwrap_or_default(), &mut out);
             }
-            Progress::Replay(Replay { answers, open, parked }) => {
+            Progress::Replay(Replay { answers, open, suspended }) => {
                 out.push(1);
                 out.push(answers.len() as u8);
                 for (server_request, answer) in answers {
@@ -73,8 +73,8 @@ impl State {
                 }
                 out.push(open.is_some().into());
                 out.extend(open.iter().flatten());
-                out.push(parked.is_some().into());
-                out.extend(parked.iter().flatten());
+                out.push(suspended.is_some().into());
+                out.extend(suspended.iter().flatten());
             }
         }
         out
@@ -100,8 +100,8 @@ impl State {
                     answers.push((rest.chunk()?, rest.text()?));
                 }
                 let open = if rest.flag()? { Some(rest.chunk()?) } else { None };
-                let parked = if rest.flag()? { Some(rest.chunk()?) } else { None };
-                Progress::Replay(Replay { answers, open, parked })
+                let suspended = if rest.flag()? { Some(rest.chunk()?) } else { None };
+                Progress::Replay(Replay { answers, open, suspended })
             }
             _ => return None,
         };
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    fn state() -> impl Strategy<Value = State> {
+    fn state() -> impl Strategy<Value = RequestState> {
         let replay = (
             prop::collection::vec((any::<[u8; 32]>(), ".{0,20}"), 0..4),
             any::<Option<[u8; 32]>>(),
@@ -164,17 +164,17 @@ mod tests {
         );
         let progress = prop_oneof![
             any::<Option<String>>().prop_map(Progress::Upstream),
-            replay.prop_map(|(answers, open, parked)| Progress::Replay(Replay {
+            replay.prop_map(|(answers, open, suspended)| Progress::Replay(Replay {
                 answers,
                 open,
-                parked
+                suspended
             })),
         ];
         (".{0,9}", ".{1,40}", any::<[u8; 32]>(), any::<u64>(), any::<u8>(), progress).prop_map(
             |(caller, name, arguments, issued_at, rounds, progress)| {
                 let upstream = "up".to_owned();
                 let owner = Owner { caller, name, upstream, arguments };
-                State { owner, issued_at, rounds, progress }
+                RequestState { owner, issued_at, rounds, progress }
             },
         )
     }
@@ -182,14 +182,14 @@ mod tests {
     proptest! {
         #[test]
         fn states_come_back(state in state()) {
-            prop_assert_eq!(State::decode(&state.encode()), Some(state));
+            prop_assert_eq!(RequestState::decode(&state.encode()), Some(state));
         }
 
         #[test]
         fn cut_or_padded_bytes_are_no_state(state in state(), cut in 1usize..40) {
             let bytes = state.encode();
-            prop_assert_eq!(State::decode(&bytes[..bytes.len().saturating_sub(cut)]), None);
-            prop_assert_eq!(State::decode(&[&bytes[..], b"x"].concat()), None);
+            prop_assert_eq!(RequestState::decode(&bytes[..bytes.len().saturating_sub(cut)]), None);
+            prop_assert_eq!(RequestState::decode(&[&bytes[..], b"x"].concat()), None);
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
             arguments: [0; 32],
         };
         let progress = Progress::Upstream(None);
-        let state = State { owner, issued_at: 1_000, rounds: 1, progress };
+        let state = RequestState { owner, issued_at: 1_000, rounds: 1, progress };
         assert!(state.is_fresh(900));
         assert!(state.is_fresh(1_000 + LIFETIME_SECS));
         assert!(!state.is_fresh(1_001 + LIFETIME_SECS));

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tower_service::Service;
 
-use crate::domain::address_policy::Reach;
+use crate::domain::address_policy::AddressPolicy;
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
 use crate::net::tls;
 
@@ -29,7 +29,7 @@ use crate::net::tls;
 /// reach, whatever names resolve to.
 pub struct Egress {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
-    reach: Reach,
+    address_policy: AddressPolicy,
 }
 
 /// Connections that wait for the next request, per upstream. More in-flight calls open more;
@@ -49,10 +49,16 @@ impl Egress {
     ///
     /// # Errors
     /// When `ca` holds no certificate that can be trusted.
-    pub fn new(connect: Duration, ca: Option<&str>, reach: Reach) -> Result<Self, String> {
+    pub fn new(
+        connect: Duration,
+        ca: Option<&str>,
+        address_policy: AddressPolicy,
+    ) -> Result<Self, String> {
         let tls = tls::client(ca)?;
-        let mut tcp =
-            HttpConnector::new_with_resolver(Resolver { system: GaiResolver::new(), reach });
+        let mut tcp = HttpConnector::new_with_resolver(Resolver {
+            system: GaiResolver::new(),
+            address_policy,
+        });
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(connect));
@@ -73,7 +79,7 @@ impl Egress {
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .build(https);
-        Ok(Self { client, reach })
+        Ok(Self { client, address_policy })
     }
 
     /// Sends one request and waits for the head of its answer. Dropping the future or the body
@@ -84,7 +90,9 @@ impl Egress {
     ) -> Result<Response<Incoming>, UpstreamFaultKind> {
         // An address that is written as one is never resolved.
         let host = request.uri().host().unwrap_or_default();
-        self.reach.check_host(host).map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
+        self.address_policy
+            .check_host(host)
+            .map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
         self.client.request(request).await.map_err(|error| match error.is_connect() {
             true => UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error))),
             false => UpstreamFaultKind::Reset,
@@ -151,7 +159,7 @@ impl Egress {
 #[derive(Clone)]
 struct Resolver {
     system: GaiResolver,
-    reach: Reach,
+    address_policy: AddressPolicy,
 }
 
 impl Service<Name> for Resolver {
@@ -164,18 +172,18 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let (resolving, reach) = (self.system.call(name), self.reach);
-        Box::pin(async move { in_reach(resolving.await?, reach) })
+        let (resolving, address_policy) = (self.system.call(name), self.address_policy);
+        Box::pin(async move { in_reach(resolving.await?, address_policy) })
     }
 }
 
 fn in_reach(
     addresses: impl Iterator<Item = SocketAddr>,
-    reach: Reach,
+    address_policy: AddressPolicy,
 ) -> io::Result<std::vec::IntoIter<SocketAddr>> {
     let (mut allowed, mut refused) = (Vec::new(), None);
     for address in addresses {
-        match reach.check(address.ip()) {
+        match address_policy.check(address.ip()) {
             Ok(()) => allowed.push(address),
             Err(error) => refused = Some(error),
         }
@@ -201,8 +209,12 @@ mod tests {
 
     use super::*;
 
-    async fn send(host: &str, port: u16, reach: Reach) -> Result<(), UpstreamFaultKind> {
-        let egress = Egress::new(Duration::from_secs(5), None, reach).unwrap();
+    async fn send(
+        host: &str,
+        port: u16,
+        address_policy: AddressPolicy,
+    ) -> Result<(), UpstreamFaultKind> {
+        let egress = Egress::new(Duration::from_secs(5), None, address_policy).unwrap();
         let request = Request::get(format!("http://{host}:{port}/")).body(Full::default()).unwrap();
         egress.send(request).await.map(drop)
     }
@@ -214,19 +226,20 @@ mod tests {
         let spellings =
             ["127.0.0.1", "localhost", "2130706433", "0x7f000001", "0177.1", "[::ffff:127.0.0.1]"];
         for host in spellings {
-            match send(host, port, Reach::PublicOnly).await {
+            match send(host, port, AddressPolicy::PublicOnly).await {
                 Err(UpstreamFaultKind::Unavailable(why)) => {
                     assert!(why.contains("not a public address"), "{host}: {why}");
                 }
                 other => panic!("{host}: {other:?}"),
             }
         }
-        let metadata = send("2852039166", port, Reach::BeyondTheLink).await;
+        let metadata = send("2852039166", port, AddressPolicy::BeyondTheLink).await;
         assert!(format!("{metadata:?}").contains("link-local"), "{metadata:?}");
         let knock = tokio::time::timeout(Duration::ZERO, sinkhole.accept()).await;
         assert!(knock.is_err(), "somebody knocked");
         let answering = async { drop(sinkhole.accept().await.unwrap()) };
-        let (sent, ()) = tokio::join!(send("localhost", port, Reach::BeyondTheLink), answering);
+        let (sent, ()) =
+            tokio::join!(send("localhost", port, AddressPolicy::BeyondTheLink), answering);
         assert_eq!(sent.unwrap_err(), UpstreamFaultKind::Reset, "it got there");
     }
 }

@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use super::catalog::{Catalog, Content};
-use super::debounce::Settle;
-use super::view_cache::{Seen, Views};
+use super::debounce::Debounce;
+use super::view_cache::{Published, ViewCache};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::domain::fault::excerpt;
@@ -16,14 +16,14 @@ use crate::seal;
 use crate::telemetry::Telemetry;
 
 /// Tells what the refresh has found, once it has settled.
-pub struct Announce {
+pub struct Announcer {
     /// Marked with every snapshot.
     pub published: watch::Sender<()>,
     /// What there is, once it has settled; nothing before it is whole.
-    pub changes: watch::Sender<Option<Seen>>,
+    pub changes: watch::Sender<Option<Published>>,
     /// Who may see what, at present.
-    pub views: Arc<Views>,
-    pub settle: Settle,
+    pub views: Arc<ViewCache>,
+    pub debounce: Debounce,
     pub audit: Audit,
     pub telemetry: Telemetry,
 }
@@ -41,7 +41,7 @@ pub struct Redefined {
 /// Definitions that are recorded one by one after one merge.
 const RECORDED: usize = 1_000;
 
-impl Announce {
+impl Announcer {
     /// Takes note of what a snapshot makes visible: the first whole list is there at once, later
     /// ones once they have settled. Half a list is no news.
     pub fn observe(&mut self, snapshot: &Catalog, now: Instant) {
@@ -52,22 +52,22 @@ impl Announce {
         match is_news {
             _ if snapshot.pending => {}
             None => self.tell(&snapshot.content),
-            Some(true) => self.settle.note(now),
+            Some(true) => self.debounce.note(now),
             Some(false) => {}
         }
     }
 
     /// Waits until there is something to tell.
     pub async fn due(&self) {
-        match self.settle.due() {
+        match self.debounce.due() {
             Some(due) => sleep_until(due).await,
             None => std::future::pending().await,
         }
     }
 
     pub fn tell(&mut self, content: &Arc<Content>) {
-        self.settle.done();
-        let seen = Seen { content: content.clone(), views: self.views.clone() };
+        self.debounce.done();
+        let seen = Published { content: content.clone(), views: self.views.clone() };
         let before = self.changes.send_replace(Some(seen));
         let digest = content.everyone.digest();
         if before.is_none_or(|before| before.content.everyone.digest() != digest) {

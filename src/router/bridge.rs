@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Router;
-use super::call_channel::{Line, News, RequestOrigin};
+use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
 use super::catalog::Owner;
 use super::reply::{self, InputRequired, Origin, Reply};
 use super::suspended_calls;
-use super::suspended_calls::Waiting;
+use super::suspended_calls::SuspendedCall;
 use crate::domain::call::{Call, InputRetry, ServerRequestMode};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
@@ -18,7 +18,7 @@ use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::Json;
 use crate::domain::meta;
 use crate::domain::request_state;
-use crate::domain::request_state::{Progress, Replay, State};
+use crate::domain::request_state::{Progress, Replay, RequestState};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
@@ -33,7 +33,7 @@ use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequ
 pub(super) struct Bridge<'a> {
     pub router: &'a Router,
     pub call: &'a Call,
-    pub line: &'a Line,
+    pub channel: &'a CallChannel,
     pub owner: &'a Owner,
     pub upstream: &'a Arc<Upstream>,
     pub arguments: Option<&'a Document>,
@@ -101,11 +101,11 @@ impl Bridge<'_> {
             }
             Progress::Replay(mut replay) => {
                 let said = responses.and_then(|r| r.json().get(KEY));
-                if let Some(ticket) = replay.parked.take()
-                    && let Some(waiting) =
-                        self.router.shared.parked.take(&ticket, &self.call.caller).await
+                if let Some(ticket) = replay.suspended.take()
+                    && let Some(suspended_call) =
+                        self.router.shared.suspended.take(&ticket, &self.call.caller).await
                 {
-                    return self.resume(waiting, replay, said).await;
+                    return self.resume(suspended_call, replay, said).await;
                 }
                 if let (Some(server_request), Some(said)) = (replay.open.take(), said) {
                     replay.answers.push((server_request, said.text().to_owned()));
@@ -119,15 +119,15 @@ impl Bridge<'_> {
     /// Goes on with a call that waited for its user.
     async fn resume(
         &mut self,
-        waiting: Waiting,
+        suspended_call: SuspendedCall,
         replay: Replay,
         said: Option<Json<'_>>,
     ) -> Result<Reply, Fault> {
-        let Waiting { mut exchange, server_request, answer, until } = waiting;
+        let SuspendedCall { mut exchange, server_request, answer, until } = suspended_call;
         let Some(said) = said else {
             // Nothing was said: the same question stands, as long as it did before.
             self.next_round()?;
-            return self.park(Waiting { exchange, server_request, answer, until }, replay);
+            return self.suspend(SuspendedCall { exchange, server_request, answer, until }, replay);
         };
         let said = server_request.read_answer(said).ok_or_else(misfit)?;
         let _ = answer.send(Answer::Result(said));
@@ -178,7 +178,8 @@ impl Bridge<'_> {
             if waits_until.is_some() || server_request.kind() == ServerRequestKind::Url {
                 let patience = self.router.limits.question_timeout;
                 let until = waits_until.unwrap_or_else(|| Instant::now() + patience);
-                return self.park(Waiting { exchange, server_request, answer, until }, replay);
+                return self
+                    .suspend(SuspendedCall { exchange, server_request, answer, until }, replay);
             }
             replay.open = Some(digest);
             return self
@@ -198,16 +199,16 @@ impl Bridge<'_> {
         self.upstream.config().settings.content
     }
 
-    fn park(&self, waiting: Waiting, mut replay: Replay) -> Result<Reply, Fault> {
+    fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
         let limits = suspended_calls::Limits {
             all: self.router.limits.parked_calls,
             per_caller: self.router.limits.parked_per_caller,
             per_upstream: (self.upstream.config().settings.in_flight / 4).max(1),
         };
-        let requests = vec![(KEY.to_owned(), waiting.server_request.clone())];
+        let requests = vec![(KEY.to_owned(), suspended_call.server_request.clone())];
         let (caller, upstream) = (&self.call.caller, &self.owner.upstream);
-        let ticket = self.router.shared.parked.park(caller, upstream, limits, waiting);
-        replay.parked = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
+        let ticket = self.router.shared.suspended.suspend(caller, upstream, limits, suspended_call);
+        replay.suspended = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
         self.input_required(requests, Progress::Replay(replay))
     }
 
@@ -219,7 +220,7 @@ impl Bridge<'_> {
     ) -> Result<Reply, Fault> {
         let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
         let owner = self.state_owner();
-        let plain = State { owner, issued_at: self.now_secs, rounds, progress }.encode();
+        let plain = RequestState { owner, issued_at: self.now_secs, rounds, progress }.encode();
         let (endpoint, kind) = (&self.call.endpoint, seal::Kind::State);
         let state = self.router.sealer.seal(kind, endpoint, &plain);
         match state.len() <= kind.max_len() {
@@ -237,7 +238,7 @@ impl Bridge<'_> {
         let plain = self.router.sealer.open(seal::Kind::State, &self.call.endpoint, &retry.state);
         let owner = self.state_owner();
         let state = plain
-            .and_then(|plain| State::decode(&plain))
+            .and_then(|plain| RequestState::decode(&plain))
             .filter(|state| state.owner == owner && state.is_fresh(self.now_secs));
         let state = state.ok_or(RequestFault::InvalidState)?;
         self.rounds = state.rounds.into();
@@ -318,16 +319,16 @@ impl Bridge<'_> {
 
     /// Asks the client that waits.
     fn send_request(&self, server_request: ServerRequest) -> impl Future<Output = Option<Answer>> {
-        let (line, origin) = (self.line.clone(), self.request_origin());
+        let (channel, origin) = (self.channel.clone(), self.request_origin());
         let patience = self.router.limits.question_timeout;
-        async move { line.request(server_request, origin, patience).await }
+        async move { channel.request(server_request, origin, patience).await }
     }
 
     fn tell(&self, interim: InterimMessage) {
         match interim {
-            InterimMessage::Progress(params) => self.line.tell(News::Progress(params)),
+            InterimMessage::Progress(params) => self.channel.tell(CallEvent::Progress(params)),
             InterimMessage::UrlElicitationComplete(params) => {
-                self.line.tell(News::UrlElicitationComplete(params))
+                self.channel.tell(CallEvent::UrlElicitationComplete(params))
             }
             InterimMessage::ServerRequest { .. } => {}
         }

@@ -8,12 +8,12 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Router;
-use super::announce::Announce;
+use super::announce::Announcer;
 use super::catalog::Catalog;
-use super::debounce::Settle;
+use super::debounce::Debounce;
 use super::refresh::{Refresh, Renewal, Source};
-use super::suspended_calls::Parked;
-use super::view_cache::{Seen, Views};
+use super::suspended_calls::SuspendedCalls;
+use super::view_cache::{Published, ViewCache};
 use crate::config;
 use crate::config::{Config, OnChangedDefinition};
 use crate::domain::name::UpstreamId;
@@ -28,14 +28,14 @@ use crate::upstream::{Upstream, UpstreamDeps};
 pub(super) struct SharedState {
     /// Marked whenever a snapshot is published.
     pub published: watch::Receiver<()>,
-    pub changes: watch::Receiver<Option<Seen>>,
+    pub changes: watch::Receiver<Option<Published>>,
     /// Told of pages that users have visited, by all upstreams.
     pub pages: broadcast::Sender<UrlElicitationComplete>,
-    pub parked: Parked,
+    pub suspended: SuspendedCalls,
     pub telemetry: Telemetry,
     reports: mpsc::Sender<Report>,
     renewals: mpsc::Sender<Renewal>,
-    deps: UpstreamDeps,
+    upstream_deps: UpstreamDeps,
 }
 
 /// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
@@ -43,7 +43,7 @@ pub(super) struct SharedState {
 const REPORTS: usize = 64;
 
 /// What a router is made with beside its configuration.
-pub struct Means {
+pub struct RouterDeps {
     /// Who sees and uses what.
     pub rights: Arc<dyn Rights>,
     pub sealer: Arc<Sealer>,
@@ -51,34 +51,34 @@ pub struct Means {
 
 impl Router {
     /// Starts a driver for every upstream, and the task that keeps the catalog.
-    pub fn start(config: &Config, means: Means, deps: UpstreamDeps) -> Self {
+    pub fn start(config: &Config, deps: RouterDeps, upstream_deps: UpstreamDeps) -> Self {
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
             pending: !config.upstreams.is_empty(),
             ..Catalog::default()
         }));
-        let views = Arc::new(Views::new(config, means.rights));
+        let views = Arc::new(ViewCache::new(config, deps.rights));
         let (publish, published) = watch::channel(());
         let (change, changes) = watch::channel(None);
-        let announce = Announce {
+        let announce = Announcer {
             published: publish,
             changes: change,
             views: views.clone(),
-            settle: settle(config),
-            audit: deps.audit.clone(),
-            telemetry: deps.telemetry.clone(),
+            debounce: debounce(config),
+            audit: upstream_deps.audit.clone(),
+            telemetry: upstream_deps.telemetry.clone(),
         };
         let (reports, reported) = mpsc::channel(REPORTS);
         let (renewals, renewed) = mpsc::channel(1);
-        let (tasks, shutdown) = (deps.tasks.clone(), deps.shutdown.clone());
+        let (tasks, shutdown) = (upstream_deps.tasks.clone(), upstream_deps.shutdown.clone());
         let shared = Arc::new(SharedState {
             published,
             changes,
             pages: NotificationSinks::pages(),
-            parked: Parked::new(tasks.clone(), shutdown.clone()),
-            telemetry: deps.telemetry.clone(),
+            suspended: SuspendedCalls::new(tasks.clone(), shutdown.clone()),
+            telemetry: upstream_deps.telemetry.clone(),
             reports,
             renewals,
-            deps,
+            upstream_deps,
         });
         let sources: Vec<_> =
             config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u)).collect();
@@ -91,15 +91,15 @@ impl Router {
         let refreshing =
             refresh.run(reported, renewed, catalog.clone(), announce, deadline, shutdown);
         tasks.spawn(refreshing);
-        Self::new(config, catalog, views, upstreams, means.sealer, shared)
+        Self::new(config, catalog, views, upstreams, deps.sealer, shared)
     }
 
     /// The router of another configuration. Upstreams that are configured as before go on as they
     /// are, and what is known of them is in its first snapshot; the others are driven anew. Those that
     /// are missing end once nobody uses this router any more. What comes beside it is to be told once the router is
     /// the one that serves.
-    pub async fn renew(&self, config: &Config, means: Means) -> (Self, oneshot::Sender<()>) {
-        let views = Arc::new(Views::new(config, means.rights));
+    pub async fn renew(&self, config: &Config, deps: RouterDeps) -> (Self, oneshot::Sender<()>) {
+        let views = Arc::new(ViewCache::new(config, deps.rights));
         let kept = |upstream: &config::Upstream| {
             let kept = self.upstreams.get(&upstream.id);
             kept.filter(|kept| kept.config() == upstream)
@@ -115,7 +115,7 @@ impl Router {
             sources,
             naming: config.naming.clone(),
             on_failure: config.listing.on_failure,
-            settle: settle(config),
+            debounce: debounce(config),
             views: views.clone(),
             catalog: catalog.clone(),
             deadline: Instant::now() + config.listing.deadline,
@@ -135,13 +135,13 @@ impl Router {
             (upstream.id.clone(), kept.clone())
         });
         let (upstreams, shared) = (upstreams.collect(), self.shared.clone());
-        (Self::new(config, catalog, views, upstreams, means.sealer, shared), serves)
+        (Self::new(config, catalog, views, upstreams, deps.sealer, shared), serves)
     }
 
     fn new(
         config: &Config,
         catalog: Arc<ArcSwap<Catalog>>,
-        views: Arc<Views>,
+        views: Arc<ViewCache>,
         upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
         sealer: Arc<Sealer>,
         shared: Arc<SharedState>,
@@ -160,11 +160,11 @@ impl SharedState {
         upstream: &config::Upstream,
     ) -> (UpstreamId, Arc<Upstream>) {
         let (config, reports, pages) = (upstream.clone(), self.reports.clone(), self.pages.clone());
-        let started = Upstream::start(driver, config, reports, pages, &self.deps);
+        let started = Upstream::start(driver, config, reports, pages, &self.upstream_deps);
         (upstream.id.clone(), Arc::new(started))
     }
 }
 
-fn settle(config: &Config) -> Settle {
-    Settle::new(config.listing.settle, config.listing.settle_max)
+fn debounce(config: &Config) -> Debounce {
+    Debounce::new(config.listing.settle, config.listing.settle_max)
 }

@@ -10,7 +10,7 @@ use crate::domain::server_request::{Answer, ServerRequest};
 
 /// What a client is told, or asked, before its answer.
 #[derive(Debug)]
-pub enum News {
+pub enum CallEvent {
     /// `params` of `notifications/progress`, with the token of another hop.
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
@@ -33,20 +33,20 @@ pub struct RequestOrigin {
 
 /// The end of the way at the router.
 #[derive(Clone, Debug)]
-pub struct Line(mpsc::Sender<News>);
+pub struct CallChannel(mpsc::Sender<CallEvent>);
 
 /// News that wait to be dressed. Progress beyond that is dropped: there is more to come.
 const WAITING: usize = 16;
 
-impl Line {
-    pub fn new() -> (Self, mpsc::Receiver<News>) {
+impl CallChannel {
+    pub fn new() -> (Self, mpsc::Receiver<CallEvent>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(sender), receiver)
     }
 
     /// Tells what may be missed.
-    pub fn tell(&self, news: News) {
-        let _ = self.0.try_send(news);
+    pub fn tell(&self, events: CallEvent) {
+        let _ = self.0.try_send(events);
     }
 
     /// Asks, and waits for the answer as long as a user may think; nothing if none comes.
@@ -58,7 +58,7 @@ impl Line {
     ) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
         let requesting = async {
-            self.0.send(News::ServerRequest { server_request, origin, answer }).await.ok()?;
+            self.0.send(CallEvent::ServerRequest { server_request, origin, answer }).await.ok()?;
             answered.await.ok()
         };
         timeout(patience, requesting).await.ok()?

@@ -26,7 +26,7 @@ pub struct Catalog {
     pub fresh_until: Option<Instant>,
     pub scope: CacheScope,
     /// The last good walk of each upstream that has had one.
-    pub walks: HashMap<UpstreamId, Walk>,
+    pub walks: HashMap<UpstreamId, WalkInfo>,
     /// Why lists fail at present, if they do.
     pub list_fault: Option<Fault>,
 }
@@ -65,7 +65,7 @@ pub struct Incomplete {
 
 /// What a walk has brought.
 #[derive(Clone, Copy, Debug)]
-pub struct Walk {
+pub struct WalkInfo {
     pub pages: usize,
     /// As the upstream lists them, whether or not they are listed here.
     pub prompts: usize,

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Gathers changes into one announcement. Pure: the clock is handed in.
 #[derive(Clone, Copy, Debug)]
-pub struct Settle {
+pub struct Debounce {
     /// Time without a further change after which it is announced.
     quiet: Duration,
     /// Longest time that the first change waits.
@@ -15,7 +15,7 @@ pub struct Settle {
     waiting: Option<(Instant, Instant)>,
 }
 
-impl Settle {
+impl Debounce {
     pub fn new(quiet: Duration, longest: Duration) -> Self {
         Self { quiet, longest, waiting: None }
     }
@@ -44,7 +44,7 @@ mod tests {
     #[tokio::test]
     async fn l1_a_storm_is_announced_once_when_it_is_over_or_has_lasted_too_long() {
         let (start, millis) = (Instant::now(), Duration::from_millis);
-        let mut settle = Settle::new(millis(200), millis(2_000));
+        let mut settle = Debounce::new(millis(200), millis(2_000));
         assert_eq!(settle.due(), None);
         settle.note(start);
         assert_eq!(settle.due(), Some(start + millis(200)));

@@ -9,7 +9,7 @@ use crate::seal;
 
 /// The first definitions of one upstream's prompts.
 #[derive(Debug)]
-pub struct Pins {
+pub struct DefinitionPins {
     mode: OnChangedDefinition,
     /// By raw name.
     first: HashMap<String, Pin>,
@@ -41,7 +41,7 @@ pub struct Changed {
     pub now: String,
 }
 
-impl Pins {
+impl DefinitionPins {
     pub fn new(mode: OnChangedDefinition) -> Self {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_is_held_stays_as_it_was_and_each_change_is_told_once() {
-        let mut pins = Pins::new(OnChangedDefinition::Hold);
+        let mut pins = DefinitionPins::new(OnChangedDefinition::Hold);
         let first = prompts(&[("a", "good"), ("b", "good")]);
         let mut listed = first.clone();
         assert_eq!(pins.apply(&mut listed), []);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_blocked_is_left_out_until_it_is_what_it_was() {
-        let mut pins = Pins::new(OnChangedDefinition::Block);
+        let mut pins = DefinitionPins::new(OnChangedDefinition::Block);
         pins.apply(&mut prompts(&[("a", "good"), ("b", "good")]));
         let mut changed = prompts(&[("a", "bad"), ("b", "good")]);
         assert_eq!(pins.apply(&mut changed).len(), 1);
@@ -145,12 +145,12 @@ mod tests {
         pins.apply(&mut mended);
         assert_eq!((mended.len(), pins.blocked().count()), (2, 0));
         // More than can be remembered is left out, too.
-        let mut full = Pins::new(OnChangedDefinition::Hold);
+        let mut full = DefinitionPins::new(OnChangedDefinition::Hold);
         full.bytes = MAX_BYTES;
         let mut listed = prompts(&[("new", "x")]);
         full.apply(&mut listed);
         assert_eq!((listed.len(), full.blocked().collect::<Vec<_>>()), (0, vec!["new"]));
-        let mut all = Pins::new(OnChangedDefinition::Allow);
+        let mut all = DefinitionPins::new(OnChangedDefinition::Allow);
         for text in ["one", "two"] {
             assert_eq!(all.apply(&mut prompts(&[("a", text)])), []);
         }

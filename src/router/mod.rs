@@ -37,14 +37,14 @@ use crate::upstream::call::exchange::ExchangeEvent;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use bridge::Bridge;
 use build::SharedState;
-use call_channel::{Line, News};
+use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete, Owner};
 use reply::{ListReply, Origin, Reply};
 use view::View;
-use view_cache::{Changes, Views};
+use view_cache::{Changes, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
-pub use build::Means;
+pub use build::RouterDeps;
 pub use status::UpstreamStatus;
 
 /// SHA-256 of a visible list: equal digests are equal lists.
@@ -53,7 +53,7 @@ pub type Digest = [u8; 32];
 /// Answers permitted calls, as one configuration says.
 pub struct Router {
     catalog: Arc<ArcSwap<Catalog>>,
-    views: Arc<Views>,
+    views: Arc<ViewCache>,
     /// By their ids.
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     sealer: Arc<Sealer>,
@@ -69,7 +69,7 @@ impl Router {
     pub async fn route(
         &self,
         call: Permitted<Call>,
-        line: &Line,
+        channel: &CallChannel,
         deadline: Instant,
         now_secs: u64,
     ) -> Result<Reply, Fault> {
@@ -88,7 +88,7 @@ impl Router {
                 let bridge = Bridge {
                     router: self,
                     call,
-                    line,
+                    channel,
                     owner,
                     upstream,
                     arguments: arguments.as_ref(),
@@ -110,7 +110,7 @@ impl Router {
                     value: value.clone(),
                     context: context.clone(),
                 };
-                let reply = complete(call, (owner, upstream), params, line, deadline).await?;
+                let reply = complete(call, (owner, upstream), params, channel, deadline).await?;
                 self.count_use(call, owner);
                 Ok(reply)
             }
@@ -279,7 +279,7 @@ async fn complete(
     call: &Call,
     (owner, upstream): (&Owner, &Arc<Upstream>),
     params: RequestParams,
-    line: &Line,
+    channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
     let (forwarded, progress) = (call.forwarded.clone(), call.client.progress);
@@ -289,7 +289,7 @@ async fn complete(
     loop {
         match exchange.next().await? {
             ExchangeEvent::Interim(InterimMessage::Progress(params)) => {
-                line.tell(News::Progress(params))
+                channel.tell(CallEvent::Progress(params))
             }
             ExchangeEvent::Interim(_) => {}
             ExchangeEvent::Response(result) => return reply::completion(result, origin(owner)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Router;
-use super::catalog::Walk;
+use super::catalog::WalkInfo;
 use crate::domain::fault::UpstreamFaultKind;
 use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
@@ -27,7 +27,7 @@ pub struct UpstreamStatus {
     /// How many of its prompts are listed.
     pub listed: usize,
     /// The last good walk of its list.
-    pub walk: Option<Walk>,
+    pub walk: Option<WalkInfo>,
     /// When it is tried again, if it is being left alone after a row of failed calls.
     pub breaker_open_until: Option<Instant>,
     /// Calls that run, and calls that wait for one to end.
@@ -40,8 +40,8 @@ pub struct UpstreamStatus {
 
 impl Router {
     /// How many calls wait while their users visit a page.
-    pub fn parked(&self) -> usize {
-        self.shared.parked.count()
+    pub fn suspended(&self) -> usize {
+        self.shared.suspended.count()
     }
 
     /// How each upstream is.

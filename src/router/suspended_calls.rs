@@ -16,7 +16,7 @@ use crate::seal::random;
 use crate::upstream::call::exchange::Exchange;
 
 /// A call, and the question that it waits with.
-pub struct Waiting {
+pub struct SuspendedCall {
     pub exchange: Exchange,
     pub server_request: ServerRequest,
     pub answer: oneshot::Sender<Answer>,
@@ -28,7 +28,7 @@ pub struct Waiting {
 pub type Ticket = [u8; 16];
 
 /// The parked calls of this process.
-pub struct Parked {
+pub struct SuspendedCalls {
     calls: Arc<DashMap<Ticket, Place>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -45,21 +45,21 @@ pub struct Limits {
 struct Place {
     caller: Caller,
     upstream: UpstreamId,
-    take: oneshot::Sender<oneshot::Sender<Waiting>>,
+    take: oneshot::Sender<oneshot::Sender<SuspendedCall>>,
 }
 
-impl Parked {
+impl SuspendedCalls {
     pub fn new(tasks: TaskTracker, shutdown: CancellationToken) -> Self {
         Self { calls: Arc::default(), tasks, shutdown }
     }
 
     /// Keeps a call going; nothing if there is no place for it.
-    pub fn park(
+    pub fn suspend(
         &self,
         caller: &Caller,
         upstream: &UpstreamId,
         limits: Limits,
-        waiting: Waiting,
+        waiting: SuspendedCall,
     ) -> Option<Ticket> {
         let count = |is: &dyn Fn(&Place) -> bool| self.calls.iter().filter(|p| is(p)).count();
         // Two at once may both find the last place: one more does no harm.
@@ -75,13 +75,13 @@ impl Parked {
         self.calls.insert(ticket, place);
         let (calls, shutdown) = (self.calls.clone(), self.shutdown.clone());
         self.tasks.spawn(async move {
-            let Waiting { mut exchange, server_request, answer, until } = waiting;
+            let SuspendedCall { mut exchange, server_request, answer, until } = waiting;
             let waiting = shutdown.run_until_cancelled(timeout_at(until, taken));
             let taken = exchange.meanwhile(waiting).await;
             calls.remove(&ticket);
             if let Some(Some(Ok(Ok(retry)))) = taken {
                 // Whoever asked for it may have gone away by now; the call then ends.
-                let _ = retry.send(Waiting { exchange, server_request, answer, until });
+                let _ = retry.send(SuspendedCall { exchange, server_request, answer, until });
             }
         });
         Some(ticket)
@@ -93,7 +93,7 @@ impl Parked {
     }
 
     /// Takes a call back, for the caller that it belongs to.
-    pub async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<Waiting> {
+    pub async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<SuspendedCall> {
         let (_, place) = self.calls.remove_if(ticket, |_, place| place.caller == *caller)?;
         let (retry, waiting) = oneshot::channel();
         place.take.send(retry).ok()?;

@@ -18,11 +18,11 @@ use crate::domain::name::UpstreamId;
 use crate::domain::rights::Rights;
 
 /// Puts views together, and decides single prompts in the same way.
-pub struct Views {
+pub struct ViewCache {
     rights: Arc<dyn Rights>,
     /// The parts of the catalog that named endpoints serve, by their paths.
     parts: HashMap<String, Part>,
-    seen: Cache<Key, Arc<View>>,
+    published: Cache<Key, Arc<View>>,
 }
 
 /// A part of the catalog.
@@ -42,14 +42,14 @@ struct Key {
 /// Views that are kept: each may be as large as the catalog.
 const VIEWS: usize = 1024;
 
-impl Views {
+impl ViewCache {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
         let part = |view: &config::View| {
             let part = Part { upstreams: view.upstreams.clone(), prompts: view.prompts.clone() };
             (config.server.view_path(&view.name), part)
         };
         let parts = config.views.iter().map(part).collect();
-        Self { rights, parts, seen: Cache::new(VIEWS) }
+        Self { rights, parts, published: Cache::new(VIEWS) }
     }
 
     /// What a caller sees of a snapshot at an endpoint.
@@ -65,7 +65,7 @@ impl Views {
             let visible: Vec<bool> = content.owners().iter().map(sees).collect();
             Ok::<_, std::convert::Infallible>(Arc::new(content.everyone.part(&visible)))
         };
-        match self.seen.get_or_insert_with(&key, make) {
+        match self.published.get_or_insert_with(&key, make) {
             Ok(view) => view,
             Err(never) => match never {},
         }
@@ -109,31 +109,37 @@ impl Views {
 
 /// A snapshot, and who may see what of it.
 #[derive(Clone)]
-pub struct Seen {
+pub struct Published {
     pub content: Arc<Content>,
-    pub views: Arc<Views>,
+    pub views: Arc<ViewCache>,
 }
 
 /// Tells when the list that one caller sees at one endpoint has become another one, and has settled.
 pub struct Changes {
-    seen: watch::Receiver<Option<Seen>>,
+    published: watch::Receiver<Option<Published>>,
     caller: Caller,
     endpoint: String,
 }
 
 impl Changes {
-    pub fn new(seen: watch::Receiver<Option<Seen>>, caller: Caller, endpoint: String) -> Self {
-        Self { seen, caller, endpoint }
+    pub fn new(
+        published: watch::Receiver<Option<Published>>,
+        caller: Caller,
+        endpoint: String,
+    ) -> Self {
+        Self { published, caller, endpoint }
     }
 
     /// The digest of what is seen by now; nothing as long as upstreams have not been heard of.
     pub fn digest(&mut self) -> Option<Digest> {
-        let seen = self.seen.borrow_and_update().clone();
-        seen.map(|seen| *seen.views.view(&seen.content, &self.caller, &self.endpoint).digest())
+        let published = self.published.borrow_and_update().clone();
+        published.map(|published| {
+            *published.views.view(&published.content, &self.caller, &self.endpoint).digest()
+        })
     }
 
     /// Waits until something may have changed; nothing at the end of the gateway.
     pub async fn changed(&mut self) -> Option<()> {
-        self.seen.changed().await.ok()
+        self.published.changed().await.ok()
     }
 }

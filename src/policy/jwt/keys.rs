@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::Jwt;
-use crate::domain::address_policy::Reach;
+use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 
@@ -75,7 +75,7 @@ impl Keys {
 
     /// Fetches the keys now and whenever they are due, until `stop`.
     pub(super) async fn keep(&self, stop: CancellationToken) {
-        let egress = match Egress::new(CONNECT, None, Reach::BeyondTheLink) {
+        let egress = match Egress::new(CONNECT, None, AddressPolicy::BeyondTheLink) {
             Ok(egress) => egress,
             Err(error) => return warn!(error, "the keys of tokens cannot be fetched"),
         };

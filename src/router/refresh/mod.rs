@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::announce::{Announce, Redefined};
-use super::catalog::{Catalog, Content, Incomplete, Walk};
-use super::debounce::Settle;
-use super::definition_pins::Pins;
-use super::view_cache::Views;
+use super::announce::{Announcer, Redefined};
+use super::catalog::{Catalog, Content, Incomplete, WalkInfo};
+use super::debounce::Debounce;
+use super::definition_pins::DefinitionPins;
+use super::view_cache::ViewCache;
 use crate::config::{self, OnChangedDefinition, OnFailure};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::{Naming, Prefix, UpstreamId};
@@ -54,8 +54,8 @@ pub struct Renewal {
     pub sources: Vec<Source>,
     pub naming: Naming,
     pub on_failure: OnFailure,
-    pub settle: Settle,
-    pub views: Arc<Views>,
+    pub debounce: Debounce,
+    pub views: Arc<ViewCache>,
     /// Where snapshots go: the one before stays as it is for those who still look at it.
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// Until when lists wait if nobody has anything to serve yet.
@@ -72,7 +72,7 @@ struct Known {
     source: Source,
     list: Option<(Walked, Instant)>,
     state: State,
-    pins: Pins,
+    pins: DefinitionPins,
 }
 
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl Refresh {
         mut reports: mpsc::Receiver<Report>,
         mut renewals: mpsc::Receiver<Renewal>,
         mut catalog: Arc<ArcSwap<Catalog>>,
-        mut announce: Announce,
+        mut announce: Announcer,
         mut deadline: Instant,
         shutdown: CancellationToken,
     ) {
@@ -131,7 +131,7 @@ impl Refresh {
                     }
                     catalog.store(Arc::new(last));
                     (done, held) = (Some(renewal.done), Some(renewal.serves));
-                    (announce.settle, announce.views) = (renewal.settle, renewal.views);
+                    (announce.debounce, announce.views) = (renewal.debounce, renewal.views);
                     (catalog, deadline, waiting) = (renewal.catalog, renewal.deadline, true);
                     (self.naming, self.on_failure) = (renewal.naming, renewal.on_failure);
                     self.renew(renewal.sources);
@@ -226,7 +226,7 @@ impl Refresh {
             catalog.pending |= matches!(known.state, State::Unseen);
             if let Some((Walked { listed, .. }, at)) = &known.list {
                 let prompts = listed.prompts.len() + listed.malformed.len();
-                let walk = Walk { pages: listed.pages, prompts, at: *at };
+                let walk = WalkInfo { pages: listed.pages, prompts, at: *at };
                 catalog.walks.insert(known.source.id.clone(), walk);
             }
             let served = self.served(known);
@@ -281,7 +281,7 @@ async fn told(word: &mut Option<oneshot::Receiver<()>>) {
 
 impl Known {
     fn new(source: Source, state: State) -> Self {
-        let pins = Pins::new(source.on_changed_definition);
+        let pins = DefinitionPins::new(source.on_changed_definition);
         Self { source, list: None, state, pins }
     }
 }

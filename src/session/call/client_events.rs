@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use super::server_requests::{PendingServerRequest, PendingServerRequests};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
-use crate::router::call_channel::News;
+use crate::router::call_channel::CallEvent;
 use crate::session::dialect::Dialect;
 use crate::session::notify::url_elicitations::PendingUrlElicitations;
 use crate::session::token::Nonce;
@@ -55,7 +55,7 @@ impl<'a> ClientEventSender<'a> {
     /// an answer is told so at once.
     pub(crate) async fn forward(
         &mut self,
-        news: &mut mpsc::Receiver<News>,
+        news: &mut mpsc::Receiver<CallEvent>,
         gone: &CancellationToken,
     ) {
         let outgoing = self.outgoing.clone();
@@ -79,9 +79,9 @@ impl<'a> ClientEventSender<'a> {
 
     /// What was said right before the answer goes out before it, and questions that nobody needs an
     /// answer to any more are taken back, as far as there is room.
-    pub(crate) fn finish(mut self, news: &mut mpsc::Receiver<News>) {
+    pub(crate) fn finish(mut self, news: &mut mpsc::Receiver<CallEvent>) {
         while let Ok(last) = news.try_recv() {
-            if !matches!(last, News::ServerRequest { .. })
+            if !matches!(last, CallEvent::ServerRequest { .. })
                 && let Some(message) = self.dress(last)
             {
                 let _ = self.outgoing.try_send(message);
@@ -92,19 +92,19 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    fn dress(&mut self, news: News) -> Option<String> {
+    fn dress(&mut self, news: CallEvent) -> Option<String> {
         let dialect = self.dialect;
         match news {
-            News::Progress(params) => self.progress(params.json()),
-            News::UrlElicitationComplete(params) => {
+            CallEvent::Progress(params) => self.progress(params.json()),
+            CallEvent::UrlElicitationComplete(params) => {
                 let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
                 dialect.has_elicitation_complete().then(|| dialect.elicitation_complete(&id))
             }
             // Nobody waits for the answer any more.
-            News::ServerRequest { answer, .. } if answer.is_closed() => None,
+            CallEvent::ServerRequest { answer, .. } if answer.is_closed() => None,
             // Too many users think: whoever asks hears that nobody answers.
-            News::ServerRequest { .. } if !self.place.suspend() => None,
-            News::ServerRequest { server_request, origin, answer } => {
+            CallEvent::ServerRequest { .. } if !self.place.suspend() => None,
+            CallEvent::ServerRequest { server_request, origin, answer } => {
                 if let Some(id) = server_request.page_id() {
                     let upstream = origin.upstream.as_str().into();
                     self.url_elicitations.note(UrlElicitationComplete { upstream, id }, self.nonce);

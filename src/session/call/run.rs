@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::client_events::ClientEventSender;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::policy::Outcome;
-use crate::router::call_channel::Line;
+use crate::router::call_channel::CallChannel;
 use crate::router::reply::Reply;
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
@@ -78,17 +78,17 @@ impl Sessions {
     ) -> CallOutcome {
         let PreparedCall { dialect, call, nonce, in_flight, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
-        let (line, mut news) = Line::new();
+        let (channel, mut news) = CallChannel::new();
         let (record, caller) = (self.gate.record(&call), call.caller.clone());
         let (admitted, mut list) = (record.clone(), None);
         let answer = async {
             let permitted = self.gate.admit(call, &admitted)?;
-            let reply = self.router.route(permitted, &line, deadline, now_secs).await?;
+            let reply = self.router.route(permitted, &channel, deadline, now_secs).await?;
             if let Reply::List(reply) = &reply {
                 list = Some(*reply.view.digest());
             }
             // Nothing more is said to the client before its answer.
-            drop(line);
+            drop(channel);
             Ok(dialect.reply(&reply, &self.identity))
         };
         let cancelled = async {

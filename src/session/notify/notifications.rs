@@ -308,7 +308,7 @@ mod tests {
     use crate::domain::rights::Everything;
     use crate::router::catalog::Content;
     use crate::router::view::View;
-    use crate::router::view_cache::{Seen, Views};
+    use crate::router::view_cache::{Published, ViewCache};
     use crate::seal::SealKeys;
 
     fn sealer() -> Arc<Sealer> {
@@ -352,32 +352,32 @@ mod tests {
     }
 
     /// A list of one prompt of this name.
-    fn content(n: u8) -> Seen {
+    fn content(n: u8) -> Published {
         let prompt = format!("{{\"name\":\"{n}\"}}");
         let prompt = Prompt::read(Json::parse(prompt.as_bytes(), 8).unwrap()).unwrap();
         let entry = Entry { public_name: n.to_string(), source: 0, prompt: 0 };
         let view = View::new([(&entry, &prompt)]);
         let content = Arc::new(Content::new(n.into(), Vec::new(), view, Vec::new()));
         let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
-        Seen { content, views: Arc::new(Views::new(&config, Arc::new(Everything))) }
+        Published { content, views: Arc::new(ViewCache::new(&config, Arc::new(Everything))) }
     }
 
     fn digest(n: u8) -> Digest {
         *content(n).content.everyone.digest()
     }
 
-    type Contents = (watch::Sender<Option<Seen>>, watch::Receiver<Option<Seen>>);
+    type Contents = (watch::Sender<Option<Published>>, watch::Receiver<Option<Published>>);
 
     fn contents(n: u8) -> Contents {
         watch::channel(Some(content(n)))
     }
 
-    fn digests(changes: &watch::Sender<Option<Seen>>) -> Changes {
+    fn digests(changes: &watch::Sender<Option<Published>>) -> Changes {
         Changes::new(changes.subscribe(), Caller::anonymous(), "/mcp".to_owned())
     }
 
     fn notifications(
-        changes: &watch::Sender<Option<Seen>>,
+        changes: &watch::Sender<Option<Published>>,
         known: Option<Digest>,
         revision: Revision,
         subscriber: Subscriber,

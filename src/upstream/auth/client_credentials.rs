@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::config::{ClientProof, OAuth};
-use crate::domain::address_policy::{Reach, is_loopback};
+use crate::domain::address_policy::{AddressPolicy, is_loopback};
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use crate::net::egress::{CONNECT, Egress, NoDocument};
 use crate::net::issuer::{Metadata, discover, safe_url};
@@ -88,8 +88,9 @@ impl TokenSource {
         // An endpoint that the operator has given is trusted; one that an upstream names must be
         // public, unless the upstream is on this machine itself.
         let is_trusted = oauth.token_url.is_some() || is_loopback(url.host().unwrap_or_default());
-        let reach = if is_trusted { Reach::BeyondTheLink } else { Reach::PublicOnly };
-        let egress = Egress::new(CONNECT, ca, reach)?;
+        let address_policy =
+            if is_trusted { AddressPolicy::BeyondTheLink } else { AddressPolicy::PublicOnly };
+        let egress = Egress::new(CONNECT, ca, address_policy)?;
         let place = oauth.token_url.as_ref().map(|endpoint| Place {
             endpoint: endpoint.clone(),
             audience: endpoint.to_string(),

@@ -79,7 +79,7 @@ impl HttpEndpoint {
         let tokens = tokens.map(|oauth| TokenSource::new(oauth, &http.url, http.ca.as_deref()));
         Ok(Self {
             tokens: tokens.transpose()?,
-            egress: Egress::new(settings.connect, http.ca.as_deref(), http.reach)?,
+            egress: Egress::new(settings.connect, http.ca.as_deref(), http.address_policy)?,
             url: http.url.clone(),
             headers,
             max_message: settings.max_message,

@@ -9,11 +9,12 @@ use promptgate::domain::caller::Caller;
 use promptgate::domain::fault::Fault;
 use promptgate::domain::rights::{Everything, Rights};
 use promptgate::policy::Gate;
-use promptgate::router::{Means, Router, UpstreamDeps};
+use promptgate::router::{Router, RouterDeps, UpstreamDeps};
 use promptgate::seal::{SealKeys, Sealer};
 use promptgate::session::headers::{Field, Headers};
 use promptgate::session::{
-    CallPermit, Dispatch, Ending, Lasting, Refusal, RequestContext, Sessions, Slot, Via,
+    CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, Sessions, SharedState,
+    TransportContext,
 };
 use promptgate::telemetry::Telemetry;
 use serde_json::{Value, json};
@@ -54,13 +55,13 @@ impl Layer {
         let audit = Audit::open(config.audit.as_ref(), false).unwrap();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
-        let means = Means { rights, sealer: sealer.clone() };
+        let means = RouterDeps { rights, sealer: sealer.clone() };
         let telemetry = Telemetry::silent();
         let ground =
             UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks.clone(), stop.clone());
         let router = Arc::new(Router::start(&config, means, ground));
         let gate = Arc::new(Gate::new(&config, audit, telemetry));
-        let lasting = Lasting::new(tasks, stop.clone(), stop);
+        let lasting = SharedState::new(tasks, stop.clone(), stop);
         let sessions = Sessions::new(&config, gate, router, sealer, Arc::new(lasting));
         Self { sessions: Arc::new(sessions) }
     }
@@ -73,7 +74,7 @@ impl Layer {
     ) -> Result<Dispatch, Refusal> {
         let caller = Caller::new(caller);
         let envelope = RequestContext {
-            via: Via::Http(headers),
+            transport: TransportContext::Http(headers),
             caller: &caller,
             endpoint: "/mcp",
             address: None,
@@ -96,13 +97,13 @@ impl Layer {
             ..Headers::default()
         };
         let turn = self.read(caller, &headers, &body).map_err(|refusal| refusal.fault)?;
-        let Dispatch::Pending(pending) = turn else { panic!("a call") };
-        let slot = Slot { call: Arc::new(Place), room: Arc::new(()) };
+        let Dispatch::Call(pending) = turn else { panic!("a call") };
+        let slot = CallPermits { call: Arc::new(Place), budget: Arc::new(()) };
         let (told, _heard) = mpsc::channel(16);
         match self.sessions.clone().perform(pending, slot, told, NOW).await {
-            Ending::Result(result) => Ok(serde_json::from_str(&result).unwrap()),
-            Ending::Fault(fault) => Err(fault),
-            Ending::Cancelled => panic!("nobody cancels"),
+            CallOutcome::Result(result) => Ok(serde_json::from_str(&result).unwrap()),
+            CallOutcome::Fault(fault) => Err(fault),
+            CallOutcome::Cancelled => panic!("nobody cancels"),
         }
     }
 }
