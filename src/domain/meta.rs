@@ -1,7 +1,8 @@
 //! `_meta` objects: which keys belong to whom.
 
 use super::document::Document;
-use super::json::{Json, write_str};
+use super::json::Json;
+use super::json::object::write_member;
 use super::trace;
 
 /// Prefix of the keys that only the gateway may set; whatever a peer sends under it is dropped.
@@ -48,27 +49,6 @@ pub fn without_reserved(object: Json<'_>) -> Document {
     }
     let text = format!("{}}}", out.trim_end_matches(','));
     Document::copy_of(Json::accepted(&text))
-}
-
-/// Appends `"key":"text",`.
-pub fn write_text(key: &str, text: &str, out: &mut String) {
-    let mut value = String::with_capacity(text.len() + 2);
-    write_str(text, &mut value);
-    write_json(key, &value, out);
-}
-
-/// Appends `"key":value,` for a value that is JSON text.
-pub fn write_json(key: &str, value: &str, out: &mut String) {
-    write_str(key, out);
-    for part in [":", value, ","] {
-        out.push_str(part);
-    }
-}
-
-fn write_member(key: &str, value: &str, out: &mut String) {
-    for part in [key, ":", value, ","] {
-        out.push_str(part);
-    }
 }
 
 #[cfg(test)]

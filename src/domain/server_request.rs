@@ -2,6 +2,7 @@
 //! question looks to the one who is asked (2025-11-25 and 2026-07-28: elicitation, sampling, roots).
 
 use super::document::Document;
+use super::json::object;
 use super::json::{Json, Kind, write_str};
 use super::meta;
 use super::revision::Revision;
@@ -244,20 +245,20 @@ impl ServerRequest {
                 ("_meta" | "task", _) => continue,
                 ("mode", _) if !modes => continue,
                 ("message", Some(message)) if presentation.label && self.method() == ELICIT => {
-                    meta::write_text(
+                    object::write_text(
                         "message",
                         &format!("[{}] {message}", presentation.upstream),
                         out,
                     );
                 }
-                _ => meta::write_json(&key, value.text(), out),
+                _ => object::write_json(&key, value.text(), out),
             }
         }
         if self.kind == ServerRequestKind::Url
             && presentation.revision == Revision::V2025_11_25
             && self.member("elicitationId").is_none()
         {
-            meta::write_text("elicitationId", presentation.id, out);
+            object::write_text("elicitationId", presentation.id, out);
         }
         out.push_str("\"_meta\":{");
         if let Some(theirs) = self.member("_meta") {

@@ -2,7 +2,7 @@
 //! same names.
 
 use super::json::Json;
-use super::meta;
+use super::json::object;
 
 /// Where in a trace a call stands. Every part is safe to put into a header.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -49,7 +49,7 @@ impl Trace {
     /// Appends the parts as members of `_meta`, each followed by a comma.
     pub fn write(&self, out: &mut String) {
         for (name, part) in self.parts() {
-            meta::write_text(name, part, out);
+            object::write_text(name, part, out);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Content for clients older than it: what their revision cannot know is turned into what they can
 //! read, losing nothing that can be kept.
 
+use super::json::object;
 use super::json::{Json, Kind};
-use super::meta;
 use super::revision::Revision;
 
 /// Whether every content of a checked get result may be new to a client of this revision.
@@ -41,10 +41,10 @@ fn with_content(message: Json<'_>, content: &str, out: &mut String) {
     out.push('{');
     for (key, value) in message.members() {
         if !key.is("content") {
-            meta::write_json(&key.as_str().unwrap_or_default(), value.text(), out);
+            object::write_json(&key.as_str().unwrap_or_default(), value.text(), out);
         }
     }
-    meta::write_json("content", content, out);
+    object::write_json("content", content, out);
     out.pop();
     out.push('}');
 }
@@ -52,18 +52,18 @@ fn with_content(message: Json<'_>, content: &str, out: &mut String) {
 /// Sound, as a resource that holds it.
 fn audio(content: Json<'_>, uri: &str) -> String {
     let mut resource = String::from("{");
-    meta::write_text("uri", uri, &mut resource);
+    object::write_text("uri", uri, &mut resource);
     for (key, value) in content.members() {
         match key.as_str().as_deref() {
-            Some("data") => meta::write_json("blob", value.text(), &mut resource),
-            Some("mimeType") => meta::write_json("mimeType", value.text(), &mut resource),
+            Some("data") => object::write_json("blob", value.text(), &mut resource),
+            Some("mimeType") => object::write_json("mimeType", value.text(), &mut resource),
             _ => {}
         }
     }
     resource.pop();
     resource.push('}');
     let mut out = String::from("{\"type\":\"resource\",");
-    meta::write_json("resource", &resource, &mut out);
+    object::write_json("resource", &resource, &mut out);
     close(content, &["type", "data", "mimeType"], out)
 }
 
@@ -89,7 +89,7 @@ fn link(content: Json<'_>) -> String {
         shown.extend(["\n", &description]);
     }
     let mut out = String::from("{\"type\":\"text\",");
-    meta::write_text("text", &shown, &mut out);
+    object::write_text("text", &shown, &mut out);
     let told = ["type", "uri", "name", "title", "description", "mimeType", "size", "icons"];
     close(content, &told, out)
 }
@@ -98,7 +98,7 @@ fn link(content: Json<'_>) -> String {
 fn close(content: Json<'_>, except: &[&str], mut out: String) -> String {
     for (key, value) in content.members().filter(|(_, value)| value.kind() != Kind::Null) {
         if !except.iter().any(|known| key.is(known)) {
-            meta::write_json(&key.as_str().unwrap_or_default(), value.text(), &mut out);
+            object::write_json(&key.as_str().unwrap_or_default(), value.text(), &mut out);
         }
     }
     out.pop();

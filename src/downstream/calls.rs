@@ -1,18 +1,15 @@
 //! A call that was started: what is said before its answer, and the answer.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 
-use super::admission::{Admission, BodyBudget};
-use super::http::respond;
-use crate::domain::fault::TransportFault;
-use crate::domain::jsonrpc::Id;
-use crate::session::dialect::{Dialect, result_message};
-use crate::session::{CallOutcome, CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
+use super::clock::now_secs;
+use super::error_message::refusal_message;
+use super::http::event_stream::{Event, EventSource, NextEvent};
+use crate::session::dialect::result_message;
+use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, Sessions};
 
 /// A call under way. Dropped, it is cancelled where going away means that.
 pub struct PendingCall {
@@ -24,7 +21,7 @@ pub struct PendingCall {
 pub enum CallEvent {
     /// A message before the answer.
     Message(String),
-    CallResponse(CallResponse),
+    Response(CallResponse),
 }
 
 /// What became of a call, ready to be sent.
@@ -37,12 +34,6 @@ pub enum CallResponse {
 
 /// Messages that wait for a client to read them, of one call.
 const TOLD: usize = 16;
-
-/// Bytes of all answers of one batch: a small request must not make the gateway hold gigabytes.
-const BATCH_ANSWER: usize = 64 << 20;
-
-/// Items of a batch that are worked on at once.
-const AT_ONCE: usize = 8;
 
 impl PendingCall {
     /// Starts a call.
@@ -74,7 +65,7 @@ impl PendingCall {
                     self.answer = Box::pin(std::future::ready(answer));
                     CallEvent::Message(message)
                 }
-                Err(_) => CallEvent::CallResponse(answer),
+                Err(_) => CallEvent::Response(answer),
             },
         }
     }
@@ -82,7 +73,7 @@ impl PendingCall {
     /// The answer alone.
     pub async fn answer(&mut self) -> CallResponse {
         loop {
-            if let CallEvent::CallResponse(answer) = self.next().await {
+            if let CallEvent::Response(answer) = self.next().await {
                 return answer;
             }
         }
@@ -93,83 +84,19 @@ impl CallResponse {
     pub fn into_message(self) -> Option<String> {
         match self {
             CallResponse::Message(message) => Some(message),
-            CallResponse::Refused(refusal) => Some(respond::refusal_message(&refusal)),
+            CallResponse::Refused(refusal) => Some(refusal_message(&refusal)),
             CallResponse::Cancelled => None,
         }
     }
 }
 
-/// The answers of a batch as one array; nothing if none of its messages has an answer. Each item is
-/// refused by itself. A few run at once: their answers wait for those before them.
-pub async fn batch(
-    sessions: Arc<Sessions>,
-    admission: Arc<Admission>,
-    items: Vec<Result<Dispatch, Refusal>>,
-    budget: Arc<BodyBudget>,
-) -> Option<String> {
-    let start = |item| start_item(&sessions, &admission, &budget, item);
-    let mut waiting = items.into_iter();
-    let mut started: VecDeque<_> = waiting.by_ref().take(AT_ONCE).map(start).collect();
-    let (mut messages, mut left) = (Vec::new(), BATCH_ANSWER);
-    while let Some(item) = started.pop_front() {
-        let message = match item {
-            Item::There(message) => message,
-            Item::Running(id, dialect, mut pending) => {
-                let message = pending.answer().await.into_message();
-                let size = message.as_ref().map_or(0, String::len);
-                match left.checked_sub(size) {
-                    Some(rest) => {
-                        left = rest;
-                        message
-                    }
-                    None => {
-                        let fault = TransportFault::Overloaded.into();
-                        let refusal = Refusal { fault, id: Some(id), dialect };
-                        Some(respond::refusal_message(&refusal))
-                    }
-                }
+impl EventSource for PendingCall {
+    async fn next_event(mut self) -> NextEvent<Self> {
+        match self.next().await {
+            CallEvent::Message(message) => Some((Event::message(None, &message), Some(self))),
+            CallEvent::Response(response) => {
+                Some((Event::message(None, &response.into_message()?), None))
             }
-        };
-        messages.extend(message);
-        started.extend(waiting.next().map(start));
-    }
-    (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
-}
-
-fn start_item(
-    sessions: &Arc<Sessions>,
-    admission: &Admission,
-    budget: &Arc<BodyBudget>,
-    item: Result<Dispatch, Refusal>,
-) -> Item {
-    let refused = |refusal: Refusal| Item::There(Some(respond::refusal_message(&refusal)));
-    match item {
-        Ok(Dispatch::Answer { message, .. } | Dispatch::Opened { message, .. }) => {
-            Item::There(Some(message))
         }
-        Ok(Dispatch::Call(pending)) => match admission.call() {
-            Ok(call) => {
-                let permits = CallPermits { call, budget: budget.clone() };
-                let (id, dialect) = (pending.id.clone(), pending.dialect);
-                Item::Running(id, dialect, PendingCall::start(sessions.clone(), pending, permits))
-            }
-            Err(fault) => {
-                let (id, dialect) = (Some(pending.id), pending.dialect);
-                refused(Refusal { fault: fault.into(), id, dialect })
-            }
-        },
-        Ok(Dispatch::Accepted | Dispatch::Listen(_) | Dispatch::Batch(_)) => Item::There(None),
-        Err(refusal) => refused(refusal),
     }
-}
-
-/// One item of a batch.
-enum Item {
-    There(Option<String>),
-    Running(Id, Dialect, PendingCall),
-}
-
-/// Seconds since the Unix epoch; a clock before it counts as there.
-pub fn now_secs() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

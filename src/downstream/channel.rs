@@ -11,8 +11,10 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::admission::{Admission, BodyBudget, StreamPermit};
-use super::calls::{CallEvent, PendingCall, batch, now_secs};
-use super::http::respond;
+use super::batch::batch;
+use super::calls::{CallEvent, PendingCall};
+use super::clock::now_secs;
+use super::error_message::refusal_message;
 use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
@@ -96,7 +98,7 @@ impl ClientChannel {
                     }
                 });
             }
-            Err(refusal) => self.send(respond::refusal_message(&refusal)).await,
+            Err(refusal) => self.send(refusal_message(&refusal)).await,
         }
     }
 
@@ -118,7 +120,7 @@ impl ClientChannel {
         let dialect = self.connection.dialect();
         self.connection.sessions().telemetry().metrics().refused(fault.reason(), None);
         let refusal = Refusal { fault: fault.into(), id, dialect };
-        self.send(respond::refusal_message(&refusal)).await;
+        self.send(refusal_message(&refusal)).await;
     }
 
     /// Waits until the calls under way have ended; nothing more comes from the client. At drain the
@@ -162,7 +164,7 @@ impl ClientChannel {
                 let next = channel.over.run_until_cancelled(pending.next()).await;
                 let (message, is_last) = match next {
                     Some(CallEvent::Message(message)) => (Some(message), false),
-                    Some(CallEvent::CallResponse(answer)) => (answer.into_message(), true),
+                    Some(CallEvent::Response(answer)) => (answer.into_message(), true),
                     None => return,
                 };
                 if let Some(message) = message {

@@ -5,6 +5,9 @@ mod http;
 mod stdio;
 mod channel;
 mod calls;
+mod batch;
+mod error_message;
+mod clock;
 mod admission;
 
 pub use admission::AdmissionUsage;

@@ -16,6 +16,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::Json;
+use crate::domain::json::object;
 use crate::domain::meta;
 use crate::domain::request_state;
 use crate::domain::request_state::{Progress, Replay, RequestState};
@@ -311,7 +312,7 @@ impl Bridge<'_> {
             };
             self.deadline += started.elapsed();
             let said = said.ok_or_else(|| self.fault(Kind::Unanswered(NONE)))?;
-            meta::write_json(&key, said.json().text(), &mut responses);
+            object::write_json(&key, said.json().text(), &mut responses);
         }
         let responses = responses.trim_end_matches(',').to_owned() + "}";
         Ok(InputResponses { responses: Some(responses), state: input_requests.state })
@@ -443,7 +444,7 @@ fn clean(responses: &Document) -> String {
     let mut out = String::from("{");
     for (key, answer) in responses.json().members() {
         let key = key.as_str().unwrap_or_default();
-        meta::write_json(&key, meta::without_reserved(answer).json().text(), &mut out);
+        object::write_json(&key, meta::without_reserved(answer).json().text(), &mut out);
     }
     out.trim_end_matches(',').to_owned() + "}"
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::domain::json::object;
 use crate::domain::json::{Json, Kind, write_str};
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
@@ -99,7 +100,7 @@ impl Dialect {
                 _ => false,
             };
             if known {
-                meta::write_json(&key, value.text(), &mut members);
+                object::write_json(&key, value.text(), &mut members);
             }
         }
         format!(
@@ -115,7 +116,7 @@ impl Dialect {
     /// The notice that what a page was for is done.
     pub fn elicitation_complete(self, id: &str) -> String {
         let mut params = String::new();
-        meta::write_text("elicitationId", id, &mut params);
+        object::write_text("elicitationId", id, &mut params);
         let params = params.trim_end_matches(',');
         format!(r#"{{"jsonrpc":"2.0","method":"{ELICITATION_COMPLETE}","params":{{{params}}}}}"#)
     }
@@ -204,10 +205,10 @@ impl Dialect {
                 }
                 write_origin(origin, &mut meta);
                 if let Some(places) = &flags.hidden_text {
-                    meta::write_json("promptgate/hiddenText", places, &mut meta);
+                    object::write_json("promptgate/hiddenText", places, &mut meta);
                 }
                 if let Some(places) = &flags.unsafe_uris {
-                    meta::write_json("promptgate/unsafeUris", places, &mut meta);
+                    object::write_json("promptgate/unsafeUris", places, &mut meta);
                 }
                 let mut out = String::with_capacity(result.text().len() + 512);
                 out.push('{');
@@ -242,15 +243,15 @@ impl Dialect {
     /// A result that asks (`InputRequiredResult`).
     fn input_required(self, input_required: &InputRequired, identity: &Identity) -> String {
         let mut meta = String::new();
-        meta::write_json(meta::SERVER_INFO, &identity.server_info, &mut meta);
-        meta::write_text("promptgate/upstream", &input_required.origin.upstream, &mut meta);
+        object::write_json(meta::SERVER_INFO, &identity.server_info, &mut meta);
+        object::write_text("promptgate/upstream", &input_required.origin.upstream, &mut meta);
         let mut requests = String::new();
         for (key, server_request) in &input_required.server_requests {
             let mut request = format!("{{\"method\":\"{}\",\"params\":", server_request.method());
             server_request
                 .write_params(self.presentation(&input_required.origin, key), &mut request);
             request.push('}');
-            meta::write_json(key, &request, &mut requests);
+            object::write_json(key, &request, &mut requests);
         }
         let (meta, requests) = (meta.trim_end_matches(','), requests.trim_end_matches(','));
         let state = &input_required.state;
@@ -297,8 +298,8 @@ impl Dialect {
 }
 
 fn write_origin(origin: &Origin, meta: &mut String) {
-    meta::write_text("promptgate/upstream", &origin.upstream, meta);
-    meta::write_text("promptgate/digest", &origin.digest, meta);
+    object::write_text("promptgate/upstream", &origin.upstream, meta);
+    object::write_text("promptgate/digest", &origin.digest, meta);
 }
 
 /// Names the upstreams whose prompts are old or missing.

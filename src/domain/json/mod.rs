@@ -5,6 +5,7 @@
 //! number beyond a double. Past it, [`Json`] hands out slices of the same bytes and allocates
 //! nothing but decoded strings that hold escapes, so a large image is never copied into a tree.
 
+pub mod object;
 mod scan;
 
 use std::borrow::Cow;

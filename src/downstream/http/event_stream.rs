@@ -1,4 +1,4 @@
-//! Answers as streams of server-sent events (WHATWG HTML, section 9.2).
+//! Responses as streams of server-sent events (WHATWG HTML, section 9.2).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,79 +9,106 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use super::http_sse::HttpSseSession;
-use crate::downstream::admission::StreamPermit;
-use crate::downstream::calls::{CallEvent, PendingCall};
-use crate::session::notify::notifications::{NotificationStream, StreamEvent};
+/// One event, as it is written.
+pub struct Event(Bytes);
 
-/// The next event, and where the one after it comes from; nothing at the end.
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Option<Rest>)>> + Send>>;
+/// The next event, and the source of the one after it; `None` at the end.
+pub type NextEvent<S> = Option<(Event, Option<S>)>;
+
+/// Where the events of a stream come from. Dropping a source drops the work behind it.
+pub trait EventSource: Sized + Send + 'static {
+    /// Waits for the next event. The source moves into the future, so that a stream that waits holds
+    /// nothing but that.
+    fn next_event(self) -> impl Future<Output = NextEvent<Self>> + Send;
+}
+
+type Next = Pin<Box<dyn Future<Output = Option<(Event, Option<Rest>)>> + Send>>;
 
 struct Rest(Box<dyn FnOnce() -> Next + Send>);
 
-/// Events as they come, with comments in between. Dropping the stream drops the work behind it.
-/// It holds one event at a time: whoever reads slowly slows down only itself.
+/// Whether a stream is the response to one call, or stays open for as long as its client wants it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Lifetime {
+    Call,
+    Connection,
+}
+
+/// An event stream with comments in between. Dropping the stream drops its source. It holds one event
+/// at a time, so a slow reader slows down only itself.
 pub struct EventStream {
     next: Option<Next>,
     keep_alive: Interval,
-    /// Whether it stays open for as long as its client wants it.
-    lasts: bool,
+    lifetime: Lifetime,
+}
+
+impl Event {
+    /// The first event of HTTP+SSE, which names the endpoint for messages (2024-11-05, transports).
+    pub fn endpoint(url: &str) -> Self {
+        Self(Bytes::from(format!("event: endpoint\ndata: {url}\n\n")))
+    }
+
+    /// A JSON-RPC message. JSON text may hold line feeds between its tokens, so each line gets its own
+    /// field. An event with an empty message only carries an id.
+    pub fn message(id: Option<&str>, message: &str) -> Self {
+        let mut out = String::with_capacity(message.len() + 64);
+        if let Some(id) = id {
+            out.extend(["id: ", id, "\n"]);
+        }
+        if !message.is_empty() {
+            out.push_str("event: message\n");
+        }
+        for line in message.split(['\n', '\r']) {
+            out.extend(["data: ", line, "\n"]);
+        }
+        out.push('\n');
+        Self(Bytes::from(out))
+    }
 }
 
 impl EventStream {
-    /// What a call says, and its answer; `early` is what it has said already.
-    pub fn answering(early: Option<String>, answering: PendingCall, keep_alive: Duration) -> Self {
-        let next: Next = match early {
-            None => next_part(answering),
-            Some(message) => {
-                let rest = Rest(Box::new(move || next_part(answering)));
-                Box::pin(async move { Some((event(None, &message), Some(rest))) })
+    /// The response to a call. `first` comes before the events of the source.
+    pub fn of_call(first: Option<Event>, source: impl EventSource, keep_alive: Duration) -> Self {
+        Self::new(first, source, keep_alive, Lifetime::Call)
+    }
+
+    /// A stream that stays open until its client or its source ends it.
+    pub fn lasting(first: Option<Event>, source: impl EventSource, keep_alive: Duration) -> Self {
+        Self::new(first, source, keep_alive, Lifetime::Connection)
+    }
+
+    /// Whether the stream stays open for as long as its client wants it.
+    pub fn lasts(&self) -> bool {
+        self.lifetime == Lifetime::Connection
+    }
+
+    /// A comment goes out every `keep_alive`, since silence looks like a broken connection. (A named
+    /// `ping` event would end some clients.)
+    fn new(
+        first: Option<Event>,
+        source: impl EventSource,
+        keep_alive: Duration,
+        lifetime: Lifetime,
+    ) -> Self {
+        let next: Next = match first {
+            None => start(source),
+            Some(event) => {
+                let rest = Rest(Box::new(move || start(source)));
+                Box::pin(async move { Some((event, Some(rest))) })
             }
         };
-        Self::new(next, keep_alive)
-    }
-
-    /// The one message of an answer; none if the client asked for no answer any more.
-    pub fn answer(
-        message: impl Future<Output = Option<String>> + Send + 'static,
-        keep_alive: Duration,
-    ) -> Self {
-        let next = async { message.await.map(|message| (event(None, &message), None)) };
-        Self::new(Box::pin(next), keep_alive)
-    }
-
-    /// The stream of HTTP+SSE, whose first event names the endpoint for messages.
-    pub fn channel(endpoint: &str, channel: HttpSseSession, keep_alive: Duration) -> Self {
-        let first = Bytes::from(format!("event: endpoint\ndata: {endpoint}\n\n"));
-        let rest = Rest(Box::new(move || next_message(channel)));
-        let stream = Self::new(Box::pin(async move { Some((first, Some(rest))) }), keep_alive);
-        Self { lasts: true, ..stream }
-    }
-
-    /// The notices of a stream, which keeps its place among all streams as long as it lives.
-    pub fn notifications(
-        notifications: NotificationStream,
-        permit: StreamPermit,
-        keep_alive: Duration,
-    ) -> Self {
-        let stream = Self::new(next_notice(Feed { notifications, _place: permit }), keep_alive);
-        Self { lasts: true, ..stream }
-    }
-
-    /// Whether it stays open for as long as its client wants it: it is no answer to a call.
-    pub fn lasts(&self) -> bool {
-        self.lasts
-    }
-
-    /// A comment goes out every `keep_alive`, since silence looks like a broken line. (A named
-    /// `ping` event would end some clients.)
-    fn new(next: Next, keep_alive: Duration) -> Self {
-        // Streams that are opened at once, as after a restart, are not kept alive at once for ever.
-        let first = keep_alive.mul_f64(0.75 + fastrand::f64() / 4.0);
-        let mut keep_alive = interval_at(Instant::now() + first, keep_alive);
+        // Streams that are opened at once, as after a restart, do not send their comments at once.
+        let first_comment = keep_alive.mul_f64(0.75 + fastrand::f64() / 4.0);
+        let mut keep_alive = interval_at(Instant::now() + first_comment, keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { next: Some(next), keep_alive, lasts: false }
+        Self { next: Some(next), keep_alive, lifetime }
     }
+}
+
+fn start<S: EventSource>(source: S) -> Next {
+    Box::pin(async move {
+        let (event, rest) = source.next_event().await?;
+        Some((event, rest.map(|source| Rest(Box::new(move || start(source))))))
+    })
 }
 
 impl Body for EventStream {
@@ -98,7 +125,7 @@ impl Body for EventStream {
         if let Poll::Ready(event) = next.as_mut().poll(context) {
             let (event, rest) = event.unzip();
             self.next = rest.flatten().map(|Rest(start)| start());
-            return Poll::Ready(event.map(|event| Ok(Frame::data(event))));
+            return Poll::Ready(event.map(|Event(bytes)| Ok(Frame::data(bytes))));
         }
         let comment = Bytes::from_static(b": keep-alive\n\n");
         self.keep_alive.poll_tick(context).map(|_| Some(Ok(Frame::data(comment))))
@@ -113,54 +140,17 @@ impl Body for EventStream {
     }
 }
 
-/// Notices, and the place among all streams that they hold.
-struct Feed {
-    notifications: NotificationStream,
-    _place: StreamPermit,
-}
+/// The one message of a response that is awaited; no event where it turns out to have none.
+pub struct OneMessage<F>(pub F);
 
-fn next_part(mut answering: PendingCall) -> Next {
-    Box::pin(async move {
-        match answering.next().await {
-            CallEvent::Message(message) => {
-                let rest = Rest(Box::new(move || next_part(answering)));
-                Some((event(None, &message), Some(rest)))
-            }
-            CallEvent::CallResponse(answer) => Some((event(None, &answer.into_message()?), None)),
-        }
-    })
-}
-
-fn next_message(mut channel: HttpSseSession) -> Next {
-    Box::pin(async move {
-        let message = channel.next().await?;
-        let rest = Rest(Box::new(move || next_message(channel)));
-        Some((event(None, &message), Some(rest)))
-    })
-}
-
-fn next_notice(mut feed: Feed) -> Next {
-    Box::pin(async move {
-        let StreamEvent { id, message } = feed.notifications.next().await?;
-        let rest = Rest(Box::new(move || next_notice(feed)));
-        Some((event(id.as_deref(), &message), Some(rest)))
-    })
-}
-
-/// One event. JSON text may hold line feeds between its tokens, so each line gets its own field.
-fn event(id: Option<&str>, message: &str) -> Bytes {
-    let mut out = String::with_capacity(message.len() + 64);
-    if let Some(id) = id {
-        out.extend(["id: ", id, "\n"]);
+impl<F> EventSource for OneMessage<F>
+where
+    F: Future<Output = Option<String>> + Send + 'static,
+{
+    async fn next_event(self) -> NextEvent<Self> {
+        let message = self.0.await?;
+        Some((Event::message(None, &message), None))
     }
-    if !message.is_empty() {
-        out.push_str("event: message\n");
-    }
-    for channel in message.split(['\n', '\r']) {
-        out.extend(["data: ", channel, "\n"]);
-    }
-    out.push('\n');
-    Bytes::from(out)
 }
 
 #[cfg(test)]
@@ -176,7 +166,7 @@ mod tests {
             sleep(Duration::from_secs(25)).await;
             Some("{\"a\":\r\n1}".to_owned())
         };
-        let stream = EventStream::answer(answer, Duration::from_secs(10));
+        let stream = EventStream::of_call(None, OneMessage(answer), Duration::from_secs(10));
         let bytes = stream.collect().await.unwrap().to_bytes();
         let expected =
             ": keep-alive\n\n: keep-alive\n\nevent: message\ndata: {\"a\":\ndata: \ndata: 1}\n\n";
@@ -188,9 +178,9 @@ mod tests {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
         let mut decoder = crate::domain::sse_decoder::Decoder::new(1024);
         let mut events = Vec::new();
-        decoder.feed(&event(Some("1"), ""), &mut events).unwrap();
+        decoder.feed(&Event::message(Some("1"), "").0, &mut events).unwrap();
         assert!(events.is_empty(), "an event that only carries an id");
-        decoder.feed(&event(None, message), &mut events).unwrap();
+        decoder.feed(&Event::message(None, message).0, &mut events).unwrap();
         assert_eq!(events[0].data, message.as_bytes());
     }
 }

@@ -11,15 +11,15 @@ use http::{Response, Uri};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::event_stream::EventStream;
+use super::event_stream::{Event, EventSource, EventStream, NextEvent};
 use super::respond;
 use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, StreamPermit};
-use crate::downstream::calls::now_secs;
 use crate::downstream::channel::ClientChannel;
+use crate::downstream::clock::now_secs;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
@@ -116,7 +116,11 @@ impl HttpSse {
             _place: permit,
         };
         self.open.insert(session.entry.id.clone(), channel);
-        Ok(respond::events(EventStream::channel(&endpoint, session, self.keep_alive)))
+        Ok(respond::events(EventStream::lasting(
+            Some(Event::endpoint(&endpoint)),
+            session,
+            self.keep_alive,
+        )))
     }
 
     /// The session that a URL names, if it is the caller's.
@@ -133,7 +137,7 @@ const SESSION: &str = "sessionId";
 
 impl HttpSseSession {
     /// The next message; nothing at the end.
-    pub async fn next(&mut self) -> Option<String> {
+    async fn next_message(&mut self) -> Option<String> {
         loop {
             tokio::select! {
                 biased;
@@ -147,6 +151,13 @@ impl HttpSseSession {
                 () = self.over.cancelled() => return None,
             }
         }
+    }
+}
+
+impl EventSource for HttpSseSession {
+    async fn next_event(mut self) -> NextEvent<Self> {
+        let message = self.next_message().await?;
+        Some((Event::message(None, &message), Some(self)))
     }
 }
 

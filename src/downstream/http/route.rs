@@ -10,17 +10,20 @@ use tokio::time::timeout;
 use super::Endpoint;
 use super::body;
 use super::body::Accepts;
-use super::event_stream::EventStream;
+use super::event_stream::{Event, EventSource, EventStream, NextEvent, OneMessage};
 use super::http_sse::HttpSse;
 use super::respond;
 use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
-use crate::downstream::calls::{CallEvent, CallResponse, PendingCall, batch, now_secs};
+use crate::downstream::admission::StreamPermit;
+use crate::downstream::batch::batch;
+use crate::downstream::calls::{CallEvent, CallResponse, PendingCall};
+use crate::downstream::clock::now_secs;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
-use crate::session::notify::notifications::NotificationStream;
+use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportContext};
 
 impl Endpoint {
@@ -116,7 +119,7 @@ impl Endpoint {
             Dispatch::Accepted => Ok(respond::accepted()),
             Dispatch::Answer { message, session } => {
                 let response = match accepts {
-                    Accepts::StreamOnly => self.stream(async { Some(message) }),
+                    Accepts::StreamOnly => self.message_stream(async { Some(message) }),
                     Accepts::Both | Accepts::JsonOnly => respond::json(message),
                 };
                 Ok(respond::with_session(response, session.as_deref()))
@@ -133,11 +136,13 @@ impl Endpoint {
                 };
                 Ok(match early {
                     // Cancelled calls end as an empty stream.
-                    Ok(None) if has_calls => self.stream(async { None }),
+                    Ok(None) if has_calls => self.message_stream(async { None }),
                     Ok(None) => respond::accepted(),
-                    Ok(message) if accepts == Accepts::StreamOnly => self.stream(async { message }),
+                    Ok(message) if accepts == Accepts::StreamOnly => {
+                        self.message_stream(async { message })
+                    }
                     Ok(Some(message)) => respond::json(message),
-                    Err(_) => self.stream(answer),
+                    Err(_) => self.message_stream(answer),
                 })
             }
             Dispatch::Call(pending) => {
@@ -184,33 +189,34 @@ impl Endpoint {
         accepts: Accepts,
     ) -> Result<Response<Body>, Refused> {
         let early = match accepts {
-            Accepts::JsonOnly => Some(CallEvent::CallResponse(answering.answer().await)),
+            Accepts::JsonOnly => Some(CallEvent::Response(answering.answer().await)),
             Accepts::Both => timeout(self.limits.keep_alive, answering.next()).await.ok(),
             Accepts::StreamOnly => None,
         };
         match early {
-            Some(CallEvent::CallResponse(CallResponse::Message(message))) => {
-                Ok(respond::json(message))
-            }
-            Some(CallEvent::CallResponse(CallResponse::Refused(refusal))) => Err(refusal.into()),
+            Some(CallEvent::Response(CallResponse::Message(message))) => Ok(respond::json(message)),
+            Some(CallEvent::Response(CallResponse::Refused(refusal))) => Err(refusal.into()),
             // A cancelled call ends as an empty stream (2025-11-25, cancellation).
-            Some(CallEvent::CallResponse(CallResponse::Cancelled)) => {
-                Ok(self.stream(async { None }))
+            Some(CallEvent::Response(CallResponse::Cancelled)) => {
+                Ok(self.message_stream(async { None }))
             }
-            Some(CallEvent::Message(message)) => Ok(self.answering(Some(message), answering)),
-            None => Ok(self.answering(None, answering)),
+            Some(CallEvent::Message(message)) => {
+                Ok(self.call_stream(Some(Event::message(None, &message)), answering))
+            }
+            None => Ok(self.call_stream(None, answering)),
         }
     }
 
-    fn answering(&self, early: Option<String>, answering: PendingCall) -> Response<Body> {
-        respond::events(EventStream::answering(early, answering, self.limits.keep_alive))
+    fn call_stream(&self, first: Option<Event>, call: PendingCall) -> Response<Body> {
+        respond::events(EventStream::of_call(first, call, self.limits.keep_alive))
     }
 
-    fn stream(
+    fn message_stream(
         &self,
         message: impl Future<Output = Option<String>> + Send + 'static,
     ) -> Response<Body> {
-        respond::events(EventStream::answer(message, self.limits.keep_alive))
+        let source = OneMessage(message);
+        respond::events(EventStream::of_call(None, source, self.limits.keep_alive))
     }
 
     /// A stream of notices; listening as JSON is impossible.
@@ -224,11 +230,8 @@ impl Endpoint {
             return Err(TransportFault::NotAcceptable.into());
         }
         let permit = self.admission.stream(caller)?;
-        Ok(respond::events(EventStream::notifications(
-            notifications,
-            permit,
-            self.limits.keep_alive,
-        )))
+        let source = Notifications { stream: notifications, _permit: permit };
+        Ok(respond::events(EventStream::lasting(None, source, self.limits.keep_alive)))
     }
 }
 
@@ -293,6 +296,19 @@ impl Serve for Endpoint {
             origin.allow(response.headers_mut());
         }
         response
+    }
+}
+
+/// A notification stream, and its permit among all streams.
+struct Notifications {
+    stream: NotificationStream,
+    _permit: StreamPermit,
+}
+
+impl EventSource for Notifications {
+    async fn next_event(mut self) -> NextEvent<Self> {
+        let StreamEvent { id, message } = self.stream.next().await?;
+        Some((Event::message(id.as_deref(), &message), Some(self)))
     }
 }
 

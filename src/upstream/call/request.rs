@@ -2,8 +2,8 @@
 
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
+use crate::domain::json::object;
 use crate::domain::json::write_str;
-use crate::domain::meta;
 use crate::domain::method::Method;
 use crate::domain::server_request::ClientCapabilities;
 
@@ -84,14 +84,14 @@ pub(crate) fn write_params<'a>(
 ) -> (Method, Option<&'a str>) {
     match params {
         RequestParams::Get { name, arguments, answers } => {
-            meta::write_text("name", name, out);
+            object::write_text("name", name, out);
             write_member("arguments", arguments.as_ref(), out);
             if let Some(InputResponses { responses, state }) = answers {
                 if let Some(responses) = responses {
-                    meta::write_json("inputResponses", responses, out);
+                    object::write_json("inputResponses", responses, out);
                 }
                 if let Some(state) = state {
-                    meta::write_text("requestState", state, out);
+                    object::write_text("requestState", state, out);
                 }
             }
             (Method::Get, Some(name))
@@ -112,6 +112,6 @@ pub(crate) fn write_params<'a>(
 
 fn write_member(name: &str, value: Option<&Document>, out: &mut String) {
     if let Some(value) = value {
-        meta::write_json(name, value.json().text(), out);
+        object::write_json(name, value.json().text(), out);
     }
 }

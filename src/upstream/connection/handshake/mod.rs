@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
+use crate::domain::json::object;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::revision::{Era, Revision};
@@ -198,16 +199,20 @@ impl Conversation {
     fn meta(&self, id: &Id, rpc: &RpcRequest<'_>) -> String {
         let mut out = String::new();
         if self.declares_per_call {
-            meta::write_text(meta::PROTOCOL_VERSION, self.revision.as_str(), &mut out);
-            meta::write_json(meta::CLIENT_CAPABILITIES, &rpc.capabilities.capabilities(), &mut out);
-            meta::write_json(meta::CLIENT_INFO, &client_info(), &mut out);
+            object::write_text(meta::PROTOCOL_VERSION, self.revision.as_str(), &mut out);
+            object::write_json(
+                meta::CLIENT_CAPABILITIES,
+                &rpc.capabilities.capabilities(),
+                &mut out,
+            );
+            object::write_json(meta::CLIENT_INFO, &client_info(), &mut out);
         }
         if let Some(forwarded) = rpc.forwarded {
             out.push_str(&forwarded.meta);
             forwarded.trace.write(&mut out);
         }
         if rpc.progress {
-            meta::write_json(meta::PROGRESS_TOKEN, id.text(), &mut out);
+            object::write_json(meta::PROGRESS_TOKEN, id.text(), &mut out);
         }
         out
     }
