@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use promptgate::domain::content;
-use promptgate::domain::cursor::{CacheScope, Place};
-use promptgate::domain::document::Document;
-use promptgate::domain::json::Json;
-use promptgate::domain::merge::{Source, merge};
-use promptgate::domain::name::{Naming, Prefix};
-use promptgate::domain::prompt::Prompt;
-use promptgate::domain::revision::Revision;
-use promptgate::router::reply::{ListReply, Origin, Reply};
-use promptgate::router::view::View;
-use promptgate::seal::{Kind, SealKeys, Sealer};
-use promptgate::session::dialect::{Dialect, Identity};
+use promptgate::test_util::domain::content;
+use promptgate::test_util::domain::cursor::{CacheScope, Place};
+use promptgate::test_util::domain::document::Document;
+use promptgate::test_util::domain::json::Json;
+use promptgate::test_util::domain::merge::{Source, merge};
+use promptgate::test_util::domain::name::{Naming, Prefix};
+use promptgate::test_util::domain::prompt::Prompt;
+use promptgate::test_util::domain::revision::Revision;
+use promptgate::test_util::router::reply::{ListReply, Origin, Reply};
+use promptgate::test_util::router::view::View;
+use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
+use promptgate::test_util::session::dialect::{Dialect, Identity};
 use tokio::time::Instant;
 
 fn prompts(count: usize) -> Vec<Prompt> {

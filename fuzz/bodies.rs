@@ -1,19 +1,21 @@
 //! What must hold for any bytes. The fuzz targets call these, and `cargo test` replays the corpus
 //! through them (`tests/corpus.rs`).
 
-use promptgate::domain::content;
-use promptgate::domain::cursor::Place;
-use promptgate::domain::document::Document;
-use promptgate::domain::json::{Json, JsonError};
-use promptgate::domain::jsonrpc::Frame;
-use promptgate::domain::mcp_name;
-use promptgate::domain::name::{Naming, Prefix};
-use promptgate::domain::request_state::RequestState;
-use promptgate::domain::revision::Revision;
-use promptgate::domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
-use promptgate::domain::translate;
-use promptgate::domain::{line_decoder, sse_decoder};
-use promptgate::seal::{Kind, SealKeys, Sealer};
+use promptgate::test_util::domain::content;
+use promptgate::test_util::domain::cursor::Place;
+use promptgate::test_util::domain::document::Document;
+use promptgate::test_util::domain::json::{Json, JsonError};
+use promptgate::test_util::domain::jsonrpc::Frame;
+use promptgate::test_util::domain::mcp_name;
+use promptgate::test_util::domain::name::{Naming, Prefix};
+use promptgate::test_util::domain::request_state::RequestState;
+use promptgate::test_util::domain::revision::Revision;
+use promptgate::test_util::domain::server_request::{
+    ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest,
+};
+use promptgate::test_util::domain::translate;
+use promptgate::test_util::domain::{line_decoder, sse_decoder};
+use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
 
 const DEPTH: usize = 64;
 

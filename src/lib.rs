@@ -15,18 +15,22 @@
 // A stranger's input must never end the process; tests may.
 #![warn(clippy::panic, clippy::unwrap_used)]
 
-pub mod cli;
-pub mod app;
-pub mod shutdown;
-pub mod admin;
-pub mod config;
-pub mod downstream;
-pub mod session;
-pub mod policy;
-pub mod router;
-pub mod upstream;
-pub mod net;
-pub mod audit;
-pub mod domain;
-pub mod seal;
-pub mod telemetry;
+mod cli;
+mod app;
+mod shutdown;
+mod admin;
+mod config;
+mod downstream;
+mod session;
+mod policy;
+mod router;
+mod upstream;
+mod net;
+mod audit;
+mod domain;
+mod seal;
+mod telemetry;
+#[cfg(feature = "test-util")]
+pub mod test_util;
+
+pub use cli::main;

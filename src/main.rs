@@ -1,4 +1,4 @@
-//! The command line; `promptgate::cli` reads it.
+//! The command line; `promptgate::main` reads it.
 
 use std::process::ExitCode;
 
@@ -6,5 +6,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    promptgate::cli::main()
+    promptgate::main()
 }

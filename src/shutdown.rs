@@ -12,7 +12,7 @@ use crate::config::Limits;
 
 /// The tasks of a gateway, in the order in which they end.
 #[derive(Clone, Debug, Default)]
-pub struct Shutdown {
+pub(crate) struct Shutdown {
     /// The accept loop and its connections.
     pub connections: TaskTracker,
     /// Cancelled first: nobody new should come.
@@ -30,7 +30,7 @@ const BACKGROUND_GRACE: Duration = Duration::from_secs(6);
 impl Shutdown {
     /// Ends what is served: accepts for `pre_drain` more, and lets what is in flight finish within
     /// `grace`.
-    pub async fn wind_down(&self, limits: &Limits) {
+    pub(crate) async fn wind_down(&self, limits: &Limits) {
         info!(pre_drain = ?limits.pre_drain, grace = ?limits.grace, "draining");
         self.leaving.cancel();
         tokio::time::sleep(limits.pre_drain).await;
@@ -46,7 +46,7 @@ impl Shutdown {
 
     /// Ends what works in the background. Calls that still run are told so, and their clients, too, as
     /// long as that takes no longer than the rest.
-    pub async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         self.stop.cancel();
         self.background.close();
         self.connections.close();
@@ -60,7 +60,7 @@ impl Shutdown {
 }
 
 /// Ends with SIGTERM or SIGINT. From the call on neither ends the process by itself.
-pub fn signal() -> impl Future<Output = ()> {
+pub(crate) fn signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
@@ -85,7 +85,7 @@ pub fn signal() -> impl Future<Output = ()> {
 }
 
 /// Notifies `told` whenever SIGHUP comes, from the call on; never ends.
-pub fn hang_ups(told: &Notify) -> impl Future<Output = ()> {
+pub(crate) fn hang_ups(told: &Notify) -> impl Future<Output = ()> {
     #[cfg(unix)]
     let hang_ups = {
         use tokio::signal::unix::{SignalKind, signal};
@@ -105,7 +105,7 @@ pub fn hang_ups(told: &Notify) -> impl Future<Output = ()> {
 
 /// Makes a write beyond the largest file that is allowed an error, as a full disk is, and not the
 /// end of the process.
-pub fn survive_large_files() {
+pub(crate) fn survive_large_files() {
     #[cfg(target_os = "linux")]
     {
         use tokio::signal::unix::{SignalKind, signal};

@@ -15,14 +15,14 @@ use subtle::ConstantTimeEq;
 
 use crate::config::{self, Config, Limits};
 use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
-pub use reloads::Reloads;
-pub use state::State;
+pub(crate) use reloads::Reloads;
+pub(crate) use state::State;
 
 /// Connections of those who watch: few, and the same ones again and again.
 const CONNECTIONS: usize = 64;
 
 /// The admin side over HTTP.
-pub struct Admin {
+pub(crate) struct Admin {
     guard: OriginGuard,
     /// SHA-256 of the token; absent: none is needed.
     token: Option<[u8; 32]>,
@@ -31,7 +31,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    pub fn new(admin: &config::Admin, config: &Config, state: State) -> Self {
+    pub(crate) fn new(admin: &config::Admin, config: &Config, state: State) -> Self {
         let guard = OriginGuard::at(admin.listen.ip(), &config.server.allowed_hosts);
         let limits = Limits { connections: CONNECTIONS, ..config.server.limits.clone() };
         Self { guard, token: admin.token, state, limits }

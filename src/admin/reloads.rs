@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// When the gateway was started, and how often its configuration was taken over or rejected.
-pub struct Reloads {
+pub(crate) struct Reloads {
     pub started: Instant,
     pub started_at: SystemTime,
     state: Mutex<State>,
@@ -32,7 +32,7 @@ impl Default for Reloads {
 
 impl Reloads {
     /// A configuration was taken over, but for these keys.
-    pub fn took(&self, needs_restart: &[&'static str]) {
+    pub(crate) fn took(&self, needs_restart: &[&'static str]) {
         let mut state = self.lock();
         state.taken += 1;
         (state.last, state.mistakes) = (Some(SystemTime::now()), None);
@@ -40,14 +40,14 @@ impl Reloads {
     }
 
     /// A configuration cannot be used.
-    pub fn rejected(&self, why: String) {
+    pub(crate) fn rejected(&self, why: String) {
         let mut state = self.lock();
         state.rejected += 1;
         (state.last, state.mistakes) = (Some(SystemTime::now()), Some(why));
     }
 
     /// As the operator is shown it.
-    pub fn describe(&self) -> Value {
+    pub(crate) fn describe(&self) -> Value {
         let state = self.lock();
         let mistakes = state.mistakes.as_ref().map(|why| why.lines().collect::<Vec<_>>());
         json!({

@@ -14,7 +14,7 @@ use crate::router::{Router, UpstreamStatus};
 use crate::telemetry::Telemetry;
 
 /// What there is to look at.
-pub struct State {
+pub(crate) struct State {
     pub router: Arc<Router>,
     pub gate: Arc<Gate>,
     pub audit: Audit,

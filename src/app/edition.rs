@@ -28,7 +28,11 @@ pub(super) struct Edition {
 
 impl Edition {
     /// The one that a gateway starts with.
-    pub fn first(config: Config, upstream_deps: UpstreamDeps, drain: CancellationToken) -> Self {
+    pub(crate) fn first(
+        config: Config,
+        upstream_deps: UpstreamDeps,
+        drain: CancellationToken,
+    ) -> Self {
         let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = upstream_deps.clone();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let deps = RouterDeps { rights: policy::rights(&config), sealer: sealer.clone() };
@@ -40,7 +44,11 @@ impl Edition {
     }
 
     /// The one that takes over from this one, and whom to tell once it serves.
-    pub async fn renew(&self, config: Config, shutdown: &Shutdown) -> (Self, oneshot::Sender<()>) {
+    pub(crate) async fn renew(
+        &self,
+        config: Config,
+        shutdown: &Shutdown,
+    ) -> (Self, oneshot::Sender<()>) {
         let is_same = self.config.server.seal_keys == config.server.seal_keys;
         let sealer = match is_same {
             true => self.sealer.clone(),

@@ -28,7 +28,7 @@ use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 use edition::Edition;
 
-pub use reload::Source;
+pub(crate) use reload::Source;
 
 /// A gateway whose upstreams are being asked.
 pub struct App {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A folder that this process alone writes into.
-pub struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
     failpoints: Failpoints,
     /// Held as long as the log is open.
@@ -15,7 +15,7 @@ pub struct Folder {
 
 /// The places where a write can go wrong.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Point {
+pub(crate) enum Point {
     BeforeWrite,
     AfterPartialWrite,
     BeforeSync,
@@ -25,7 +25,7 @@ pub enum Point {
 }
 
 /// What tests let happen; nothing otherwise.
-pub trait Failing: Send {
+pub(crate) trait Failing: Send {
     fn at(&mut self, point: Point) -> io::Result<()>;
 
     /// How much of a write of this length gets through before [`Point::AfterPartialWrite`].
@@ -37,7 +37,7 @@ pub trait Failing: Send {
 type Failpoints = Option<Arc<Mutex<dyn Failing>>>;
 
 /// A segment that is written to.
-pub struct Segment {
+pub(crate) struct Segment {
     pub name: String,
     /// How long it is.
     pub bytes: u64,
@@ -46,7 +46,7 @@ pub struct Segment {
 }
 
 /// A way to sync a segment from another thread.
-pub struct Syncing {
+pub(crate) struct Syncing {
     file: File,
     failpoints: Failpoints,
 }
@@ -61,7 +61,7 @@ impl Folder {
     ///
     /// # Errors
     /// When it is somebody else's, a link, or another process writes into it (`WouldBlock`).
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         make_private(path)?;
         check_own(path, fs::symlink_metadata(path)?.is_dir())?;
         let lock = own_file(OpenOptions::new().create(true).write(true), &path.join(LOCK))?;
@@ -88,23 +88,23 @@ impl Folder {
         self.failpoints = Some(failing);
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The names of its segments, oldest first.
-    pub fn segments(&self) -> io::Result<Vec<String>> {
+    pub(crate) fn segments(&self) -> io::Result<Vec<String>> {
         segments(&self.path)
     }
 
     /// Bytes of all segments.
-    pub fn total(&self) -> io::Result<u64> {
+    pub(crate) fn total(&self) -> io::Result<u64> {
         let length = |name: String| fs::metadata(self.path.join(name)).map(|meta| meta.len());
         self.segments()?.into_iter().map(length).sum()
     }
 
     /// Makes a segment that is there whole or not at all: written and synced under another name first.
-    pub fn create(&self, name: &str, content: &[u8]) -> io::Result<Segment> {
+    pub(crate) fn create(&self, name: &str, content: &[u8]) -> io::Result<Segment> {
         let temporary = self.path.join(TEMPORARY);
         let made = self.write_whole(&temporary, name, content);
         if made.is_err() {
@@ -128,7 +128,7 @@ impl Folder {
     }
 
     /// Opens a segment to write on where it ends.
-    pub fn reopen(&self, name: &str) -> io::Result<Segment> {
+    pub(crate) fn reopen(&self, name: &str) -> io::Result<Segment> {
         let file = own_file(OpenOptions::new().append(true), &self.path.join(name))?;
         let bytes = file.metadata()?.len();
         let failpoints = self.failpoints.clone();
@@ -136,18 +136,18 @@ impl Folder {
     }
 
     /// Cuts a segment, by another handle than the one that it is written with.
-    pub fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
+    pub(crate) fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path.join(name))?;
         file.set_len(bytes)
     }
 
-    pub fn remove(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path.join(name))?;
         self.sync()
     }
 
     /// Keeps bytes that belong to no record.
-    pub fn keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    pub(crate) fn keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut file =
             own_file(OpenOptions::new().create(true).append(true), &self.path.join(name))?;
         file.write_all(content)?;
@@ -160,7 +160,7 @@ impl Folder {
     }
 
     /// Whether the segment is still the file of its name.
-    pub fn holds(&self, segment: &Segment) -> bool {
+    pub(crate) fn holds(&self, segment: &Segment) -> bool {
         let there = fs::symlink_metadata(self.path.join(&segment.name));
         there.and_then(|there| Ok(is_same(&there, &segment.file.metadata()?))).unwrap_or(false)
     }
@@ -168,7 +168,7 @@ impl Folder {
 
 impl Segment {
     /// Writes behind what is there. After an error nobody knows how much of it is.
-    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         at(&self.failpoints, Point::BeforeWrite)?;
         let allowed = match &self.failpoints {
             Some(failing) => lock(failing).writes(bytes.len()),
@@ -183,14 +183,14 @@ impl Segment {
         Ok(())
     }
 
-    pub fn syncing(&self) -> io::Result<Syncing> {
+    pub(crate) fn syncing(&self) -> io::Result<Syncing> {
         Ok(Syncing { file: self.file.try_clone()?, failpoints: self.failpoints.clone() })
     }
 }
 
 impl Syncing {
     /// Brings to the disk what was written by now.
-    pub fn run(self) -> io::Result<()> {
+    pub(crate) fn run(self) -> io::Result<()> {
         at(&self.failpoints, Point::BeforeSync)?;
         self.file.sync_data()?;
         at(&self.failpoints, Point::AfterSync)
@@ -198,18 +198,18 @@ impl Syncing {
 }
 
 /// Name of the segment of that number.
-pub fn segment_name(number: u64) -> String {
+pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:08}{SUFFIX}")
 }
 
 /// The number in a segment's name.
-pub fn segment_number(name: &str) -> Option<u64> {
+pub(crate) fn segment_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     digits.parse().ok().filter(|number| segment_name(*number) == name)
 }
 
 /// The segments of a folder that somebody else may be writing into, oldest first.
-pub fn segments(path: &Path) -> io::Result<Vec<String>> {
+pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
     let mut numbered = Vec::new();
     for entry in fs::read_dir(path)? {
         if let Ok(name) = entry?.file_name().into_string()

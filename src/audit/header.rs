@@ -7,7 +7,7 @@ use crate::seal::hex::{from_hex, hex};
 
 /// Where a segment goes on from.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Header {
+pub(crate) struct Header {
     pub number: u64,
     pub instance: String,
     /// The last record before its first one; number 0 if it is the first of all.
@@ -24,7 +24,7 @@ const MAX_REASON: usize = 256;
 
 impl Header {
     /// Its line.
-    pub fn write(&self, stamp: Stamp, keys: &Keys) -> Vec<u8> {
+    pub(crate) fn write(&self, stamp: Stamp, keys: &Keys) -> Vec<u8> {
         let Self { number, instance, previous, name, bytes, abandoned } = self;
         let time = humantime::format_rfc3339_micros(stamp.wall);
         let mut text = format!(
@@ -44,7 +44,7 @@ impl Header {
     }
 
     /// Reads what [`Header::write`] wrote, without its end.
-    pub fn read(line: &Line<'_>) -> Option<Self> {
+    pub(crate) fn read(line: &Line<'_>) -> Option<Self> {
         Some(Self {
             number: line.number("segment")?,
             instance: line.string("instance")?,
@@ -59,7 +59,7 @@ impl Header {
     }
 
     /// Whether its code was made with these keys.
-    pub fn is_of(&self, line: &Line<'_>, keys: &Keys) -> bool {
+    pub(crate) fn is_of(&self, line: &Line<'_>, keys: &Keys) -> bool {
         keys.link(&self.previous.mac, line.text) == line.mac
     }
 }

@@ -21,7 +21,7 @@ pub struct Keys {
 }
 
 /// An authentication code: HMAC-SHA256.
-pub type Mac = [u8; 32];
+pub(crate) type Mac = [u8; 32];
 
 impl Keys {
     pub fn new(key: &AuditKey) -> Self {

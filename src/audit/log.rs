@@ -17,7 +17,7 @@ use super::recover::{Recovered, read_header};
 use crate::seal::hex::hex;
 
 /// An open log.
-pub struct Log {
+pub(crate) struct Log {
     folder: Folder,
     keys: Arc<Keys>,
     settings: LogSettings,
@@ -44,7 +44,7 @@ pub struct Log {
 
 /// What bounds a log.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LogSettings {
+pub(crate) struct LogSettings {
     pub segment_size: u64,
     pub segment_age: Duration,
     /// Of all segments.
@@ -71,7 +71,7 @@ struct Checkpoint {
 
 /// A signed head, to be kept elsewhere: a log that ends before it was cut.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Signed {
+pub(crate) struct Signed {
     pub seq: u64,
     pub mac: String,
     pub signature: String,
@@ -79,7 +79,7 @@ pub struct Signed {
 
 impl Log {
     /// From now on it has these bounds.
-    pub fn tune(&mut self, settings: LogSettings) {
+    pub(crate) fn tune(&mut self, settings: LogSettings) {
         self.settings = settings;
     }
 
@@ -87,7 +87,7 @@ impl Log {
     ///
     /// # Errors
     /// When the segment cannot be opened, or the first one not made.
-    pub fn new(
+    pub(crate) fn new(
         folder: Folder,
         keys: Arc<Keys>,
         settings: LogSettings,
@@ -128,7 +128,7 @@ impl Log {
     /// # Errors
     /// When they could be written neither to the segment nor to a new one. What was written before
     /// stays to be written again.
-    pub fn append<'a>(
+    pub(crate) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a Event, Stamp)>,
         now: Stamp,
@@ -164,7 +164,7 @@ impl Log {
     }
 
     /// Leaves numbers out for records that could not be written, and says which.
-    pub fn append_gap(&mut self, gap: &Gap, now: Stamp) -> io::Result<()> {
+    pub(crate) fn append_gap(&mut self, gap: &Gap, now: Stamp) -> io::Result<()> {
         let (from, to) = (self.head.seq + 1, self.head.seq + gap.count);
         let time = |stamp: Stamp| format!("\"{}\"", humantime::format_rfc3339_micros(stamp.wall));
         let event = Event::new("gap")
@@ -182,7 +182,7 @@ impl Log {
     }
 
     /// What has to be synced, if there is anything and it is not being done already.
-    pub fn begin_sync(&mut self) -> Option<io::Result<Syncing>> {
+    pub(crate) fn begin_sync(&mut self) -> Option<io::Result<Syncing>> {
         let segment = self.segment.as_ref().filter(|_| self.syncing.is_none())?;
         if self.fresh.is_empty() {
             return None;
@@ -196,7 +196,7 @@ impl Log {
     ///
     /// # Errors
     /// When it failed, and the lines could not be written to another segment either.
-    pub fn end_sync(&mut self, synced: io::Result<()>, now: Stamp) -> io::Result<()> {
+    pub(crate) fn end_sync(&mut self, synced: io::Result<()>, now: Stamp) -> io::Result<()> {
         let Some(mark) = self.syncing.take() else {
             return Ok(());
         };
@@ -220,7 +220,7 @@ impl Log {
     }
 
     /// Syncs all that was written.
-    pub fn sync(&mut self, now: Stamp) -> io::Result<()> {
+    pub(crate) fn sync(&mut self, now: Stamp) -> io::Result<()> {
         match self.begin_sync() {
             Some(syncing) => self.end_sync(syncing.and_then(Syncing::run), now),
             None if self.segment.is_none() => self.start_segment(now),
@@ -229,24 +229,24 @@ impl Log {
     }
 
     /// Whether a sync is under way, whose end is to be told.
-    pub fn is_syncing(&self) -> bool {
+    pub(crate) fn is_syncing(&self) -> bool {
         self.syncing.is_some()
     }
 
     /// Bytes that are kept until they are synced.
-    pub fn unsynced(&self) -> usize {
+    pub(crate) fn unsynced(&self) -> usize {
         self.in_sync.len() + self.fresh.len()
     }
 
     /// Whether the segment is large or old enough for another one.
-    pub fn wants_rotation(&self, now: Stamp) -> bool {
+    pub(crate) fn wants_rotation(&self, now: Stamp) -> bool {
         let LogSettings { segment_size, segment_age, .. } = self.settings;
         let is_old = now.up.saturating_sub(self.opened) >= segment_age;
         self.segment.as_ref().is_some_and(|segment| segment.bytes >= segment_size || is_old)
     }
 
     /// Ends the segment with a checkpoint and starts another one. Not while a sync is under way.
-    pub fn rotate(&mut self, now: Stamp) -> io::Result<Signed> {
+    pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<Signed> {
         let signed = self.sign(now)?;
         self.sync(now)?;
         self.start_segment(now)?;
@@ -254,7 +254,7 @@ impl Log {
     }
 
     /// The oldest segment, if there are more than are to be kept, and the number of its last record.
-    pub fn surplus(&self) -> io::Result<Option<(String, u64)>> {
+    pub(crate) fn surplus(&self) -> io::Result<Option<(String, u64)>> {
         let names = self.folder.segments()?;
         let (keep, [oldest, second, ..]) = (self.settings.keep, names.as_slice()) else {
             return Ok(None);
@@ -267,25 +267,25 @@ impl Log {
     }
 
     /// Removes a segment; that it is to be removed was recorded.
-    pub fn remove(&mut self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&mut self, name: &str) -> io::Result<()> {
         self.folder.remove(name)?;
         self.total = self.folder.total()?;
         Ok(())
     }
 
     /// Whether a checkpoint is due: enough records since the last one, or enough time.
-    pub fn wants_checkpoint(&self, now: Stamp) -> bool {
+    pub(crate) fn wants_checkpoint(&self, now: Stamp) -> bool {
         let since = self.head.seq - self.checkpoint.seq;
         since >= self.settings.checkpoint_records || self.checkpoint_due() <= now.up
     }
 
     /// When the next one is due by time.
-    pub fn checkpoint_due(&self) -> Duration {
+    pub(crate) fn checkpoint_due(&self) -> Duration {
         self.checkpoint.at + self.settings.checkpoint_every
     }
 
     /// Signs the head, and records the signature.
-    pub fn sign(&mut self, now: Stamp) -> io::Result<Signed> {
+    pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<Signed> {
         let head = self.head;
         let text = signed_text(&self.writer.instance, &head);
         let signature = self.keys.sign(text.as_bytes());
@@ -300,7 +300,7 @@ impl Log {
     }
 
     /// Whether the segment's file was taken away; another one is started then.
-    pub fn check_place(&mut self) -> bool {
+    pub(crate) fn check_place(&mut self) -> bool {
         let is_lost = self.segment.as_ref().is_some_and(|segment| !self.folder.holds(segment));
         if is_lost {
             self.give_up(&io::Error::new(io::ErrorKind::NotFound, "its file was taken away"));
@@ -309,21 +309,21 @@ impl Log {
     }
 
     /// Looks how much there is: others may have moved segments away.
-    pub fn recount(&mut self) {
+    pub(crate) fn recount(&mut self) {
         self.total = self.folder.total().unwrap_or(self.total);
     }
 
     /// How full the folder is, in percent of what it may hold.
-    pub fn fill(&self) -> u64 {
+    pub(crate) fn fill(&self) -> u64 {
         self.total.saturating_mul(100) / self.settings.max_size.max(1)
     }
 
     /// The last record that is known to be on the disk.
-    pub fn durable_seq(&self) -> u64 {
+    pub(crate) fn durable_seq(&self) -> u64 {
         self.durable.head.seq
     }
 
-    pub fn writer(&self) -> &Writer {
+    pub(crate) fn writer(&self) -> &Writer {
         &self.writer
     }
 
@@ -378,14 +378,14 @@ impl Log {
 
 /// Records that could not be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Gap {
+pub(crate) struct Gap {
     pub count: u64,
     pub first: Stamp,
     pub last: Stamp,
 }
 
 /// What a checkpoint signs.
-pub fn signed_text(instance: &str, head: &Head) -> String {
+pub(crate) fn signed_text(instance: &str, head: &Head) -> String {
     let mac = hex(&head.mac);
     format!("promptgate audit checkpoint v1\n{instance}\n{}\n{mac}", head.seq)
 }

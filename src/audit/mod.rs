@@ -5,16 +5,16 @@
 //! appends it.
 //! [`verify`] reads it back and trusts nobody.
 
-pub mod digest;
+pub(crate) mod digest;
 mod folder;
 mod header;
-pub mod keys;
+pub(crate) mod keys;
 mod ledger;
 mod log;
 mod queue;
-pub mod record;
+pub(crate) mod record;
 mod recover;
-pub mod verify;
+pub(crate) mod verify;
 mod writer;
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ use crate::config;
 use queue::Queue;
 use record::Event;
 
-pub use ledger::{Ledger, Unrecorded};
+pub(crate) use ledger::{Ledger, Unrecorded};
 
 /// A handle on whichever log is written by now, cheap to copy. Switched off, it takes everything and
 /// keeps nothing.

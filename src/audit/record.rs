@@ -16,7 +16,7 @@ pub struct Event {
 }
 
 /// Longest line, in bytes, its end included.
-pub const MAX_LINE: usize = 16 << 10;
+pub(crate) const MAX_LINE: usize = 16 << 10;
 
 /// What a line takes beside the members of its event, about.
 const OWN_MEMBERS: usize = 240;
@@ -88,7 +88,7 @@ impl Event {
 
 /// Appends `text` as a JSON string of ASCII alone, of at most `limit` bytes between its quotes;
 /// tells whether it was cut. Nothing in a record can look like another one, or steer a terminal.
-pub fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
+pub(crate) fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
     out.push('"');
     let start = out.len();
     for c in text.chars() {
@@ -173,7 +173,7 @@ const MAC: &[u8] = b",\"mac\":\"";
 const MAC_LEN: usize = MAC.len() + 64 + 2;
 
 /// Ends a line with the code of what stands before it.
-pub fn end_line(mac: &Mac, out: &mut Vec<u8>) {
+pub(crate) fn end_line(mac: &Mac, out: &mut Vec<u8>) {
     out.extend_from_slice(MAC);
     out.extend_from_slice(hex(mac).as_bytes());
     out.extend_from_slice(b"\"}\n");
@@ -181,7 +181,7 @@ pub fn end_line(mac: &Mac, out: &mut Vec<u8>) {
 
 /// A line as it is read back.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
+pub(crate) struct Line<'a> {
     pub json: Json<'a>,
     /// What the code was made of.
     pub text: &'a [u8],
@@ -190,7 +190,7 @@ pub struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// Reads a line without its end; nothing if it is none of ours.
-    pub fn read(line: &'a [u8]) -> Option<Self> {
+    pub(crate) fn read(line: &'a [u8]) -> Option<Self> {
         let (text, mac) = line.split_at_checked(line.len().checked_sub(MAC_LEN)?)?;
         let digits = mac.strip_prefix(MAC)?.strip_suffix(b"\"}")?;
         let mac = from_hex(std::str::from_utf8(digits).ok()?)?;
@@ -199,19 +199,19 @@ impl<'a> Line<'a> {
     }
 
     /// Its number, if it is a record.
-    pub fn seq(&self) -> Option<u64> {
+    pub(crate) fn seq(&self) -> Option<u64> {
         self.number("seq")
     }
 
-    pub fn number(&self, name: &str) -> Option<u64> {
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.json.get(name)?.text().parse().ok()
     }
 
-    pub fn string(&self, name: &str) -> Option<String> {
+    pub(crate) fn string(&self, name: &str) -> Option<String> {
         Some(self.json.get(name)?.as_str()?.into_owned())
     }
 
-    pub fn is(&self, event: &str) -> bool {
+    pub(crate) fn is(&self, event: &str) -> bool {
         self.json.get("event").is_some_and(|e| e.is(event))
     }
 }

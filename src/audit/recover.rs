@@ -13,7 +13,7 @@ use crate::seal::random;
 
 /// Where a log goes on.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Recovered {
+pub(crate) struct Recovered {
     pub writer: Writer,
     /// The last whole record.
     pub head: Head,
@@ -28,7 +28,7 @@ pub struct Recovered {
 ///
 /// # Errors
 /// When a file cannot be read or written, or the log was written with another key.
-pub fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
+pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
     let boot = hex(&random::<8>());
     let segments = folder.segments()?;
     let Some(name) = segments.last() else {
@@ -58,7 +58,7 @@ pub fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
 }
 
 /// The header of a segment.
-pub fn read_header(path: &Path) -> io::Result<Header> {
+pub(crate) fn read_header(path: &Path) -> io::Result<Header> {
     let mut line = Vec::new();
     BufReader::new(File::open(path)?).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
     let header = first_line(&line).and_then(|line| Header::read(&line));

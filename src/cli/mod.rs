@@ -27,7 +27,7 @@ use crate::config::{Config, ConfigError};
 /// variables, with two underscores between the levels: PROMPTGATE__SERVER__LISTEN=127.0.0.1:9000
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub struct Access {
 }
 
 /// The name of a method among the actions.
-pub fn action(method: Method) -> &'static str {
+pub(crate) fn action(method: Method) -> &'static str {
     match method {
         Method::List => "list",
         Method::Get => "get",

@@ -100,7 +100,7 @@ pub(super) fn url(text: &str) -> Option<Uri> {
 }
 
 /// Whether a URL may be asked for keys or tokens: what is not encrypted stays on this machine.
-pub fn is_safe(url: &Uri) -> bool {
+pub(crate) fn is_safe(url: &Uri) -> bool {
     match (url.scheme_str(), url.host()) {
         (Some("https"), Some(_)) => true,
         (Some("http"), Some(host)) => is_loopback(host),

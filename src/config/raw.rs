@@ -9,10 +9,10 @@ use super::error::{ConfigError, Mistake, Origin};
 
 /// Start of the names of environment variables that override the file; two underscores separate
 /// the levels, as in `PROMPTGATE__SERVER__LISTEN`.
-pub const ENV_PREFIX: &str = "PROMPTGATE__";
+pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 
 /// The merged tree, and where each key was written.
-pub struct Raw {
+pub(crate) struct Raw {
     pub root: Map<String, Value>,
     pub origins: HashMap<String, Origin>,
 }
@@ -22,7 +22,7 @@ impl Raw {
     ///
     /// # Errors
     /// When the text is no TOML; nothing else can be told then.
-    pub fn read(
+    pub(crate) fn read(
         file: &str,
         text: &str,
         env: impl IntoIterator<Item = (String, String)>,

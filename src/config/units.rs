@@ -8,12 +8,12 @@ const DURATIONS: [(&str, u64); 5] =
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// Reads `250ms`, `30s`, `5m`, `1h`, `30d`; fractions as in `1.5s` are not allowed.
-pub fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     quantity(text, &DURATIONS).map(Duration::from_millis)
 }
 
 /// Reads `512B`, `32KiB`, `4MiB`, `1GiB`: bytes in powers of 1024.
-pub fn size(text: &str) -> Option<usize> {
+pub(crate) fn size(text: &str) -> Option<usize> {
     quantity(text, &SIZES)?.try_into().ok()
 }
 

@@ -46,7 +46,7 @@ impl AddressPolicy {
 }
 
 /// Whether the host of a URL is this machine, as far as it is written so.
-pub fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     let literal: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     host.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| meant(ip).is_loopback())
 }

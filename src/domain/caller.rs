@@ -49,16 +49,16 @@ pub struct TokenProof {
 }
 
 /// Longest id of a caller, in characters: it is part of every session id and cursor.
-pub const MAX_ID: usize = 128;
+pub(crate) const MAX_ID: usize = 128;
 
 /// Whether a text can be the id of a caller: 1 to [`MAX_ID`] visible characters.
-pub fn is_id(text: &str) -> bool {
+pub(crate) fn is_id(text: &str) -> bool {
     let visible = |c: char| !c.is_control() && !c.is_whitespace();
     (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible)
 }
 
 /// What nobody else may be called.
-pub const ANONYMOUS: &str = "anonymous";
+pub(crate) const ANONYMOUS: &str = "anonymous";
 
 impl Caller {
     /// Whoever reaches the gateway without a credential where none is required.

@@ -204,7 +204,7 @@ fn mime_type(value: Option<Json<'_>>, presence: Presence) -> Result<(), &'static
 }
 
 /// Whether the text is `type/subtype` of RFC 9110 tokens, parameters allowed after a semicolon.
-pub fn is_mime_type(text: &str) -> bool {
+pub(crate) fn is_mime_type(text: &str) -> bool {
     let token = |t: &str| {
         !t.is_empty()
             && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))

@@ -29,7 +29,7 @@ pub enum CacheScope {
 
 /// How long a cursor opens. A client walks its pages within seconds; a day covers one that was
 /// suspended in between.
-pub const LIFETIME_SECS: u64 = 24 * 60 * 60;
+pub(crate) const LIFETIME_SECS: u64 = 24 * 60 * 60;
 
 impl CacheScope {
     pub fn as_str(self) -> &'static str {

@@ -5,7 +5,7 @@ use super::fault::{
 };
 
 /// The `code` that a fault is told by.
-pub fn of(fault: &Fault) -> i64 {
+pub(crate) fn of(fault: &Fault) -> i64 {
     match fault {
         Fault::Transport(
             TransportFault::Overloaded
@@ -49,12 +49,12 @@ pub fn of(fault: &Fault) -> i64 {
 
 /// Whether an upstream's code means to the client what it means to us: the reserved range is about
 /// *our* request, but for the two that speak of parameters and of the upstream itself.
-pub fn passes(code: i64) -> bool {
+pub(crate) fn passes(code: i64) -> bool {
     matches!(code, INVALID_PARAMS | INTERNAL_ERROR) || !is_reserved(code)
 }
 
 /// Whether a code is JSON-RPC's to give a meaning to (JSON-RPC 2.0, section 5.1).
-pub fn is_reserved(code: i64) -> bool {
+pub(crate) fn is_reserved(code: i64) -> bool {
     (-32768..=-32000).contains(&code)
 }
 

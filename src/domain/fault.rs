@@ -271,11 +271,11 @@ impl UpstreamFaultKind {
 }
 
 /// At most this many bytes of an upstream's words are repeated in an error.
-pub const EXCERPT: usize = 256;
+pub(crate) const EXCERPT: usize = 256;
 
 /// An upstream's text made safe to repeat: control and hidden characters become spaces, and it
 /// is cut at [`EXCERPT`] bytes.
-pub fn excerpt(text: &str) -> String {
+pub(crate) fn excerpt(text: &str) -> String {
     let mut out: String = text
         .chars()
         .take(EXCERPT)

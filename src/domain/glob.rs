@@ -8,7 +8,7 @@ pub struct Glob {
 }
 
 /// Longest pattern, in bytes: names are shorter.
-pub const MAX_PATTERN: usize = 512;
+pub(crate) const MAX_PATTERN: usize = 512;
 
 impl Glob {
     /// Reads a pattern; nothing if it is empty or too long.

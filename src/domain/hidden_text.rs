@@ -23,7 +23,7 @@ const MAX_NAMED: usize = 100;
 
 /// How many characters of a text nobody sees. Line feeds, carriage returns and tabs are seen; so are a
 /// variation selector and a joiner right behind what they belong to, as in emoji.
-pub fn count(text: &str) -> usize {
+pub(crate) fn count(text: &str) -> usize {
     if text.bytes().all(|b| (b' '..=b'~').contains(&b) || matches!(b, b'\n' | b'\t')) {
         return 0;
     }
@@ -51,7 +51,7 @@ fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
 
 /// Where a checked get result holds hidden text, as JSON: `[{"message":0,"characters":3}]`; nothing
 /// if nowhere.
-pub fn places(result: Json<'_>) -> Option<String> {
+pub(crate) fn places(result: Json<'_>) -> Option<String> {
     let mut out = String::from("[");
     let messages = result.get("messages");
     let messages = messages.iter().flat_map(|messages| messages.elements()).enumerate();
@@ -70,7 +70,7 @@ pub fn places(result: Json<'_>) -> Option<String> {
 }
 
 /// The result without hidden text in its messages.
-pub fn stripped(result: Json<'_>) -> Document {
+pub(crate) fn stripped(result: Json<'_>) -> Document {
     let mut out = String::with_capacity(result.text().len());
     rewrite(result, &["messages", "content", "resource"], &["text"], &mut out);
     Document::copy_of(Json::accepted(&out))
@@ -107,12 +107,12 @@ fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
 }
 
 /// Copies what is listed of a prompt; its titles and descriptions are made visible, wherever they stand.
-pub fn write_listed(value: Json<'_>, out: &mut String) {
+pub(crate) fn write_listed(value: Json<'_>, out: &mut String) {
     rewrite(value, &[], &["title", "description"], out);
 }
 
 /// Appends a string, without what nobody sees.
-pub fn write_visible(value: Json<'_>, out: &mut String) {
+pub(crate) fn write_visible(value: Json<'_>, out: &mut String) {
     match value.as_str() {
         Some(text) if count(&text) > 0 => write_str(&visible(&text), out),
         _ => out.push_str(value.text()),

@@ -52,7 +52,7 @@ pub struct FrameError {
 
 /// Longest id that is accepted, in bytes. Ids come back in every answer and are kept while a call
 /// runs; real clients use a few digits or a UUID.
-pub const MAX_ID: usize = 1024;
+pub(crate) const MAX_ID: usize = 1024;
 
 impl Id {
     /// Reads an id: a string, or an integer within 64 bits (2025-11-25, basic: "MUST be a string

@@ -6,22 +6,22 @@ use super::json::object::write_member;
 use super::trace;
 
 /// Prefix of the keys that only the gateway may set; whatever a peer sends under it is dropped.
-pub const OURS: &str = "promptgate/";
+pub(crate) const OURS: &str = "promptgate/";
 /// Prefix of the keys that the protocol reserves; each hop owns its own.
-pub const PROTOCOL: &str = "io.modelcontextprotocol/";
+pub(crate) const PROTOCOL: &str = "io.modelcontextprotocol/";
 
-pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
-pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+pub(crate) const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+pub(crate) const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+pub(crate) const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+pub(crate) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// Names the progress of a request; each hop has its own.
-pub const PROGRESS_TOKEN: &str = "progressToken";
+pub(crate) const PROGRESS_TOKEN: &str = "progressToken";
 
 /// Appends the members of a peer's `_meta` that may pass, each followed by a comma.
-pub fn write_foreign(meta: Json<'_>, out: &mut String) {
+pub(crate) fn write_foreign(meta: Json<'_>, out: &mut String) {
     for (key, value) in meta.members() {
         let name = key.as_str().unwrap_or_default();
         let owned = name.starts_with(OURS) || name.starts_with(PROTOCOL) || name == PROGRESS_TOKEN;
@@ -33,7 +33,7 @@ pub fn write_foreign(meta: Json<'_>, out: &mut String) {
 }
 
 /// A copy of an object whose `_meta` holds only what its sender may set.
-pub fn without_reserved(object: Json<'_>) -> Document {
+pub(crate) fn without_reserved(object: Json<'_>) -> Document {
     let mut out = String::with_capacity(object.text().len());
     out.push('{');
     for (key, value) in object.members() {

@@ -33,12 +33,12 @@ impl fmt::Display for Method {
     }
 }
 
-pub const INITIALIZE: &str = "initialize";
-pub const INITIALIZED: &str = "notifications/initialized";
-pub const PING: &str = "ping";
-pub const DISCOVER: &str = "server/discover";
-pub const LISTEN: &str = "subscriptions/listen";
-pub const CANCELLED: &str = "notifications/cancelled";
-pub const PROGRESS: &str = "notifications/progress";
-pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
-pub const LIST_CHANGED: &str = "notifications/prompts/list_changed";
+pub(crate) const INITIALIZE: &str = "initialize";
+pub(crate) const INITIALIZED: &str = "notifications/initialized";
+pub(crate) const PING: &str = "ping";
+pub(crate) const DISCOVER: &str = "server/discover";
+pub(crate) const LISTEN: &str = "subscriptions/listen";
+pub(crate) const CANCELLED: &str = "notifications/cancelled";
+pub(crate) const PROGRESS: &str = "notifications/progress";
+pub(crate) const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
+pub(crate) const LIST_CHANGED: &str = "notifications/prompts/list_changed";

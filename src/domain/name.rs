@@ -38,17 +38,17 @@ pub enum NameError {
 }
 
 /// Longest upstream id or prefix in bytes: it is repeated in every name, metric and log line.
-pub const MAX_PREFIX: usize = 64;
+pub(crate) const MAX_PREFIX: usize = 64;
 
 /// Greatest `naming.max_length`. With four bytes a character, a cursor that holds the longest name
 /// and an owner still seals within its 1 KiB.
-pub const MAX_LENGTH_LIMIT: usize = 128;
+pub(crate) const MAX_LENGTH_LIMIT: usize = 128;
 
 /// What stands between prefix and raw name unless the operator says otherwise.
-pub const DEFAULT_SEPARATOR: &str = "__";
+pub(crate) const DEFAULT_SEPARATOR: &str = "__";
 
 /// Whether `text` may be an upstream id or a non-empty prefix.
-pub fn is_prefix(text: &str) -> bool {
+pub(crate) fn is_prefix(text: &str) -> bool {
     let in_set = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let mut bytes = text.bytes();
     text.len() <= MAX_PREFIX
@@ -57,7 +57,7 @@ pub fn is_prefix(text: &str) -> bool {
 }
 
 /// Whether `text` may be the separator: short, visible, and holding a character that no prefix has.
-pub fn is_separator(text: &str) -> bool {
+pub(crate) fn is_separator(text: &str) -> bool {
     let outside = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     (1..=8).contains(&text.len())
         && text.chars().all(|c| c.is_ascii_graphic())
@@ -138,7 +138,7 @@ fn check_raw(raw: &str) -> Result<(), NameError> {
 /// Characters that a reader does not see, or that change how its neighbours look: controls, soft
 /// hyphen, bidirectional marks, zero-width and other format characters, variation selectors, tags
 /// and the interlinear marks (Unicode general category Cf and the default ignorables).
-pub fn is_hidden(c: char) -> bool {
+pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'

@@ -26,7 +26,7 @@ pub struct Argument {
 }
 
 /// Arguments of one prompt. People fill them in; a hundred are more than any form shows.
-pub const MAX_ARGUMENTS: usize = 256;
+pub(crate) const MAX_ARGUMENTS: usize = 256;
 
 /// Why a prompt is left out: the member at fault and what it should be.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

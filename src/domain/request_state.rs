@@ -47,7 +47,7 @@ pub struct Replay {
 }
 
 /// How long a state opens, in seconds: as long as a user may take to come back to a question.
-pub const LIFETIME_SECS: u64 = 15 * 60;
+pub(crate) const LIFETIME_SECS: u64 = 15 * 60;
 
 impl RequestState {
     /// Numbers big-endian; texts led by their length in four bytes.

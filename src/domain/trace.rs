@@ -15,9 +15,9 @@ pub struct Trace {
     pub baggage: Option<String>,
 }
 
-pub const PARENT: &str = "traceparent";
-pub const STATE: &str = "tracestate";
-pub const BAGGAGE: &str = "baggage";
+pub(crate) const PARENT: &str = "traceparent";
+pub(crate) const STATE: &str = "tracestate";
+pub(crate) const BAGGAGE: &str = "baggage";
 
 /// What the recommendations ask everybody to carry, in bytes; more is dropped.
 const MAX_STATE: usize = 512;

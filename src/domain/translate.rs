@@ -6,7 +6,7 @@ use super::json::{Json, Kind};
 use super::revision::Revision;
 
 /// Whether every content of a checked get result may be new to a client of this revision.
-pub fn is_needed(revision: Revision) -> bool {
+pub(crate) fn is_needed(revision: Revision) -> bool {
     revision < Revision::V2025_06_18
 }
 

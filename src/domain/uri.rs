@@ -15,7 +15,7 @@ const LOOKED_AT: usize = 64;
 const MAX_NAMED: usize = 100;
 
 /// Whether a client that follows it might run what it holds: a script, or a page of its own making.
-pub fn is_unsafe(uri: &str) -> bool {
+pub(crate) fn is_unsafe(uri: &str) -> bool {
     // Readers of addresses pass over what is no part of them, wherever it stands (WHATWG URL, section 4.4).
     let uri: String = uri.chars().filter(|c| *c > ' ' && *c != '\u{7f}').take(LOOKED_AT).collect();
     let Some((scheme, rest)) = uri.split_once(':') else {
@@ -50,14 +50,14 @@ fn unsafe_messages(result: Json<'_>) -> Vec<usize> {
 }
 
 /// Where a checked get result holds such addresses, as JSON: `[0,2]`, places of messages; nothing if nowhere.
-pub fn places(result: Json<'_>) -> Option<String> {
+pub(crate) fn places(result: Json<'_>) -> Option<String> {
     let places = unsafe_messages(result);
     let places: Vec<_> = places.iter().take(MAX_NAMED).map(usize::to_string).collect();
     (!places.is_empty()).then(|| format!("[{}]", places.join(",")))
 }
 
 /// The result without the messages that hold such addresses.
-pub fn without(result: Json<'_>) -> Document {
+pub(crate) fn without(result: Json<'_>) -> Document {
     let left_out = unsafe_messages(result);
     let mut out = String::with_capacity(result.text().len());
     out.push('{');

@@ -11,7 +11,7 @@ use crate::domain::fault::TransportFault;
 use crate::session::CallPermit;
 
 /// Places that run out: whoever finds none is refused early and asked to come back.
-pub struct Admission {
+pub(crate) struct Admission {
     /// One permit for each request that is being worked on.
     calls: Arc<Semaphore>,
     /// One permit for each of those whose users think.
@@ -45,7 +45,7 @@ impl CallPermit for AdmittedCall {
 
 /// How many places are taken.
 #[derive(Clone, Copy, Debug)]
-pub struct AdmissionUsage {
+pub(crate) struct AdmissionUsage {
     pub calls: usize,
     /// Calls whose users think.
     pub suspended: usize,
@@ -55,7 +55,7 @@ pub struct AdmissionUsage {
 }
 
 /// A place among the open streams.
-pub struct StreamPermit {
+pub(crate) struct StreamPermit {
     _place: OwnedSemaphorePermit,
     _own: Option<OwnStream>,
 }
@@ -67,7 +67,7 @@ struct OwnStream {
 }
 
 impl Admission {
-    pub fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             calls: Arc::new(Semaphore::new(limits.in_flight)),
             // As many again: their calls do nothing, but are kept.
@@ -81,7 +81,7 @@ impl Admission {
 
     /// The places of another configuration. Where there are as many as before they are the same ones;
     /// otherwise those that are taken now are given up beside the new ones.
-    pub fn renew(&self, limits: &Limits) -> Self {
+    pub(crate) fn renew(&self, limits: &Limits) -> Self {
         let mut renewed = Self { streams_of: self.streams_of.clone(), ..Self::new(limits) };
         let before = &self.limits;
         if before.in_flight == limits.in_flight {
@@ -98,7 +98,7 @@ impl Admission {
     }
 
     /// How many places are taken.
-    pub fn now(&self) -> AdmissionUsage {
+    pub(crate) fn now(&self) -> AdmissionUsage {
         let Limits { in_flight, in_flight_bytes, streams, .. } = self.limits;
         AdmissionUsage {
             calls: in_flight - self.calls.available_permits(),
@@ -109,14 +109,14 @@ impl Admission {
     }
 
     /// A place among the calls that run.
-    pub fn call(&self) -> Result<Arc<dyn CallPermit>, TransportFault> {
+    pub(crate) fn call(&self) -> Result<Arc<dyn CallPermit>, TransportFault> {
         let permit = self.calls.clone().try_acquire_owned();
         let permit = permit.map_err(|_| TransportFault::Overloaded)?;
         Ok(Arc::new(AdmittedCall { suspended: self.suspended.clone(), permit: Mutex::new(permit) }))
     }
 
     /// Room for a message of this many bytes.
-    pub fn budget(&self, size: usize) -> Result<BodyBudget, TransportFault> {
+    pub(crate) fn budget(&self, size: usize) -> Result<BodyBudget, TransportFault> {
         let mut budget = BodyBudget { kibibytes: self.kibibytes.clone(), taken: None };
         budget.grow_to(size)?;
         Ok(budget)
@@ -124,7 +124,7 @@ impl Admission {
 
     /// A place among the open streams, and among those of the caller. Whoever is nobody in particular
     /// has no limit of its own.
-    pub fn stream(&self, caller: &Caller) -> Result<StreamPermit, TransportFault> {
+    pub(crate) fn stream(&self, caller: &Caller) -> Result<StreamPermit, TransportFault> {
         let place = self.streams.clone().try_acquire_owned();
         let place = place.map_err(|_| TransportFault::Overloaded)?;
         let own = (!caller.is_anonymous()).then(|| self.own_stream(caller)).transpose()?;
@@ -156,14 +156,14 @@ const KEPT: usize = 2;
 /// Room for one message. It grows with what has come in, so that nobody takes room by announcing
 /// what never comes.
 #[derive(Debug)]
-pub struct BodyBudget {
+pub(crate) struct BodyBudget {
     kibibytes: Arc<Semaphore>,
     taken: Option<OwnedSemaphorePermit>,
 }
 
 impl BodyBudget {
     /// Makes it large enough for this many bytes.
-    pub fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
+    pub(crate) fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
         let taken = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let missing = (size.div_ceil(1024) * KEPT).saturating_sub(taken);
         let missing = u32::try_from(missing).unwrap_or(u32::MAX);

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 8;
 
 /// The answers of a batch as one array; nothing if none of its messages has an answer. Each item is
 /// refused by itself. A few run at once: their answers wait for those before them.
-pub async fn batch(
+pub(crate) async fn batch(
     sessions: Arc<Sessions>,
     admission: Arc<Admission>,
     items: Vec<Result<Dispatch, Refusal>>,

@@ -12,20 +12,20 @@ use crate::session::dialect::result_message;
 use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, Sessions};
 
 /// A call under way. Dropped, it is cancelled where going away means that.
-pub struct PendingCall {
+pub(crate) struct PendingCall {
     told: mpsc::Receiver<String>,
     answer: Pin<Box<dyn Future<Output = CallResponse> + Send>>,
 }
 
 /// What comes next.
-pub enum CallEvent {
+pub(crate) enum CallEvent {
     /// A message before the answer.
     Message(String),
     Response(CallResponse),
 }
 
 /// What became of a call, ready to be sent.
-pub enum CallResponse {
+pub(crate) enum CallResponse {
     Message(String),
     Refused(Refusal),
     /// The client asked for no answer any more.
@@ -37,7 +37,11 @@ const TOLD: usize = 16;
 
 impl PendingCall {
     /// Starts a call.
-    pub fn start(sessions: Arc<Sessions>, pending: PreparedCall, permits: CallPermits) -> Self {
+    pub(crate) fn start(
+        sessions: Arc<Sessions>,
+        pending: PreparedCall,
+        permits: CallPermits,
+    ) -> Self {
         let (id, dialect) = (pending.id.clone(), pending.dialect);
         let (tell, told) = mpsc::channel(TOLD);
         let ending = sessions.perform(pending, permits, tell, now_secs());
@@ -55,7 +59,7 @@ impl PendingCall {
     }
 
     /// The next message, or the answer. Not to be called again behind the answer.
-    pub async fn next(&mut self) -> CallEvent {
+    pub(crate) async fn next(&mut self) -> CallEvent {
         tokio::select! {
             biased;
             Some(message) = self.told.recv() => CallEvent::Message(message),
@@ -71,7 +75,7 @@ impl PendingCall {
     }
 
     /// The answer alone.
-    pub async fn answer(&mut self) -> CallResponse {
+    pub(crate) async fn answer(&mut self) -> CallResponse {
         loop {
             if let CallEvent::Response(answer) = self.next().await {
                 return answer;
@@ -81,7 +85,7 @@ impl PendingCall {
 }
 
 impl CallResponse {
-    pub fn into_message(self) -> Option<String> {
+    pub(crate) fn into_message(self) -> Option<String> {
         match self {
             CallResponse::Message(message) => Some(message),
             CallResponse::Refused(refusal) => Some(refusal_message(&refusal)),

@@ -24,7 +24,7 @@ use crate::session::{CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
 
 /// The side of a connection on which messages are taken in.
 #[derive(Clone)]
-pub struct ClientChannel {
+pub(crate) struct ClientChannel {
     connection: Arc<Connection>,
     out: mpsc::Sender<String>,
     admission: Arc<Admission>,
@@ -49,7 +49,7 @@ const MAX_DEPTH: usize = 64;
 
 impl ClientChannel {
     /// A connection, and what goes out on it.
-    pub fn new(
+    pub(crate) fn new(
         connection: Connection,
         admission: Arc<Admission>,
         patience: Duration,
@@ -64,13 +64,13 @@ impl ClientChannel {
         )
     }
 
-    pub fn connection(&self) -> &Arc<Connection> {
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
     /// Takes in a message, for which there is room. Nothing that can be said about it is an error of
     /// the connection.
-    pub async fn take(&self, bytes: &[u8], budget: BodyBudget) {
+    pub(crate) async fn take(&self, bytes: &[u8], budget: BodyBudget) {
         let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
         match self.connection.read(&sessions, bytes, now_secs()) {
@@ -103,7 +103,7 @@ impl ClientChannel {
     }
 
     /// Room for a message of this size; a message without room is refused.
-    pub async fn budget_for(&self, bytes: &[u8]) -> Option<BodyBudget> {
+    pub(crate) async fn budget_for(&self, bytes: &[u8]) -> Option<BodyBudget> {
         match self.admission.budget(bytes.len()) {
             Ok(budget) => Some(budget),
             Err(fault) => {
@@ -116,7 +116,7 @@ impl ClientChannel {
     }
 
     /// Says that a message could not be taken in.
-    pub async fn refuse(&self, fault: TransportFault, id: Option<Id>) {
+    pub(crate) async fn refuse(&self, fault: TransportFault, id: Option<Id>) {
         let dialect = self.connection.dialect();
         self.connection.sessions().telemetry().metrics().refused(fault.reason(), None);
         let refusal = Refusal { fault: fault.into(), id, dialect };
@@ -125,7 +125,7 @@ impl ClientChannel {
 
     /// Waits until the calls under way have ended; nothing more comes from the client. At drain the
     /// streams of notices end by themselves, each in its way; otherwise nobody is left to hear them.
-    pub async fn finish(&self, is_draining: bool) {
+    pub(crate) async fn finish(&self, is_draining: bool) {
         self.connection.hang_up();
         self.calls.close();
         self.calls.wait().await;
@@ -137,13 +137,13 @@ impl ClientChannel {
     }
 
     /// Ends everything: nobody reads any more.
-    pub fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         self.connection.abandon();
         self.over.cancel();
     }
 
     /// Cancelled when nobody reads any more.
-    pub fn over(&self) -> CancellationToken {
+    pub(crate) fn over(&self) -> CancellationToken {
         self.over.clone()
     }
 

@@ -11,7 +11,7 @@ use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
 /// The JSON-RPC message that carries an error.
-pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
+pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
     let mut out = String::from("{\"jsonrpc\":\"2.0\",");
     match id {
         Some(id) => out.push_str(&format!("\"id\":{id},")),
@@ -29,7 +29,7 @@ pub fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String
 }
 
 /// The JSON-RPC message that refuses another one.
-pub fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {
+pub(crate) fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {
     error_message(fault, id.as_ref(), *dialect)
 }
 

@@ -10,13 +10,13 @@ mod error_message;
 mod clock;
 mod admission;
 
-pub use admission::AdmissionUsage;
-pub use conn::Peer;
-pub use conn::listener::{Listener, Open};
-pub use conn::tls::TlsServer;
-pub use http::Endpoint;
-pub use http::origin::OriginGuard;
-pub use http::respond::Body;
+pub(crate) use admission::AdmissionUsage;
+pub(crate) use conn::Peer;
+pub(crate) use conn::listener::{Listener, Open};
+pub(crate) use conn::tls::TlsServer;
+pub(crate) use http::Endpoint;
+pub(crate) use http::origin::OriginGuard;
+pub(crate) use http::respond::Body;
 pub use stdio::Streams;
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use hyper::body::Incoming;
 use crate::config::Limits;
 
 /// Whoever answers requests, as one configuration says.
-pub trait Serve: Send + Sync + 'static {
+pub(crate) trait Serve: Send + Sync + 'static {
     /// Within which bounds connections are served.
     fn limits(&self) -> &Limits;
 

@@ -27,7 +27,7 @@ use crate::net::tls;
 /// A pooled client over HTTP/1.1 and, by ALPN, HTTP/2. It follows no redirects and asks for no
 /// compression, so that what arrives is bounded by what is read; and it connects to no address out of
 /// reach, whatever names resolve to.
-pub struct Egress {
+pub(crate) struct Egress {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
     address_policy: AddressPolicy,
 }
@@ -49,7 +49,7 @@ impl Egress {
     ///
     /// # Errors
     /// When `ca` holds no certificate that can be trusted.
-    pub fn new(
+    pub(crate) fn new(
         connect: Duration,
         ca: Option<&str>,
         address_policy: AddressPolicy,
@@ -84,7 +84,7 @@ impl Egress {
 
     /// Sends one request and waits for the head of its answer. Dropping the future or the body
     /// ends the exchange.
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, UpstreamFaultKind> {
@@ -101,7 +101,7 @@ impl Egress {
 }
 
 /// Time to connect to those who tell of keys or tokens.
-pub const CONNECT: Duration = Duration::from_secs(3);
+pub(crate) const CONNECT: Duration = Duration::from_secs(3);
 
 /// Largest document that tells of keys or tokens, in bytes, and the longest it may take.
 const DOCUMENT: usize = 1 << 20;
@@ -109,7 +109,7 @@ const DOCUMENT_TIME: Duration = Duration::from_secs(10);
 
 /// A document that is not there, or none.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum NoDocument {
+pub(crate) enum NoDocument {
     /// It is not at this place; it may be at another one.
     #[error("HTTP {}{}", status.as_u16(), error.as_ref().map(|e| format!(", {e}")).unwrap_or_default())]
     Status {
@@ -123,7 +123,7 @@ pub enum NoDocument {
 
 impl Egress {
     /// Asks for a small JSON document: within a MiB and ten seconds, without redirects.
-    pub async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, NoDocument> {
+    pub(crate) async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, NoDocument> {
         let broken = |what: &str| NoDocument::Broken(what.to_owned());
         let reading = async {
             let response = self.send(request).await.map_err(|e| broken(&e.to_string()))?;
@@ -145,7 +145,7 @@ impl Egress {
         read.unwrap_or_else(|_| Err(broken("no answer within ten seconds")))
     }
 
-    pub async fn get_json(&self, url: &Uri) -> Result<Value, NoDocument> {
+    pub(crate) async fn get_json(&self, url: &Uri) -> Result<Value, NoDocument> {
         let mut request = Request::new(Full::default());
         *request.uri_mut() = url.clone();
         let json = HeaderValue::from_static("application/json");

@@ -10,7 +10,7 @@ use crate::domain::fault::excerpt;
 
 /// The parts of it that matter here.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Metadata {
+pub(crate) struct Metadata {
     pub jwks_uri: Option<Uri>,
     pub token_endpoint: Option<Uri>,
     /// `token_endpoint_auth_methods_supported`
@@ -21,7 +21,7 @@ pub struct Metadata {
 ///
 /// # Errors
 /// When it says nothing, or is another one than it was asked as (RFC 8414, section 3.3).
-pub async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String> {
+pub(crate) async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String> {
     let mut last = format!("{:?} is no URL that may be asked for metadata", excerpt(issuer));
     for url in places(issuer) {
         match egress.get_json(&url).await {

@@ -1,7 +1,7 @@
 //! The way out of the gateway: the HTTP client for upstreams, authorization servers and collectors,
 //! its TLS, and the metadata of authorization servers.
 
-pub mod egress;
-pub mod issuer;
-pub mod origin;
-pub mod tls;
+pub(crate) mod egress;
+pub(crate) mod issuer;
+pub(crate) mod origin;
+pub(crate) mod tls;

@@ -3,13 +3,13 @@
 use http::Uri;
 
 /// Whether two URLs have the same scheme, host and port.
-pub fn is_same_origin(a: &Uri, b: &Uri) -> bool {
+pub(crate) fn is_same_origin(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && a.authority() == b.authority()
 }
 
 /// The URL that a reference leads to, read at `base` (RFC 3986, section 5), if that is the same
 /// origin: credentials go nowhere else.
-pub fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
+pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let path = base.path();
     let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
     let target = match reference {
@@ -28,7 +28,7 @@ pub fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
 }
 
 /// The same origin with another path.
-pub fn with_path(url: &Uri, path: &str) -> Option<Uri> {
+pub(crate) fn with_path(url: &Uri, path: &str) -> Option<Uri> {
     let (scheme, authority) = (url.scheme_str()?, url.authority()?);
     Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query(path).build().ok()
 }

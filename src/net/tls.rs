@@ -10,7 +10,7 @@ use crate::seal::pem::certificates;
 ///
 /// # Errors
 /// When `ca` holds no certificate that can be trusted.
-pub fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
+pub(crate) fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -15,7 +15,7 @@ use crate::domain::method::Method;
 use crate::domain::rights::Rights;
 
 /// The compiled policies, and what is known of the callers that were seen lately.
-pub struct Access {
+pub(crate) struct Access {
     policies: PolicySet,
     names_callers: bool,
     authorizer: Authorizer,
@@ -39,7 +39,7 @@ struct Types {
 
 /// What was decided, and by which policies.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     pub is_allowed: bool,
     /// Ids of the policies that decided; none where nothing allows it.
     pub reasons: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Verdict {
 const CALLERS: usize = 1024;
 
 impl Access {
-    pub fn new(access: &config::Access) -> Self {
+    pub(crate) fn new(access: &config::Access) -> Self {
         Self {
             policies: access.policies.clone(),
             names_callers: access.names_callers,
@@ -60,7 +60,7 @@ impl Access {
     }
 
     /// Decides, and says why. What cannot be decided is denied.
-    pub fn decide(
+    pub(crate) fn decide(
         &self,
         caller: &Caller,
         method: Method,

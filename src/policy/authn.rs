@@ -42,7 +42,7 @@ impl fmt::Debug for Credentials<'_> {
 
 /// Turns credentials into callers. Each method stands alone: what fails in one is not tried in
 /// another, and never becomes an anonymous caller.
-pub struct Authenticator {
+pub(crate) struct Authenticator {
     auth: Arc<config::Auth>,
     /// What to bring, told to whoever brings nothing.
     wanted: &'static str,
@@ -54,7 +54,7 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(auth: &config::Auth) -> Self {
+    pub(crate) fn new(auth: &config::Auth) -> Self {
         let caller = |who: &config::Identity, proof| {
             Caller::in_groups(&who.id, &who.groups).proved_by(proof)
         };
@@ -84,7 +84,7 @@ impl Authenticator {
     }
 
     /// The same for another configuration.
-    pub fn renew(&self, auth: &config::Auth) -> Self {
+    pub(crate) fn renew(&self, auth: &config::Auth) -> Self {
         let mut renewed = Self::new(auth);
         if let (Some(old), Some(jwt)) = (&self.tokens, &auth.jwt) {
             renewed.tokens = Some(Arc::new(old.renew(auth, jwt)));
@@ -93,7 +93,7 @@ impl Authenticator {
     }
 
     /// Whether a caller that was let in under the configuration `then` would still be the same one.
-    pub fn still_knows(&self, caller: &Caller, then: &config::Auth) -> bool {
+    pub(crate) fn still_knows(&self, caller: &Caller, then: &config::Auth) -> bool {
         let is_same = |known: &Caller| {
             known.id() == caller.id()
                 && known.groups() == caller.groups()
@@ -112,18 +112,18 @@ impl Authenticator {
         }
     }
 
-    pub fn auth(&self) -> &Arc<config::Auth> {
+    pub(crate) fn auth(&self) -> &Arc<config::Auth> {
         &self.auth
     }
 
     /// Tokens of an identity provider, if they are believed.
-    pub fn tokens(&self) -> Option<&Arc<Tokens>> {
+    pub(crate) fn tokens(&self) -> Option<&Arc<Tokens>> {
         self.tokens.as_ref()
     }
 
     /// Who sends a request to what `audience` names. A credential that it carries counts before the
     /// connection's certificate.
-    pub async fn authenticate(
+    pub(crate) async fn authenticate(
         &self,
         credentials: &Credentials<'_>,
         audience: &str,
@@ -176,7 +176,7 @@ impl Authenticator {
     }
 
     /// Who calls over standard streams: whoever could start the gateway.
-    pub fn of_stdio(&self) -> Caller {
+    pub(crate) fn of_stdio(&self) -> Caller {
         self.stdio.clone()
     }
 

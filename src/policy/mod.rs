@@ -13,13 +13,13 @@ mod refusals;
 mod revocation;
 mod streams;
 
-pub use access::{Access, Verdict};
-pub use authn::{Credentials, Given};
-pub use permitted::Permitted;
-pub use record::{CallRecord, Outcome};
-pub use refusals::Refusals;
-pub use revocation::CallerRevocation;
-pub use streams::StreamRecord;
+pub(crate) use access::{Access, Verdict};
+pub(crate) use authn::{Credentials, Given};
+pub(crate) use permitted::Permitted;
+pub(crate) use record::{CallRecord, Outcome};
+pub(crate) use refusals::Refusals;
+pub(crate) use revocation::CallerRevocation;
+pub(crate) use streams::StreamRecord;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub struct Gate {
 }
 
 /// Who may use which prompt, as the configuration says.
-pub fn rights(config: &Config) -> Arc<dyn Rights> {
+pub(crate) fn rights(config: &Config) -> Arc<dyn Rights> {
     match &config.access {
         Some(access) => Arc::new(Access::new(access)),
         None => Arc::new(Everything),

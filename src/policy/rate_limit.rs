@@ -21,7 +21,7 @@ use crate::domain::fault::TransportFault;
 use crate::domain::method::Method;
 
 /// All limits of the configuration. The clock is handed in.
-pub struct RateLimits<C: Clock = DefaultClock> {
+pub(crate) struct RateLimits<C: Clock = DefaultClock> {
     limits: Vec<Arc<Limit<C>>>,
     clock: C,
 }
@@ -35,7 +35,7 @@ struct Limit<C: Clock> {
 
 /// Where a call goes, once that is known and allowed.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub(crate) struct Target<'a> {
     /// Id of the upstream.
     pub upstream: &'a str,
     pub raw_name: &'a str,
@@ -49,7 +49,7 @@ const BUCKETS: usize = 65_536;
 const SHARDS: usize = 16;
 
 impl<C: Clock + Clone> RateLimits<C> {
-    pub fn new(limits: &[config::Limit], clock: C) -> Self {
+    pub(crate) fn new(limits: &[config::Limit], clock: C) -> Self {
         let limit = |config: &config::Limit| {
             // An interval of zero is no rate that the configuration lets through.
             let quota = Quota::with_period(config.interval)?.allow_burst(config.burst);
@@ -62,7 +62,7 @@ impl<C: Clock + Clone> RateLimits<C> {
     }
 
     /// Those of another configuration: what was counted by a limit that stays still counts.
-    pub fn renew(&self, limits: &[config::Limit]) -> Self {
+    pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
         let mut renewed = Self::new(limits, self.clock.clone());
         for limit in &mut renewed.limits {
             if let Some(old) = self.limits.iter().find(|old| old.config == limit.config) {
@@ -73,19 +73,23 @@ impl<C: Clock + Clone> RateLimits<C> {
     }
 
     /// Counts a request of which nothing is known but its address.
-    pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
+    pub(crate) fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let mut limits = self.limits.iter().filter(|limit| limit.config.before_authentication);
         limits.try_for_each(|limit| self.check(limit, &network(address)))
     }
 
     /// Counts a call before it is known whether it is allowed: only by what its caller knows anyway.
-    pub fn check_call(&self, call: &Call) -> Result<(), TransportFault> {
+    pub(crate) fn check_call(&self, call: &Call) -> Result<(), TransportFault> {
         self.check_all(call, None)
     }
 
     /// Counts a call by what it is for, once that is allowed: a limit must not tell what is denied
     /// from what is unknown.
-    pub fn check_target(&self, call: &Call, target: Target<'_>) -> Result<(), TransportFault> {
+    pub(crate) fn check_target(
+        &self,
+        call: &Call,
+        target: Target<'_>,
+    ) -> Result<(), TransportFault> {
         self.check_all(call, Some(target))
     }
 
@@ -138,7 +142,7 @@ fn key(per: &[Per], call: &Call, target: Option<Target<'_>>) -> String {
 
 /// What an address is counted as: of IPv6 the first 64 bits, since whoever has one address has the
 /// rest.
-pub fn network(address: IpAddr) -> String {
+pub(crate) fn network(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).to_string(),

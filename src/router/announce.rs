@@ -16,7 +16,7 @@ use crate::seal;
 use crate::telemetry::Telemetry;
 
 /// Tells what the refresh has found, once it has settled.
-pub struct Announcer {
+pub(crate) struct Announcer {
     /// Marked with every snapshot.
     pub published: watch::Sender<()>,
     /// What there is, once it has settled; nothing before it is whole.
@@ -30,7 +30,7 @@ pub struct Announcer {
 
 /// A prompt that has another definition than before.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Redefined {
+pub(crate) struct Redefined {
     pub upstream: String,
     pub raw_name: String,
     /// `sha256:…` of both.
@@ -44,7 +44,7 @@ const RECORDED: usize = 1_000;
 impl Announcer {
     /// Takes note of what a snapshot makes visible: the first whole list is there at once, later
     /// ones once they have settled. Half a list is no news.
-    pub fn observe(&mut self, snapshot: &Catalog, now: Instant) {
+    pub(crate) fn observe(&mut self, snapshot: &Catalog, now: Instant) {
         let is_news = self.changes.borrow().as_ref().map(|told| {
             *told.content.everyone.digest() != *snapshot.content.everyone.digest()
                 || !Arc::ptr_eq(&told.views, &self.views)
@@ -58,14 +58,14 @@ impl Announcer {
     }
 
     /// Waits until there is something to tell.
-    pub async fn due(&self) {
+    pub(crate) async fn due(&self) {
         match self.debounce.due() {
             Some(due) => sleep_until(due).await,
             None => std::future::pending().await,
         }
     }
 
-    pub fn tell(&mut self, content: &Arc<Content>) {
+    pub(crate) fn tell(&mut self, content: &Arc<Content>) {
         self.debounce.done();
         let seen = Published { content: content.clone(), views: self.views.clone() };
         let before = self.changes.send_replace(Some(seen));
@@ -77,7 +77,7 @@ impl Announcer {
     }
 
     /// Records prompts that are other ones than they were under the same names.
-    pub fn record(&self, redefined: &[Redefined]) {
+    pub(crate) fn record(&self, redefined: &[Redefined]) {
         let metrics = self.telemetry.metrics();
         redefined.iter().for_each(|redefined| metrics.redefined(&redefined.upstream));
         for Redefined { upstream, raw_name, before, now } in redefined.iter().take(RECORDED) {

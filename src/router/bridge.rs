@@ -49,7 +49,7 @@ pub(super) struct Bridge<'a> {
 const KEY: &str = "answer";
 
 impl Bridge<'_> {
-    pub async fn run(mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
+    pub(crate) async fn run(mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
         match self.call.client.mode {
             ServerRequestMode::MidCall => self.run_mid_call().await,
             ServerRequestMode::InputRequired => self.run_input_required(retry).await,

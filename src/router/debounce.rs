@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Gathers changes into one announcement. Pure: the clock is handed in.
 #[derive(Clone, Copy, Debug)]
-pub struct Debounce {
+pub(crate) struct Debounce {
     /// Time without a further change after which it is announced.
     quiet: Duration,
     /// Longest time that the first change waits.
@@ -16,23 +16,23 @@ pub struct Debounce {
 }
 
 impl Debounce {
-    pub fn new(quiet: Duration, longest: Duration) -> Self {
+    pub(crate) fn new(quiet: Duration, longest: Duration) -> Self {
         Self { quiet, longest, waiting: None }
     }
 
     /// Notes a change.
-    pub fn note(&mut self, now: Instant) {
+    pub(crate) fn note(&mut self, now: Instant) {
         let first = self.waiting.map_or(now, |(first, _)| first);
         self.waiting = Some((first, now));
     }
 
     /// When to announce, if there is anything to announce.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.waiting.map(|(first, last)| (last + self.quiet).min(first + self.longest))
     }
 
     /// The change was announced.
-    pub fn done(&mut self) {
+    pub(crate) fn done(&mut self) {
         self.waiting = None;
     }
 }

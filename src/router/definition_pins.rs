@@ -9,7 +9,7 @@ use crate::seal;
 
 /// The first definitions of one upstream's prompts.
 #[derive(Debug)]
-pub struct DefinitionPins {
+pub(crate) struct DefinitionPins {
     mode: OnChangedDefinition,
     /// By raw name.
     first: HashMap<String, Pin>,
@@ -34,7 +34,7 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// A prompt that is another one than when it was first seen.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Changed {
+pub(crate) struct Changed {
     pub raw_name: String,
     /// `sha256:…` of both definitions.
     pub before: String,
@@ -42,13 +42,13 @@ pub struct Changed {
 }
 
 impl DefinitionPins {
-    pub fn new(mode: OnChangedDefinition) -> Self {
+    pub(crate) fn new(mode: OnChangedDefinition) -> Self {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
     /// Puts first definitions in the place of changed ones, or takes those out; tells what is newly
     /// changed. Where all is allowed, nothing is remembered.
-    pub fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
+    pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
         let mut changes = Vec::new();
         if self.mode == OnChangedDefinition::Allow {
             return changes;
@@ -86,7 +86,7 @@ impl DefinitionPins {
     }
 
     /// The names of those that are left out at present.
-    pub fn blocked(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn blocked(&self) -> impl Iterator<Item = &str> {
         let blocked = self.first.iter().filter(|(_, pin)| pin.is_blocked).map(|(name, _)| name);
         let mut names: Vec<_> = blocked.chain(&self.beyond).map(String::as_str).collect();
         names.sort_unstable();

@@ -1,18 +1,18 @@
 //! The router: answers lists from the catalog and takes gets and completions to their owner.
 
-pub mod announce;
+pub(crate) mod announce;
 mod build;
 mod bridge;
-pub mod catalog;
-pub mod call_channel;
+pub(crate) mod catalog;
+pub(crate) mod call_channel;
 mod suspended_calls;
 mod definition_pins;
-pub mod refresh;
-pub mod reply;
-pub mod debounce;
+pub(crate) mod refresh;
+pub(crate) mod reply;
+pub(crate) mod debounce;
 mod status;
-pub mod view;
-pub mod view_cache;
+pub(crate) mod view;
+pub(crate) mod view_cache;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,10 +45,10 @@ use view_cache::{Changes, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
 pub use build::RouterDeps;
-pub use status::UpstreamStatus;
+pub(crate) use status::UpstreamStatus;
 
 /// SHA-256 of a visible list: equal digests are equal lists.
-pub type Digest = [u8; 32];
+pub(crate) type Digest = [u8; 32];
 
 /// Answers permitted calls, as one configuration says.
 pub struct Router {

@@ -16,7 +16,7 @@ use crate::seal::random;
 use crate::upstream::call::exchange::Exchange;
 
 /// A call, and the question that it waits with.
-pub struct SuspendedCall {
+pub(crate) struct SuspendedCall {
     pub exchange: Exchange,
     pub server_request: ServerRequest,
     pub answer: oneshot::Sender<Answer>,
@@ -25,10 +25,10 @@ pub struct SuspendedCall {
 }
 
 /// Names a parked call, here alone.
-pub type Ticket = [u8; 16];
+pub(crate) type Ticket = [u8; 16];
 
 /// The parked calls of this process.
-pub struct SuspendedCalls {
+pub(crate) struct SuspendedCalls {
     calls: Arc<DashMap<Ticket, Place>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -36,7 +36,7 @@ pub struct SuspendedCalls {
 
 /// How many calls may wait.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     pub all: usize,
     pub per_caller: usize,
     pub per_upstream: usize,
@@ -49,12 +49,12 @@ struct Place {
 }
 
 impl SuspendedCalls {
-    pub fn new(tasks: TaskTracker, shutdown: CancellationToken) -> Self {
+    pub(crate) fn new(tasks: TaskTracker, shutdown: CancellationToken) -> Self {
         Self { calls: Arc::default(), tasks, shutdown }
     }
 
     /// Keeps a call going; nothing if there is no place for it.
-    pub fn suspend(
+    pub(crate) fn suspend(
         &self,
         caller: &Caller,
         upstream: &UpstreamId,
@@ -88,12 +88,12 @@ impl SuspendedCalls {
     }
 
     /// How many there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.calls.len()
     }
 
     /// Takes a call back, for the caller that it belongs to.
-    pub async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<SuspendedCall> {
+    pub(crate) async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<SuspendedCall> {
         let (_, place) = self.calls.remove_if(ticket, |_, place| place.caller == *caller)?;
         let (retry, waiting) = oneshot::channel();
         place.take.send(retry).ok()?;

@@ -1,7 +1,7 @@
 //! Bytes as hexadecimal digits, in one spelling: lower case.
 
 /// Two digits for each byte.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
         for nibble in [byte >> 4, byte & 15] {
@@ -12,7 +12,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// What [`hex`] writes of `N` bytes, read; nothing for any other spelling.
-pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
         b'a'..=b'f' => Some(c - b'a' + 10),

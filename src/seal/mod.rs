@@ -4,10 +4,10 @@
 //! HKDF-SHA256 (RFC 5869). Kind and version are in the subkey, the endpoint is associated data, so
 //! a token of one kind or endpoint never opens as another. Several keys: the first seals, all open.
 
-pub mod hex;
-pub mod jws;
+pub(crate) mod hex;
+pub(crate) mod jws;
 mod keys;
-pub mod pem;
+pub(crate) mod pem;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -16,7 +16,8 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
 
-pub use keys::{AuditKey, KEY_LEN, KeyError, SealKeys};
+pub(crate) use keys::KEY_LEN;
+pub use keys::{AuditKey, SealKeys};
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,7 +92,7 @@ impl Sealer {
 }
 
 /// Bytes from the system's random number generator.
-pub fn random<const N: usize>() -> [u8; N] {
+pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Without randomness no secret of ours would be one: there is nothing to go on with.
     getrandom::fill(&mut bytes).expect("the system's random number generator works");
@@ -99,7 +100,7 @@ pub fn random<const N: usize>() -> [u8; N] {
 }
 
 /// SHA-256 over the parts, each led by its length so that no two lists of parts collide.
-pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
+pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
@@ -109,7 +110,7 @@ pub fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
 }
 
 /// SHA-256 (FIPS 180-4).
-pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 

@@ -339,7 +339,7 @@ fn write_completion(completion: &Completion, out: &mut String) {
 }
 
 /// The JSON-RPC message that carries a result.
-pub fn result_message(id: &Id, result: &str) -> String {
+pub(crate) fn result_message(id: &Id, result: &str) -> String {
     let mut out = String::with_capacity(result.len() + 64);
     for part in ["{\"jsonrpc\":\"2.0\",\"id\":", id.text(), ",\"result\":", result, "}"] {
         out.push_str(part);

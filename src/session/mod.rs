@@ -1,14 +1,14 @@
 //! The session layer: turns frames into calls and results into frames, so that past it nobody
 //! asks which era a client speaks.
 
-pub mod connection;
-pub mod dialect;
-pub mod headers;
+pub(crate) mod connection;
+pub(crate) mod dialect;
+pub(crate) mod headers;
 mod legacy;
 mod modern;
 mod message;
-pub mod call;
-pub mod notify;
+pub(crate) mod call;
+pub(crate) mod notify;
 mod token;
 
 use std::net::IpAddr;
@@ -43,11 +43,11 @@ use notify::terminated::TerminatedSessions;
 use notify::url_elicitations::PendingUrlElicitations;
 use token::{Nonce, Token};
 
+pub(crate) use message::PreparedCall;
 pub use message::{
-    CallOutcome, CallPermit, CallPermits, Dispatch, PreparedCall, Refusal, RequestContext,
-    TransportContext,
+    CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, TransportContext,
 };
-pub use notify::streams::StreamEnd;
+pub(crate) use notify::streams::StreamEnd;
 
 /// Speaks with clients of all revisions.
 pub struct Sessions {

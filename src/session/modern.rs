@@ -83,7 +83,7 @@ impl Sessions {
 
 /// What a request says about its client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Client {
+pub(crate) struct Client {
     pub revision: Revision,
     pub capabilities: ClientCapabilities,
 }
@@ -91,7 +91,7 @@ pub struct Client {
 /// Checks head against body in the order that the specification gives (Streamable HTTP, standard
 /// headers): the required headers are there, the metadata is there, both say the same, and the
 /// version is one that is served. Where there are no headers, only the metadata is checked.
-pub fn check(
+pub(crate) fn check(
     headers: Option<&Headers<'_>>,
     method: &str,
     params: Option<Json<'_>>,
@@ -134,7 +134,7 @@ pub fn check(
 }
 
 /// Whether a body speaks the modern way, whatever its headers say.
-pub fn is_modern(params: Option<Json<'_>>) -> bool {
+pub(crate) fn is_modern(params: Option<Json<'_>>) -> bool {
     params
         .and_then(|p| p.get("_meta"))
         .is_some_and(|meta| meta.get(meta::PROTOCOL_VERSION).is_some())

@@ -8,7 +8,7 @@ use crate::seal::{Kind, Sealer, random};
 
 /// What a session id holds.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Token {
+pub(crate) struct Token {
     pub revision: Revision,
     /// What its client said that it can be asked.
     pub capabilities: ClientCapabilities,
@@ -20,10 +20,10 @@ pub struct Token {
     pub caller: String,
 }
 
-pub type Nonce = [u8; 16];
+pub(crate) type Nonce = [u8; 16];
 
 impl Token {
-    pub fn new(
+    pub(crate) fn new(
         revision: Revision,
         capabilities: ClientCapabilities,
         caller: &Caller,
@@ -34,12 +34,12 @@ impl Token {
     }
 
     /// Whether it is this caller's session.
-    pub fn is_of(&self, caller: &Caller) -> bool {
+    pub(crate) fn is_of(&self, caller: &Caller) -> bool {
         self.caller == caller.id()
     }
 
     /// The session id: visible ASCII of at most 512 bytes.
-    pub fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
+    pub(crate) fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
         let mut plain = vec![self.revision as u8, self.capabilities.bits()];
         plain.extend_from_slice(&self.issued_at.to_be_bytes());
         plain.extend_from_slice(&self.nonce);
@@ -48,7 +48,7 @@ impl Token {
     }
 
     /// Reads a session id; nothing if it is not one of ours for this endpoint.
-    pub fn open(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Self> {
+    pub(crate) fn open(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Self> {
         let plain = sealer.open(Kind::Session, endpoint, id)?;
         let (&[revision, capabilities], rest) = plain.split_first_chunk()?;
         let (issued_at, rest) = rest.split_first_chunk::<8>()?;

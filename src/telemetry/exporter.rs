@@ -38,7 +38,7 @@ const ANSWER: usize = 64 << 10;
 impl Exporter {
     /// # Errors
     /// When there is no runtime, or no certificate can be trusted.
-    pub fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, String> {
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -59,7 +59,7 @@ impl Exporter {
     }
 
     /// Whether the last thing that was sent did not arrive, unlike what was sent when this was last asked.
-    pub fn has_begun_to_fail(&self) -> bool {
+    pub(crate) fn has_begun_to_fail(&self) -> bool {
         let is_failing = self.is_failing.load(Ordering::Relaxed);
         !self.was_failing.swap(is_failing, Ordering::Relaxed) && is_failing
     }

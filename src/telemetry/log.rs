@@ -33,7 +33,7 @@ const WAITING_LINES: usize = 16_384;
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Logs are written as long as this lives, and the last ones when it is dropped.
-pub struct Logging {
+pub(crate) struct Logging {
     _lines: WorkerGuard,
     control: Control,
 }
@@ -64,7 +64,7 @@ pub struct Renewed {
 ///
 /// # Errors
 /// When there is no way to the collector.
-pub fn init(telemetry: &Telemetry) -> Result<Logging, String> {
+pub(crate) fn init(telemetry: &Telemetry) -> Result<Logging, String> {
     let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES);
     let (writer, guard) = lines.finish(io::stderr());
     let is_json = Arc::new(AtomicBool::new(is_json(telemetry)));
@@ -115,12 +115,12 @@ fn sender(telemetry: &Telemetry, otlp: &str) -> Result<SdkLoggerProvider, String
 }
 
 impl Logging {
-    pub fn control(&self) -> &Control {
+    pub(crate) fn control(&self) -> &Control {
         &self.control
     }
 
     /// Sends the last lines to the collector, within a few seconds.
-    pub async fn end(&self) {
+    pub(crate) async fn end(&self) {
         if let Some(sent) = self.control.0.sent.load_full() {
             end(sent).await;
         }

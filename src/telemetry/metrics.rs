@@ -198,7 +198,7 @@ impl Metrics {
 }
 
 /// The label that tells upstreams apart.
-pub const UPSTREAM: &str = "promptgate.upstream";
+pub(crate) const UPSTREAM: &str = "promptgate.upstream";
 
 pub(super) fn by_upstream(id: &str) -> KeyValue {
     KeyValue::new(UPSTREAM, id.to_owned())
@@ -216,7 +216,7 @@ impl Labels {
         Self { seen: DashSet::new(), most }
     }
 
-    pub fn label(&self, text: &str) -> Value {
+    pub(crate) fn label(&self, text: &str) -> Value {
         let known = self.seen.get(text).map(|known| known.clone());
         let label = known.or_else(|| {
             // Two at once may both find the last place: one more does no harm.

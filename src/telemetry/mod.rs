@@ -5,7 +5,7 @@
 //! hand at the two places that know an operation whole, so that a call costs two of them and no more.
 
 mod exporter;
-pub mod log;
+pub(crate) mod log;
 mod metrics;
 mod operation;
 mod prometheus;
@@ -25,8 +25,8 @@ use tracing::warn;
 use crate::config;
 use crate::seal::hex::hex;
 use crate::seal::random;
-pub use metrics::{Metrics, UPSTREAM};
-pub use operation::{
+pub(crate) use metrics::{Metrics, UPSTREAM};
+pub(crate) use operation::{
     ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation, TransportKind,
 };
 use sending::Sending;

@@ -20,7 +20,7 @@ use crate::seal::hex::hex;
 
 /// What somebody asks the gateway.
 #[derive(Clone, Copy, Debug)]
-pub struct ServerAttributes<'a> {
+pub(crate) struct ServerAttributes<'a> {
     pub method: &'static str,
     pub revision: &'static str,
     pub transport: TransportKind,
@@ -35,7 +35,7 @@ pub struct ServerAttributes<'a> {
 
 /// What the gateway asks an upstream.
 #[derive(Clone, Copy, Debug)]
-pub struct ClientAttributes<'a> {
+pub(crate) struct ClientAttributes<'a> {
     pub method: &'static str,
     pub upstream: &'a str,
     /// Once it is agreed.
@@ -49,7 +49,7 @@ pub struct ClientAttributes<'a> {
 
 /// What messages travel on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum TransportKind {
+pub(crate) enum TransportKind {
     Http,
     Pipe,
 }
@@ -67,14 +67,14 @@ impl TransportKind {
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug)]
-pub enum End<'a> {
+pub(crate) enum End<'a> {
     Well,
     Fault(&'a Fault),
     Cancelled,
 }
 
 /// A request of a client, from its reading to its answer. Dropped, it was cancelled.
-pub struct ServerOperation {
+pub(crate) struct ServerOperation {
     telemetry: Telemetry,
     began: Instant,
     method: &'static str,
@@ -87,7 +87,11 @@ pub struct ServerOperation {
 
 impl ServerOperation {
     /// From here on `trace` stands at this operation, if its spans go anywhere.
-    pub fn begin(telemetry: &Telemetry, request: ServerAttributes<'_>, trace: &mut Trace) -> Self {
+    pub(crate) fn begin(
+        telemetry: &Telemetry,
+        request: ServerAttributes<'_>,
+        trace: &mut Trace,
+    ) -> Self {
         let ServerAttributes { method, revision, transport, .. } = request;
         let span = start(telemetry, SpanKind::Server, (method, request.prompt), trace, || {
             let mut attributes = vec![
@@ -117,12 +121,12 @@ impl ServerOperation {
     }
 
     /// Where logs of this operation belong; nothing if its span goes nowhere.
-    pub fn context(&self) -> Option<Context> {
+    pub(crate) fn context(&self) -> Option<Context> {
         let span = self.span.as_ref().filter(|span| span.is_recording())?;
         Some(Context::new().with_remote_span_context(span.span_context().clone()))
     }
 
-    pub fn end(mut self, ended: End<'_>) {
+    pub(crate) fn end(mut self, ended: End<'_>) {
         self.record(ended);
     }
 
@@ -159,7 +163,7 @@ impl Drop for ServerOperation {
 }
 
 /// A request to an upstream, from its sending to its answer. Dropped, it was cancelled.
-pub struct ClientOperation {
+pub(crate) struct ClientOperation {
     telemetry: Telemetry,
     began: Instant,
     labels: Vec<KeyValue>,
@@ -169,7 +173,7 @@ pub struct ClientOperation {
 
 impl ClientOperation {
     /// From here on `trace` stands at this operation, if its spans go anywhere.
-    pub fn begin(
+    pub(crate) fn begin(
         telemetry: &Telemetry,
         client_attributes: ClientAttributes<'_>,
         trace: &mut Trace,
@@ -193,7 +197,7 @@ impl ClientOperation {
         Self { telemetry, began, labels, span, has_ended: false }
     }
 
-    pub fn end(mut self, error: Option<&Kind>) {
+    pub(crate) fn end(mut self, error: Option<&Kind>) {
         let fault = error.map(|kind| Fault::upstream("", kind.clone()));
         self.record(fault.as_ref().map_or(End::Well, End::Fault));
     }

@@ -41,7 +41,7 @@ impl MetricReader for Reader {
 
 impl Reader {
     /// All metrics by now.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut all = ResourceMetrics::default();
         // Without a provider there is nothing to tell.
         let _ = self.collect(&mut all);

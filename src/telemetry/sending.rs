@@ -36,7 +36,7 @@ impl Sending {
     ///
     /// # Errors
     /// When there is no way to it.
-    pub fn new(config: &config::Telemetry) -> Result<Option<Self>, String> {
+    pub(crate) fn new(config: &config::Telemetry) -> Result<Option<Self>, String> {
         let Some(otlp) = &config.otlp else {
             return Ok(None);
         };
@@ -63,17 +63,17 @@ impl Sending {
         Ok(Some(Self { tracer, tracers, metrics, exporter }))
     }
 
-    pub fn tracer(&self) -> &SdkTracer {
+    pub(crate) fn tracer(&self) -> &SdkTracer {
         &self.tracer
     }
 
     /// Whether the last thing that was sent did not arrive, unlike what was sent when this was last asked.
-    pub fn has_begun_to_fail(&self) -> bool {
+    pub(crate) fn has_begun_to_fail(&self) -> bool {
         self.exporter.has_begun_to_fail()
     }
 
     /// Sends all metrics as they are by now; within a few seconds.
-    pub async fn push(&self, metrics: &Metrics) {
+    pub(crate) async fn push(&self, metrics: &Metrics) {
         let mut all = ResourceMetrics::default();
         if metrics.reader().collect(&mut all).is_ok() {
             let quiet = Context::new().with_telemetry_suppressed();
@@ -85,7 +85,7 @@ impl Sending {
 
     /// Sends the spans that were not sent yet, and no more; within a few seconds, whatever the collector
     /// does.
-    pub async fn end(&self) {
+    pub(crate) async fn end(&self) {
         let tracers = self.tracers.clone();
         let ending = spawn_blocking(move || tracers.shutdown_with_timeout(LAST_EXPORT));
         let _ = timeout(LAST_EXPORT, ending).await;

@@ -27,18 +27,18 @@ use crate::telemetry::{ClientOperation, Telemetry};
 
 /// What a driver has to say to the catalog.
 #[derive(Debug)]
-pub struct Report {
+pub(crate) struct Report {
     pub driver: DriverId,
     pub outcome: Result<Walked, Kind>,
 }
 
 /// Names a driver as long as the process lives: an upstream that is configured anew has another one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct DriverId(u64);
+pub(crate) struct DriverId(u64);
 
 impl DriverId {
     /// One that nobody has had.
-    pub fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
@@ -46,7 +46,7 @@ impl DriverId {
 
 /// A list, and what it is worth.
 #[derive(Clone, Debug)]
-pub struct Walked {
+pub(crate) struct Walked {
     pub listed: Listed,
     /// How long nobody needs to ask again; absent where changes are noticed at once.
     pub fresh_for: Option<Duration>,
@@ -54,7 +54,7 @@ pub struct Walked {
 
 /// Whether an upstream can be called right now.
 #[derive(Clone)]
-pub enum Link {
+pub(crate) enum Link {
     /// Not yet known.
     Connecting,
     Up(Arc<Connection>),
@@ -95,7 +95,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 impl Driver {
     /// Runs until nobody needs it.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(self.drive()).await;
         let over = Kind::Unavailable("the gateway is shutting down".to_owned());

@@ -1,13 +1,13 @@
 //! The upstream side: one driver per upstream keeps a connection and a list; calls go through a
 //! handle that shares the connection.
 
-pub mod driver;
-pub mod connection;
-pub mod call;
-pub mod guard;
-pub mod auth;
-pub mod transport;
-pub mod library;
+pub(crate) mod driver;
+pub(crate) mod connection;
+pub(crate) mod call;
+pub(crate) mod guard;
+pub(crate) mod auth;
+pub(crate) mod transport;
+pub(crate) mod library;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -67,7 +67,7 @@ impl UpstreamDeps {
 
 /// The router's handle on one upstream. Its driver ends with the last one who holds it: an upstream that
 /// is taken out of the configuration still finishes what it was asked.
-pub struct Upstream {
+pub(crate) struct Upstream {
     config: Arc<config::Upstream>,
     driver: DriverId,
     link: watch::Receiver<Link>,
@@ -88,7 +88,7 @@ const TURN: Duration = Duration::from_secs(2);
 
 impl Upstream {
     /// Starts a driver that reports by this name, and returns its handle.
-    pub fn start(
+    pub(crate) fn start(
         driver: DriverId,
         config: config::Upstream,
         reports: mpsc::Sender<Report>,
@@ -148,42 +148,42 @@ impl Upstream {
         }
     }
 
-    pub fn config(&self) -> &config::Upstream {
+    pub(crate) fn config(&self) -> &config::Upstream {
         &self.config
     }
 
     /// Who reports of it.
-    pub fn driver(&self) -> DriverId {
+    pub(crate) fn driver(&self) -> DriverId {
         self.driver
     }
 
     /// What its children said last on standard error.
-    pub fn stderr_tail(&self) -> &Arc<StderrTail> {
+    pub(crate) fn stderr_tail(&self) -> &Arc<StderrTail> {
         &self.stderr_tail
     }
 
     /// Its list is to be walked again soon.
-    pub fn request_walk(&self) {
+    pub(crate) fn request_walk(&self) {
         self.wake.changed.notify_one();
     }
 
     /// When it is tried again, if it is being left alone after a row of failures.
-    pub fn breaker_open_until(&self) -> Option<Instant> {
+    pub(crate) fn breaker_open_until(&self) -> Option<Instant> {
         self.breaker.open_until()
     }
 
     /// Calls that run, and calls that wait for one to end.
-    pub fn load(&self) -> (usize, usize) {
+    pub(crate) fn load(&self) -> (usize, usize) {
         (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
     }
 
     /// How its connection is.
-    pub fn link(&self) -> Link {
+    pub(crate) fn link(&self) -> Link {
         self.link.borrow().clone()
     }
 
     /// Starts a call of `caller`, to end before `deadline` and within the upstream's `timeout`.
-    pub fn exchange(
+    pub(crate) fn exchange(
         self: &Arc<Self>,
         caller: &Caller,
         mut request: UpstreamRequest,
@@ -225,7 +225,7 @@ impl Upstream {
 
     /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
     /// if the configuration says so.
-    pub fn allowed_server_requests(&self) -> ClientCapabilities {
+    pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
         let is_shared =
             matches!(&*self.link.borrow(), Link::Up(connection) if connection.is_shared());
@@ -236,7 +236,7 @@ impl Upstream {
     }
 
     /// Whether the upstream is told with each call what it may ask.
-    pub fn declares_capabilities_per_request(&self) -> bool {
+    pub(crate) fn declares_capabilities_per_request(&self) -> bool {
         matches!(&*self.link.borrow(), Link::Up(connection) if !connection.declares_at_open())
     }
 

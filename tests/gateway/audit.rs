@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use promptgate::audit::keys::Keys;
-use promptgate::audit::verify::{Known, verify};
-use promptgate::domain::caller::Caller;
-use promptgate::domain::fault::Fault;
-use promptgate::domain::method::Method;
-use promptgate::domain::rights::Rights;
-use promptgate::seal::AuditKey;
+use promptgate::test_util::audit::keys::Keys;
+use promptgate::test_util::audit::verify::{Known, verify};
+use promptgate::test_util::domain::caller::Caller;
+use promptgate::test_util::domain::fault::Fault;
+use promptgate::test_util::domain::method::Method;
+use promptgate::test_util::domain::rights::Rights;
+use promptgate::test_util::seal::AuditKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -68,7 +68,7 @@ pub fn records(path: &Path) -> Vec<Value> {
 }
 
 /// Nothing is wrong with the log; what it says of itself.
-pub fn check(path: &Path) -> promptgate::audit::verify::Report {
+pub fn check(path: &Path) -> promptgate::test_util::audit::verify::Report {
     let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
     let report = verify(path, Known { keys: Some(keys), ..Known::default() }).unwrap();
     assert!(report.mistakes.is_empty(), "{:#?}", report.mistakes);
@@ -163,7 +163,7 @@ async fn d7_a10_the_record_tells_who_what_and_when_and_no_secret() {
     assert_eq!(get["address"], "127.0.0.1");
     assert!(get["definition"].as_str().unwrap().starts_with("sha256:"));
     let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
-    let digest = promptgate::audit::digest::value_digest(&keys, b"canary-value");
+    let digest = promptgate::test_util::audit::digest::value_digest(&keys, b"canary-value");
     assert_eq!(get["arguments"]["who"], json!({"bytes": 12, "hmac": digest}));
     let completed = log.of("completed");
     let outcomes: Vec<_> = completed.iter().map(|r| r["outcome"].as_str().unwrap()).collect();

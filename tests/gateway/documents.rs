@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use promptgate::config::{Config, Settings};
-use promptgate::domain::server_request::ClientCapabilities;
+use promptgate::test_util::config::{Config, Settings};
+use promptgate::test_util::domain::server_request::ClientCapabilities;
 use serde_json::json;
 
 use crate::support::{Gateway, eventually};
@@ -119,7 +119,10 @@ fn the_rules_of_the_documentation_are_valid() {
     let policies = text.split("```cedar\n").nth(1).unwrap().split("```").next().unwrap();
     std::fs::write(folder.path().join("policies.cedar"), policies).unwrap();
     let schema = text.split("```\nentity").nth(1).unwrap().split("```").next().unwrap();
-    assert!(promptgate::config::SCHEMA.ends_with(schema), "the schema is the one that is used");
+    assert!(
+        promptgate::test_util::config::SCHEMA.ends_with(schema),
+        "the schema is the one that is used"
+    );
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut counted = 0;
     for block in toml_blocks(&text) {

@@ -1,9 +1,9 @@
 //! What belongs to one caller is nothing to another, and costs nothing while nobody uses it.
 
-use promptgate::domain::caller::Caller;
-use promptgate::domain::fault::{Fault, RequestFault, TransportFault};
-use promptgate::session::headers::{Field, Headers};
-use promptgate::session::{Dispatch, Refusal};
+use promptgate::test_util::domain::caller::Caller;
+use promptgate::test_util::domain::fault::{Fault, RequestFault, TransportFault};
+use promptgate::test_util::session::headers::{Field, Headers};
+use promptgate::test_util::session::{Dispatch, Refusal};
 use serde_json::json;
 
 use super::audit::Log;

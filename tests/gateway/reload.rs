@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use promptgate::app::App;
-use promptgate::config::Config;
+use promptgate::test_util::app::App;
+use promptgate::test_util::config::Config;
 use serde_json::{Value, json};
 
 use super::audit::Log;

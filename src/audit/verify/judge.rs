@@ -34,7 +34,7 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    pub fn new(known: Known) -> Self {
+    pub(crate) fn new(known: Known) -> Self {
         let kept = vec![None; known.checkpoints.len()];
         Self {
             known,
@@ -49,7 +49,7 @@ impl Judge {
     }
 
     /// Judges one segment.
-    pub fn segment(
+    pub(crate) fn segment(
         &mut self,
         name: &str,
         mut text: impl BufRead,
@@ -223,7 +223,7 @@ impl Judge {
         public.verify(signed_text(instance, head).as_bytes(), signature)
     }
 
-    pub fn finish(mut self) -> Report {
+    pub(crate) fn finish(mut self) -> Report {
         self.name = String::new();
         let (first, removed) = (self.report.first, self.report.removed);
         if first > removed + 1 {

@@ -5,7 +5,7 @@
 //! number beyond a double. Past it, [`Json`] hands out slices of the same bytes and allocates
 //! nothing but decoded strings that hold escapes, so a large image is never copied into a tree.
 
-pub mod object;
+pub(crate) mod object;
 mod scan;
 
 use std::borrow::Cow;
@@ -139,7 +139,7 @@ impl<'a> Json<'a> {
 }
 
 /// Appends `text` as a JSON string literal.
-pub fn write_str(text: &str, out: &mut String) {
+pub(crate) fn write_str(text: &str, out: &mut String) {
     // A string always serialises; the error type only covers foreign Serialize impls.
     out.push_str(&serde_json::to_string(text).unwrap_or_default());
 }

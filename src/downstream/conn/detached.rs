@@ -34,18 +34,18 @@ pub(crate) struct Handoff<B>(Arc<Mutex<Option<Response<B>>>>);
 pub(crate) struct Detached;
 
 impl<B> Handoff<B> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::default())
     }
 
     /// Leaves an answer, of which the library must not send anything.
-    pub fn leave(&self, answer: Response<B>) -> Detached {
+    pub(crate) fn leave(&self, answer: Response<B>) -> Detached {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
         Detached
     }
 
     /// What was left, if anything was.
-    pub fn take(&self) -> Option<Response<B>> {
+    pub(crate) fn take(&self) -> Option<Response<B>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -62,7 +62,7 @@ where
     B: http_body::Body<Data = Bytes, Error = Infallible> + Unpin,
 {
     /// `stream` has carried all answers that were sent before.
-    pub fn new(stream: TimeoutIo<S>, answer: Response<B>) -> Self {
+    pub(crate) fn new(stream: TimeoutIo<S>, answer: Response<B>) -> Self {
         Self { stream, answer }
     }
 
@@ -71,7 +71,7 @@ where
     /// # Errors
     /// When the connection breaks, or its client takes nothing of what is sent for too long, or says what nobody
     /// asked for.
-    pub async fn run(self) -> io::Result<()> {
+    pub(crate) async fn run(self) -> io::Result<()> {
         let Self { mut stream, answer } = self;
         let (head, mut body) = answer.into_parts();
         stream.write_all(&text(&head, SystemTime::now())).await?;

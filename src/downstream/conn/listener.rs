@@ -17,7 +17,7 @@ use super::{Peer, Shown};
 use crate::downstream::Serve;
 
 /// Accepts connections, each of which gets a task of its own.
-pub struct Listener<S> {
+pub(crate) struct Listener<S> {
     socket: TcpListener,
     /// Of the newest configuration.
     endpoint: Arc<ArcSwap<S>>,
@@ -26,7 +26,7 @@ pub struct Listener<S> {
 
 /// Connections that are open.
 #[derive(Default)]
-pub struct Open {
+pub(crate) struct Open {
     count: AtomicUsize,
     closed: Notify,
 }
@@ -42,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 
 impl<S: Serve> Listener<S> {
-    pub fn new(socket: TcpListener, endpoint: Arc<ArcSwap<S>>) -> Self {
+    pub(crate) fn new(socket: TcpListener, endpoint: Arc<ArcSwap<S>>) -> Self {
         let configured = endpoint.load().limits().connections;
         let allowed = allowed_connections(configured);
         if allowed < configured {
@@ -52,12 +52,12 @@ impl<S: Serve> Listener<S> {
     }
 
     /// Connections that are open, to be looked at.
-    pub fn open(&self) -> Arc<Open> {
+    pub(crate) fn open(&self) -> Arc<Open> {
         self.open.clone()
     }
 
     /// Runs until `drain`; the connections then finish what they have in hand.
-    pub async fn run(self, connections: TaskTracker, drain: CancellationToken) {
+    pub(crate) async fn run(self, connections: TaskTracker, drain: CancellationToken) {
         loop {
             let accepting = async {
                 self.budget().await;
@@ -110,7 +110,7 @@ impl Place {
 }
 
 impl Open {
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 }

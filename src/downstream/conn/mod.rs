@@ -1,10 +1,10 @@
 //! One connection: finds out which HTTP it speaks, within time, and serves it.
 
-pub mod listener;
-pub mod tls;
-pub mod timeout_io;
-pub mod state;
-pub mod detached;
+pub(crate) mod listener;
+pub(crate) mod tls;
+pub(crate) mod timeout_io;
+pub(crate) mod state;
+pub(crate) mod detached;
 
 use std::convert::Infallible;
 use std::io;
@@ -37,7 +37,7 @@ use super::{Serve, TlsServer};
 use crate::config::Limits;
 
 /// The other end of a connection.
-pub struct Peer {
+pub(crate) struct Peer {
     pub address: IpAddr,
     pub shown: Option<Shown>,
     /// Whether HTTP/2 was agreed on before the first byte (ALPN); else it shows.
@@ -45,7 +45,7 @@ pub struct Peer {
 }
 
 /// A certificate that the other end has shown.
-pub struct Shown {
+pub(crate) struct Shown {
     pub subject: String,
     /// Who has checked it. With other authorities it would have to be shown again.
     pub to: Arc<TlsServer>,
@@ -58,7 +58,7 @@ type Early = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # Errors
 /// Why it ended early.
-pub async fn serve<E, S>(
+pub(crate) async fn serve<E, S>(
     stream: S,
     peer: Peer,
     endpoint: Arc<ArcSwap<E>>,

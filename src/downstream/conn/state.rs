@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// What the connection is doing, shared between its reader and the requests it carries.
-pub struct ConnState {
+pub(crate) struct ConnState {
     idle: Duration,
     /// Absent where heads cannot be told from other things that come in.
     head: Option<Duration>,
@@ -62,20 +62,20 @@ enum Phase {
 }
 
 /// A request that is worked on, until its answer is sent.
-pub struct RequestGuard {
+pub(crate) struct RequestGuard {
     phase: Arc<ConnState>,
     number: u64,
 }
 
 impl ConnState {
     /// A connection that carries one request at a time, on which a head has begun.
-    pub fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
+    pub(crate) fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
         Self::new(idle, Some(head), None, Phase::Head(Instant::now() + head))
     }
 
     /// A connection that carries many requests at once. What comes in says little about heads:
     /// it may be a ping.
-    pub fn multiplexed(idle: Duration, patience: Duration) -> Arc<Self> {
+    pub(crate) fn multiplexed(idle: Duration, patience: Duration) -> Arc<Self> {
         Self::new(idle, None, Some(patience), Phase::Idle(Instant::now() + idle))
     }
 
@@ -97,7 +97,7 @@ impl ConnState {
     }
 
     /// Notes that a request has arrived.
-    pub fn begin(self: &Arc<Self>) -> RequestGuard {
+    pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
         self.update(|phase| match phase {
             Phase::RequestGuard(requests) => Phase::RequestGuard(requests + 1),
             Phase::Idle(_) | Phase::Head(_) => Phase::RequestGuard(1),
@@ -171,17 +171,17 @@ impl ConnState {
 
 impl RequestGuard {
     /// Whether the connection carries other answers at the same time.
-    pub fn is_multiplexed(&self) -> bool {
+    pub(crate) fn is_multiplexed(&self) -> bool {
         self.phase.patience.is_some()
     }
 
     /// Whether something waits to be sent that the client does not take.
-    pub fn is_stalled(&self) -> bool {
+    pub(crate) fn is_stalled(&self) -> bool {
         self.phase.stalled.load(Ordering::Relaxed)
     }
 
     /// Its answer has something to give, from now on.
-    pub fn offers(&self) {
+    pub(crate) fn offers(&self) {
         if self.is_multiplexed() {
             let mut state = self.phase.lock();
             let now = Instant::now();
@@ -193,7 +193,7 @@ impl RequestGuard {
     }
 
     /// Its answer is asked for what comes next.
-    pub fn resumed(&self) {
+    pub(crate) fn resumed(&self) {
         if self.is_multiplexed() {
             self.phase.lock().stalled.remove(&self.number);
         }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::state::ConnState;
 
 /// A stream that fails to be read when its deadline passes, and to be written when nobody takes it.
-pub struct TimeoutIo<S> {
+pub(crate) struct TimeoutIo<S> {
     stream: S,
     /// Bytes that were read before the protocol was known.
     prefix: Bytes,
@@ -28,7 +28,7 @@ pub struct TimeoutIo<S> {
 impl<S> TimeoutIo<S> {
     /// `prefix` is read again before the rest of the stream. A client that takes nothing of what is
     /// sent for `patience` is left.
-    pub fn new(stream: S, prefix: Bytes, phase: Arc<ConnState>, patience: Duration) -> Self {
+    pub(crate) fn new(stream: S, prefix: Bytes, phase: Arc<ConnState>, patience: Duration) -> Self {
         let alarm = Box::pin(sleep_until(Instant::now()));
         Self { stream, prefix, phase, alarm, patience, stalled: None }
     }

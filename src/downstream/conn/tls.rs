@@ -21,7 +21,7 @@ use x509_parser::x509::X509Name;
 use crate::config::{Tls, TlsFiles};
 
 /// Turns connections into encrypted ones.
-pub struct TlsServer {
+pub(crate) struct TlsServer {
     tls: Tls,
     /// Of new connections; those that are open keep theirs.
     config: ArcSwap<ServerConfig>,
@@ -35,23 +35,23 @@ const LOOK: Duration = Duration::from_secs(1);
 impl TlsServer {
     /// # Errors
     /// When the files cannot be used.
-    pub fn new(tls: &Tls, handshake: Duration) -> io::Result<Self> {
+    pub(crate) fn new(tls: &Tls, handshake: Duration) -> io::Result<Self> {
         let config = tls.read().and_then(|files| files.config()).map_err(io::Error::other)?;
         Ok(Self { tls: tls.clone(), config: ArcSwap::from_pointee(config), handshake })
     }
 
     /// Whether it is about the same files in the same way.
-    pub fn is_for(&self, tls: &Tls, handshake: Duration) -> bool {
+    pub(crate) fn is_for(&self, tls: &Tls, handshake: Duration) -> bool {
         self.tls == *tls && self.handshake == handshake
     }
 
     /// Whether certificates are checked by the same authorities.
-    pub fn trusts_as(&self, other: &Self) -> bool {
+    pub(crate) fn trusts_as(&self, other: &Self) -> bool {
         self.tls.client_ca == other.tls.client_ca
     }
 
     /// Shakes hands; returns the stream, and the subject of the certificate that the caller showed.
-    pub async fn accept(
+    pub(crate) async fn accept(
         &self,
         stream: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Option<String>)> {
@@ -67,7 +67,7 @@ impl TlsServer {
 
     /// Takes the files as they change, until nobody needs them, or `stop`. What cannot be used is told once, and what was
     /// used before stays.
-    pub async fn watch(this: Weak<Self>, stop: CancellationToken) {
+    pub(crate) async fn watch(this: Weak<Self>, stop: CancellationToken) {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = None;

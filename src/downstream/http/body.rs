@@ -17,14 +17,14 @@ use crate::session::headers::{Field, Headers};
 
 /// In which form a client takes its answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Accepts {
+pub(crate) enum Accepts {
     Both,
     JsonOnly,
     StreamOnly,
 }
 
 /// Checks that a body is plain JSON.
-pub fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault> {
+pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let one = types.next().filter(|_| types.next().is_none());
     let essence = one.and_then(|t| t.to_str().ok()?.split(';').next());
@@ -36,7 +36,7 @@ pub fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault> {
 }
 
 /// Reads `Accept`; without one, or with `*/*`, a client takes both.
-pub fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault> {
+pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault> {
     let ranges: Vec<String> = headers
         .get_all(ACCEPT)
         .iter()
@@ -59,7 +59,7 @@ pub fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault> {
 }
 
 /// Reads the headers of MCP.
-pub fn read_headers(headers: &HeaderMap) -> Headers<'_> {
+pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     Headers {
         session: field(headers, &HeaderName::from_static("mcp-session-id")),
         version: field(headers, &HeaderName::from_static("mcp-protocol-version")),
@@ -72,7 +72,10 @@ pub fn read_headers(headers: &HeaderMap) -> Headers<'_> {
 
 /// Gathers what proves who sends a request: its headers, and the subject of its connection's
 /// certificate.
-pub fn read_credentials<'a>(headers: &'a HeaderMap, subject: Option<&'a str>) -> Credentials<'a> {
+pub(crate) fn read_credentials<'a>(
+    headers: &'a HeaderMap,
+    subject: Option<&'a str>,
+) -> Credentials<'a> {
     let given = |name| match field(headers, &name) {
         Field::Absent => Given::Nothing,
         Field::Once(value) => Given::Once(value),
@@ -84,7 +87,7 @@ pub fn read_credentials<'a>(headers: &'a HeaderMap, subject: Option<&'a str>) ->
 
 /// Where a request comes from: the other end of its connection, or, behind proxies that are
 /// trusted, the last address in `X-Forwarded-For` that is none of theirs.
-pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
+pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
     if !trusted.contains(&peer) {
         return peer;
     }
@@ -104,7 +107,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> 
 }
 
 /// Reads a body to its end, at most `body_size` bytes within `body`, as long as there is room for it.
-pub async fn read(
+pub(crate) async fn read(
     body: Incoming,
     headers: &HeaderMap,
     limits: &Limits,

@@ -10,13 +10,13 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// One event, as it is written.
-pub struct Event(Bytes);
+pub(crate) struct Event(Bytes);
 
 /// The next event, and the source of the one after it; `None` at the end.
-pub type NextEvent<S> = Option<(Event, Option<S>)>;
+pub(crate) type NextEvent<S> = Option<(Event, Option<S>)>;
 
 /// Where the events of a stream come from. Dropping a source drops the work behind it.
-pub trait EventSource: Sized + Send + 'static {
+pub(crate) trait EventSource: Sized + Send + 'static {
     /// Waits for the next event. The source moves into the future, so that a stream that waits holds
     /// nothing but that.
     fn next_event(self) -> impl Future<Output = NextEvent<Self>> + Send;
@@ -35,7 +35,7 @@ enum Lifetime {
 
 /// An event stream with comments in between. Dropping the stream drops its source. It holds one event
 /// at a time, so a slow reader slows down only itself.
-pub struct EventStream {
+pub(crate) struct EventStream {
     next: Option<Next>,
     keep_alive: Interval,
     lifetime: Lifetime,
@@ -43,13 +43,13 @@ pub struct EventStream {
 
 impl Event {
     /// The first event of HTTP+SSE, which names the endpoint for messages (2024-11-05, transports).
-    pub fn endpoint(url: &str) -> Self {
+    pub(crate) fn endpoint(url: &str) -> Self {
         Self(Bytes::from(format!("event: endpoint\ndata: {url}\n\n")))
     }
 
     /// A JSON-RPC message. JSON text may hold line feeds between its tokens, so each line gets its own
     /// field. An event with an empty message only carries an id.
-    pub fn message(id: Option<&str>, message: &str) -> Self {
+    pub(crate) fn message(id: Option<&str>, message: &str) -> Self {
         let mut out = String::with_capacity(message.len() + 64);
         if let Some(id) = id {
             out.extend(["id: ", id, "\n"]);
@@ -67,17 +67,25 @@ impl Event {
 
 impl EventStream {
     /// The response to a call. `first` comes before the events of the source.
-    pub fn of_call(first: Option<Event>, source: impl EventSource, keep_alive: Duration) -> Self {
+    pub(crate) fn of_call(
+        first: Option<Event>,
+        source: impl EventSource,
+        keep_alive: Duration,
+    ) -> Self {
         Self::new(first, source, keep_alive, Lifetime::Call)
     }
 
     /// A stream that stays open until its client or its source ends it.
-    pub fn lasting(first: Option<Event>, source: impl EventSource, keep_alive: Duration) -> Self {
+    pub(crate) fn lasting(
+        first: Option<Event>,
+        source: impl EventSource,
+        keep_alive: Duration,
+    ) -> Self {
         Self::new(first, source, keep_alive, Lifetime::Connection)
     }
 
     /// Whether the stream stays open for as long as its client wants it.
-    pub fn lasts(&self) -> bool {
+    pub(crate) fn lasts(&self) -> bool {
         self.lifetime == Lifetime::Connection
     }
 
@@ -141,7 +149,7 @@ impl Body for EventStream {
 }
 
 /// The one message of a response that is awaited; no event where it turns out to have none.
-pub struct OneMessage<F>(pub F);
+pub(crate) struct OneMessage<F>(pub F);
 
 impl<F> EventSource for OneMessage<F>
 where

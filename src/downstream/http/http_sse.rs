@@ -26,7 +26,7 @@ use crate::session::connection::{Connection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd};
 
 /// The open streams: as many entries as `server.limits.streams` allows.
-pub struct HttpSse {
+pub(crate) struct HttpSse {
     open: Arc<DashMap<String, ClientChannel>>,
     sessions: Arc<ArcSwap<Sessions>>,
     admission: Arc<Admission>,
@@ -40,7 +40,7 @@ pub struct HttpSse {
 }
 
 /// What goes down one stream; the session ends with it.
-pub struct HttpSseSession {
+pub(crate) struct HttpSseSession {
     outgoing: mpsc::Receiver<String>,
     entry: OpenEntry,
     /// Cancelled when the client has read nothing for too long.
@@ -59,7 +59,7 @@ struct OpenEntry {
 }
 
 impl HttpSse {
-    pub fn new(
+    pub(crate) fn new(
         path: &str,
         endpoint: &str,
         limits: &Limits,
@@ -82,12 +82,12 @@ impl HttpSse {
     }
 
     /// Where the stream is opened, and messages are posted.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
     /// Opens a stream for a caller whom these sessions have let in.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         caller: Caller,
         address: IpAddr,
@@ -124,7 +124,11 @@ impl HttpSse {
     }
 
     /// The session that a URL names, if it is the caller's.
-    pub fn session(&self, uri: &Uri, caller: &Caller) -> Result<ClientChannel, TransportFault> {
+    pub(crate) fn session(
+        &self,
+        uri: &Uri,
+        caller: &Caller,
+    ) -> Result<ClientChannel, TransportFault> {
         let pairs = uri.query().unwrap_or_default().split('&');
         let id = pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == SESSION);
         let (_, id) = id.ok_or(TransportFault::SessionRequired)?;

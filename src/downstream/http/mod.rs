@@ -1,12 +1,12 @@
 //! What the HTTP side is made of: for one configuration, and what is handed on to the next.
 
-pub mod route;
-pub mod origin;
-pub mod body;
-pub mod respond;
-pub mod event_stream;
-pub mod http_sse;
-pub mod protected_resource;
+pub(crate) mod route;
+pub(crate) mod origin;
+pub(crate) mod body;
+pub(crate) mod respond;
+pub(crate) mod event_stream;
+pub(crate) mod http_sse;
+pub(crate) mod protected_resource;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::config::{Config, Limits};
 use crate::session::Sessions;
 
 /// The HTTP side of the gateway.
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) guard: OriginGuard,
     pub(crate) protected_resources: ProtectedResources,
@@ -53,7 +53,7 @@ struct SharedState {
 impl Endpoint {
     /// `sessions` are those of the newest configuration, `drain` ends the streams of the older
     /// transport.
-    pub fn new(
+    pub(crate) fn new(
         config: &Config,
         sessions: Arc<ArcSwap<Sessions>>,
         secure: Option<Arc<TlsServer>>,
@@ -66,7 +66,7 @@ impl Endpoint {
     }
 
     /// The endpoint of another configuration, which keeps what is open.
-    pub fn renew(
+    pub(crate) fn renew(
         &self,
         config: &Config,
         sessions: Arc<Sessions>,
@@ -107,7 +107,7 @@ impl Endpoint {
     }
 
     /// How much is being worked on.
-    pub fn usage(&self) -> AdmissionUsage {
+    pub(crate) fn usage(&self) -> AdmissionUsage {
         self.admission.now()
     }
 

@@ -14,7 +14,7 @@ use crate::domain::fault::TransportFault;
 
 /// The names and origins that are served.
 #[derive(Clone, Debug)]
-pub struct OriginGuard {
+pub(crate) struct OriginGuard {
     /// Lower case; with a port only where the operator gave one.
     hosts: Vec<String>,
     /// Lower case, as browsers send them.
@@ -23,10 +23,10 @@ pub struct OriginGuard {
 
 /// An origin that is allowed, to be echoed.
 #[derive(Clone, Debug)]
-pub struct AllowedOrigin(HeaderValue);
+pub(crate) struct AllowedOrigin(HeaderValue);
 
 impl OriginGuard {
-    pub fn new(server: &Server) -> Self {
+    pub(crate) fn new(server: &Server) -> Self {
         let mut hosts = server.allowed_hosts.clone();
         let mut origins: Vec<_> = server.allowed_origins.iter().map(|o| o.to_lowercase()).collect();
         if let Some(url) = &server.public_url
@@ -43,7 +43,7 @@ impl OriginGuard {
     }
 
     /// Lets loopback in, this address, and these hosts; no origin but loopback.
-    pub fn at(ip: IpAddr, hosts: &[String]) -> Self {
+    pub(crate) fn at(ip: IpAddr, hosts: &[String]) -> Self {
         let mut hosts = hosts.to_vec();
         if !ip.is_unspecified() {
             hosts.push(bracketed(ip));
@@ -53,7 +53,7 @@ impl OriginGuard {
 
     /// Checks that the request names one host, and one that is served. In HTTP/2 the name is part
     /// of the URI; where both are given both count.
-    pub fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), TransportFault> {
+    pub(crate) fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), TransportFault> {
         let mut names: Vec<&str> = Vec::with_capacity(1);
         names.extend(uri.authority().map(Authority::as_str));
         for value in headers.get_all(HOST) {
@@ -67,7 +67,7 @@ impl OriginGuard {
     }
 
     /// Checks the origin of a page, if the request comes from one.
-    pub fn check_origin(
+    pub(crate) fn check_origin(
         &self,
         headers: &HeaderMap,
     ) -> Result<Option<AllowedOrigin>, TransportFault> {
@@ -99,7 +99,7 @@ impl OriginGuard {
 
 impl AllowedOrigin {
     /// Lets the page read the answer (CORS). Never `*`.
-    pub fn allow(&self, headers: &mut HeaderMap) {
+    pub(crate) fn allow(&self, headers: &mut HeaderMap) {
         let expose = HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate");
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, expose);
@@ -107,7 +107,7 @@ impl AllowedOrigin {
     }
 
     /// Answers the preflight.
-    pub fn allow_preflight(&self, headers: &mut HeaderMap) {
+    pub(crate) fn allow_preflight(&self, headers: &mut HeaderMap) {
         self.allow(headers);
         let methods = HeaderValue::from_static("GET, POST, DELETE");
         let names = HeaderValue::from_static(

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::domain::fault::TransportFault;
 
 /// The endpoints as protected resources; the main one first.
-pub struct ProtectedResources(Vec<Resource>);
+pub(crate) struct ProtectedResources(Vec<Resource>);
 
 struct Resource {
     /// Where it is served.
@@ -30,7 +30,7 @@ struct Metadata {
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 impl ProtectedResources {
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let server = &config.server;
         let main = (server.path.clone(), server.resource.clone());
         let views = config.views.iter().map(|view| {
@@ -45,12 +45,12 @@ impl ProtectedResources {
 
     /// What tokens for this path are made for. Paths that are no endpoint's are the main one's: the
     /// older transport is another way to it.
-    pub fn audience(&self, path: &str) -> &str {
+    pub(crate) fn audience(&self, path: &str) -> &str {
         &self.at(path).uri
     }
 
     /// The document at a well-known path, if there is one. Nothing for any other path.
-    pub fn document(&self, path: &str) -> Option<Result<String, TransportFault>> {
+    pub(crate) fn document(&self, path: &str) -> Option<Result<String, TransportFault>> {
         let suffix = path.strip_prefix(WELL_KNOWN)?;
         if !suffix.is_empty() && !suffix.starts_with('/') {
             return None;
@@ -69,7 +69,7 @@ impl ProtectedResources {
 
     /// What `WWW-Authenticate` says to whoever is refused for this reason; nothing for any other
     /// reason.
-    pub fn challenge(&self, path: &str, fault: &TransportFault) -> Option<String> {
+    pub(crate) fn challenge(&self, path: &str, fault: &TransportFault) -> Option<String> {
         let error = match fault {
             // Who brings nothing has made no mistake (RFC 6750, section 3.1).
             TransportFault::Unauthenticated { .. } => None,

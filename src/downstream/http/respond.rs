@@ -14,7 +14,7 @@ use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
 /// A whole body, or a stream of events.
-pub type Body = Either<Full<Bytes>, EventStream>;
+pub(crate) type Body = Either<Full<Bytes>, EventStream>;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
@@ -23,24 +23,24 @@ const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const OVERLOADED_RETRY_SECS: &str = "1";
 
 /// 202 without a body: a notification or a response was taken in.
-pub fn accepted() -> Response<Body> {
+pub(crate) fn accepted() -> Response<Body> {
     plain(StatusCode::ACCEPTED)
 }
 
 /// An empty answer of this status.
-pub fn plain(status: StatusCode) -> Response<Body> {
+pub(crate) fn plain(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::default()));
     *response.status_mut() = status;
     response
 }
 
 /// 200 with a JSON-RPC message.
-pub fn json(message: String) -> Response<Body> {
+pub(crate) fn json(message: String) -> Response<Body> {
     with_json(StatusCode::OK, message)
 }
 
 /// The same answer with the id of the session that it opens, if it does.
-pub fn with_session(mut response: Response<Body>, session: Option<&str>) -> Response<Body> {
+pub(crate) fn with_session(mut response: Response<Body>, session: Option<&str>) -> Response<Body> {
     if let Some(id) = session.and_then(|id| HeaderValue::from_str(id).ok()) {
         response.headers_mut().insert(SESSION_ID, id);
     }
@@ -48,7 +48,7 @@ pub fn with_session(mut response: Response<Body>, session: Option<&str>) -> Resp
 }
 
 /// 200 with a stream of events.
-pub fn events(stream: EventStream) -> Response<Body> {
+pub(crate) fn events(stream: EventStream) -> Response<Body> {
     let mut response = Response::new(Either::Right(stream));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -57,7 +57,7 @@ pub fn events(stream: EventStream) -> Response<Body> {
 }
 
 /// 200 with a JSON document that may be kept for a while.
-pub fn document(text: String) -> Response<Body> {
+pub(crate) fn document(text: String) -> Response<Body> {
     let mut response = with_json(StatusCode::OK, text);
     let hour = HeaderValue::from_static("max-age=3600");
     response.headers_mut().insert(CACHE_CONTROL, hour);
@@ -65,7 +65,7 @@ pub fn document(text: String) -> Response<Body> {
 }
 
 /// The same answer with what would be let in (RFC 6750, section 3).
-pub fn challenged(mut response: Response<Body>, challenge: &str) -> Response<Body> {
+pub(crate) fn challenged(mut response: Response<Body>, challenge: &str) -> Response<Body> {
     if let Ok(value) = HeaderValue::from_str(challenge) {
         response.headers_mut().insert(WWW_AUTHENTICATE, value);
     }
@@ -73,7 +73,7 @@ pub fn challenged(mut response: Response<Body>, challenge: &str) -> Response<Bod
 }
 
 /// The answer to a message that is refused, or whose call failed.
-pub fn refusal(refusal: &Refusal) -> Response<Body> {
+pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
     let Refusal { fault, id, dialect } = refusal;
     let mut response =
         with_json(status(fault, *dialect), error_message(fault, id.as_ref(), *dialect));

@@ -20,7 +20,7 @@ use crate::seal;
 use keys::{Keys, NoKey};
 
 /// Believes the tokens of one issuer.
-pub struct Tokens {
+pub(crate) struct Tokens {
     jwt: Jwt,
     keys: Arc<Keys>,
     /// Names that tokens may not take: those of callers who are known in another way.
@@ -49,7 +49,7 @@ const GOOD: usize = 10_000;
 const MAX_WORDS: usize = 256;
 
 impl Tokens {
-    pub fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
+    pub(crate) fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
         seal::jws::install();
         let named = auth.named().map(|caller| caller.id.clone());
         Self {
@@ -62,7 +62,7 @@ impl Tokens {
     }
 
     /// The same for another configuration. The keys stay if it is about the same issuer in the same way.
-    pub fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
+    pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
         match self.jwt == *jwt {
             true => Self { keys: self.keys.clone(), ..renewed },
@@ -72,17 +72,17 @@ impl Tokens {
 
     /// Whether a credential has the shape of a token: three parts, the first of which starts as a
     /// JSON object does. Nothing that is not will be taken for one.
-    pub fn is_token(credential: &str) -> bool {
+    pub(crate) fn is_token(credential: &str) -> bool {
         credential.starts_with("ey") && credential.bytes().filter(|&b| b == b'.').count() == 2
     }
 
     /// Keeps the issuer's keys, until `stop`.
-    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn keep(self: Arc<Self>, stop: CancellationToken) {
         self.keys.keep(stop).await;
     }
 
     /// Whether keys are known to check tokens with.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.keys.generation().is_some()
     }
 
@@ -91,7 +91,7 @@ impl Tokens {
     ///
     /// # Errors
     /// Why it proves nothing; that it does not allow enough; or that nobody can tell at present.
-    pub async fn check(
+    pub(crate) async fn check(
         &self,
         token: &str,
         audience: &str,

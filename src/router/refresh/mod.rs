@@ -20,7 +20,7 @@ use crate::domain::name::{Naming, Prefix, UpstreamId};
 use crate::upstream::driver::{DriverId, Report, Walked};
 
 /// Puts together what is known of all upstreams. Pure: the clock is handed in.
-pub struct Refresh {
+pub(crate) struct Refresh {
     upstreams: Vec<Known>,
     naming: Naming,
     on_failure: OnFailure,
@@ -31,7 +31,7 @@ pub struct Refresh {
 
 /// Who tells of an upstream, and how its prompts are named.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub(crate) struct Source {
     pub driver: DriverId,
     pub id: UpstreamId,
     pub prefix: Prefix,
@@ -39,7 +39,7 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn new(driver: DriverId, upstream: &config::Upstream) -> Self {
+    pub(crate) fn new(driver: DriverId, upstream: &config::Upstream) -> Self {
         Self {
             driver,
             id: upstream.id.clone(),
@@ -50,7 +50,7 @@ impl Source {
 }
 
 /// What the catalog is made by from now on.
-pub struct Renewal {
+pub(crate) struct Renewal {
     pub sources: Vec<Source>,
     pub naming: Naming,
     pub on_failure: OnFailure,
@@ -87,7 +87,7 @@ enum State {
 }
 
 impl Refresh {
-    pub fn new(sources: Vec<Source>, naming: Naming, on_failure: OnFailure) -> Self {
+    pub(crate) fn new(sources: Vec<Source>, naming: Naming, on_failure: OnFailure) -> Self {
         let known = |source| Known::new(source, State::Unseen);
         let upstreams = sources.into_iter().map(known).collect();
         Self { upstreams, naming, on_failure, content: Arc::default(), redefined: Vec::new() }
@@ -95,7 +95,7 @@ impl Refresh {
 
     /// Runs until shutdown: publishes a snapshot after each report and renewal, and one more at
     /// `deadline`, from when on lists no longer wait for upstreams that were never seen.
-    pub async fn run(
+    pub(crate) async fn run(
         mut self,
         mut reports: mpsc::Receiver<Report>,
         mut renewals: mpsc::Receiver<Renewal>,
@@ -170,7 +170,7 @@ impl Refresh {
     }
 
     /// Takes in one report.
-    pub fn take(&mut self, report: Report, now: Instant) {
+    pub(crate) fn take(&mut self, report: Report, now: Instant) {
         let mut upstreams = self.upstreams.iter_mut();
         let Some(known) = upstreams.find(|known| known.source.driver == report.driver) else {
             // The last word of one that nobody needs any more.
@@ -220,7 +220,7 @@ impl Refresh {
     }
 
     /// What is known by now.
-    pub fn snapshot(&self) -> Catalog {
+    pub(crate) fn snapshot(&self) -> Catalog {
         let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
         for known in &self.upstreams {
             catalog.pending |= matches!(known.state, State::Unseen);

@@ -13,11 +13,11 @@ type Calls = DashMap<(Nonce, Id), CancellationToken>;
 
 /// As many entries as calls are in flight, which `server.limits.in_flight` bounds.
 #[derive(Clone, Debug, Default)]
-pub struct InFlightCalls(Arc<Calls>);
+pub(crate) struct InFlightCalls(Arc<Calls>);
 
 /// One call that runs; ends with this value.
 #[derive(Debug)]
-pub struct InFlightCall {
+pub(crate) struct InFlightCall {
     calls: Arc<Calls>,
     key: (Nonce, Id),
     cancelled: CancellationToken,
@@ -25,7 +25,7 @@ pub struct InFlightCall {
 
 impl InFlightCalls {
     /// Notes a call; nothing if the session has one of this id already.
-    pub fn start(&self, session: Nonce, id: Id) -> Option<InFlightCall> {
+    pub(crate) fn start(&self, session: Nonce, id: Id) -> Option<InFlightCall> {
         let cancelled = CancellationToken::new();
         let key = (session, id);
         match self.0.entry(key.clone()) {
@@ -38,17 +38,17 @@ impl InFlightCalls {
     }
 
     /// How many there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
     /// Cancels all calls of a session.
-    pub fn cancel_all(&self, session: Nonce) {
+    pub(crate) fn cancel_all(&self, session: Nonce) {
         self.0.iter().filter(|call| call.key().0 == session).for_each(|call| call.cancel());
     }
 
     /// Cancels a call of the session; an unknown one is none of our business.
-    pub fn cancel(&self, session: Nonce, id: Id) {
+    pub(crate) fn cancel(&self, session: Nonce, id: Id) {
         if let Some(call) = self.0.get(&(session, id)) {
             call.cancel();
         }
@@ -57,7 +57,7 @@ impl InFlightCalls {
 
 impl InFlightCall {
     /// Waits until the client cancels.
-    pub async fn cancelled(&self) {
+    pub(crate) async fn cancelled(&self) {
         self.cancelled.cancelled().await;
     }
 }

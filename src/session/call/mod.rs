@@ -1,7 +1,7 @@
 //! A call while it runs: its task, what its client is sent before the response, and how it is
 //! cancelled or answered by its client.
 
-pub mod client_events;
-pub mod in_flight;
-pub mod run;
-pub mod server_requests;
+pub(crate) mod client_events;
+pub(crate) mod in_flight;
+pub(crate) mod run;
+pub(crate) mod server_requests;

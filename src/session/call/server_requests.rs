@@ -14,7 +14,7 @@ use crate::session::token::Nonce;
 
 /// As many entries as calls in flight have asked, each at most `question_rounds` times.
 #[derive(Clone, Debug, Default)]
-pub struct PendingServerRequests {
+pub(crate) struct PendingServerRequests {
     open: Arc<DashMap<(Nonce, Id), Open>>,
     next: Arc<AtomicU64>,
 }
@@ -27,14 +27,14 @@ struct Open {
 
 /// A question that was asked; taken back with this value.
 #[derive(Debug)]
-pub struct PendingServerRequest {
+pub(crate) struct PendingServerRequest {
     open: Arc<DashMap<(Nonce, Id), Open>>,
     key: (Nonce, Id),
 }
 
 impl PendingServerRequests {
     /// Notes a question to the client of a session.
-    pub fn register(
+    pub(crate) fn register(
         &self,
         session: Nonce,
         server_request: ServerRequest,
@@ -47,7 +47,7 @@ impl PendingServerRequests {
     }
 
     /// Takes in what a client says to a question; what is no answer to one of its own passes by.
-    pub fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) {
+    pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) {
         let Some((_, Open { server_request, answer })) = self.open.remove(&(session, id)) else {
             return;
         };
@@ -68,12 +68,12 @@ impl PendingServerRequests {
 
 impl PendingServerRequest {
     /// Whether it was not answered yet.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.contains_key(&self.key)
     }
 
     /// The id under which the client is asked.
-    pub fn id(&self) -> &Id {
+    pub(crate) fn id(&self) -> &Id {
         &self.key.1
     }
 }

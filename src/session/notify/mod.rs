@@ -1,6 +1,6 @@
 //! Notifications outside of calls: the streams that carry them, and which session each is for.
 
-pub mod notifications;
-pub mod streams;
-pub mod terminated;
-pub mod url_elicitations;
+pub(crate) mod notifications;
+pub(crate) mod streams;
+pub(crate) mod terminated;
+pub(crate) mod url_elicitations;

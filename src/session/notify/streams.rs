@@ -13,14 +13,14 @@ use crate::session::token::Nonce;
 
 /// The newest stream of each session that has one: as many entries as streams are open.
 #[derive(Clone, Debug, Default)]
-pub struct Streams {
+pub(crate) struct Streams {
     newest: Arc<DashMap<Nonce, u64>>,
     next: Arc<AtomicU64>,
 }
 
 /// One open stream.
 #[derive(Debug)]
-pub struct StreamRegistration {
+pub(crate) struct StreamRegistration {
     newest: Arc<DashMap<Nonce, u64>>,
     session: Nonce,
     number: u64,
@@ -58,7 +58,7 @@ impl StreamEnd {
 
 impl Streams {
     /// Notes a stream; from now on it is the one that is told.
-    pub fn open(&self, session: Nonce) -> StreamRegistration {
+    pub(crate) fn open(&self, session: Nonce) -> StreamRegistration {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.newest.insert(session, number);
         StreamRegistration { newest: self.newest.clone(), session, number }
@@ -67,7 +67,7 @@ impl Streams {
 
 impl StreamRegistration {
     /// Whether this stream is the one to tell. An older one steps in when the newest has closed.
-    pub fn is_newest(&self) -> bool {
+    pub(crate) fn is_newest(&self) -> bool {
         *self.newest.entry(self.session).or_insert(self.number) == self.number
     }
 }

@@ -11,7 +11,7 @@ use crate::session::token::Nonce;
 /// Remembers ended sessions, the oldest of which is forgotten when full: a client that ended a
 /// session has no reason to use it again, so forgetting one opens no door to anybody else.
 #[derive(Debug, Default)]
-pub struct TerminatedSessions {
+pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,
     order: Mutex<VecDeque<Nonce>>,
     /// Wakes those who wait for the end of one.
@@ -20,7 +20,7 @@ pub struct TerminatedSessions {
 
 impl TerminatedSessions {
     /// Remembers a session, and at most `most` in all.
-    pub fn insert(&self, nonce: Nonce, most: usize) {
+    pub(crate) fn insert(&self, nonce: Nonce, most: usize) {
         if !self.nonces.insert(nonce) {
             return;
         }
@@ -36,7 +36,7 @@ impl TerminatedSessions {
     }
 
     /// Waits until the session is ended.
-    pub async fn wait_for(&self, nonce: &Nonce) {
+    pub(crate) async fn wait_for(&self, nonce: &Nonce) {
         loop {
             let news = self.news.notified();
             if self.contains(nonce) {
@@ -46,7 +46,7 @@ impl TerminatedSessions {
         }
     }
 
-    pub fn contains(&self, nonce: &Nonce) -> bool {
+    pub(crate) fn contains(&self, nonce: &Nonce) -> bool {
         self.nonces.contains(nonce)
     }
 }

@@ -10,7 +10,7 @@ use crate::upstream::call::correlator::UrlElicitationComplete;
 
 /// The newest visits. The oldest is forgotten when full: its user knows when it is done.
 #[derive(Clone, Debug, Default)]
-pub struct PendingUrlElicitations(Arc<Mutex<VecDeque<(UrlElicitationComplete, Nonce)>>>);
+pub(crate) struct PendingUrlElicitations(Arc<Mutex<VecDeque<(UrlElicitationComplete, Nonce)>>>);
 
 /// Visits that are remembered, over all sessions: users take minutes, and few at once are sent
 /// anywhere.
@@ -18,7 +18,7 @@ const MOST: usize = 1024;
 
 impl PendingUrlElicitations {
     /// Notes that a session was sent to a page.
-    pub fn note(&self, page: UrlElicitationComplete, session: Nonce) {
+    pub(crate) fn note(&self, page: UrlElicitationComplete, session: Nonce) {
         let mut url_elicitations = self.lock();
         if url_elicitations.len() >= MOST {
             url_elicitations.pop_front();
@@ -27,7 +27,7 @@ impl PendingUrlElicitations {
     }
 
     /// Notes all pages that an error sends a session's user to.
-    pub fn note_all(&self, fault: &Fault, session: Nonce, max_depth: usize) {
+    pub(crate) fn note_all(&self, fault: &Fault, session: Nonce, max_depth: usize) {
         let Fault::Upstream(UpstreamFault { upstream, kind: Kind::PagesFirst { data, .. } }) =
             fault
         else {
@@ -45,7 +45,7 @@ impl PendingUrlElicitations {
     }
 
     /// Whether this session was sent to the page; it hears of its end once.
-    pub fn take(&self, page: &UrlElicitationComplete, session: Nonce) -> bool {
+    pub(crate) fn take(&self, page: &UrlElicitationComplete, session: Nonce) -> bool {
         let mut url_elicitations = self.lock();
         let at = url_elicitations.iter().position(|(sent, to)| sent == page && *to == session);
         at.and_then(|at| url_elicitations.remove(at)).is_some()

@@ -27,7 +27,7 @@ use crate::seal::hex::hex;
 use crate::seal::random;
 
 /// The tokens of one upstream.
-pub struct TokenSource {
+pub(crate) struct TokenSource {
     oauth: OAuth,
     /// The upstream itself.
     url: Uri,
@@ -83,7 +83,7 @@ const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 impl TokenSource {
     /// # Errors
     /// When the certificates cannot be used.
-    pub fn new(oauth: &OAuth, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(oauth: &OAuth, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
         seal::jws::install();
         // An endpoint that the operator has given is trusted; one that an upstream names must be
         // public, unless the upstream is on this machine itself.
@@ -108,7 +108,7 @@ impl TokenSource {
     }
 
     /// What to send with a request; nothing as long as it is not known where to get it.
-    pub async fn header(&self) -> Result<Option<HeaderValue>, Kind> {
+    pub(crate) async fn header(&self) -> Result<Option<HeaderValue>, Kind> {
         let now = Instant::now();
         let token = self.token.load_full().filter(|token| now < token.ends_at);
         if let Some(token) = &token {
@@ -126,7 +126,7 @@ impl TokenSource {
 
     /// The upstream has refused what was sent, and has said this: another token, which was not
     /// tried yet.
-    pub async fn refused(
+    pub(crate) async fn refused(
         &self,
         sent: Option<&HeaderValue>,
         answer: &HeaderMap,

@@ -1,3 +1,3 @@
 //! Credentials that the gateway presents to upstreams.
 
-pub mod client_credentials;
+pub(crate) mod client_credentials;

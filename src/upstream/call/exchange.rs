@@ -19,7 +19,7 @@ type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
 /// A call under way. Dropped before its end it is cancelled upstream. It only goes on while it is
 /// waited for, by [`Exchange::next`] or [`Exchange::meanwhile`].
-pub struct Exchange {
+pub(crate) struct Exchange {
     upstream: String,
     call: Call,
     /// Absent where nothing can be said before the answer.
@@ -36,7 +36,7 @@ pub struct Exchange {
 
 /// A call's place among those that an upstream works on at once. It is taken when there is a
 /// connection, and given up while a user thinks.
-pub struct ConcurrencyPermit {
+pub(crate) struct ConcurrencyPermit {
     concurrency: Arc<ConcurrencyLimit>,
     held: Mutex<Held>,
 }
@@ -50,13 +50,13 @@ struct Held {
 
 /// What comes next.
 #[derive(Debug)]
-pub enum ExchangeEvent {
+pub(crate) enum ExchangeEvent {
     Interim(InterimMessage),
     Response(Document),
 }
 
 impl ConcurrencyPermit {
-    pub fn new(concurrency: Arc<ConcurrencyLimit>) -> Arc<Self> {
+    pub(crate) fn new(concurrency: Arc<ConcurrencyLimit>) -> Arc<Self> {
         Arc::new(Self { concurrency, held: Mutex::default() })
     }
 
@@ -64,7 +64,7 @@ impl ConcurrencyPermit {
     ///
     /// # Errors
     /// When too many wait already, or it takes too long.
-    pub async fn acquire(&self) -> Result<(), Kind> {
+    pub(crate) async fn acquire(&self) -> Result<(), Kind> {
         let permit = Some(self.concurrency.acquire().await?);
         *self.held() = Held { permit, is_needed: true };
         Ok(())
@@ -81,7 +81,7 @@ impl ConcurrencyPermit {
     }
 
     /// Gives the place back; it is taken again before the call goes on.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.held().permit = None;
     }
 
@@ -109,7 +109,7 @@ impl Exchange {
     }
 
     /// Goes on until something is said, or the answer is there, or the deadline passes.
-    pub async fn next(&mut self) -> Result<ExchangeEvent, UpstreamFault> {
+    pub(crate) async fn next(&mut self) -> Result<ExchangeEvent, UpstreamFault> {
         let Self { call, interim, early, place, .. } = self;
         let step = tokio::select! {
             step = step(call, interim, early, place) => step,
@@ -146,7 +146,7 @@ impl Exchange {
 
     /// Waits for somebody else, with the clock stopped, while the call goes on. Nothing if the call
     /// has ended by itself: its answer is among the next steps.
-    pub async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> Option<T> {
         let started = Instant::now();
         self.place.release();
         let result = tokio::select! {
@@ -162,7 +162,7 @@ impl Exchange {
     }
 
     /// Gives a call that is taken up again the time of the one that takes it up.
-    pub fn extend_to(&mut self, deadline: Instant) {
+    pub(crate) fn extend_to(&mut self, deadline: Instant) {
         self.deadline = self.deadline.max(deadline);
     }
 }

@@ -1,7 +1,7 @@
 //! One call to an upstream: the request, its exchange, the correlation of what comes before the
 //! response, and the codec of replies.
 
-pub mod correlator;
-pub mod exchange;
-pub mod reply;
-pub mod request;
+pub(crate) mod correlator;
+pub(crate) mod exchange;
+pub(crate) mod reply;
+pub(crate) mod request;

@@ -12,12 +12,12 @@ use crate::domain::server_request::Answer;
 const DEPTH: usize = 64;
 
 /// Accepts the bytes of a message.
-pub fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
+pub(crate) fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
     Document::parse(bytes, DEPTH).map_err(|e| Kind::Protocol(e.to_string()))
 }
 
 /// The messages in these bytes: one, or the elements of a batch.
-pub fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
+pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
     let message = document(bytes)?;
     Ok(match message.json().kind() {
         JsonKind::Array => message.json().elements().map(Document::copy_of).collect(),
@@ -27,7 +27,7 @@ pub fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
 
 /// What a message says to the request `id`, if it speaks of it. A legacy upstream may send a
 /// batch, in which one element does.
-pub fn read(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
+pub(crate) fn read(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
         let is_ours = |m: &Json<'_>| {
             m.get("method").is_none() && m.get("id").and_then(Id::read).as_ref() == Some(id)
@@ -49,7 +49,7 @@ pub fn read(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
 
 /// The JSON-RPC error in the body of an HTTP error. Its id may be missing or null where the
 /// upstream could not tell it.
-pub fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
+pub(crate) fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
     match Frame::read(message.json()) {
         Ok(Frame::Response { id: answered, outcome: Outcome::Error { code, message, data } }) => {
             answered.is_none_or(|a| a == *id).then(|| error(code, message, data))
@@ -60,7 +60,7 @@ pub fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
 
 /// Our answer to a request of an upstream that is no question: we are there, and do nothing else
 /// for it.
-pub fn to_request(id: &Id, method: &str) -> String {
+pub(crate) fn to_request(id: &Id, method: &str) -> String {
     match method {
         PING => to_question(id, r#""result":{}"#),
         _ => not_offered(id),
@@ -68,22 +68,22 @@ pub fn to_request(id: &Id, method: &str) -> String {
 }
 
 /// The answer to a question that the upstream was not offered to ask.
-pub fn not_offered(id: &Id) -> String {
+pub(crate) fn not_offered(id: &Id) -> String {
     refusal(id, METHOD_NOT_FOUND, "not offered")
 }
 
 /// The answer to a question that is none.
-pub fn malformed(id: &Id, what: &str) -> String {
+pub(crate) fn malformed(id: &Id, what: &str) -> String {
     refusal(id, INVALID_PARAMS, what)
 }
 
 /// The answer to a question that nobody answers.
-pub fn unanswered(id: &Id) -> String {
+pub(crate) fn unanswered(id: &Id) -> String {
     refusal(id, INTERNAL_ERROR, "nobody answers")
 }
 
 /// What the client said, for the upstream that asked.
-pub fn from_client(id: &Id, answer: &Answer) -> String {
+pub(crate) fn from_client(id: &Id, answer: &Answer) -> String {
     match answer {
         Answer::Result(result) => to_question(id, &format!("\"result\":{}", result.json().text())),
         Answer::Error { code, message } => refusal(id, *code, message),
@@ -105,7 +105,7 @@ const INVALID_PARAMS: i64 = -32602;
 const INTERNAL_ERROR: i64 = -32603;
 
 /// Tells an upstream that nobody waits for the answer to a request any more.
-pub fn cancellation(id: &Id) -> String {
+pub(crate) fn cancellation(id: &Id) -> String {
     format!(r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{id}}}}}"#)
 }
 
@@ -119,7 +119,7 @@ fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
 }
 
 /// 2025-11-25: the user has to visit pages first, which the error names.
-pub const URL_ELICITATION_REQUIRED: i64 = -32042;
+pub(crate) const URL_ELICITATION_REQUIRED: i64 = -32042;
 const MAX_ELICITATIONS: usize = 16 << 10;
 
 /// Whether no string in it holds what a reader would not see.

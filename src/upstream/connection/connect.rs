@@ -21,7 +21,7 @@ use crate::upstream::transport::streamable_http::HttpEndpoint;
 
 /// What wakes a driver before its time.
 #[derive(Clone, Default)]
-pub struct Wake {
+pub(crate) struct Wake {
     /// The list may be another one.
     pub changed: Arc<Notify>,
     /// A call has found its session lost.

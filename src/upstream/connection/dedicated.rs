@@ -23,7 +23,7 @@ use crate::domain::server_request::ClientCapabilities;
 use crate::upstream::guard::backoff::Backoff;
 
 /// The asking connections of one upstream.
-pub struct DedicatedPool {
+pub(crate) struct DedicatedPool {
     connector: Arc<Connector>,
     upstream: Arc<config::Upstream>,
     connections: Mutex<Connections>,
@@ -73,7 +73,7 @@ struct Usage {
 }
 
 /// A call's right to a connection.
-pub struct Lease {
+pub(crate) struct Lease {
     pub connection: Arc<Connection>,
     _turn: Option<OwnedMutexGuard<()>>,
     used: Used,
@@ -100,7 +100,7 @@ const ENDING: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_millis(500);
 
 impl DedicatedPool {
-    pub fn new(
+    pub(crate) fn new(
         connector: Arc<Connector>,
         upstream: Arc<config::Upstream>,
         tasks: TaskTracker,
@@ -111,7 +111,7 @@ impl DedicatedPool {
     }
 
     /// A connection on which `asks` was declared, like the shared one `like`. Waits for its turn.
-    pub async fn lease(
+    pub(crate) async fn lease(
         self: &Arc<Self>,
         caller: &Caller,
         capabilities: ClientCapabilities,
@@ -342,7 +342,7 @@ impl Drop for Used {
 
 impl Lease {
     /// Says that the session behind the connection is gone.
-    pub fn lost(self) {
+    pub(crate) fn lost(self) {
         self.used.asking.discard(&self.used.pooled);
     }
 }

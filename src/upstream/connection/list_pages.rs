@@ -24,7 +24,7 @@ pub struct Listed {
 
 /// The state of a walk between two pages.
 #[derive(Debug)]
-pub struct Pagination<'a> {
+pub(crate) struct Pagination<'a> {
     bounds: &'a Settings,
     listed: Listed,
     seen: HashSet<String>,
@@ -33,20 +33,20 @@ pub struct Pagination<'a> {
 
 /// What to do after a page.
 #[derive(Debug, PartialEq)]
-pub enum PageStep {
+pub(crate) enum PageStep {
     /// Ask for the page of this cursor, which may be "".
     Next(String),
     Done(Listed),
 }
 
 impl<'a> Pagination<'a> {
-    pub fn new(bounds: &'a Settings) -> Self {
+    pub(crate) fn new(bounds: &'a Settings) -> Self {
         Self { bounds, listed: Listed::default(), seen: HashSet::new(), bytes: 0 }
     }
 
     /// Takes in one `ListPromptsResult`. Only an absent `nextCursor` ends the walk; a cursor seen
     /// before, or too many pages, prompts or bytes, fails it: half a list is never served.
-    pub fn page(&mut self, result: Json<'_>) -> Result<PageStep, Kind> {
+    pub(crate) fn page(&mut self, result: Json<'_>) -> Result<PageStep, Kind> {
         let prompts = result.get("prompts").filter(|p| p.kind() == JsonKind::Array);
         let prompts = prompts.ok_or_else(|| protocol("a list result without array `prompts`"))?;
         if result.get("resultType").is_some_and(|t| !t.is("complete")) {

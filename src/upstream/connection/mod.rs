@@ -1,9 +1,9 @@
 //! An upstream that is connected: what can be asked of it, whatever it is behind.
 
-pub mod connect;
-pub mod handshake;
-pub mod list_pages;
-pub mod dedicated;
+pub(crate) mod connect;
+pub(crate) mod handshake;
+pub(crate) mod list_pages;
+pub(crate) mod dedicated;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

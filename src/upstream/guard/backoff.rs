@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Exponential backoff with full jitter on the upper half: 50 to 100 ms at first, doubling, never
 /// more than a minute. The jitter keeps many gateways from knocking at the same moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     failures: u32,
 }
 
@@ -14,20 +14,20 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 impl Backoff {
     /// The next wait; `dice` is uniform in 0..1.
-    pub fn next(&mut self, dice: f64) -> Duration {
+    pub(crate) fn next(&mut self, dice: f64) -> Duration {
         let ceiling = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;
         ceiling.mul_f64(0.5 + 0.5 * dice)
     }
 
     /// The upstream has answered well.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 }
 
 /// `period` made up to a tenth shorter, so that periodic work spreads out.
-pub fn jittered(period: Duration, dice: f64) -> Duration {
+pub(crate) fn jittered(period: Duration, dice: f64) -> Duration {
     period.mul_f64(1.0 - 0.1 * dice)
 }
 

@@ -10,7 +10,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 
 /// Counts failures in a row. Pure: the clock is handed in.
 #[derive(Debug)]
-pub struct Breaker {
+pub(crate) struct Breaker {
     settings: config::Breaker,
     state: Mutex<State>,
 }
@@ -30,7 +30,7 @@ struct State {
 
 /// What has become of an upstream's standing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Transition {
+pub(crate) enum Transition {
     /// It is left alone from now on.
     Opened,
     /// It is asked again.
@@ -39,14 +39,14 @@ pub enum Transition {
 
 /// Leave to ask. Dropped without a word, as when a call is cancelled, it tells nothing.
 #[derive(Debug)]
-pub struct BreakerPermit {
+pub(crate) struct BreakerPermit {
     breaker: Arc<Breaker>,
     /// Its number, if it is to try.
     tries: Option<u64>,
 }
 
 impl Breaker {
-    pub fn new(settings: config::Breaker) -> Arc<Self> {
+    pub(crate) fn new(settings: config::Breaker) -> Arc<Self> {
         Arc::new(Self { settings, state: Mutex::default() })
     }
 
@@ -54,7 +54,7 @@ impl Breaker {
     ///
     /// # Errors
     /// When it is tried again.
-    pub fn admit(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, Instant> {
+    pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, Instant> {
         let mut state = self.lock();
         let tries = match state.until {
             None => None,
@@ -69,7 +69,7 @@ impl Breaker {
     }
 
     /// The upstream answers: whatever was before counts no more. Whether it was being left alone.
-    pub fn close(&self) -> Option<Transition> {
+    pub(crate) fn close(&self) -> Option<Transition> {
         let mut state = self.lock();
         let before = std::mem::take(&mut *state);
         state.trial = before.trial;
@@ -77,7 +77,7 @@ impl Breaker {
     }
 
     /// When it is tried again, if it is being left alone.
-    pub fn open_until(&self) -> Option<Instant> {
+    pub(crate) fn open_until(&self) -> Option<Instant> {
         self.lock().until
     }
 
@@ -107,7 +107,7 @@ impl Breaker {
 impl BreakerPermit {
     /// The upstream says something before its answer: it is well enough, and nobody else needs to
     /// wait for the end, which may be a user's to bring.
-    pub fn heard(&mut self) -> Option<Transition> {
+    pub(crate) fn heard(&mut self) -> Option<Transition> {
         let is_trial = {
             let state = self.breaker.lock();
             state.is_trying && self.tries == Some(state.trial)
@@ -117,7 +117,7 @@ impl BreakerPermit {
     }
 
     /// How the call has ended; what that changes.
-    pub fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Transition> {
+    pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Transition> {
         match failure {
             // It was not asked.
             Some(Kind::Busy) => None,

@@ -11,7 +11,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 
 /// Places among the calls of one upstream, and the queue for them.
 #[derive(Debug)]
-pub struct ConcurrencyLimit {
+pub(crate) struct ConcurrencyLimit {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
     /// Calls that may wait.
@@ -30,7 +30,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl ConcurrencyLimit {
-    pub fn new(in_flight: usize, queue: usize, queue_wait: Duration) -> Arc<Self> {
+    pub(crate) fn new(in_flight: usize, queue: usize, queue_wait: Duration) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(in_flight));
         Arc::new(Self { free, waiting: AtomicUsize::new(0), queue, queue_wait })
     }
@@ -39,7 +39,7 @@ impl ConcurrencyLimit {
     ///
     /// # Errors
     /// When too many wait already, or it takes too long: better told at once than late.
-    pub async fn acquire(&self) -> Result<OwnedSemaphorePermit, Kind> {
+    pub(crate) async fn acquire(&self) -> Result<OwnedSemaphorePermit, Kind> {
         if let Ok(place) = self.free.clone().try_acquire_owned() {
             return Ok(place);
         }
@@ -55,17 +55,17 @@ impl ConcurrencyLimit {
     }
 
     /// A place for a call that had one before: it was let in, and waits as long as it must.
-    pub async fn reacquire(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn reacquire(&self) -> Option<OwnedSemaphorePermit> {
         self.free.clone().acquire_owned().await.ok()
     }
 
     /// Places that nobody holds.
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.free.available_permits()
     }
 
     /// Calls that wait for one.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 }

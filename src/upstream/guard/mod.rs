@@ -1,6 +1,6 @@
 //! What protects an upstream and its callers from each other: circuit breaker, concurrency limit,
 //! reconnect backoff.
 
-pub mod backoff;
-pub mod breaker;
-pub mod concurrency;
+pub(crate) mod backoff;
+pub(crate) mod breaker;
+pub(crate) mod concurrency;

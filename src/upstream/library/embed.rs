@@ -14,7 +14,12 @@ use serde_json::json;
 ///
 /// # Errors
 /// Says what is wrong with the name or the file.
-pub fn content(folder: &Path, library: &str, name: &str, limit: usize) -> Result<String, String> {
+pub(crate) fn content(
+    folder: &Path,
+    library: &str,
+    name: &str,
+    limit: usize,
+) -> Result<String, String> {
     let bytes = read(folder, name, limit).map_err(|e| format!("embed({name:?}): {e}"))?;
     let mime = mime_type(name);
     let content = match mime.split('/').next() {

@@ -18,7 +18,7 @@ use render::{Compiled, RenderError};
 use source::Source;
 use tracing::warn;
 
-pub use watch::Watch;
+pub(crate) use watch::Watch;
 
 use super::connection::list_pages::Listed;
 

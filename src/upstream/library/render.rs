@@ -14,7 +14,7 @@ use crate::seal;
 
 /// A prompt ready to be served.
 #[derive(Debug)]
-pub struct Compiled {
+pub(crate) struct Compiled {
     pub name: String,
     description: Option<String>,
     arguments: Vec<ArgumentSpec>,
@@ -35,7 +35,7 @@ enum Content {
 
 /// Why a get fails although the prompt is good.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum RenderError {
+pub(crate) enum RenderError {
     #[error("the rendered text is larger than max_message")]
     TooLarge,
     #[error("rendering took too long")]
@@ -56,7 +56,7 @@ impl Compiled {
     ///
     /// # Errors
     /// What is wrong with the templates or the embedded files.
-    pub fn new(
+    pub(crate) fn new(
         source: Source,
         mut embed: impl FnMut(&str) -> Result<String, String>,
     ) -> Result<Self, String> {
@@ -104,7 +104,7 @@ impl Compiled {
     }
 
     /// The `GetPromptResult` for these arguments, as JSON text of at most `limit` bytes.
-    pub fn render(
+    pub(crate) fn render(
         &self,
         arguments: &BTreeMap<String, String>,
         limit: usize,
@@ -142,7 +142,7 @@ impl Compiled {
     }
 
     /// The `CompleteResult` for an argument: choices that start with what was typed.
-    pub fn complete(&self, argument: &str, typed: &str) -> String {
+    pub(crate) fn complete(&self, argument: &str, typed: &str) -> String {
         let choices = self.arguments.iter().find(|a| a.name == argument).map(|a| &a.choices);
         let typed = typed.to_lowercase();
         let all: Vec<&String> = choices

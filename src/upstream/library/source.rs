@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// What stands between the `---` lines.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FrontMatter {
+pub(crate) struct FrontMatter {
     pub name: String,
     pub title: Option<String>,
     pub description: Option<String>,
@@ -20,7 +20,7 @@ pub struct FrontMatter {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ArgumentSpec {
+pub(crate) struct ArgumentSpec {
     pub name: String,
     pub title: Option<String>,
     pub description: Option<String>,
@@ -34,21 +34,21 @@ pub struct ArgumentSpec {
 /// `version: 2` means the same as `version: "2"`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub enum Version {
+pub(crate) enum Version {
     Number(serde_json::Number),
     Text(String),
 }
 
 /// Who speaks a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Role {
+pub(crate) enum Role {
     Assistant,
     User,
 }
 
 /// One piece of a message's source.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Piece {
+pub(crate) enum Piece {
     /// A template, rendered into text content.
     Template(String),
     /// `{{ embed("file.md") }}`: the file as content of its own.
@@ -57,13 +57,13 @@ pub enum Piece {
 
 /// A prompt's source, split.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct Source {
     pub front: FrontMatter,
     pub messages: Vec<(Role, Piece)>,
 }
 
 impl Role {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Role::Assistant => "assistant",
             Role::User => "user",
@@ -76,7 +76,7 @@ impl Source {
     ///
     /// # Errors
     /// What is wrong with a file that wants to be a prompt.
-    pub fn read(text: &str) -> Option<Result<Self, String>> {
+    pub(crate) fn read(text: &str) -> Option<Result<Self, String>> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = text.split_inclusive('\n');
         if lines.next()?.trim_end() != FENCE {

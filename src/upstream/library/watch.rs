@@ -7,7 +7,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
 /// Watches a folder as long as it lives.
-pub struct Watch {
+pub(crate) struct Watch {
     _watcher: RecommendedWatcher,
 }
 
@@ -17,7 +17,7 @@ impl Watch {
     ///
     /// # Errors
     /// When the system cannot watch the folder; polling still finds edits then.
-    pub fn new(folder: &Path, changed: Arc<Notify>) -> notify::Result<Self> {
+    pub(crate) fn new(folder: &Path, changed: Arc<Notify>) -> notify::Result<Self> {
         let on_event = move |event: notify::Result<notify::Event>| {
             // An error means that events may be lost: looking is the answer to that too.
             if event.is_err() || event.is_ok_and(|e| !matches!(e.kind, EventKind::Access(_))) {

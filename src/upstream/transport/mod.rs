@@ -1,11 +1,11 @@
 //! What messages travel on, whatever it is: an HTTP endpoint, the two endpoints of HTTP+SSE, or a
 //! child's standard streams.
 
-pub mod streamable_http;
-pub mod http_sse;
-pub mod sse_reader;
-pub mod stdio;
-pub mod stderr_tail;
+pub(crate) mod streamable_http;
+pub(crate) mod http_sse;
+pub(crate) mod sse_reader;
+pub(crate) mod stdio;
+pub(crate) mod stderr_tail;
 
 use std::sync::Arc;
 

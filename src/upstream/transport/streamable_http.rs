@@ -53,10 +53,10 @@ pub struct HttpReply {
     pub headers: HeaderMap,
 }
 
-pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-pub const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
-pub const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
+pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// Redirects followed, within the same origin only: enough for a server that adds a slash.
 const REDIRECTS: usize = 2;

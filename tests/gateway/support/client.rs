@@ -345,7 +345,8 @@ pub fn modern(id: u64, method: &str, params: Value) -> (Value, Vec<(&'static str
     ];
     if method == "prompts/get" {
         let name = params["name"].as_str().unwrap_or_default();
-        headers.push(("Mcp-Name", promptgate::domain::mcp_name::encode(name).into_owned()));
+        headers
+            .push(("Mcp-Name", promptgate::test_util::domain::mcp_name::encode(name).into_owned()));
     }
     let mut body = request(id, method, params);
     let meta = &mut body["params"]["_meta"];

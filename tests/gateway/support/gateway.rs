@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use promptgate::app::App;
-use promptgate::config::Config;
-use promptgate::downstream::Streams;
+use promptgate::test_util::app::App;
+use promptgate::test_util::config::Config;
+use promptgate::test_util::downstream::Streams;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
@@ -103,7 +103,7 @@ pub fn upstream_tables(upstreams: &[(&str, &super::Upstream)]) -> String {
 
 /// The table of a caller who holds this key; what follows may add to it.
 pub fn api_key(id: &str, key: &str) -> String {
-    let hash = promptgate::seal::digest_text(&Sha256::digest(key.as_bytes()).into());
+    let hash = promptgate::test_util::seal::digest_text(&Sha256::digest(key.as_bytes()).into());
     format!("[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\n")
 }
 

@@ -3,20 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use promptgate::audit::Audit;
-use promptgate::config::Config;
-use promptgate::domain::caller::Caller;
-use promptgate::domain::fault::Fault;
-use promptgate::domain::rights::{Everything, Rights};
-use promptgate::policy::Gate;
-use promptgate::router::{Router, RouterDeps, UpstreamDeps};
-use promptgate::seal::{SealKeys, Sealer};
-use promptgate::session::headers::{Field, Headers};
-use promptgate::session::{
+use promptgate::test_util::audit::Audit;
+use promptgate::test_util::config::Config;
+use promptgate::test_util::domain::caller::Caller;
+use promptgate::test_util::domain::fault::Fault;
+use promptgate::test_util::domain::rights::{Everything, Rights};
+use promptgate::test_util::policy::Gate;
+use promptgate::test_util::router::{Router, RouterDeps, UpstreamDeps};
+use promptgate::test_util::seal::{SealKeys, Sealer};
+use promptgate::test_util::session::headers::{Field, Headers};
+use promptgate::test_util::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, Sessions, SharedState,
     TransportContext,
 };
-use promptgate::telemetry::Telemetry;
+use promptgate::test_util::telemetry::Telemetry;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

@@ -29,7 +29,7 @@ use verdict::{Verdict, discover, judge, modern_after_all};
 
 /// An open conversation: what was agreed, and how messages are dressed for it.
 #[derive(Clone, Debug)]
-pub struct Conversation {
+pub(crate) struct Conversation {
     pub revision: Revision,
     pub capabilities: Capabilities,
     /// Goes with every message: version, session.
@@ -42,7 +42,7 @@ pub struct Conversation {
 
 /// What an upstream declared, as far as prompts go.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Capabilities {
+pub(crate) struct Capabilities {
     pub prompts: bool,
     pub list_changed: bool,
     pub completions: bool,
@@ -50,7 +50,7 @@ pub struct Capabilities {
 
 /// A request before it is dressed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RpcRequest<'a> {
+pub(crate) struct RpcRequest<'a> {
     pub method: &'a str,
     /// Goes into `Mcp-Name`.
     pub name: Option<&'a str>,
@@ -68,7 +68,7 @@ impl Conversation {
     /// Opens a conversation in the configured revision, or in the one that is found; `probe` is the
     /// time that the first question may take. `asks` is what may be asked on it; a conversation in
     /// which each request says that takes no notice.
-    pub async fn open(
+    pub(crate) async fn open(
         transport: &Transport,
         revision: Option<Revision>,
         probe: Duration,
@@ -125,7 +125,7 @@ impl Conversation {
     ///
     /// # Errors
     /// Why there is no such stream, [`Kind::Error`] with -32601 where none was promised.
-    pub async fn listen(
+    pub(crate) async fn listen(
         &self,
         transport: &Transport,
         id: &Id,
@@ -153,7 +153,7 @@ impl Conversation {
     }
 
     /// Reads the stream of messages that belong to no request (legacy only).
-    pub async fn hear(
+    pub(crate) async fn hear(
         &self,
         transport: &Transport,
         heard: impl FnMut(Option<Json<'_>>),
@@ -162,7 +162,7 @@ impl Conversation {
     }
 
     /// Headers and body of a request.
-    pub fn dress(&self, id: &Id, rpc: RpcRequest<'_>) -> (HeaderMap, String) {
+    pub(crate) fn dress(&self, id: &Id, rpc: RpcRequest<'_>) -> (HeaderMap, String) {
         let mut headers = self.headers.clone();
         if self.standard_headers {
             let mut set = |name, value: &str| {
@@ -219,22 +219,22 @@ impl Conversation {
 
     /// Whether what can be asked is said when the conversation is opened, so that a client that can
     /// be asked needs one of its own.
-    pub fn declares_at_open(&self) -> bool {
+    pub(crate) fn declares_at_open(&self) -> bool {
         !self.declares_per_call
     }
 
     /// Headers of a message that cancels a request; nothing where closing its connection does.
-    pub fn cancelling(&self) -> Option<HeaderMap> {
+    pub(crate) fn cancelling(&self) -> Option<HeaderMap> {
         (self.revision.era() == Era::Legacy).then(|| self.headers.clone())
     }
 
     /// Headers that end the session; nothing where there is none.
-    pub fn farewell(&self) -> Option<HeaderMap> {
+    pub(crate) fn farewell(&self) -> Option<HeaderMap> {
         self.headers.contains_key(SESSION_ID).then(|| self.headers.clone())
     }
 
     /// Whether the upstream may send requests of its own.
-    pub fn accepts_requests(&self) -> bool {
+    pub(crate) fn accepts_requests(&self) -> bool {
         self.revision.era() == Era::Legacy
     }
 
