@@ -14,6 +14,10 @@
 
 // A stranger's input must never end the process; tests may.
 #![warn(clippy::panic, clippy::unwrap_used)]
+// `pub` means public. Without `test-util` nothing but `main` is, so the lint speaks with that feature, as in
+// every build of tests. The types in the signatures of what `test_util` re-exports stay inside.
+#![cfg_attr(feature = "test-util", warn(unreachable_pub))]
+#![allow(private_interfaces)]
 
 mod cli;
 mod app;

@@ -110,7 +110,7 @@ pub mod downstream {
 }
 
 pub mod policy {
-    pub use crate::policy::Gate;
+    pub use crate::policy::{Authorized, Gate};
 }
 
 pub mod router {
@@ -153,6 +153,9 @@ pub mod telemetry {
 }
 
 pub mod upstream {
+    pub use crate::upstream::Upstream;
+    pub use crate::upstream::call::request::UpstreamRequest;
+
     pub mod call {
         pub mod correlator {
             pub use crate::upstream::call::correlator::NotificationSinks;

@@ -1,6 +1,5 @@
 //! The corpus of the fuzz targets, replayed: what once was found stays found.
 
-#[allow(unreachable_pub)] // the fuzz targets use it as a crate of its own
 #[path = "../fuzz/bodies.rs"]
 mod bodies;
 

@@ -35,9 +35,10 @@ impl Edition {
     ) -> Self {
         let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = upstream_deps.clone();
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
-        let deps = RouterDeps { rights: policy::rights(&config), sealer: sealer.clone() };
+        let rights = policy::rights(&config);
+        let gate = Arc::new(Gate::new(&config, rights, audit.clone(), telemetry));
+        let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let router = Router::start(&config, deps, upstream_deps);
-        let gate = Gate::new(&config, audit.clone(), telemetry);
         tasks.spawn(gate.refusals().watch(audit, stop.clone()));
         let shared = Arc::new(session::SharedState::new(tasks.clone(), drain, stop.clone()));
         Self::new(config, gate, router, sealer, shared, (&tasks, &stop))
@@ -54,22 +55,23 @@ impl Edition {
             true => self.sealer.clone(),
             false => Arc::new(Sealer::new(&seal_keys(&config))),
         };
-        let deps = RouterDeps { rights: policy::rights(&config), sealer: sealer.clone() };
+        let gate = Arc::new(self.gate.renew(&config));
+        let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let (router, serves) = self.router.renew(&config, deps).await;
-        let (gate, shared) = (self.gate.renew(&config), self.shared.clone());
+        let shared = self.shared.clone();
         let tasks = (&shutdown.background, &shutdown.stop);
         (Self::new(config, gate, router, sealer, shared, tasks), serves)
     }
 
     fn new(
         config: Config,
-        gate: Gate,
+        gate: Arc<Gate>,
         router: Router,
         sealer: Arc<Sealer>,
         shared: Arc<session::SharedState>,
         (tasks, stop): (&TaskTracker, &CancellationToken),
     ) -> Self {
-        let (gate, router, current) = (Arc::new(gate), Arc::new(router), stop.child_token());
+        let (router, current) = (Arc::new(router), stop.child_token());
         tasks.spawn(gate.clone().keep_keys(current.clone()));
         let sessions =
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());

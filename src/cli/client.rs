@@ -21,7 +21,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::server_request::ClientCapabilities;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
-use crate::upstream::connection::Connection;
+use crate::upstream::connection::GatewayClient;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
 
@@ -32,8 +32,8 @@ const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
-    let listed = call(remote, async |connection| {
-        connection.walk(&Settings::default(), &ForwardedMeta::default()).await
+    let listed = call(remote, async |client| {
+        client.list(&Settings::default(), &ForwardedMeta::default()).await
     })?;
     let prompts: Vec<Value> = listed
         .prompts
@@ -69,7 +69,7 @@ pub(super) fn get(
         capabilities: ClientCapabilities::NONE,
         progress: false,
     };
-    let result = call(remote, async |connection| connection.perform(&outgoing, None).await)?;
+    let result = call(remote, async |client| client.call(&outgoing).await)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     match remote.json {
         true => print(&format!("{result:#}")),
@@ -80,7 +80,7 @@ pub(super) fn get(
 /// Connects to the gateway and asks it.
 fn call<T>(
     remote: &Remote,
-    server_request: impl AsyncFnOnce(Connection) -> Result<T, Kind>,
+    send: impl AsyncFnOnce(GatewayClient) -> Result<T, Kind>,
 ) -> Result<T, Failure> {
     let url = endpoint_url(remote)?;
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
@@ -94,9 +94,7 @@ fn call<T>(
         let answer = async {
             let correlator = Correlator::new(NotificationSinks::new("gateway"));
             let wire = Transport::Http { endpoint: Arc::new(endpoint), correlator };
-            let connection =
-                Connection::open(wire, None, PATIENCE, ClientCapabilities::NONE).await?;
-            server_request(connection).await
+            send(GatewayClient::open(wire, PATIENCE).await?).await
         };
         let answer = timeout(PATIENCE, answer).await.unwrap_or(Err(Kind::Timeout));
         answer.map_err(|kind| explain(&url, kind))

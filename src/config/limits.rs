@@ -7,7 +7,7 @@ use super::access::action_of;
 use super::reader::Section;
 use super::views::{all, globs};
 use crate::domain::glob::Glob;
-use crate::domain::method::Method;
+use crate::domain::method::{Countable, Method};
 
 /// One limit: a bucket for each combination of what it counts by.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -15,7 +15,7 @@ pub struct Limit {
     pub name: String,
     /// Nothing: one bucket for all.
     pub per: Vec<Per>,
-    pub methods: Vec<Method>,
+    pub(crate) methods: Vec<Countable>,
     /// Over ids of callers; one of them must match.
     pub callers: Vec<Glob>,
     /// Time in which one more is allowed.
@@ -64,14 +64,17 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     let per = table.choices("per", &PER);
     let mut methods = Vec::new();
     for text in table.texts("methods") {
-        match Method::parse(&text).or_else(|| action_of(&text)) {
+        match Countable::parse(&text).or_else(|| action_of(&text).map(Countable::Call)) {
             Some(method) => methods.push(method),
-            None => table.mistake("methods", format!("{text:?} is not one of \"prompts/list\", \"prompts/get\", \"completion/complete\"")),
+            None => {
+                let known = Countable::ALL.map(|known| format!("{:?}", known.as_str())).join(", ");
+                table.mistake("methods", format!("{text:?} is not one of {known}"));
+            }
         }
     }
     let is_narrowed = !methods.is_empty() || table.has("callers");
     if methods.is_empty() {
-        methods = Method::ALL.to_vec();
+        methods = Method::ALL.map(Countable::Call).to_vec();
     }
     let callers = globs(table, "callers").unwrap_or_else(all);
     let (count, interval) =

@@ -27,6 +27,51 @@ impl Method {
     }
 }
 
+/// A request that a rate limit can count: a call, or a request that concerns the session alone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Countable {
+    Call(Method),
+    /// `initialize`
+    Initialize,
+    /// `ping`
+    Ping,
+    /// `subscriptions/listen` (2026-07-28)
+    Listen,
+    /// A GET that opens a stream of notifications, or an HTTP+SSE session.
+    Stream,
+    /// A DELETE that terminates a session.
+    Delete,
+}
+
+impl Countable {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Call(Method::List),
+        Self::Call(Method::Get),
+        Self::Call(Method::Complete),
+        Self::Initialize,
+        Self::Ping,
+        Self::Listen,
+        Self::Stream,
+        Self::Delete,
+    ];
+
+    /// The name of the method, or of the HTTP request where there is none.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Call(method) => method.as_str(),
+            Self::Initialize => INITIALIZE,
+            Self::Ping => PING,
+            Self::Listen => LISTEN,
+            Self::Stream => "stream",
+            Self::Delete => "delete",
+        }
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|countable| countable.as_str() == name)
+    }
+}
+
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -1,12 +1,12 @@
-//! The gate: the only way from a call to the router.
+//! The gate: who calls, how often, and what for.
 //!
-//! Who calls is decided first, then how often they may; what they may use, the router asks where it
-//! knows what a call is for. [`Gate::admit`] is in front of the one constructor of [`Permitted`].
+//! A caller is authenticated before the body of its request is read. Once it is known what a call is for,
+//! [`Gate::authorize`] decides, and makes the proof that an upstream demands.
 
 mod access;
 mod authn;
+mod authorize;
 mod jwt;
-mod permitted;
 mod rate_limit;
 mod record;
 mod refusals;
@@ -15,7 +15,8 @@ mod streams;
 
 pub(crate) use access::{Access, Verdict};
 pub(crate) use authn::{Credentials, Given};
-pub(crate) use permitted::Permitted;
+pub use authorize::Authorized;
+pub(crate) use authorize::{Pass, Resolution, Target};
 pub(crate) use record::{CallRecord, Outcome};
 pub(crate) use refusals::Refusals;
 pub(crate) use revocation::CallerRevocation;
@@ -25,8 +26,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use authn::Authenticator;
-use governor::clock::DefaultClock;
-use rate_limit::{RateLimits, network};
+use rate_limit::{Counted, RateLimits, network};
 use refusals::{Refusal, Who};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::glob::Glob;
-use crate::domain::method::Method;
+use crate::domain::method::{Countable, Method};
 use crate::domain::rights::{Everything, Rights};
 use crate::telemetry::Telemetry;
 
@@ -49,16 +49,31 @@ pub struct Gate {
     authenticator: Arc<Authenticator>,
     /// That of the newest configuration.
     newest: watch::Sender<Arc<Authenticator>>,
-    limits: Arc<RateLimits>,
+    rights: Arc<dyn Rights>,
+    limits: RateLimits,
     audit: Audit,
     /// The log that its calls are recorded in, from their first record to their last.
     ledger: Option<Arc<Ledger>>,
     telemetry: Telemetry,
-    /// Whether lists are recorded.
-    records_lists: bool,
+    recording: Recording,
+    refusals: Arc<Refusals>,
+}
+
+/// What the audit log records beside the calls themselves.
+struct Recording {
+    lists: bool,
     /// Over public names: whose argument values are recorded.
     raw_arguments: Vec<Glob>,
-    refusals: Arc<Refusals>,
+}
+
+impl Recording {
+    fn new(config: &Config) -> Self {
+        let audit = config.audit.as_ref();
+        Self {
+            lists: audit.is_some_and(|audit| audit.list),
+            raw_arguments: audit.map(|audit| audit.raw_arguments.clone()).unwrap_or_default(),
+        }
+    }
 }
 
 /// Who may use which prompt, as the configuration says.
@@ -70,41 +85,44 @@ pub(crate) fn rights(config: &Config) -> Arc<dyn Rights> {
 }
 
 impl Gate {
-    pub fn new(config: &Config, audit: Audit, telemetry: Telemetry) -> Self {
-        let limits = RateLimits::new(&config.limits, DefaultClock::default());
-        let authenticator = Arc::new(Authenticator::new(&config.auth));
-        let newest = watch::Sender::new(authenticator.clone());
-        Self::with(config, authenticator, newest, limits, (audit, telemetry), Arc::default())
-    }
-
-    /// The gate of another configuration, which keeps what this one has counted.
-    pub fn renew(&self, config: &Config) -> Self {
-        let authenticator = Arc::new(self.authenticator.renew(&config.auth));
-        let (newest, limits) = (self.newest.clone(), self.limits.renew(&config.limits));
-        let told = (self.audit.clone(), self.telemetry.clone());
-        Self::with(config, authenticator, newest, limits, told, self.refusals.clone())
-    }
-
-    fn with(
+    pub fn new(
         config: &Config,
-        authenticator: Arc<Authenticator>,
-        newest: watch::Sender<Arc<Authenticator>>,
-        limits: RateLimits,
-        (audit, telemetry): (Audit, Telemetry),
-        refusals: Arc<Refusals>,
+        rights: Arc<dyn Rights>,
+        audit: Audit,
+        telemetry: Telemetry,
     ) -> Self {
-        let settings = config.audit.as_ref();
+        let authenticator = Arc::new(Authenticator::new(&config.auth));
         Self {
+            newest: watch::Sender::new(authenticator.clone()),
             authenticator,
-            newest,
-            limits: Arc::new(limits),
+            rights,
+            limits: RateLimits::new(&config.limits),
             ledger: audit.ledger(),
             audit,
             telemetry,
-            records_lists: settings.is_some_and(|audit| audit.list),
-            raw_arguments: settings.map(|audit| audit.raw_arguments.clone()).unwrap_or_default(),
-            refusals,
+            recording: Recording::new(config),
+            refusals: Arc::default(),
         }
+    }
+
+    /// The gate of another configuration, which keeps what this one has counted.
+    pub(crate) fn renew(&self, config: &Config) -> Self {
+        Self {
+            newest: self.newest.clone(),
+            authenticator: Arc::new(self.authenticator.renew(&config.auth)),
+            rights: rights(config),
+            limits: self.limits.renew(&config.limits),
+            ledger: self.audit.ledger(),
+            audit: self.audit.clone(),
+            telemetry: self.telemetry.clone(),
+            recording: Recording::new(config),
+            refusals: self.refusals.clone(),
+        }
+    }
+
+    /// Who may use which prompt under this configuration.
+    pub(crate) fn rights(&self) -> &Arc<dyn Rights> {
+        &self.rights
     }
 
     /// From now on this is the gate: streams of callers that it does not know end.
@@ -120,7 +138,7 @@ impl Gate {
 
     /// Counts a request before anything is known of it but where it comes from.
     pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
-        let checked = self.limits.check_address(address);
+        let checked = self.limits.take_address(address);
         checked.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
@@ -144,27 +162,30 @@ impl Gate {
 
     /// The record of a call, to be completed before its answer leaves.
     pub fn record(&self, call: &Call) -> Arc<CallRecord> {
-        let is_recorded = self.records_lists || call.request.method() != Method::List;
+        let is_recorded = self.recording.lists || call.request.method() != Method::List;
         let Some(ledger) = self.ledger.clone().filter(|_| is_recorded) else {
             return Arc::new(CallRecord::none());
         };
         let name = call.request.prompt_name().unwrap_or_default();
-        let raw = self.raw_arguments.iter().any(|glob| glob.matches(name));
+        let raw = self.recording.raw_arguments.iter().any(|glob| glob.matches(name));
         Arc::new(CallRecord::open(ledger, self.audit.next_call(), call, raw))
     }
 
-    /// Lets a call through to the router, or says why not.
-    pub fn admit(&self, call: Call, record: &Arc<CallRecord>) -> Result<Permitted<Call>, Fault> {
-        if record.refuses() {
-            return Err(TransportFault::AuditUnavailable.into());
-        }
-        let checked = self.limits.check_call(&call);
-        checked.inspect_err(|fault| count_limited(&self.telemetry, fault))?;
-        if call.request.method() == Method::List {
-            record.listed();
-        }
-        let telemetry = self.telemetry.clone();
-        Ok(Permitted::new(call, self.limits.clone(), record.clone(), telemetry))
+    /// Counts a request that concerns the session alone: it is answered here, and reaches no upstream.
+    ///
+    /// # Errors
+    /// [`TransportFault::RateLimited`].
+    pub(crate) async fn take_session_request(
+        &self,
+        caller: &Caller,
+        address: Option<IpAddr>,
+        request: Countable,
+    ) -> Result<(), TransportFault> {
+        let taken = self.limits.take(Counted { caller, address, request }, None).await;
+        taken.inspect_err(|fault| {
+            count_limited(&self.telemetry, fault);
+            self.refused(Who::Caller(caller.id().to_owned()), fault);
+        })
     }
 
     /// Writes what became of a call of this caller, before its answer leaves. One that was stopped

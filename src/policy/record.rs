@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::rate_limit::Target;
+use super::authorize::Target;
 use crate::audit::record::Event;
 use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};
@@ -100,17 +100,13 @@ impl CallRecord {
     }
 
     /// The call is let through to an upstream, which is not asked before this is written.
-    pub(super) async fn allowed(
-        &self,
-        target: Target<'_>,
-        definition: &str,
-    ) -> Result<(), Unrecorded> {
+    pub(super) async fn allowed(&self, target: Target<'_>) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
         };
         match open.take_received() {
             Some(event) => {
-                let event = with_target(event, target).text("definition", definition);
+                let event = with_target(event, target).text("definition", target.definition);
                 open.ledger.record(event.text("decision", "allowed")).await
             }
             None => Ok(()),
@@ -228,7 +224,7 @@ pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
     }
 }
 
-fn with_target(event: Event, Target { upstream, raw_name }: Target<'_>) -> Event {
+fn with_target(event: Event, Target { upstream, raw_name, .. }: Target<'_>) -> Event {
     event.text("upstream", upstream).text("prompt", raw_name)
 }
 

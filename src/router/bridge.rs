@@ -1,17 +1,14 @@
 //! A get as it happens: the upstream's questions go to the client in the client's own way, and the
 //! answers back (PROTOCOL of the two eras: requests in the middle of a call, or round trips).
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 
-use super::Router;
 use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
-use super::catalog::Owner;
 use super::reply::{self, InputRequired, Origin, Reply};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
-use crate::domain::call::{Call, InputRetry, ServerRequestMode};
+use super::{RoutedCall, Router};
+use crate::domain::call::{InputRetry, ServerRequestMode};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text::HiddenText;
@@ -25,7 +22,6 @@ use crate::domain::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
 };
 use crate::seal;
-use crate::upstream::Upstream;
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
 use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
@@ -33,10 +29,8 @@ use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequ
 /// One get on its way.
 pub(super) struct Bridge<'a> {
     pub router: &'a Router,
-    pub call: &'a Call,
+    pub routed: RoutedCall<'a>,
     pub channel: &'a CallChannel,
-    pub owner: &'a Owner,
-    pub upstream: &'a Arc<Upstream>,
     pub arguments: Option<&'a Document>,
     /// Moves while a user thinks.
     pub deadline: Instant,
@@ -50,7 +44,7 @@ const KEY: &str = "answer";
 
 impl Bridge<'_> {
     pub(crate) async fn run(mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
-        match self.call.client.mode {
+        match self.routed.call.client.mode {
             ServerRequestMode::MidCall => self.run_mid_call().await,
             ServerRequestMode::InputRequired => self.run_input_required(retry).await,
         }
@@ -104,7 +98,7 @@ impl Bridge<'_> {
                 let said = responses.and_then(|r| r.json().get(KEY));
                 if let Some(ticket) = replay.suspended.take()
                     && let Some(suspended_call) =
-                        self.router.shared.suspended.take(&ticket, &self.call.caller).await
+                        self.router.shared.suspended.take(&ticket, &self.routed.call.caller).await
                 {
                     return self.resume(suspended_call, replay, said).await;
                 }
@@ -132,7 +126,7 @@ impl Bridge<'_> {
         };
         let said = server_request.read_answer(said).ok_or_else(misfit)?;
         let _ = answer.send(Answer::Result(said));
-        let timeout = self.upstream.config().settings.timeout;
+        let timeout = self.routed.upstream.config().settings.timeout;
         exchange.extend_to(self.deadline.min(Instant::now() + timeout));
         self.replay(exchange, replay, Some(until)).await
     }
@@ -197,17 +191,17 @@ impl Bridge<'_> {
 
     /// What becomes of hidden text of this upstream.
     fn hidden_text(&self) -> HiddenText {
-        self.upstream.config().settings.content
+        self.routed.upstream.config().settings.content
     }
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
         let limits = suspended_calls::Limits {
             all: self.router.limits.parked_calls,
             per_caller: self.router.limits.parked_per_caller,
-            per_upstream: (self.upstream.config().settings.in_flight / 4).max(1),
+            per_upstream: (self.routed.upstream.config().settings.in_flight / 4).max(1),
         };
         let requests = vec![(KEY.to_owned(), suspended_call.server_request.clone())];
-        let (caller, upstream) = (&self.call.caller, &self.owner.upstream);
+        let (caller, upstream) = (&self.routed.call.caller, &self.routed.owner.upstream);
         let ticket = self.router.shared.suspended.suspend(caller, upstream, limits, suspended_call);
         replay.suspended = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
         self.input_required(requests, Progress::Replay(replay))
@@ -222,7 +216,7 @@ impl Bridge<'_> {
         let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
         let owner = self.state_owner();
         let plain = RequestState { owner, issued_at: self.now_secs, rounds, progress }.encode();
-        let (endpoint, kind) = (&self.call.endpoint, seal::Kind::State);
+        let (endpoint, kind) = (&self.routed.call.endpoint, seal::Kind::State);
         let state = self.router.sealer.seal(kind, endpoint, &plain);
         match state.len() <= kind.max_len() {
             true => Ok(Reply::InputRequired(InputRequired {
@@ -236,7 +230,8 @@ impl Bridge<'_> {
 
     /// What a state of ours says, if it belongs to this very call.
     fn open(&mut self, retry: &InputRetry) -> Result<Progress, Fault> {
-        let plain = self.router.sealer.open(seal::Kind::State, &self.call.endpoint, &retry.state);
+        let plain =
+            self.router.sealer.open(seal::Kind::State, &self.routed.call.endpoint, &retry.state);
         let owner = self.state_owner();
         let state = plain
             .and_then(|plain| RequestState::decode(&plain))
@@ -248,9 +243,9 @@ impl Bridge<'_> {
 
     fn state_owner(&self) -> request_state::Owner {
         request_state::Owner {
-            caller: self.call.caller.id().to_owned(),
-            name: self.owner.public_name.clone(),
-            upstream: self.upstream.config().id.to_string(),
+            caller: self.routed.call.caller.id().to_owned(),
+            name: self.routed.owner.public_name.clone(),
+            upstream: self.routed.upstream.config().id.to_string(),
             arguments: digest_of(self.arguments),
         }
     }
@@ -258,19 +253,20 @@ impl Bridge<'_> {
     fn start(&self, answers: Option<InputResponses>) -> Exchange {
         let request = UpstreamRequest {
             params: RequestParams::Get {
-                name: self.owner.raw_name.clone(),
+                name: self.routed.owner.raw_name.clone(),
                 arguments: self.arguments.cloned(),
                 answers,
             },
-            forwarded: self.call.forwarded.clone(),
+            forwarded: self.routed.call.forwarded.clone(),
             capabilities: self
+                .routed
                 .call
                 .client
                 .capabilities
-                .and(self.upstream.allowed_server_requests()),
-            progress: self.call.client.progress,
+                .and(self.routed.upstream.allowed_server_requests()),
+            progress: self.routed.call.client.progress,
         };
-        self.upstream.exchange(&self.call.caller, request, self.deadline)
+        self.routed.upstream.call(self.routed.authorized, request, self.deadline)
     }
 
     /// The questions of an answer that asks (2026-07-28, `InputRequiredResult`).
@@ -285,7 +281,14 @@ impl Bridge<'_> {
             let method = request.get("method").and_then(Json::as_str).unwrap_or_default();
             let server_request = ServerRequest::read(&method, request.get("params"));
             let server_request = server_request.map_err(|error| broken(&error.to_string()))?;
-            if !self.call.client.capabilities.and(self.allowed()).contains(server_request.needs()) {
+            if !self
+                .routed
+                .call
+                .client
+                .capabilities
+                .and(self.allowed())
+                .contains(server_request.needs())
+            {
                 return Err(broken("it asks what it was told that nobody answers"));
             }
             requests.push((key.as_str().unwrap_or_default().into_owned(), server_request));
@@ -351,9 +354,9 @@ impl Bridge<'_> {
         let Ok((data_json, _)) = Json::parse_text(data, DEPTH) else {
             return self.fault(kind);
         };
-        let client = self.call.client;
+        let client = self.routed.call.client;
         match *code {
-            MISSING_CAPABILITY if self.upstream.declares_capabilities_per_request() => {
+            MISSING_CAPABILITY if self.routed.upstream.declares_capabilities_per_request() => {
                 let Some(required) = data_json.get("requiredCapabilities") else {
                     return self.fault(kind);
                 };
@@ -405,20 +408,20 @@ impl Bridge<'_> {
     }
 
     fn allowed(&self) -> ClientCapabilities {
-        self.upstream.allowed_server_requests()
+        self.routed.upstream.allowed_server_requests()
     }
 
     fn request_origin(&self) -> RequestOrigin {
-        let config = self.upstream.config();
+        let config = self.routed.upstream.config();
         RequestOrigin { upstream: config.id.to_string(), label: config.settings.label_questions }
     }
 
     fn origin(&self) -> Origin {
-        super::origin(self.owner)
+        super::origin(self.routed.owner)
     }
 
     fn fault(&self, kind: Kind) -> Fault {
-        Fault::upstream(self.owner.upstream.as_str(), kind)
+        Fault::upstream(self.routed.owner.upstream.as_str(), kind)
     }
 }
 

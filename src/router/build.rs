@@ -17,7 +17,7 @@ use super::view_cache::{Published, ViewCache};
 use crate::config;
 use crate::config::{Config, OnChangedDefinition};
 use crate::domain::name::UpstreamId;
-use crate::domain::rights::Rights;
+use crate::policy::Gate;
 use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplete};
@@ -44,8 +44,7 @@ const REPORTS: usize = 64;
 
 /// What a router is made with beside its configuration.
 pub struct RouterDeps {
-    /// Who sees and uses what.
-    pub rights: Arc<dyn Rights>,
+    pub gate: Arc<Gate>,
     pub sealer: Arc<Sealer>,
 }
 
@@ -56,7 +55,7 @@ impl Router {
             pending: !config.upstreams.is_empty(),
             ..Catalog::default()
         }));
-        let views = Arc::new(ViewCache::new(config, deps.rights));
+        let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
         let (publish, published) = watch::channel(());
         let (change, changes) = watch::channel(None);
         let announce = Announcer {
@@ -91,7 +90,7 @@ impl Router {
         let refreshing =
             refresh.run(reported, renewed, catalog.clone(), announce, deadline, shutdown);
         tasks.spawn(refreshing);
-        Self::new(config, catalog, views, upstreams, deps.sealer, shared)
+        Self::new(config, catalog, views, upstreams, deps, shared)
     }
 
     /// The router of another configuration. Upstreams that are configured as before go on as they
@@ -99,7 +98,7 @@ impl Router {
     /// are missing end once nobody uses this router any more. What comes beside it is to be told once the router is
     /// the one that serves.
     pub async fn renew(&self, config: &Config, deps: RouterDeps) -> (Self, oneshot::Sender<()>) {
-        let views = Arc::new(ViewCache::new(config, deps.rights));
+        let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
         let kept = |upstream: &config::Upstream| {
             let kept = self.upstreams.get(&upstream.id);
             kept.filter(|kept| kept.config() == upstream)
@@ -135,7 +134,7 @@ impl Router {
             (upstream.id.clone(), kept.clone())
         });
         let (upstreams, shared) = (upstreams.collect(), self.shared.clone());
-        (Self::new(config, catalog, views, upstreams, deps.sealer, shared), serves)
+        (Self::new(config, catalog, views, upstreams, deps, shared), serves)
     }
 
     fn new(
@@ -143,12 +142,13 @@ impl Router {
         catalog: Arc<ArcSwap<Catalog>>,
         views: Arc<ViewCache>,
         upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
-        sealer: Arc<Sealer>,
+        deps: RouterDeps,
         shared: Arc<SharedState>,
     ) -> Self {
         let (naming, listing) = (config.naming.clone(), config.listing.clone());
         let limits = config.server.limits.clone();
-        Self { catalog, views, upstreams, sealer, naming, listing, limits, shared }
+        let RouterDeps { gate, sealer } = deps;
+        Self { gate, catalog, views, upstreams, sealer, naming, listing, limits, shared }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::domain::server_request::{Answer, ServerRequest};
 
 /// What a client is told, or asked, before its answer.
 #[derive(Debug)]
-pub enum CallEvent {
+pub(crate) enum CallEvent {
     /// `params` of `notifications/progress`, with the token of another hop.
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
@@ -33,24 +33,24 @@ pub struct RequestOrigin {
 
 /// The end of the way at the router.
 #[derive(Clone, Debug)]
-pub struct CallChannel(mpsc::Sender<CallEvent>);
+pub(crate) struct CallChannel(mpsc::Sender<CallEvent>);
 
 /// News that wait to be dressed. Progress beyond that is dropped: there is more to come.
 const WAITING: usize = 16;
 
 impl CallChannel {
-    pub fn new() -> (Self, mpsc::Receiver<CallEvent>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<CallEvent>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(sender), receiver)
     }
 
     /// Tells what may be missed.
-    pub fn tell(&self, events: CallEvent) {
+    pub(crate) fn tell(&self, events: CallEvent) {
         let _ = self.0.try_send(events);
     }
 
     /// Asks, and waits for the answer as long as a user may think; nothing if none comes.
-    pub async fn request(
+    pub(crate) async fn request(
         &self,
         server_request: ServerRequest,
         origin: RequestOrigin,

@@ -29,7 +29,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::name::{Naming, UpstreamId};
 use crate::domain::server_request::ClientCapabilities;
-use crate::policy::Permitted;
+use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
@@ -50,8 +50,9 @@ pub(crate) use status::UpstreamStatus;
 /// SHA-256 of a visible list: equal digests are equal lists.
 pub(crate) type Digest = [u8; 32];
 
-/// Answers permitted calls, as one configuration says.
+/// Answers calls, as one configuration says.
 pub struct Router {
+    gate: Arc<Gate>,
     catalog: Arc<ArcSwap<Catalog>>,
     views: Arc<ViewCache>,
     /// By their ids.
@@ -64,57 +65,57 @@ pub struct Router {
 }
 
 impl Router {
-    /// Answers a call before `deadline`, which stands still while a user thinks; what is said before
-    /// the answer goes to `line`. `now_secs` is the time since the Unix epoch, for cursors and states.
-    pub async fn route(
+    /// Answers a call before `deadline`, which is extended while a user answers a server request; what
+    /// is sent before the response goes to `channel`. `now_secs` is the time since the Unix epoch, for
+    /// cursors and states.
+    ///
+    /// # Errors
+    /// What [`Gate::authorize`] refuses, and whatever goes wrong behind it.
+    pub(crate) async fn route(
         &self,
-        call: Permitted<Call>,
+        call: &Call,
+        record: &CallRecord,
         channel: &CallChannel,
         deadline: Instant,
         now_secs: u64,
     ) -> Result<Reply, Fault> {
-        let (permitted, call) = (&call, call.get());
-        match &call.request {
+        let name = match &call.request {
             Request::List { cursor } => {
-                self.list(call, cursor.as_deref(), deadline, now_secs).await
+                self.gate.admit_list(call, record).await?;
+                return self.list(call, cursor.as_deref(), deadline, now_secs).await;
             }
-            Request::Get { name, arguments, retry } => {
-                let catalog = self.catalog_with(name, deadline).await;
-                let (owner, upstream) = self.owner(&catalog, permitted, name)?;
-                permitted.reach(owner.upstream.as_str(), &owner.raw_name, &owner.digest).await?;
+            Request::Get { name, .. } | Request::Complete { name, .. } => name,
+        };
+        let catalog = self.catalog_for(call, name, deadline).await;
+        let found = self.find(&catalog, name);
+        let resolution = match found {
+            Some((owner, _)) => self.listed(call, owner),
+            None => self.unlisted(&catalog, call, name),
+        };
+        let authorized = self.gate.authorize(call, record, resolution).await?;
+        let (owner, upstream) = found.ok_or(RequestFault::UnknownPrompt)?;
+        let routed = RoutedCall { call, authorized: &authorized, owner, upstream };
+        let reply = match &call.request {
+            Request::Get { arguments, retry, .. } => {
                 if upstream.config().settings.validate_arguments {
                     check_arguments(owner, arguments.as_ref())?;
                 }
+                let arguments = arguments.as_ref();
                 let bridge = Bridge {
                     router: self,
-                    call,
+                    routed,
                     channel,
-                    owner,
-                    upstream,
-                    arguments: arguments.as_ref(),
+                    arguments,
                     deadline,
                     now_secs,
                     rounds: 0,
                 };
-                let reply = bridge.run(retry.as_ref()).await?;
-                self.count_use(call, owner);
-                Ok(reply)
+                bridge.run(retry.as_ref()).await?
             }
-            Request::Complete { name, argument, value, context } => {
-                let catalog = self.catalog_with(name, deadline).await;
-                let (owner, upstream) = self.owner(&catalog, permitted, name)?;
-                permitted.reach(owner.upstream.as_str(), &owner.raw_name, &owner.digest).await?;
-                let params = RequestParams::Complete {
-                    prompt: owner.raw_name.clone(),
-                    argument: argument.clone(),
-                    value: value.clone(),
-                    context: context.clone(),
-                };
-                let reply = complete(call, (owner, upstream), params, channel, deadline).await?;
-                self.count_use(call, owner);
-                Ok(reply)
-            }
-        }
+            _ => complete(&routed, channel, deadline).await?,
+        };
+        self.count_use(call, owner);
+        Ok(reply)
     }
 
     fn count_use(&self, call: &Call, owner: &Owner) {
@@ -230,66 +231,99 @@ impl Router {
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
 
-    /// A snapshot that knows the name, or one that is settled without it.
-    async fn catalog_with(&self, name: &str, deadline: Instant) -> Arc<Catalog> {
+    /// The newest snapshot. While upstreams were never heard of, only a name that the caller may use is
+    /// looked up at once: denied, unknown and not yet known names wait alike.
+    async fn catalog_for(&self, call: &Call, name: &str, deadline: Instant) -> Arc<Catalog> {
         let catalog = self.catalog();
-        match catalog.content.owner(name).is_some() {
-            true => catalog,
-            false => self.settled(deadline).await,
+        let may_use = |owner: &Owner| {
+            let method = call.request.method();
+            self.views.allows(&call.caller, method, &call.endpoint, owner)
+        };
+        if !catalog.pending || catalog.content.owner(name).is_some_and(may_use) {
+            return catalog;
+        }
+        self.settled(deadline).await
+    }
+
+    fn find<'a>(
+        &'a self,
+        catalog: &'a Catalog,
+        name: &str,
+    ) -> Option<(&'a Owner, &'a Arc<Upstream>)> {
+        let owner = catalog.content.owner(name)?;
+        Some((owner, self.upstreams.get(&owner.upstream)?))
+    }
+
+    fn listed<'a>(&self, call: &Call, owner: &'a Owner) -> Resolution<'a> {
+        let target = Target {
+            upstream: owner.upstream.as_str(),
+            raw_name: &owner.raw_name,
+            definition: &owner.digest,
+        };
+        if self.views.serves(&call.endpoint, &owner.upstream, &owner.public_name) {
+            Resolution::Listed(target)
+        } else {
+            Resolution::NotServed(target)
         }
     }
 
-    /// Who answers for a name that the caller may use. One that it may not use is as unknown as one
-    /// that nobody has. A name that an upstream may well have whose list was never seen is not
-    /// unknown: that would tell clients to forget it.
-    fn owner<'a>(
-        &'a self,
-        catalog: &'a Catalog,
-        permitted: &Permitted<Call>,
-        name: &str,
-    ) -> Result<(&'a Owner, &'a Arc<Upstream>), Fault> {
-        let call = permitted.get();
-        let (caller, endpoint, method) = (&call.caller, &call.endpoint, call.request.method());
-        let unknown = || Fault::from(RequestFault::UnknownPrompt);
-        if let Some(owner) = catalog.content.owner(name) {
-            if !self.views.allows(caller, method, endpoint, owner) {
-                permitted.deny(owner.upstream.as_str(), &owner.raw_name);
-                return Err(unknown());
-            }
-            let upstream = self.upstreams.get(&owner.upstream).ok_or_else(unknown)?;
-            return Ok((owner, upstream));
-        }
-        let unheard = self.naming.claimed(name).and_then(|(prefix, raw_name)| {
+    /// What is known of a name that nobody lists. A name of an upstream whose list was never received is
+    /// not unknown: that would make clients forget it.
+    fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &'a str) -> Resolution<'a> {
+        let claimed = self.naming.claimed(name).and_then(|(prefix, raw_name)| {
             let claims = |upstream: &&Arc<Upstream>| {
                 let own = &upstream.config().prefix;
                 !own.is_bare() && own.as_str() == prefix
             };
             let id = &self.upstreams.values().find(claims)?.config().id;
-            let allows = self.views.would_allow(caller, method, endpoint, (id, name, raw_name));
-            let unheard = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
-            catalog.incomplete.iter().find(unheard).filter(|_| allows)
+            let is_missing = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
+            let missing = catalog.incomplete.iter().find(is_missing)?;
+            self.views.serves(&call.endpoint, id, name).then_some((id, raw_name, missing))
         });
-        let missing =
-            |part: &Incomplete| Fault::upstream(part.upstream.as_str(), part.kind.clone());
-        Err(unheard.map_or_else(unknown, missing))
+        match claimed {
+            Some((id, raw_name, missing)) => {
+                let target = Target { upstream: id.as_str(), raw_name, definition: "" };
+                Resolution::Unlisted(target, Fault::upstream(id.as_str(), missing.kind.clone()))
+            }
+            None => Resolution::Unknown,
+        }
     }
 }
 
+/// A call behind the gate, and the upstream that it goes to.
+#[derive(Clone, Copy)]
+struct RoutedCall<'a> {
+    call: &'a Call,
+    authorized: &'a Authorized<'a>,
+    owner: &'a Owner,
+    upstream: &'a Arc<Upstream>,
+}
+
 async fn complete(
-    call: &Call,
-    (owner, upstream): (&Owner, &Arc<Upstream>),
-    params: RequestParams,
+    routed: &RoutedCall<'_>,
     channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
-    let (forwarded, progress) = (call.forwarded.clone(), call.client.progress);
-    let request =
-        UpstreamRequest { params, forwarded, capabilities: ClientCapabilities::NONE, progress };
-    let mut exchange = upstream.exchange(&call.caller, request, deadline);
+    let RoutedCall { call, authorized, owner, upstream } = *routed;
+    let Request::Complete { argument, value, context, .. } = &call.request else {
+        return Err(Fault::Internal);
+    };
+    let request = UpstreamRequest {
+        params: RequestParams::Complete {
+            prompt: owner.raw_name.clone(),
+            argument: argument.clone(),
+            value: value.clone(),
+            context: context.clone(),
+        },
+        forwarded: call.forwarded.clone(),
+        capabilities: ClientCapabilities::NONE,
+        progress: call.client.progress,
+    };
+    let mut exchange = upstream.call(authorized, request, deadline);
     loop {
         match exchange.next().await? {
             ExchangeEvent::Interim(InterimMessage::Progress(params)) => {
-                channel.tell(CallEvent::Progress(params))
+                channel.tell(CallEvent::Progress(params));
             }
             ExchangeEvent::Interim(_) => {}
             ExchangeEvent::Response(result) => return reply::completion(result, origin(owner)),

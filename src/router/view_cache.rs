@@ -72,21 +72,16 @@ impl ViewCache {
     }
 
     /// Whether a caller may use a prompt at an endpoint in this way.
-    pub fn allows(&self, caller: &Caller, method: Method, endpoint: &str, owner: &Owner) -> bool {
-        let names = (&owner.upstream, owner.public_name.as_str(), owner.raw_name.as_str());
-        self.would_allow(caller, method, endpoint, names)
-    }
-
-    /// The same for a prompt of which only its name is known.
-    pub fn would_allow(
+    pub(crate) fn allows(
         &self,
         caller: &Caller,
         method: Method,
         endpoint: &str,
-        (upstream, public_name, raw_name): (&UpstreamId, &str, &str),
+        owner: &Owner,
     ) -> bool {
-        self.serves(endpoint, upstream, public_name)
-            && self.rights.allows(caller, method, upstream.as_str(), raw_name)
+        let (upstream, raw_name) = (owner.upstream.as_str(), &owner.raw_name);
+        self.serves(endpoint, &owner.upstream, &owner.public_name)
+            && self.rights.allows(caller, method, upstream, raw_name)
     }
 
     /// Whether what is seen differs by caller.
@@ -99,7 +94,8 @@ impl ViewCache {
         self.parts.get(endpoint).is_none_or(|part| part.upstreams.contains(upstream))
     }
 
-    fn serves(&self, endpoint: &str, upstream: &UpstreamId, public_name: &str) -> bool {
+    /// Whether an endpoint serves a prompt, whoever calls.
+    pub(crate) fn serves(&self, endpoint: &str, upstream: &UpstreamId, public_name: &str) -> bool {
         self.parts.get(endpoint).is_none_or(|part| {
             part.upstreams.contains(upstream)
                 && part.prompts.iter().any(|glob| glob.matches(public_name))

@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, Wake};
 use super::connection::list_pages::Listed;
-use super::dedicated;
 use super::guard::backoff::{Backoff, jittered};
 use super::guard::breaker::Breaker;
 use crate::config::{Transport, Upstream};
@@ -252,8 +252,9 @@ impl Driver {
     async fn walk(&self, connection: &Connection) -> Result<Listed, Kind> {
         let mut forwarded = ForwardedMeta::default();
         let revision = connection.describe().0.map(Revision::as_str);
-        let operation = dedicated(&self.upstream, Method::List, revision, None).map(|dedicated| {
-            ClientOperation::begin(&self.telemetry, dedicated, &mut forwarded.trace)
+        let attributes = client_attributes(&self.upstream, Method::List, revision, None);
+        let operation = attributes.map(|attributes| {
+            ClientOperation::begin(&self.telemetry, attributes, &mut forwarded.trace)
         });
         let walked = connection.walk(&self.upstream.settings, &forwarded).await;
         if let Some(operation) = operation {

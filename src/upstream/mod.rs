@@ -21,12 +21,12 @@ use tracing::Instrument;
 
 use crate::audit::Audit;
 use crate::config::{self, Transport};
-use crate::domain::caller::Caller;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{ConcurrencyPermit, Exchange};
@@ -67,7 +67,7 @@ impl UpstreamDeps {
 
 /// The router's handle on one upstream. Its driver ends with the last one who holds it: an upstream that
 /// is taken out of the configuration still finishes what it was asked.
-pub(crate) struct Upstream {
+pub struct Upstream {
     config: Arc<config::Upstream>,
     driver: DriverId,
     link: watch::Receiver<Link>,
@@ -182,18 +182,24 @@ impl Upstream {
         self.link.borrow().clone()
     }
 
-    /// Starts a call of `caller`, to end before `deadline` and within the upstream's `timeout`.
-    pub(crate) fn exchange(
+    /// Starts an authorized call, to end before `deadline` and within the upstream's `timeout`.
+    ///
+    /// # Panics
+    /// If the proof is for another prompt than the request: a bug of the caller, which ends its own call
+    /// only.
+    pub fn call(
         self: &Arc<Self>,
-        caller: &Caller,
+        authorized: &Authorized<'_>,
         mut request: UpstreamRequest,
         deadline: Instant,
     ) -> Exchange {
+        let (id, params) = (self.config.id.as_str(), &request.params);
+        assert!(authorized.covers(id, params.method(), params.prompt()), "a proof of another call");
         let wants = !request.capabilities.is_none() || request.progress;
         let (interim, heard) =
             wants.then(|| InterimSender::channel(request.capabilities, request.progress)).unzip();
         let (place, now) = (ConcurrencyPermit::new(self.concurrency.clone()), Instant::now());
-        let (upstream, caller, taken) = (self.clone(), caller.clone(), place.clone());
+        let (upstream, pass, taken) = (self.clone(), authorized.pass(), place.clone());
         let (permit, breaker_open) = match self.breaker.admit(now) {
             Ok(permit) => (Some(permit), None),
             Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
@@ -202,7 +208,7 @@ impl Upstream {
         let call = async move {
             match breaker_open {
                 Some(kind) => Err(kind),
-                None => upstream.call(&caller, &request, interim, &taken).await,
+                None => upstream.perform(&pass, &request, interim, &taken).await,
             }
         };
         let deadline = deadline.min(now + self.config.settings.timeout);
@@ -219,8 +225,8 @@ impl Upstream {
             Link::Up(connection) => connection.describe().0.map(Revision::as_str),
             Link::Connecting | Link::Down(_) => None,
         };
-        let dedicated = dedicated(&self.config, method, revision, prompt)?;
-        Some(ClientOperation::begin(&self.telemetry, dedicated, &mut request.forwarded.trace))
+        let attributes = client_attributes(&self.config, method, revision, prompt)?;
+        Some(ClientOperation::begin(&self.telemetry, attributes, &mut request.forwarded.trace))
     }
 
     /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
@@ -241,9 +247,9 @@ impl Upstream {
     }
 
     /// A session that is lost is so before any processing: the request is safe to repeat, once.
-    async fn call(
+    async fn perform(
         &self,
-        caller: &Caller,
+        pass: &Pass,
         request: &UpstreamRequest,
         mut interim: Option<InterimSender>,
         place: &ConcurrencyPermit,
@@ -254,29 +260,32 @@ impl Upstream {
             && !request.capabilities.is_none()
         {
             let lease = async || {
-                let lease =
-                    timeout(TURN, dedicated.lease(caller, request.capabilities, &connection)).await;
+                let lease = timeout(
+                    TURN,
+                    dedicated.lease(pass.caller(), request.capabilities, &connection),
+                )
+                .await;
                 lease.ok().transpose().map_err(unreachable_because)
             };
             if let Some(first) = lease().await? {
                 place.acquire().await?;
-                match first.connection.perform(request, interim.clone()).await {
+                match first.connection.perform(pass, request, interim.clone()).await {
                     Err(Kind::SessionLost) => first.lost(),
                     answer => return answer,
                 }
                 place.release();
                 if let Some(second) = lease().await? {
                     place.acquire().await?;
-                    return second.connection.perform(request, interim).await;
+                    return second.connection.perform(pass, request, interim).await;
                 }
             }
             // Another user thinks: this one is served, if nothing needs to be asked.
             interim = interim.map(InterimSender::without_server_requests);
         }
         place.acquire().await?;
-        match connection.perform(request, interim.clone()).await {
+        match connection.perform(pass, request, interim.clone()).await {
             Err(Kind::SessionLost) => {
-                self.reconnected(&connection).await?.perform(request, interim).await
+                self.reconnected(&connection).await?.perform(pass, request, interim).await
             }
             answer => answer,
         }
@@ -311,7 +320,7 @@ impl Upstream {
 }
 
 /// What an upstream is asked, as it is measured; nothing of a library, which is asked in here.
-fn dedicated<'a>(
+fn client_attributes<'a>(
     upstream: &'a config::Upstream,
     method: Method,
     revision: Option<&'static str>,

@@ -79,11 +79,10 @@ impl Sessions {
         let PreparedCall { dialect, call, nonce, in_flight, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
         let (channel, mut news) = CallChannel::new();
-        let (record, caller) = (self.gate.record(&call), call.caller.clone());
-        let (admitted, mut list) = (record.clone(), None);
+        let record = self.gate.record(&call);
+        let mut list = None;
         let answer = async {
-            let permitted = self.gate.admit(call, &admitted)?;
-            let reply = self.router.route(permitted, &channel, deadline, now_secs).await?;
+            let reply = self.router.route(&call, &record, &channel, deadline, now_secs).await?;
             if let Reply::List(reply) = &reply {
                 list = Some(*reply.view.digest());
             }
@@ -113,7 +112,7 @@ impl Sessions {
             CallOutcome::Fault(fault) => Outcome::Fault(fault),
             CallOutcome::Cancelled => Outcome::Cancelled,
         };
-        let outcome = match self.gate.complete(&record, &caller, recorded).await {
+        let outcome = match self.gate.complete(&record, &call.caller, recorded).await {
             Ok(()) => outcome,
             Err(fault) => CallOutcome::Fault(fault.into()),
         };

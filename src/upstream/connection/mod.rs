@@ -27,6 +27,7 @@ use crate::domain::jsonrpc::Id;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::policy::Pass;
 
 /// The far end of one connection, shared by all calls.
 pub enum Connection {
@@ -110,7 +111,16 @@ impl Connection {
 
     /// The raw result of a call; no values where the upstream has no completions. `asides` hears what
     /// is said before it.
-    pub async fn perform(
+    pub(crate) async fn perform(
+        &self,
+        _pass: &Pass,
+        request: &UpstreamRequest,
+        interim: Option<InterimSender>,
+    ) -> Result<Document, Kind> {
+        self.send_call(request, interim).await
+    }
+
+    async fn send_call(
         &self,
         request: &UpstreamRequest,
         interim: Option<InterimSender>,
@@ -306,6 +316,41 @@ impl RemoteConnection {
 
     fn next_id(&self) -> Id {
         Id::number(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// This program as the client of a gateway (`promptgate list`, `promptgate get`). The only connection whose
+/// calls need no proof: the gateway at its other end has a gate of its own.
+pub(crate) struct GatewayClient(Connection);
+
+impl GatewayClient {
+    /// Opens a connection to a gateway; see [`Conversation::open`].
+    ///
+    /// # Errors
+    /// When the gateway cannot be reached, or refuses the handshake.
+    pub(crate) async fn open(transport: Transport, probe: Duration) -> Result<Self, Kind> {
+        let opened = Connection::open(transport, None, probe, ClientCapabilities::NONE).await;
+        opened.map(Self)
+    }
+
+    /// The whole list, as [`Connection::walk`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn list(
+        &self,
+        settings: &Settings,
+        forwarded: &ForwardedMeta,
+    ) -> Result<Listed, Kind> {
+        self.0.walk(settings, forwarded).await
+    }
+
+    /// Sends one call.
+    ///
+    /// # Errors
+    /// The gateway's error, or why it could not be asked.
+    pub(crate) async fn call(&self, request: &UpstreamRequest) -> Result<Document, Kind> {
+        self.0.send_call(request, None).await
     }
 }
 

@@ -55,12 +55,11 @@ impl Layer {
         let audit = Audit::open(config.audit.as_ref(), false).unwrap();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
-        let means = RouterDeps { rights, sealer: sealer.clone() };
         let telemetry = Telemetry::silent();
-        let ground =
-            UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks.clone(), stop.clone());
+        let gate = Arc::new(Gate::new(&config, rights, audit.clone(), telemetry.clone()));
+        let means = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
+        let ground = UpstreamDeps::new(audit, telemetry, tasks.clone(), stop.clone());
         let router = Arc::new(Router::start(&config, means, ground));
-        let gate = Arc::new(Gate::new(&config, audit, telemetry));
         let lasting = SharedState::new(tasks, stop.clone(), stop);
         let sessions = Sessions::new(&config, gate, router, sealer, Arc::new(lasting));
         Self { sessions: Arc::new(sessions) }

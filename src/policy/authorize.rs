@@ -1,0 +1,167 @@
+//! The one door to an upstream: [`Gate::authorize`] decides on a call, and makes the proof that
+//! [`Upstream::call`](crate::upstream::Upstream::call) demands.
+
+use super::rate_limit::Counted;
+use super::record::CallRecord;
+use super::{Gate, count_limited};
+use crate::domain::call::Call;
+use crate::domain::caller::Caller;
+use crate::domain::fault::{Fault, RequestFault, TransportFault};
+use crate::domain::method::{Countable, Method};
+
+/// The prompt that a call is for, as its upstream knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    /// Id of the upstream.
+    pub(crate) upstream: &'a str,
+    pub(crate) raw_name: &'a str,
+    /// `sha256:…` of the definition as listed; empty where none is known.
+    pub(crate) definition: &'a str,
+}
+
+/// What the catalog knows of the name that a call is for.
+#[derive(Debug)]
+pub(crate) enum Resolution<'a> {
+    /// An upstream lists the prompt, and the endpoint serves it.
+    Listed(Target<'a>),
+    /// An upstream lists the prompt, but the endpoint does not serve it.
+    NotServed(Target<'a>),
+    /// The prefix belongs to an upstream whose list was never received, for the reason given: the
+    /// prompt may exist.
+    Unlisted(Target<'a>, Fault),
+    /// No upstream can own the name.
+    Unknown,
+}
+
+/// Proof that a call passed the gate: its caller may use the prompt, every rate limit has counted it,
+/// and it is on record. [`Gate::authorize`] alone constructs it.
+///
+/// An upstream cannot be called without it:
+///
+/// ```compile_fail,E0061
+/// use std::sync::Arc;
+/// use promptgate::test_util::upstream::{Upstream, UpstreamRequest};
+/// use tokio::time::Instant;
+///
+/// fn around(upstream: &Arc<Upstream>, request: UpstreamRequest, deadline: Instant) {
+///     upstream.call(request, deadline);
+/// }
+/// ```
+///
+/// With it, the same lines compile:
+///
+/// ```
+/// use std::sync::Arc;
+/// use promptgate::test_util::policy::Authorized;
+/// use promptgate::test_util::upstream::{Upstream, UpstreamRequest};
+/// use tokio::time::Instant;
+///
+/// fn through(
+///     upstream: &Arc<Upstream>,
+///     authorized: &Authorized<'_>,
+///     request: UpstreamRequest,
+///     deadline: Instant,
+/// ) {
+///     upstream.call(authorized, request, deadline);
+/// }
+/// ```
+///
+/// Nobody else can make one:
+///
+/// ```compile_fail,E0451
+/// use promptgate::test_util::policy::Authorized;
+///
+/// fn forge<'a>(authorized: Authorized<'a>) -> Authorized<'a> {
+///     Authorized { ..authorized }
+/// }
+/// ```
+pub struct Authorized<'a> {
+    call: &'a Call,
+    target: Target<'a>,
+}
+
+/// The owned part of the proof, which goes with the call for as long as it runs.
+pub(crate) struct Pass {
+    caller: Caller,
+}
+
+impl Authorized<'_> {
+    /// Whether the proof is for this method of this prompt of this upstream.
+    pub(crate) fn covers(&self, upstream: &str, method: Method, raw_name: &str) -> bool {
+        self.target.upstream == upstream
+            && self.target.raw_name == raw_name
+            && self.call.request.method() == method
+    }
+
+    pub(crate) fn pass(&self) -> Pass {
+        Pass { caller: self.call.caller.clone() }
+    }
+}
+
+impl Pass {
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl Gate {
+    /// Decides on a get or a completion, in this order: rights, silently; all rate-limit buckets in one
+    /// step, those of the caller and, only if it may use the prompt, those of the prompt; then the
+    /// record on disk. Denied and unknown prompts take the same path.
+    ///
+    /// # Errors
+    /// `RateLimited`; `UnknownPrompt` for what is unknown or denied; the reason of
+    /// [`Resolution::Unlisted`] to a caller that could use the prompt; `AuditUnavailable` if the call
+    /// cannot be recorded.
+    pub(crate) async fn authorize<'a>(
+        &self,
+        call: &'a Call,
+        record: &CallRecord,
+        resolution: Resolution<'a>,
+    ) -> Result<Authorized<'a>, Fault> {
+        if record.refuses() {
+            return Err(TransportFault::AuditUnavailable.into());
+        }
+        let method = call.request.method();
+        let may_use = |target: &Target<'_>| {
+            self.rights.allows(&call.caller, method, target.upstream, target.raw_name)
+        };
+        let decision = match resolution {
+            Resolution::Listed(target) if may_use(&target) => Ok(target),
+            Resolution::Listed(target) | Resolution::NotServed(target) => {
+                self.telemetry.metrics().denied(method.as_str());
+                record.denied(target);
+                Err(RequestFault::UnknownPrompt.into())
+            }
+            Resolution::Unlisted(target, fault) if may_use(&target) => Err(fault),
+            Resolution::Unlisted(..) | Resolution::Unknown => {
+                Err(RequestFault::UnknownPrompt.into())
+            }
+        };
+        self.take(call, decision.as_ref().ok().copied()).await?;
+        let target = decision?;
+        let recorded = record.allowed(target).await;
+        recorded.map_err(|_| TransportFault::AuditUnavailable)?;
+        Ok(Authorized { call, target })
+    }
+
+    /// Decides on a list, which calls no upstream: rights have made the view, limits count the call.
+    ///
+    /// # Errors
+    /// `RateLimited`, or `AuditUnavailable`.
+    pub(crate) async fn admit_list(&self, call: &Call, record: &CallRecord) -> Result<(), Fault> {
+        if record.refuses() {
+            return Err(TransportFault::AuditUnavailable.into());
+        }
+        self.take(call, None).await?;
+        record.listed();
+        Ok(())
+    }
+
+    async fn take(&self, call: &Call, target: Option<Target<'_>>) -> Result<(), Fault> {
+        let request = Countable::Call(call.request.method());
+        let counted = Counted { caller: &call.caller, address: call.address, request };
+        let taken = self.limits.take(counted, target).await;
+        Ok(taken.inspect_err(|fault| count_limited(&self.telemetry, fault))?)
+    }
+}

@@ -1,0 +1,354 @@
+//! Rate limits: which buckets a request takes from, and what it is told when one is empty.
+
+mod buckets;
+mod gcra;
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{self, Per};
+use crate::domain::caller::Caller;
+use crate::domain::fault::TransportFault;
+use crate::domain::method::{Countable, Method};
+use crate::seal;
+use crate::seal::hex::hex;
+use buckets::{Bucket, BucketStore, Exhausted, LocalBuckets};
+use gcra::Quota;
+
+use super::authorize::Target;
+
+/// The limits of one configuration, over buckets that all configurations share.
+pub(crate) struct RateLimits<S: BucketStore = LocalBuckets> {
+    limits: Vec<Limit>,
+    store: Arc<S>,
+    /// Limits by address, before authentication, are counted by each process for itself: a flood of
+    /// strangers must not reach a shared store.
+    addresses: Arc<LocalBuckets>,
+}
+
+struct Limit {
+    config: config::Limit,
+    quota: Quota,
+    /// Leads the keys of its buckets: a limit that changes starts with full ones.
+    identity: String,
+    /// Whether it counts by the target of a call.
+    needs_target: bool,
+}
+
+/// A request as limits see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) request: Countable,
+}
+
+/// The shortest wait that a refused request is told: a client that comes back at once is refused again.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+impl RateLimits {
+    pub(crate) fn new(limits: &[config::Limit]) -> Self {
+        let store = Arc::new(LocalBuckets::default());
+        Self { limits: read(limits), addresses: store.clone(), store }
+    }
+}
+
+impl<S: BucketStore> RateLimits<S> {
+    /// The limits of another configuration, over the same buckets.
+    pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
+        let (store, addresses) = (self.store.clone(), self.addresses.clone());
+        Self { limits: read(limits), store, addresses }
+    }
+
+    /// Counts a request of which nothing is known but its address.
+    ///
+    /// # Errors
+    /// [`TransportFault::RateLimited`].
+    pub(crate) fn take_address(&self, address: IpAddr) -> Result<(), TransportFault> {
+        let limits = || self.limits.iter().filter(|limit| limit.config.before_authentication);
+        let bucket = |limit: &Limit| limit.bucket(|key| add(key, &network(address)));
+        let buckets: Vec<_> = limits().map(bucket).collect();
+        if buckets.is_empty() {
+            return Ok(());
+        }
+        self.addresses.take(&buckets).map_err(|empty| refusal(limits(), empty))
+    }
+
+    /// Counts a request in all of its buckets in one step: those of its caller and, if it may use its
+    /// `target`, those of that. A limit must not tell what is denied from what is unknown, so a target
+    /// that the caller may not use is `None` here.
+    ///
+    /// # Errors
+    /// [`TransportFault::RateLimited`] if any bucket is empty; then none has counted the request.
+    pub(crate) async fn take(
+        &self,
+        counted: Counted<'_>,
+        target: Option<Target<'_>>,
+    ) -> Result<(), TransportFault> {
+        let limits = || self.limits.iter().filter(|limit| limit.applies(counted, target));
+        let buckets: Vec<_> = limits().map(|limit| limit.bucket_of(counted, target)).collect();
+        if buckets.is_empty() {
+            return Ok(());
+        }
+        let taken = self.store.take_all(&buckets).await;
+        taken.map_err(|empty| refusal(limits(), empty))
+    }
+}
+
+fn read(limits: &[config::Limit]) -> Vec<Limit> {
+    let limit = |config: &config::Limit| {
+        let described = format!("{config:?}");
+        let is_target = |per: &Per| matches!(per, Per::Prompt | Per::Upstream);
+        Limit {
+            quota: Quota { interval: config.interval, burst: config.burst },
+            identity: hex(&seal::sha256(described.as_bytes())[..8]),
+            needs_target: config.per.iter().any(is_target),
+            config: config.clone(),
+        }
+    };
+    limits.iter().map(limit).collect()
+}
+
+fn refusal<'a>(mut limits: impl Iterator<Item = &'a Limit>, empty: Exhausted) -> TransportFault {
+    let limit = limits.nth(empty.index).map(|limit| limit.config.name.clone());
+    TransportFault::RateLimited {
+        limit: limit.unwrap_or_default(),
+        retry_after: empty.retry_after.max(SHORTEST_WAIT),
+    }
+}
+
+impl Limit {
+    fn applies(&self, counted: Counted<'_>, target: Option<Target<'_>>) -> bool {
+        let config = &self.config;
+        // Lists and requests about a session are for no prompt in particular.
+        let has_target = matches!(counted.request, Countable::Call(Method::Get | Method::Complete));
+        !config.before_authentication
+            && config.methods.contains(&counted.request)
+            && config.callers.iter().any(|glob| glob.matches(counted.caller.id()))
+            && (!self.needs_target || !has_target || target.is_some())
+    }
+
+    /// The bucket of a request. Each part of its key is led by its length, so that no two combinations
+    /// share a bucket.
+    fn bucket_of(&self, counted: Counted<'_>, target: Option<Target<'_>>) -> Bucket {
+        let upstream = target.map_or("", |target| target.upstream);
+        self.bucket(|key| {
+            for per in &self.config.per {
+                match per {
+                    Per::Caller => add(key, counted.caller.id()),
+                    Per::Method => add(key, counted.request.as_str()),
+                    Per::Address => add(key, &counted.address.map(network).unwrap_or_default()),
+                    Per::Upstream => add(key, upstream),
+                    Per::Prompt => {
+                        add(key, upstream);
+                        add(key, target.map_or("", |target| target.raw_name));
+                    }
+                }
+            }
+        })
+    }
+
+    fn bucket(&self, write_key: impl FnOnce(&mut String)) -> Bucket {
+        let mut key = String::with_capacity(64);
+        key.push_str(&self.identity);
+        write_key(&mut key);
+        Bucket { key, quota: self.quota }
+    }
+}
+
+fn add(key: &mut String, part: &str) {
+    // Writing to a string cannot fail.
+    let _ = write!(key, "{}:{part}", part.len());
+}
+
+/// What an address is counted as: of IPv6 the first 64 bits, since whoever has one address of such a
+/// network has all of them.
+pub(crate) fn network(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn parse(toml: &str) -> Vec<config::Limit> {
+        Config::parse("g", toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}")).limits
+    }
+
+    fn limits(toml: &str) -> RateLimits {
+        RateLimits::new(&parse(toml))
+    }
+
+    /// Counts a get of `caller`.
+    async fn get(
+        limits: &RateLimits,
+        caller: &str,
+        target: Option<Target<'_>>,
+    ) -> Result<(), TransportFault> {
+        count(limits, caller, Countable::Call(Method::Get), target).await
+    }
+
+    async fn count(
+        limits: &RateLimits,
+        caller: &str,
+        request: Countable,
+        target: Option<Target<'_>>,
+    ) -> Result<(), TransportFault> {
+        let (caller, address) = (&Caller::new(caller), Some([127, 0, 0, 1].into()));
+        limits.take(Counted { caller, address, request }, target).await
+    }
+
+    fn target(raw_name: &str) -> Option<Target<'_>> {
+        Some(Target { upstream: "up", raw_name, definition: "" })
+    }
+
+    fn wait(result: Result<(), TransportFault>) -> Option<Duration> {
+        match result {
+            Err(TransportFault::RateLimited { retry_after, .. }) => Some(retry_after),
+            _ => None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_schedule_gets_more_than_the_burst_and_the_rate_or_starves(
+            steps in prop::collection::vec((0..4_000_u64, 1..40_usize), 1..60),
+        ) {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                // A hundred at once, ten a second.
+                let limits =
+                    limits("[[limits]]\nper = [\"caller\"]\nrate = \"600/m\"\nburst = 100\n");
+                let (mut passed, mut admitted) = (0, 0_u64);
+                for (wait, calls) in steps {
+                    advance(Duration::from_millis(wait)).await;
+                    passed += wait;
+                    let mut ok = 0;
+                    for _ in 0..calls {
+                        ok += u64::from(get(&limits, "a", None).await.is_ok());
+                    }
+                    admitted += ok;
+                    prop_assert!(admitted <= 100 + passed / 100, "{admitted} after {passed} ms");
+                    // A caller that has waited for one cell gets one.
+                    prop_assert!(ok > 0 || wait < 100);
+                }
+                Ok(())
+            })?;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p4_one_more_than_the_burst_is_refused_and_other_callers_are_not() {
+        let limits = limits("[[limits]]\nper = [\"caller\"]\nrate = \"600/m\"\nburst = 100\n");
+        for _ in 0..100 {
+            assert_eq!(get(&limits, "a", None).await, Ok(()));
+        }
+        assert_eq!(wait(get(&limits, "a", None).await), Some(Duration::from_millis(100)));
+        assert_eq!(get(&limits, "b", None).await, Ok(()));
+        advance(Duration::from_millis(99)).await;
+        assert_eq!(wait(get(&limits, "a", None).await), Some(Duration::from_millis(1)));
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(get(&limits, "a", None).await, Ok(()));
+        assert!(get(&limits, "a", None).await.is_err());
+        advance(Duration::from_secs(3600)).await;
+        let mut allowed = 0;
+        while get(&limits, "a", None).await.is_ok() {
+            allowed += 1;
+        }
+        assert_eq!(allowed, 100);
+    }
+
+    #[tokio::test]
+    async fn p4_limits_by_prompt_count_only_allowed_calls() {
+        let limits = limits(
+            "[[limits]]\nname = \"by prompt\"\nper = [\"caller\", \"prompt\"]\nrate = \"1/h\"\n\
+             methods = [\"prompts/get\"]\ncallers = [\"ci*\"]\n",
+        );
+        for _ in 0..9 {
+            assert_eq!(get(&limits, "ci", None).await, Ok(()), "denied or unknown");
+        }
+        assert_eq!(get(&limits, "ci", target("p")).await, Ok(()));
+        assert!(get(&limits, "ci", target("p")).await.is_err());
+        assert_eq!(get(&limits, "ci", target("q")).await, Ok(()));
+        assert_eq!(get(&limits, "ci-2", target("p")).await, Ok(()));
+        for _ in 0..9 {
+            assert_eq!(get(&limits, "other", target("p")).await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn p4_a_call_refused_by_its_target_costs_its_caller_nothing() {
+        let limits = limits(
+            "[[limits]]\nname = \"caller\"\nper = [\"caller\"]\nrate = \"2/h\"\n\
+             [[limits]]\nname = \"prompt\"\nper = [\"prompt\"]\nrate = \"1/h\"\n",
+        );
+        assert_eq!(get(&limits, "a", target("p")).await, Ok(()));
+        for _ in 0..9 {
+            match get(&limits, "a", target("p")).await {
+                Err(TransportFault::RateLimited { limit, .. }) => assert_eq!(limit, "prompt"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(get(&limits, "a", target("q")).await, Ok(()), "one call of two is left");
+        assert!(get(&limits, "a", target("r")).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn p4_requests_about_sessions_are_counted_where_a_limit_names_them() {
+        let limits = limits(
+            "[[limits]]\nper = [\"caller\"]\nmethods = [\"initialize\", \"ping\"]\nrate = \"2/h\"\n",
+        );
+        assert_eq!(count(&limits, "a", Countable::Initialize, None).await, Ok(()));
+        assert_eq!(count(&limits, "a", Countable::Ping, None).await, Ok(()));
+        assert!(count(&limits, "a", Countable::Initialize, None).await.is_err());
+        assert_eq!(count(&limits, "a", Countable::Listen, None).await, Ok(()));
+        assert_eq!(get(&limits, "a", target("p")).await, Ok(()), "calls have limits of their own");
+    }
+
+    #[tokio::test]
+    async fn k3_a_limit_that_a_reload_keeps_goes_on_counting() {
+        let kept = "[[limits]]\nname = \"kept\"\nper = [\"caller\"]\nrate = \"1/h\"\n";
+        let before = limits(kept);
+        assert_eq!(get(&before, "a", None).await, Ok(()));
+        let other = "[[limits]]\nname = \"new\"\nper = [\"caller\"]\nrate = \"2/h\"\n";
+        let after = before.renew(&parse(&(other.to_owned() + kept)));
+        assert!(get(&after, "a", None).await.is_err());
+        let alone = before.renew(&parse(other));
+        assert_eq!(get(&alone, "a", None).await, Ok(()));
+    }
+
+    #[test]
+    fn p4_a_network_of_ipv6_is_one_address() {
+        let limits = limits("[[limits]]\nper = [\"address\"]\nrate = \"1/h\"\n");
+        let check = |address: &str| limits.take_address(address.parse().unwrap()).is_ok();
+        assert!(check("2001:db8:0:1::1"));
+        assert!(!check("2001:db8:0:1:ffff::2"));
+        assert!(check("2001:db8:0:2::1"));
+    }
+
+    #[test]
+    fn no_two_combinations_share_a_bucket() {
+        let limits = limits("[[limits]]\nper = [\"caller\", \"prompt\"]\nrate = \"1/h\"\n");
+        let bucket = |caller: &str, upstream, raw_name| {
+            let request = Countable::Call(Method::Get);
+            let counted = Counted { caller: &Caller::new(caller), address: None, request };
+            let target = Some(Target { upstream, raw_name, definition: "" });
+            limits.limits[0].bucket_of(counted, target)
+        };
+        let one = bucket("a", "b", "c");
+        assert_ne!(one, bucket("a1", "b", "c"));
+        assert_ne!(one, bucket("a", "bc", ""));
+    }
+}
