@@ -29,6 +29,8 @@ pub use access::SCHEMA;
 pub(crate) use access::{Access, action};
 pub(crate) use admin::Admin;
 pub(crate) use audit::{Audit, Durability, OnAuditFailure};
+#[cfg(test)]
+pub(crate) use auth::ApiKey;
 pub(crate) use auth::{Auth, Certificate, Identity};
 pub(crate) use error::{ConfigError, Mistake, Origin};
 pub(crate) use jwt::{Jwt, is_safe};
@@ -102,6 +104,8 @@ pub struct Listing {
     /// Quiet time before a change is announced, and the longest wait.
     pub settle: Duration,
     pub settle_max: Duration,
+    /// Bytes of all views that are kept: the least recently used is dropped first.
+    pub views_size: usize,
 }
 
 /// What becomes of an upstream's prompts while its list cannot be walked.
@@ -206,6 +210,7 @@ fn listing(mut section: Section<'_>) -> Listing {
         ttl_max: section.duration("ttl_max", Duration::from_secs(300), Duration::ZERO),
         settle: section.duration("settle", Duration::from_millis(200), Duration::ZERO),
         settle_max: section.duration("settle_max", Duration::from_secs(2), Duration::ZERO),
+        views_size: section.size("views_size", 256 << 20, 1 << 20..=1 << 40),
     };
     if listing.settle > listing.settle_max {
         section.mistake("settle_max", "must not be shorter than listing.settle");
@@ -273,7 +278,9 @@ mod tests {
         let on_failure = OnFailure::Stale;
         let (settle, settle_max) = (Duration::from_millis(200), secs(2));
         let page_size = 1000;
-        let expected = Listing { page_size, deadline, on_failure, ttl_max, settle, settle_max };
+        let views_size = 256 << 20;
+        let expected =
+            Listing { page_size, deadline, on_failure, ttl_max, settle, settle_max, views_size };
         assert_eq!(listing, expected);
         let expected = Telemetry {
             log: "info".into(),

@@ -67,6 +67,7 @@ impl Announcer {
 
     pub(crate) fn tell(&mut self, content: &Arc<Content>) {
         self.debounce.done();
+        self.views.drop_before(content);
         let seen = Published { content: content.clone(), views: self.views.clone() };
         let before = self.changes.send_replace(Some(seen));
         let digest = content.everyone.digest();

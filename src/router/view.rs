@@ -98,6 +98,13 @@ impl View {
         self.items.is_empty()
     }
 
+    /// Bytes that the view takes in memory.
+    pub(crate) fn size(&self) -> usize {
+        let names: usize = self.items.iter().map(|item| item.public_name.capacity()).sum();
+        let items = self.items.capacity() * size_of::<Item>();
+        size_of::<Self>() + self.text.capacity() + items + names
+    }
+
     /// Equal digests are equal lists.
     pub fn digest(&self) -> &Digest {
         &self.digest

@@ -2,9 +2,11 @@
 //! callers who see the same.
 
 use std::collections::HashMap;
+use std::hash::RandomState;
 use std::sync::Arc;
 
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{Options, OptionsBuilder, Weighter};
 use tokio::sync::watch;
 
 use super::Digest;
@@ -22,7 +24,8 @@ pub struct ViewCache {
     rights: Arc<dyn Rights>,
     /// The parts of the catalog that named endpoints serve, by their paths.
     parts: HashMap<String, Part>,
-    published: Cache<Key, Arc<View>>,
+    /// Bounded by bytes, least recently used first.
+    views: Cache<Key, Arc<View>, ViewSize, RandomState>,
 }
 
 /// A part of the catalog.
@@ -39,8 +42,28 @@ struct Key {
     entitlement: Option<String>,
 }
 
-/// Views that are kept: each may be as large as the catalog.
-const VIEWS: usize = 1024;
+/// Bytes of a cached view: the view, and its key.
+#[derive(Clone)]
+struct ViewSize;
+
+impl Weighter<Key, Arc<View>> for ViewSize {
+    fn weight(&self, key: &Key, view: &Arc<View>) -> u64 {
+        let entitlement = key.entitlement.as_ref().map_or(0, String::len);
+        let key = size_of::<Key>() + key.endpoint.len() + entitlement;
+        (key + view.size()) as u64
+    }
+}
+
+/// One shard, since an entry must fit into its shard: a single view may need most of the memory.
+fn options(views_size: u64) -> Options {
+    let mut options = OptionsBuilder::new();
+    options.shards(1).estimated_items_capacity(EXPECTED_VIEWS).weight_capacity(views_size);
+    // Both capacities are set, which is all that can be missing.
+    options.build().expect("both capacities are set")
+}
+
+/// About how many views there are: callers with the same rights share one. More only cost a resize.
+const EXPECTED_VIEWS: usize = 256;
 
 impl ViewCache {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
@@ -49,7 +72,13 @@ impl ViewCache {
             (config.server.view_path(&view.name), part)
         };
         let parts = config.views.iter().map(part).collect();
-        Self { rights, parts, published: Cache::new(VIEWS) }
+        let views = Cache::with_options(
+            options(config.listing.views_size as u64),
+            ViewSize,
+            RandomState::default(),
+            DefaultLifecycle::default(),
+        );
+        Self { rights, parts, views }
     }
 
     /// What a caller sees of a snapshot at an endpoint.
@@ -65,10 +94,15 @@ impl ViewCache {
             let visible: Vec<bool> = content.owners().iter().map(sees).collect();
             Ok::<_, std::convert::Infallible>(Arc::new(content.everyone.part(&visible)))
         };
-        match self.published.get_or_insert_with(&key, make) {
+        match self.views.get_or_insert_with(&key, make) {
             Ok(view) => view,
             Err(never) => match never {},
         }
+    }
+
+    /// Drops the views of contents before this one: only calls that began before it still ask for them.
+    pub(crate) fn drop_before(&self, content: &Content) {
+        self.views.retain(|key, _| key.generation >= content.generation);
     }
 
     /// Whether a caller may use a prompt at an endpoint in this way.
@@ -137,5 +171,82 @@ impl Changes {
     /// Waits until something may have changed; nothing at the end of the gateway.
     pub async fn changed(&mut self) -> Option<()> {
         self.published.changed().await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::domain::json::Json;
+    use crate::domain::merge::Entry;
+    use crate::domain::prompt::Prompt;
+
+    /// Every caller sees every prompt, in a view of its own.
+    struct ViewPerCaller;
+
+    impl Rights for ViewPerCaller {
+        fn entitlement(&self, caller: &Caller) -> Option<String> {
+            Some(caller.id().to_owned())
+        }
+
+        fn allows(&self, _: &Caller, _: Method, _: &str, _: &str) -> bool {
+            true
+        }
+    }
+
+    fn cache(toml: &str) -> ViewCache {
+        let config = Config::parse("g", toml, Path::new(""), &[]).unwrap();
+        ViewCache::new(&config, Arc::new(ViewPerCaller))
+    }
+
+    /// A catalog of one prompt whose description has this many bytes.
+    fn content(generation: u64, size: usize) -> Content {
+        let text = format!(r#"{{"name":"p","description":"{}"}}"#, "x".repeat(size));
+        let prompt = Prompt::read(Json::parse(text.as_bytes(), 8).unwrap()).unwrap();
+        let entry = Entry { public_name: "up__p".to_owned(), source: 0, prompt: 0 };
+        let everyone = View::new([(&entry, &prompt)]);
+        let owner = Owner {
+            public_name: "up__p".to_owned(),
+            upstream: UpstreamId::parse("up").unwrap(),
+            raw_name: "p".to_owned(),
+            arguments: Vec::new(),
+            digest: String::new(),
+        };
+        Content::new(generation, vec![owner], everyone, Vec::new())
+    }
+
+    #[test]
+    fn views_of_many_callers_stay_within_views_size() {
+        let views = cache("[listing]\nviews_size = \"1MiB\"\n");
+        let content = content(1, 64 << 10);
+        for caller in 0..100 {
+            let view = views.view(&content, &Caller::new(&caller.to_string()), "/mcp");
+            assert_eq!(view.len(), 1);
+            assert!(views.views.weight() <= 1 << 20, "{} bytes", views.views.weight());
+        }
+        assert!(views.views.len() > 8, "{} views are kept", views.views.len());
+    }
+
+    #[test]
+    fn a_view_larger_than_views_size_is_served_and_not_kept() {
+        let views = cache("[listing]\nviews_size = \"1MiB\"\n");
+        let caller = Caller::new("ci");
+        assert_eq!(views.view(&content(1, 2 << 20), &caller, "/mcp").len(), 1);
+        assert_eq!(views.views.weight(), 0);
+    }
+
+    #[test]
+    fn views_of_earlier_contents_are_dropped_when_a_content_is_published() {
+        let views = cache("");
+        let (before, after) = (content(1, 10), content(2, 10));
+        for caller in ["a", "b"] {
+            views.view(&before, &Caller::new(caller), "/mcp");
+        }
+        views.view(&after, &Caller::new("a"), "/mcp");
+        views.drop_before(&after);
+        assert_eq!(views.views.len(), 1);
     }
 }
