@@ -3,21 +3,12 @@
 
 use super::rate_limit::Counted;
 use super::record::CallRecord;
+use super::target::Target;
 use super::{Gate, count_limited};
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::method::{Countable, Method};
-
-/// The prompt that a call is for, as its upstream knows it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
-    /// Id of the upstream.
-    pub(crate) upstream: &'a str,
-    pub(crate) raw_name: &'a str,
-    /// `sha256:…` of the definition as listed; empty where none is known.
-    pub(crate) definition: &'a str,
-}
 
 /// What the catalog knows of the name that a call is for.
 #[derive(Debug)]

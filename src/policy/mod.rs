@@ -12,15 +12,17 @@ mod record;
 mod refusals;
 mod revocation;
 mod streams;
+mod target;
 
 pub(crate) use access::{Access, Verdict};
 pub(crate) use authn::{Credentials, Given};
 pub use authorize::Authorized;
-pub(crate) use authorize::{Pass, Resolution, Target};
+pub(crate) use authorize::{Pass, Resolution};
 pub(crate) use record::{CallRecord, Outcome};
 pub(crate) use refusals::Refusals;
 pub(crate) use revocation::CallerRevocation;
 pub(crate) use streams::StreamRecord;
+pub(crate) use target::Target;
 
 use std::net::IpAddr;
 use std::sync::Arc;

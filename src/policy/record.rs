@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::authorize::Target;
+use super::target::Target;
 use crate::audit::record::Event;
 use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};

@@ -17,7 +17,7 @@ use crate::seal::hex::hex;
 use buckets::{Bucket, BucketStore, Exhausted, LocalBuckets};
 use gcra::Quota;
 
-use super::authorize::Target;
+use super::target::Target;
 
 /// The limits of one configuration, over buckets that all configurations share.
 pub(crate) struct RateLimits<S: BucketStore = LocalBuckets> {
