@@ -1,4 +1,4 @@
-//! Decisions on access: Cedar says whether a caller may use a prompt, and which policy said so.
+//! Access decisions by Cedar: whether a caller may use a prompt, and which policies decided.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::domain::caller::Caller;
 use crate::domain::method::Method;
 use crate::domain::rights::Rights;
 
-/// The compiled policies, and what is known of the callers that were seen lately.
+/// The compiled policies, and a cache of callers as Cedar entities.
 pub(crate) struct Access {
     policies: PolicySet,
     names_callers: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Access {
     callers: Cache<String, Arc<Known>>,
 }
 
-/// A caller as Cedar sees it.
+/// A caller as a Cedar entity.
 struct Known {
     uid: EntityUid,
     entities: Entities,
@@ -37,15 +37,15 @@ struct Types {
     action: EntityTypeName,
 }
 
-/// What was decided, and by which policies.
+/// A decision, and the policies behind it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Verdict {
     pub is_allowed: bool,
-    /// Ids of the policies that decided; none where nothing allows it.
+    /// Ids of the policies that decided; empty where no policy allows the request.
     pub reasons: Vec<String>,
 }
 
-/// Callers that are kept: making one anew costs microseconds.
+/// Cached callers: making an entity costs microseconds.
 const CALLERS: usize = 1024;
 
 impl Access {
@@ -59,7 +59,7 @@ impl Access {
         }
     }
 
-    /// Decides, and says why. What cannot be decided is denied.
+    /// Decides, with the reasons. A request that cannot be evaluated is denied.
     pub(crate) fn decide(
         &self,
         caller: &Caller,
@@ -86,7 +86,7 @@ impl Access {
         let request =
             Request::new(known.uid.clone(), action, resource, Context::empty(), None).ok()?;
         let response = self.authorizer.is_authorized(&request, &self.policies, &entities);
-        // A denial that cannot be evaluated would be passed over.
+        // Cedar skips a policy with an evaluation error, even one that forbids.
         if response.diagnostics().errors().next().is_some() {
             return None;
         }
@@ -146,7 +146,8 @@ fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
     EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
 }
 
-/// What of a caller policies can see; its id only if one of them names callers, or it is nobody.
+/// What policies can see of a caller: its groups and scopes, and its id only if a policy names callers or the
+/// caller is anonymous.
 fn key_of(caller: &Caller, by_id: bool) -> String {
     let id = if by_id || caller.is_anonymous() { caller.id() } else { "" };
     format!("{id:?} {:?} {:?}", caller.groups(), caller.scopes())

@@ -1,4 +1,4 @@
-//! Who asks: credentials become a caller, or nothing does.
+//! Authentication: the credential of a request becomes a caller, or the request is refused.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,45 +10,45 @@ use crate::domain::caller::{Caller, MAX_ID, Proof};
 use crate::domain::fault::TransportFault;
 use crate::seal;
 
-/// What a request brings to prove who sends it.
+/// The credentials of a request.
 #[derive(Clone, Copy, Default)]
 pub struct Credentials<'a> {
     /// `Authorization`
     pub authorization: Given<'a>,
     /// `X-API-Key`
     pub api_key: Given<'a>,
-    /// Subject of the certificate that the connection was opened with.
+    /// Subject of the client certificate of the connection (RFC 4514).
     pub subject: Option<&'a str>,
 }
 
-/// A header that a credential may come in.
+/// A header that may carry a credential.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Given<'a> {
     #[default]
     Nothing,
     Once(&'a str),
-    /// Several values, or one that is no text: nothing may be read into it.
+    /// Several values, or one that is not text: no credential is read from it.
     Unreadable,
 }
 
-/// Shows nothing: whoever logs a request must not log its credential.
+/// Redacted: a logged request must not show its credential.
 impl fmt::Debug for Credentials<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials(redacted)")
     }
 }
 
-/// Turns credentials into callers. Each method stands alone: what fails in one is not tried in
-/// another, and never becomes an anonymous caller.
+/// Turns credentials into callers. A credential that one method refuses is not tried with another, and never
+/// becomes an anonymous caller.
 pub(crate) struct Authenticator {
     auth: Arc<config::Auth>,
-    /// What to bring, told to whoever brings nothing.
+    /// What an unauthenticated client is told to send.
     wanted: &'static str,
     /// By the SHA-256 of the key. The time of a look-up depends on that digest alone, which tells nothing
     /// about a key that has its digest in the file.
     api_keys: HashMap<[u8; 32], Caller>,
     tokens: Option<Arc<Tokens>>,
-    /// If there is any: the only subjects that are callers.
+    /// If not empty: the only certificate subjects that are callers.
     subjects: HashMap<String, Caller>,
     stdio: Caller,
 }
@@ -83,7 +83,7 @@ impl Authenticator {
         }
     }
 
-    /// The same for another configuration.
+    /// The authenticator of another configuration, which keeps the fetched keys.
     pub(crate) fn renew(&self, auth: &config::Auth) -> Self {
         let mut renewed = Self::new(auth);
         if let (Some(old), Some(jwt)) = (&self.tokens, &auth.jwt) {
@@ -92,7 +92,7 @@ impl Authenticator {
         renewed
     }
 
-    /// Whether a caller that was let in under the configuration `then` would still be the same one.
+    /// Whether a caller that was authenticated under the configuration `then` would be the same caller now.
     pub(crate) fn still_knows(&self, caller: &Caller, then: &config::Auth) -> bool {
         let is_same = |known: &Caller| {
             known.id() == caller.id()
@@ -107,7 +107,7 @@ impl Authenticator {
                     && self.by_subject(subject).is_ok_and(|known| is_same(&known))
             }
             Proof::Token(_) => self.auth.jwt == then.jwt,
-            // Whoever has started the gateway goes on with it.
+            // The process that started the gateway keeps its access.
             Proof::Started => true,
         }
     }
@@ -116,13 +116,17 @@ impl Authenticator {
         &self.auth
     }
 
-    /// Tokens of an identity provider, if they are believed.
+    /// Validation of JSON Web Tokens, if configured.
     pub(crate) fn tokens(&self) -> Option<&Arc<Tokens>> {
         self.tokens.as_ref()
     }
 
-    /// Who sends a request to what `audience` names. A credential that it carries counts before the
-    /// connection's certificate.
+    /// Authenticates a request to the resource `audience`. A credential in a header takes precedence over the
+    /// certificate of the connection.
+    ///
+    /// # Errors
+    /// `Unauthenticated` without a credential where one is required, `Unauthorized` for one that is not valid,
+    /// `AuthUnavailable` while the keys of the issuer are unknown.
     pub(crate) async fn authenticate(
         &self,
         credentials: &Credentials<'_>,
@@ -175,7 +179,7 @@ impl Authenticator {
         }
     }
 
-    /// Who calls over standard streams: whoever could start the gateway.
+    /// The caller of standard streams: the process that started the gateway.
     pub(crate) fn of_stdio(&self) -> Caller {
         self.stdio.clone()
     }
@@ -186,10 +190,10 @@ impl Authenticator {
     }
 }
 
-/// What a credential comes to.
+/// The outcome of reading a credential.
 enum Claim<'a> {
     Known(Caller),
-    /// To be checked with its issuer's keys.
+    /// A token, to be checked with the keys of its issuer.
     Token(&'a Tokens, &'a str),
 }
 

@@ -46,15 +46,15 @@ use crate::domain::method::{Countable, Method};
 use crate::domain::rights::{Everything, Rights};
 use crate::telemetry::Telemetry;
 
-/// Decides who may ask what, and keeps the record of it.
+/// Authenticates callers, authorizes their calls, and records both.
 pub struct Gate {
     authenticator: Arc<Authenticator>,
-    /// That of the newest configuration.
+    /// The authenticator of the newest configuration.
     newest: watch::Sender<Arc<Authenticator>>,
     rights: Arc<dyn Rights>,
     limits: RateLimits,
     audit: Audit,
-    /// The log that its calls are recorded in, from their first record to their last.
+    /// The log of this gate's calls, from the first record of a call to its last.
     ledger: Option<Arc<Ledger>>,
     telemetry: Telemetry,
     recording: Recording,
@@ -64,7 +64,7 @@ pub struct Gate {
 /// What the audit log records beside the calls themselves.
 struct Recording {
     lists: bool,
-    /// Over public names: whose argument values are recorded.
+    /// Patterns over public names: prompts whose argument values are recorded.
     raw_arguments: Vec<Glob>,
 }
 
@@ -78,7 +78,7 @@ impl Recording {
     }
 }
 
-/// Who may use which prompt, as the configuration says.
+/// The access rules of a configuration.
 pub(crate) fn rights(config: &Config) -> Arc<dyn Rights> {
     match &config.access {
         Some(access) => Arc::new(Access::new(access)),
@@ -127,25 +127,30 @@ impl Gate {
         &self.rights
     }
 
-    /// From now on this is the gate: streams of callers that it does not know end.
+    /// Makes this gate the newest: streams of callers that it does not know end.
     pub fn take_over(&self) {
         self.newest.send_replace(self.authenticator.clone());
     }
 
-    /// Tells when a caller is not known any more.
+    /// A future that resolves when the caller's credential is no longer valid under the newest configuration.
     pub fn revocation(&self, caller: &Caller) -> CallerRevocation {
         let auth = self.authenticator.auth().clone();
         CallerRevocation::new(caller.clone(), auth, self.newest.subscribe())
     }
 
-    /// Counts a request before anything is known of it but where it comes from.
+    /// Counts a request by its address, before authentication.
+    ///
+    /// # Errors
+    /// [`TransportFault::RateLimited`].
     pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let checked = self.limits.take_address(address);
         checked.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
-    /// Who a request comes from that was sent to what `audience` names; decided before its body is
-    /// read.
+    /// Authenticates a request to the resource `audience`, before its body is read.
+    ///
+    /// # Errors
+    /// `Unauthenticated`, `Unauthorized`, `InsufficientScope` or `AuthUnavailable`.
     pub async fn authenticate(
         &self,
         credentials: &Credentials<'_>,
@@ -157,12 +162,12 @@ impl Gate {
         caller.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 
-    /// Who calls over standard streams.
+    /// The caller of standard streams.
     pub fn stdio_caller(&self) -> Caller {
         self.authenticator.of_stdio()
     }
 
-    /// The record of a call, to be completed before its answer leaves.
+    /// The record of a call, to be completed before its response is sent.
     pub fn record(&self, call: &Call) -> Arc<CallRecord> {
         let is_recorded = self.recording.lists || call.request.method() != Method::List;
         let Some(ledger) = self.ledger.clone().filter(|_| is_recorded) else {
@@ -190,11 +195,11 @@ impl Gate {
         })
     }
 
-    /// Writes what became of a call of this caller, before its answer leaves. One that was stopped
-    /// by a limit, or because nothing can be recorded, is counted instead.
+    /// Records the outcome of a call, before its response is sent. Calls refused by a limit, or because
+    /// nothing can be recorded, are counted and aggregated instead.
     ///
     /// # Errors
-    /// When that cannot be written: then the answer must not leave.
+    /// `AuditUnavailable` if the record cannot be written: then the response must not be sent.
     pub async fn complete(
         &self,
         record: &CallRecord,
@@ -213,10 +218,10 @@ impl Gate {
         record.complete(outcome).await.map_err(|_| TransportFault::AuditUnavailable)
     }
 
-    /// The record of a stream that is opened; its end is recorded when it is dropped.
+    /// The record of a stream; dropping it records the end.
     ///
     /// # Errors
-    /// When nothing can be recorded at present.
+    /// `AuditUnavailable` if nothing can be recorded at present.
     pub fn stream(&self, caller: &Caller, endpoint: &str) -> Result<StreamRecord, TransportFault> {
         match self.audit.refuses() {
             true => Err(TransportFault::AuditUnavailable),
@@ -224,35 +229,35 @@ impl Gate {
         }
     }
 
-    /// Takes note that a caller brought what belongs to somebody else.
+    /// Records that a caller presented a session or state of another caller.
     pub fn suspect(&self, caller: &Caller, fault: &TransportFault) {
         self.refused(Who::Caller(caller.id().to_owned()), fault);
     }
 
-    /// A call has failed in a way that nobody thought of.
+    /// Records that the task of a call panicked.
     pub fn note_panic(&self) {
-        error!("a call has panicked; please report it with the lines above");
+        error!("the task of a call panicked; please report it with the lines above");
         self.audit.note(Event::new("panic"));
     }
 
-    /// Whether callers can be known at present in all ways that are configured.
+    /// Whether all configured ways of authentication work at present.
     pub fn can_know_callers(&self) -> bool {
         self.authenticator.tokens().is_none_or(|tokens| tokens.is_ready())
     }
 
-    /// Keeps what is needed to know callers, until `stop`.
+    /// Keeps the issuer's keys fresh, until `stop`.
     pub async fn keep_keys(self: Arc<Self>, stop: CancellationToken) {
         if let Some(tokens) = self.authenticator.tokens() {
             tokens.clone().keep(stop).await;
         }
     }
 
-    /// What was refused by now.
+    /// The aggregated refusals.
     pub fn refusals(&self) -> Arc<Refusals> {
         self.refusals.clone()
     }
 
-    /// What is measured.
+    /// The telemetry of this gateway.
     pub fn telemetry(&self) -> &Telemetry {
         &self.telemetry
     }
@@ -273,7 +278,7 @@ impl Gate {
     }
 }
 
-/// Counts what a limit has stopped.
+/// Counts a refusal by a limit.
 fn count_limited(telemetry: &Telemetry, fault: &TransportFault) {
     if fault.limit().is_some() {
         telemetry.metrics().refused(fault.reason(), fault.limit());

@@ -1,5 +1,5 @@
-//! What the audit log says of one call: that it was received, before anybody is asked, and what
-//! became of it, before anybody is answered.
+//! The audit records of one call: `received` before an upstream is called, `completed` before the response is
+//! sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,11 +14,12 @@ use crate::domain::caller::{Caller, Proof};
 use crate::domain::fault::Fault;
 use crate::seal;
 
-/// The record of one call; nothing if it is not recorded. One that is left without an end gets one.
+/// The record of one call; empty if the call is not recorded. A call that is dropped is completed as
+/// cancelled.
 pub struct CallRecord(Option<Open>);
 
 struct Open {
-    /// Where all of it is written, whichever log others go to by then.
+    /// The log of all records of the call, whichever log is newest by then.
     ledger: Arc<Ledger>,
     number: u64,
     started: Instant,
@@ -26,15 +27,15 @@ struct Open {
 }
 
 struct State {
-    /// What is to be said of the call, as long as it was not.
+    /// The `received` record, until it is written.
     received: Option<Event>,
     has_ended: bool,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'a> {
-    /// The result as it is sent; for a list the digest of all that its caller sees.
+    /// The result as it is sent; for a list the digest of the caller's view.
     Result {
         result: &'a str,
         list: Option<&'a [u8; 32]>,
@@ -44,12 +45,12 @@ pub enum Outcome<'a> {
 }
 
 impl CallRecord {
-    /// A record of nothing.
+    /// The record of a call that is not recorded.
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// A record of the call; `raw` lets the values of its arguments be written.
+    /// The record of a call; `raw` includes argument values.
     pub(super) fn open(ledger: Arc<Ledger>, number: u64, call: &Call, raw: bool) -> Self {
         let event = with_caller(Event::new("received").number("call", number), &call.caller);
         let mut event = event
@@ -85,12 +86,12 @@ impl CallRecord {
         Self(Some(Open { ledger, number, started: Instant::now(), state }))
     }
 
-    /// Whether the call must be refused, since it could not be recorded.
+    /// Whether the call must be refused because it could not be recorded.
     pub(super) fn refuses(&self) -> bool {
         self.0.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
-    /// A list was let through. Nobody else is asked, so it is enough that this comes before the end.
+    /// Records that a list is allowed. No upstream is called, so it need not wait for the disk.
     pub(super) fn listed(&self) {
         if let Some(open) = &self.0
             && let Some(event) = open.take_received()
@@ -99,7 +100,7 @@ impl CallRecord {
         }
     }
 
-    /// The call is let through to an upstream, which is not asked before this is written.
+    /// Records that a call is allowed, and waits until that is written.
     pub(super) async fn allowed(&self, target: Target<'_>) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
@@ -113,7 +114,7 @@ impl CallRecord {
         }
     }
 
-    /// The caller may not use this, which it is not told.
+    /// Notes that the caller may not use the target, which the response does not tell.
     pub(super) fn denied(&self, target: Target<'_>) {
         if let Some(open) = &self.0 {
             let mut state = open.lock();
@@ -123,10 +124,10 @@ impl CallRecord {
         }
     }
 
-    /// Writes how the call has ended, before its answer leaves.
+    /// Records the outcome, before the response is sent.
     ///
     /// # Errors
-    /// When that cannot be written: then the answer must not leave.
+    /// If it cannot be written: then the response must not be sent.
     pub async fn complete(&self, outcome: Outcome<'_>) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
@@ -143,7 +144,7 @@ impl CallRecord {
         open.ledger.record_both(received, open.completed(outcome)).await
     }
 
-    /// Leaves out what was to be said of the call: it is counted elsewhere.
+    /// Drops the record: the call is counted as a refusal instead.
     pub(super) fn forget(&self) {
         if let Some(open) = &self.0 {
             let mut state = open.lock();
@@ -151,7 +152,7 @@ impl CallRecord {
         }
     }
 
-    /// Whether nothing was written of the call yet.
+    /// Whether nothing was written about the call yet.
     pub(super) fn is_unwritten(&self) -> bool {
         self.0.as_ref().is_some_and(|open| open.lock().received.is_some())
     }
@@ -169,8 +170,7 @@ impl Open {
             Outcome::Result { result, list } => {
                 let event = event.text("outcome", "ok").number("result_bytes", result.len() as u64);
                 match list {
-                    // Made when the list was: a page of ten thousand prompts is not read again for
-                    // this.
+                    // Computed with the view: a page of ten thousand prompts is not hashed again.
                     Some(digest) => event.text("list", &seal::digest_text(digest)),
                     None => {
                         event.text("result", &seal::digest_text(&seal::sha256(result.as_bytes())))
@@ -187,7 +187,7 @@ impl Open {
     }
 }
 
-/// A call that nobody waits for any more ends here.
+/// A dropped call is completed as cancelled, or as an internal error while panicking.
 impl Drop for Open {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +205,7 @@ impl Drop for Open {
     }
 }
 
-/// Who a record is about, and how that is known.
+/// Adds the caller and its proof.
 pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
     let event = event.text("caller", caller.id());
     match caller.proof() {

@@ -1,5 +1,5 @@
-//! What is refused again and again is counted, and recorded once in a while: a stranger must not
-//! fill the disk by knocking.
+//! Aggregation of refusals: repeated refusals are counted and recorded once for each window, so that an
+//! unauthenticated client cannot fill the disk.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,55 +12,55 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::Audit;
 use crate::audit::record::Event;
 
-/// Counts refusals by who was refused and why. Pure: the clock is handed in.
+/// Counts refusals by origin and reason. Pure: the clock is an argument.
 pub struct Refusals {
     state: Mutex<State>,
 }
 
 struct State {
     tallies: LruCache<Refusal, Tally>,
-    /// When the present window began, and how many records it has had.
+    /// The start of the present window, and the records written in it.
     window: Option<Instant>,
     recorded: usize,
-    /// Refusals for which this window had no record left.
+    /// Refusals beyond the records of this window.
     others: u64,
 }
 
-/// Who was refused, and why.
+/// The origin and the reason of a refusal.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Refusal {
     pub who: Who,
-    /// As `error.data.reason` names it.
+    /// The stable reason, as in `error.data.reason`.
     pub reason: &'static str,
-    /// What it was refused by, such as the name of a limit.
+    /// What refused it, such as the name of a limit.
     pub by: String,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Who {
-    /// A network: of IPv6 the first 64 bits.
+    /// An IPv4 address, or an IPv6 network of 64 bits.
     Address(String),
     /// Id of a caller.
     Caller(String),
 }
 
-/// Those since the last record.
+/// The refusals since the last record.
 struct Tally {
     recorded: Instant,
     count: u64,
 }
 
-/// How often it is looked which refusals are to be recorded.
+/// Interval of the check for due records.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Time between two records of one refusal.
+/// Time between two records of the same refusal.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Refusals that are counted apart. Beyond that the least recent is recorded early.
+/// Refusals that are counted separately. Beyond that the least recent one is recorded early.
 const TALLIES: usize = 4096;
 
-/// Records in one window: somebody with many addresses must not fill the disk either. The rest is
-/// recorded as one.
+/// Records in one window: a client with many addresses must not fill the disk either. The others are recorded
+/// as one.
 const RECORDS: usize = 100;
 
 impl Default for Refusals {
@@ -71,7 +71,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Records those that have not come again, until `stop`.
+    /// Records counted refusals when they are due, until `stop`.
     pub async fn watch(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
         while stop.run_until_cancelled(sleep(LOOK)).await.is_some() {
             self.due(Instant::now()).into_iter().for_each(|event| audit.note(event));
@@ -79,7 +79,7 @@ impl Refusals {
         self.rest().into_iter().for_each(|event| audit.note(event));
     }
 
-    /// Counts a refusal; what is to be recorded now.
+    /// Counts a refusal; returns the records that are due.
     pub fn count(&self, refusal: Refusal, now: Instant) -> Vec<Event> {
         let mut state = self.lock();
         let mut events: Vec<_> = state.turn(now).into_iter().collect();
@@ -100,7 +100,7 @@ impl Refusals {
         events
     }
 
-    /// What is to be recorded by now, of those that have not come again.
+    /// Records that are due without a further refusal.
     pub fn due(&self, now: Instant) -> Vec<Event> {
         let mut state = self.lock();
         let mut events: Vec<_> = state.turn(now).into_iter().collect();
@@ -115,7 +115,7 @@ impl Refusals {
         events
     }
 
-    /// All that was not recorded yet.
+    /// All refusals that were not recorded yet.
     pub fn rest(&self) -> Vec<Event> {
         let mut state = self.lock();
         let mut events = Vec::new();
@@ -134,7 +134,7 @@ impl Refusals {
 }
 
 impl State {
-    /// Begins another window if the present one is over; what it had no record for.
+    /// Begins another window if the present one is over; returns the record of what exceeded it.
     fn turn(&mut self, now: Instant) -> Option<Event> {
         if self.window.is_some_and(|began| now.duration_since(began) < WINDOW) {
             return None;
@@ -143,7 +143,7 @@ impl State {
         self.others()
     }
 
-    /// A record, if the window has one left.
+    /// A record, if the window has room for one.
     fn record(&mut self, refusal: &Refusal, count: u64) -> Option<Event> {
         if self.recorded == RECORDS {
             self.others += count;

@@ -1,4 +1,4 @@
-//! Whether a caller whose stream is open is still the one that was let in.
+//! Revocation: the end of streams whose caller's credential is no longer valid.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::authn::Authenticator;
 use crate::config;
 use crate::domain::caller::Caller;
 
-/// The standing of one caller.
+/// Resolves when the credential of one caller is no longer valid under the newest configuration.
 pub struct CallerRevocation {
     caller: Caller,
-    /// By what it was let in.
+    /// The configuration that it was authenticated under.
     auth: Arc<config::Auth>,
     now: watch::Receiver<Arc<Authenticator>>,
 }
@@ -25,13 +25,13 @@ impl CallerRevocation {
         Self { caller, auth, now }
     }
 
-    /// Waits until the caller is not known any more, or as another one. It comes back to be let in
-    /// anew, if it is.
+    /// Resolves when the caller is unknown, or has other groups or another proof. Its client reconnects to be
+    /// authenticated anew. Cancel safe.
     pub async fn lost(&mut self) {
         let (caller, auth) = (&self.caller, &self.auth);
         let is_lost = |now: &Arc<Authenticator>| !now.still_knows(caller, auth);
         if self.now.wait_for(is_lost).await.is_err() {
-            // The gateway ends, which streams hear of in another way.
+            // At shutdown streams end by the drain signal.
             std::future::pending::<()>().await;
         }
     }

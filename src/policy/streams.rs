@@ -1,4 +1,4 @@
-//! What the audit log says of streams of notices: that one was opened, and when it ended.
+//! The audit records of notification streams: their start and their end.
 
 use tokio::time::Instant;
 
@@ -7,7 +7,7 @@ use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::domain::caller::Caller;
 
-/// A stream that is open. Dropped, it has ended.
+/// The record of an open stream; dropping it records the end.
 pub struct StreamRecord {
     audit: Audit,
     number: u64,

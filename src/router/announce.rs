@@ -1,4 +1,4 @@
-//! Where snapshots and changes are told: to readers, to open streams, and to the audit log.
+//! Announcement of changes: to readers of the catalog, to open streams, and to the audit log.
 
 use std::sync::Arc;
 
@@ -15,35 +15,36 @@ use crate::domain::fault::excerpt;
 use crate::seal;
 use crate::telemetry::Telemetry;
 
-/// Tells what the refresh has found, once it has settled.
+/// Announces what the refresh has found, debounced.
 pub(crate) struct Announcer {
-    /// Marked with every snapshot.
+    /// Marked changed with every snapshot.
     pub published: watch::Sender<()>,
-    /// What there is, once it has settled; nothing before it is whole.
+    /// The announced content; `None` until the first list is whole.
     pub changes: watch::Sender<Option<Published>>,
-    /// Who may see what, at present.
+    /// The views of the newest configuration.
     pub views: Arc<ViewCache>,
     pub debounce: Debounce,
     pub audit: Audit,
     pub telemetry: Telemetry,
 }
 
-/// A prompt that has another definition than before.
+/// A prompt whose definition has changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Redefined {
     pub upstream: String,
     pub raw_name: String,
-    /// `sha256:…` of both.
+    /// `sha256:…` of the definitions before and now.
     pub before: String,
     pub now: String,
 }
 
-/// Definitions that are recorded one by one after one merge.
+/// Changed definitions that get a record of their own after one merge; the others are recorded as a count,
+/// so that an upstream that changes everything does not fill the log.
 const RECORDED: usize = 1_000;
 
 impl Announcer {
-    /// Takes note of what a snapshot makes visible: the first whole list is there at once, later
-    /// ones once they have settled. Half a list is no news.
+    /// Notes the visible content of a snapshot: the first whole list is announced at once, later changes
+    /// after the debounce. An incomplete first list is not announced.
     pub(crate) fn observe(&mut self, snapshot: &Catalog, now: Instant) {
         let is_news = self.changes.borrow().as_ref().map(|told| {
             *told.content.everyone.digest() != *snapshot.content.everyone.digest()
@@ -57,7 +58,7 @@ impl Announcer {
         }
     }
 
-    /// Waits until there is something to tell.
+    /// Resolves when a change is due to be announced. Cancel safe.
     pub(crate) async fn due(&self) {
         match self.debounce.due() {
             Some(due) => sleep_until(due).await,
@@ -77,12 +78,12 @@ impl Announcer {
         }
     }
 
-    /// Records prompts that are other ones than they were under the same names.
+    /// Records and logs prompts whose definitions changed under the same names.
     pub(crate) fn record(&self, redefined: &[Redefined]) {
         let metrics = self.telemetry.metrics();
         redefined.iter().for_each(|redefined| metrics.redefined(&redefined.upstream));
         for Redefined { upstream, raw_name, before, now } in redefined.iter().take(RECORDED) {
-            warn!(upstream, name = excerpt(raw_name), "a prompt's definition has changed");
+            warn!(upstream, name = excerpt(raw_name), "prompt definition changed");
             let event = Event::new("definition_changed").text("upstream", upstream);
             let event = event.text("prompt", raw_name).text("before", before);
             self.audit.note(event.text("now", now));

@@ -1,5 +1,6 @@
-//! A get as it happens: the upstream's questions go to the client in the client's own way, and the
-//! answers back (PROTOCOL of the two eras: requests in the middle of a call, or round trips).
+//! The bridge between eras: server requests of an upstream in the middle of a get reach the client in the
+//! mode that it supports, and its answers return (legacy: requests during the call; 2026-07-28:
+//! multi-round-trip requests).
 
 use tokio::time::Instant;
 
@@ -26,20 +27,20 @@ use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
 use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
 
-/// One get on its way.
+/// One get in progress.
 pub(super) struct Bridge<'a> {
     pub router: &'a Router,
     pub routed: RoutedCall<'a>,
     pub channel: &'a CallChannel,
     pub arguments: Option<&'a Document>,
-    /// Moves while a user thinks.
+    /// Extended while a user answers.
     pub deadline: Instant,
     pub now_secs: u64,
-    /// Questions asked so far, one after another.
+    /// Server requests so far, one after another; bounded by `question_rounds`.
     pub rounds: usize,
 }
 
-/// The key of a question that a legacy upstream asked: there is one at a time.
+/// The key of a legacy upstream's server request among `inputRequests`: there is one at a time.
 const KEY: &str = "answer";
 
 impl Bridge<'_> {
@@ -50,7 +51,7 @@ impl Bridge<'_> {
         }
     }
 
-    /// The client waits, and is asked while it does.
+    /// Sends server requests to a client that waits for its response.
     async fn run_mid_call(&mut self) -> Result<Reply, Fault> {
         let mut answers = None;
         loop {
@@ -81,7 +82,7 @@ impl Bridge<'_> {
         }
     }
 
-    /// The client is asked by an answer, and calls again.
+    /// Answers with an input-required result; the client retries the request with its input.
     async fn run_input_required(&mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
         let progress = match retry {
             None => Progress::Replay(Replay::default()),
@@ -111,7 +112,7 @@ impl Bridge<'_> {
         }
     }
 
-    /// Goes on with a call that waited for its user.
+    /// Resumes a suspended call with the input of its user.
     async fn resume(
         &mut self,
         suspended_call: SuspendedCall,
@@ -120,7 +121,7 @@ impl Bridge<'_> {
     ) -> Result<Reply, Fault> {
         let SuspendedCall { mut exchange, server_request, answer, until } = suspended_call;
         let Some(said) = said else {
-            // Nothing was said: the same question stands, as long as it did before.
+            // A retry without input gets the same server request again, within the same time.
             self.next_round()?;
             return self.suspend(SuspendedCall { exchange, server_request, answer, until }, replay);
         };
@@ -131,9 +132,9 @@ impl Bridge<'_> {
         self.replay(exchange, replay, Some(until)).await
     }
 
-    /// Goes on with a call, whose questions are answered as they were before, up to one that was not.
-    /// A call that has waited for its user cannot be started again, so it waits again, in all until
-    /// `waits_until`; it has had the answers that were there before.
+    /// Runs an exchange and answers its server requests from `replay`, up to the first that has no answer
+    /// yet. A call that was suspended cannot be replayed, so it is suspended again, until `waits_until` at
+    /// the latest; it has received the earlier answers already.
     async fn replay(
         &mut self,
         mut exchange: Exchange,
@@ -189,7 +190,7 @@ impl Bridge<'_> {
         }
     }
 
-    /// What becomes of hidden text of this upstream.
+    /// The configured treatment of hidden text from this upstream.
     fn hidden_text(&self) -> HiddenText {
         self.routed.upstream.config().settings.content
     }
@@ -207,7 +208,7 @@ impl Bridge<'_> {
         self.input_required(requests, Progress::Replay(replay))
     }
 
-    /// The answer that asks.
+    /// The input-required result, with the sealed state of the call.
     fn input_required(
         &self,
         server_requests: Vec<(String, ServerRequest)>,
@@ -228,7 +229,7 @@ impl Bridge<'_> {
         }
     }
 
-    /// What a state of ours says, if it belongs to this very call.
+    /// Opens a `requestState` that belongs to this caller, prompt and arguments.
     fn open(&mut self, retry: &InputRetry) -> Result<Progress, Fault> {
         let plain =
             self.router.sealer.open(seal::Kind::State, &self.routed.call.endpoint, &retry.state);
@@ -269,7 +270,7 @@ impl Bridge<'_> {
         self.routed.upstream.call(self.routed.authorized, request, self.deadline)
     }
 
-    /// The questions of an answer that asks (2026-07-28, `InputRequiredResult`).
+    /// The server requests of an `InputRequiredResult` (2026-07-28); `None` for a complete result.
     fn input_requests(&self, result: Json<'_>) -> Result<Option<InputRequests>, Fault> {
         if !result.get("resultType").is_some_and(|t| t.is("input_required")) {
             return Ok(None);
@@ -321,7 +322,7 @@ impl Bridge<'_> {
         Ok(InputResponses { responses: Some(responses), state: input_requests.state })
     }
 
-    /// Asks the client that waits.
+    /// Sends a server request to a client that waits.
     fn send_request(&self, server_request: ServerRequest) -> impl Future<Output = Option<Answer>> {
         let (channel, origin) = (self.channel.clone(), self.request_origin());
         let patience = self.router.limits.question_timeout;
@@ -346,7 +347,7 @@ impl Bridge<'_> {
         }
     }
 
-    /// What an error of the upstream says about what the client can be asked, in the client's terms.
+    /// Translates an upstream's error about missing capabilities into the client's terms.
     fn refused(&self, kind: Kind) -> Fault {
         let Kind::Error { code, message, data: Some(data) } = &kind else {
             return self.fault(kind);
@@ -384,7 +385,8 @@ impl Bridge<'_> {
         }
     }
 
-    /// An error that wants the user to visit pages first, as questions; any other as it is.
+    /// Turns an error that demands URL elicitations (2025-11-25, -32042) into an input-required result; passes
+    /// any other error on.
     fn pages_first(&mut self, kind: Kind, replay: Replay) -> Result<Reply, Fault> {
         let fault = self.refused(kind);
         let Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { data, .. }, .. }) = &fault
@@ -425,7 +427,7 @@ impl Bridge<'_> {
     }
 }
 
-/// What an answer asks, by its keys, and what it wants back with the answers.
+/// The server requests of a result by their keys, and the state to return with the answers.
 struct InputRequests {
     requests: Vec<(String, ServerRequest)>,
     state: Option<String>,
@@ -435,14 +437,14 @@ const MISSING_CAPABILITY: i64 = -32021;
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 const NONE: &str = "nobody answered";
 const TOO_MANY_WAIT: &str = "too many calls wait while their users visit a page";
-/// Of what was accepted before.
+/// JSON depth of text that was accepted before.
 const DEPTH: usize = 64;
 
 fn misfit() -> Fault {
     Fault::invalid_params("`inputResponses` holds an answer that does not fit its question")
 }
 
-/// Answers on their way to an upstream that asked for them itself.
+/// The client's `inputResponses` for a modern upstream, without reserved `_meta` keys.
 fn clean(responses: &Document) -> String {
     let mut out = String::from("{");
     for (key, answer) in responses.json().members() {
@@ -452,7 +454,7 @@ fn clean(responses: &Document) -> String {
     out.trim_end_matches(',').to_owned() + "}"
 }
 
-/// Arguments are the same in whatever order they come.
+/// A digest of arguments that does not depend on their order.
 fn digest_of(arguments: Option<&Document>) -> [u8; 32] {
     let members = arguments.iter().flat_map(|a| a.json().members()).map(|(key, value)| {
         let text = |json: Json<'_>| json.as_str().unwrap_or_default().into_owned();

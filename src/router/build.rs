@@ -1,4 +1,4 @@
-//! How a router is made of a configuration: the first one, and those that take over from another.
+//! Construction of routers: the first one, and its successors after reloads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplet
 use crate::upstream::driver::{DriverId, Report};
 use crate::upstream::{Upstream, UpstreamDeps};
 
-/// What all routers of one gateway share, one after another.
+/// State that the routers of all editions share.
 pub(super) struct SharedState {
-    /// Marked whenever a snapshot is published.
+    /// Marked changed whenever a snapshot is published.
     pub published: watch::Receiver<()>,
     pub changes: watch::Receiver<Option<Published>>,
-    /// Told of pages that users have visited, by all upstreams.
+    /// Completed URL elicitations, from all upstreams.
     pub pages: broadcast::Sender<UrlElicitationComplete>,
     pub suspended: SuspendedCalls,
     pub telemetry: Telemetry,
@@ -38,18 +38,17 @@ pub(super) struct SharedState {
     upstream_deps: UpstreamDeps,
 }
 
-/// Reports that may wait for the refresh at once. Drivers wait their turn beyond that: each has
-/// only one to make.
+/// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to send.
 const REPORTS: usize = 64;
 
-/// What a router is made with beside its configuration.
+/// Dependencies of a router beside its configuration.
 pub struct RouterDeps {
     pub gate: Arc<Gate>,
     pub sealer: Arc<Sealer>,
 }
 
 impl Router {
-    /// Starts a driver for every upstream, and the task that keeps the catalog.
+    /// Starts a driver for every upstream, and the refresh task.
     pub fn start(config: &Config, deps: RouterDeps, upstream_deps: UpstreamDeps) -> Self {
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog {
             pending: !config.upstreams.is_empty(),
@@ -93,10 +92,9 @@ impl Router {
         Self::new(config, catalog, views, upstreams, deps, shared)
     }
 
-    /// The router of another configuration. Upstreams that are configured as before go on as they
-    /// are, and what is known of them is in its first snapshot; the others are driven anew. Those that
-    /// are missing end once nobody uses this router any more. What comes beside it is to be told once the router is
-    /// the one that serves.
+    /// Makes the router of another configuration. Upstreams whose configuration is unchanged keep their
+    /// drivers, connections and lists; the others get new drivers. Drivers of removed upstreams end when the
+    /// last router that holds them is dropped. The sender is to be signalled once the new router serves.
     pub async fn renew(&self, config: &Config, deps: RouterDeps) -> (Self, oneshot::Sender<()>) {
         let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
         let kept = |upstream: &config::Upstream| {
@@ -120,7 +118,7 @@ impl Router {
             deadline: Instant::now() + config.listing.deadline,
             done,
         };
-        // Both fail only when the gateway ends, which needs no catalog.
+        // Both fail only at shutdown, which needs no catalog.
         let _ = self.shared.renewals.send(renewal).await;
         let _ = ready.await;
         let upstreams = drivers.into_iter().zip(&config.upstreams).map(|(driver, upstream)| {
@@ -128,7 +126,7 @@ impl Router {
                 return self.shared.upstream(driver, upstream);
             };
             if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
-                // What it was held to counts no more.
+                // A reload releases held definitions, so the list is walked again.
                 kept.request_walk();
             }
             (upstream.id.clone(), kept.clone())

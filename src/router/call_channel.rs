@@ -1,4 +1,4 @@
-//! The way to a client while its call runs.
+//! The channel from a running call to its client: progress and server requests before the response.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::timeout;
 use crate::domain::document::Document;
 use crate::domain::server_request::{Answer, ServerRequest};
 
-/// What a client is told, or asked, before its answer.
+/// A message for the client before its response.
 #[derive(Debug)]
 pub(crate) enum CallEvent {
-    /// `params` of `notifications/progress`, with the token of another hop.
+    /// `params` of `notifications/progress`, with the progress token of the upstream hop.
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
     UrlElicitationComplete(Document),
@@ -22,20 +22,20 @@ pub(crate) enum CallEvent {
     },
 }
 
-/// Who wants to know.
+/// The upstream behind a server request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RequestOrigin {
     /// Id of the upstream.
     pub upstream: String,
-    /// Whether the message of an elicitation is led by it.
+    /// Whether the message of an elicitation is prefixed with the id.
     pub label: bool,
 }
 
-/// The end of the way at the router.
+/// The sending end.
 #[derive(Clone, Debug)]
 pub(crate) struct CallChannel(mpsc::Sender<CallEvent>);
 
-/// News that wait to be dressed. Progress beyond that is dropped: there is more to come.
+/// Queued messages. Progress beyond that is dropped, since later progress replaces it.
 const WAITING: usize = 16;
 
 impl CallChannel {
@@ -44,12 +44,12 @@ impl CallChannel {
         (Self(sender), receiver)
     }
 
-    /// Tells what may be missed.
+    /// Sends a message that may be lost if the queue is full.
     pub(crate) fn tell(&self, events: CallEvent) {
         let _ = self.0.try_send(events);
     }
 
-    /// Asks, and waits for the answer as long as a user may think; nothing if none comes.
+    /// Sends a server request and waits for its outcome; `None` if none arrives within `patience`.
     pub(crate) async fn request(
         &self,
         server_request: ServerRequest,

@@ -1,4 +1,4 @@
-//! The catalog: an immutable snapshot of who serves what, and of how good that knowledge is.
+//! The catalog: an immutable snapshot of the prompts of all upstreams, and of how fresh it is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::UpstreamId;
 use crate::domain::prompt::Argument;
 
-/// A snapshot. Readers keep one for the whole request.
+/// One snapshot. A request keeps the same snapshot to its end.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    /// What changes only when a list does.
+    /// The prompts; shared between snapshots as long as no list changes.
     pub content: Arc<Content>,
-    /// Upstreams whose list is old or missing.
+    /// Upstreams whose list is stale or missing.
     pub incomplete: Vec<Incomplete>,
-    /// Some upstream has not been heard of since the start, and there is still time to wait.
+    /// Whether an upstream has not answered since the start and `listing.deadline` has not passed.
     pub pending: bool,
-    /// When the first of the lists should be asked for again; absent where none says so.
+    /// When the first of the lists expires by its `ttlMs`; `None` where no upstream sends one.
     pub fresh_until: Option<Instant>,
     pub scope: CacheScope,
     /// The last good walk of each upstream that has had one.
     pub walks: HashMap<UpstreamId, WalkInfo>,
-    /// Why lists fail at present, if they do.
+    /// The error that `prompts/list` returns at present, if it fails.
     pub list_fault: Option<Fault>,
 }
 
 /// The prompts themselves.
 #[derive(Debug, Default)]
 pub struct Content {
-    /// Another one for each content.
+    /// Increases with each content.
     pub generation: u64,
     /// In byte order of the public names.
     owners: Vec<Owner>,
-    /// All of them, as whoever may see everything does.
+    /// The view of a caller that may see everything.
     pub everyone: Arc<View>,
     pub left_out: Vec<LeftOut>,
 }
 
-/// Who answers for a public name.
+/// The upstream and raw name behind a public name.
 #[derive(Debug)]
 pub struct Owner {
     pub public_name: String,
@@ -54,20 +54,20 @@ pub struct Owner {
     pub digest: String,
 }
 
-/// An upstream whose prompts may be out of date, or are not there.
+/// An upstream whose list is stale or missing.
 #[derive(Clone, Debug)]
 pub struct Incomplete {
     pub upstream: UpstreamId,
     pub kind: Kind,
-    /// When the list that is still served was walked; absent where none is served.
+    /// When the list that is still served was walked; `None` where no list is served.
     pub walked_at: Option<Instant>,
 }
 
-/// What a walk has brought.
+/// The outcome of a successful walk.
 #[derive(Clone, Copy, Debug)]
 pub struct WalkInfo {
     pub pages: usize,
-    /// As the upstream lists them, whether or not they are listed here.
+    /// Prompts that the upstream lists, including those left out here.
     pub prompts: usize,
     pub at: Instant,
 }
@@ -76,7 +76,7 @@ pub struct WalkInfo {
 #[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
 pub struct LeftOut {
     pub upstream: String,
-    /// Empty where not even a name could be read.
+    /// Empty where the name could not be read.
     #[serde(rename = "name")]
     pub raw_name: String,
     pub reason: String,
@@ -93,12 +93,12 @@ impl Content {
         Self { generation, owners, everyone: Arc::new(everyone), left_out }
     }
 
-    /// Who serves what, in the order of the view of everyone.
+    /// The owners of all prompts, in the order of [`Content::everyone`].
     pub fn owners(&self) -> &[Owner] {
         &self.owners
     }
 
-    /// How many prompts are listed of each upstream that has any.
+    /// The number of listed prompts of each upstream that has any.
     pub fn counts(&self) -> HashMap<&UpstreamId, usize> {
         let mut counts = HashMap::new();
         for owner in &self.owners {
@@ -114,8 +114,8 @@ impl Content {
 }
 
 impl Catalog {
-    /// The `ttlMs` to hand out: the least time left, at most `most`, and nothing while a part is
-    /// missing or old.
+    /// The `ttlMs` for clients: the least time left, at most `most`, and zero while an upstream is stale or
+    /// missing.
     pub fn ttl(&self, now: Instant, most: Duration) -> Duration {
         match self.incomplete.is_empty() {
             false => Duration::ZERO,

@@ -1,17 +1,17 @@
-//! When a change is announced: after a quiet time, and after the longest wait at the latest.
+//! Debounce of changes: they are announced after a quiet time, or after the longest wait.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Gathers changes into one announcement. Pure: the clock is handed in.
+/// Coalesces changes into one announcement. Pure: the clock is an argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Debounce {
-    /// Time without a further change after which it is announced.
+    /// Quiet time after which a change is announced.
     quiet: Duration,
-    /// Longest time that the first change waits.
+    /// Longest delay of the first change.
     longest: Duration,
-    /// The first and the last change that were not announced yet.
+    /// Times of the first and the last change that were not announced yet.
     waiting: Option<(Instant, Instant)>,
 }
 
@@ -26,12 +26,12 @@ impl Debounce {
         self.waiting = Some((first, now));
     }
 
-    /// When to announce, if there is anything to announce.
+    /// When the announcement is due; `None` if nothing has changed.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.waiting.map(|(first, last)| (last + self.quiet).min(first + self.longest))
     }
 
-    /// The change was announced.
+    /// Notes that the changes were announced.
     pub(crate) fn done(&mut self) {
         self.waiting = None;
     }

@@ -1,5 +1,5 @@
-//! Definitions as they were first seen: a prompt that was looked at once and changes later is held,
-//! or left out, where that is wanted.
+//! Trust on first use: a prompt whose definition changes after it was first seen is served in its first
+//! form, or left out, where `on_changed_definition` says so.
 
 use std::collections::HashMap;
 
@@ -13,26 +13,26 @@ pub(crate) struct DefinitionPins {
     mode: OnChangedDefinition,
     /// By raw name.
     first: HashMap<String, Pin>,
-    /// Bytes of all of them.
+    /// Bytes of all pinned definitions.
     bytes: usize,
-    /// Names of the last walk that there was no room to remember.
+    /// Names of the last walk for which the bound left no room.
     beyond: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Pin {
     prompt: Prompt,
-    /// Digest of the last other definition that was told of.
+    /// Digest of the changed definition that was reported last.
     told: Option<String>,
     is_blocked: bool,
 }
 
-/// What is remembered of one upstream: one that makes up new names with each walk must not fill the
-/// memory, nor get past what was looked at. Several times what a whole list may hold by default.
+/// Bytes of definitions that are pinned for one upstream: an upstream that invents new names with each walk
+/// must neither fill the memory nor push pins out. Several times what a whole list may hold by default.
 const MAX_PINS: usize = 100_000;
 const MAX_BYTES: usize = 64 << 20;
 
-/// A prompt that is another one than when it was first seen.
+/// A prompt whose definition differs from its pin.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Changed {
     pub raw_name: String,
@@ -46,8 +46,8 @@ impl DefinitionPins {
         Self { mode, first: HashMap::new(), bytes: 0, beyond: Vec::new() }
     }
 
-    /// Puts first definitions in the place of changed ones, or takes those out; tells what is newly
-    /// changed. Where all is allowed, nothing is remembered.
+    /// Replaces changed definitions by their pins, or removes them; returns those that changed since the last
+    /// report. With `Allow`, nothing is pinned.
     pub(crate) fn apply(&mut self, prompts: &mut Vec<Prompt>) -> Vec<Changed> {
         let mut changes = Vec::new();
         if self.mode == OnChangedDefinition::Allow {
@@ -85,7 +85,7 @@ impl DefinitionPins {
         changes
     }
 
-    /// The names of those that are left out at present.
+    /// The names of the prompts that are left out at present.
     pub(crate) fn blocked(&self) -> impl Iterator<Item = &str> {
         let blocked = self.first.iter().filter(|(_, pin)| pin.is_blocked).map(|(name, _)| name);
         let mut names: Vec<_> = blocked.chain(&self.beyond).map(String::as_str).collect();

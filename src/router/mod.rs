@@ -1,4 +1,4 @@
-//! The router: answers lists from the catalog and takes gets and completions to their owner.
+//! The router: answers lists from the catalog, and forwards gets and completions to the owner of the prompt.
 
 pub(crate) mod announce;
 mod build;
@@ -47,15 +47,15 @@ pub use crate::upstream::UpstreamDeps;
 pub use build::RouterDeps;
 pub(crate) use status::UpstreamStatus;
 
-/// SHA-256 of a visible list: equal digests are equal lists.
+/// SHA-256 of a serialised list: equal digests are equal lists.
 pub(crate) type Digest = [u8; 32];
 
-/// Answers calls, as one configuration says.
+/// Answers calls under one configuration.
 pub struct Router {
     gate: Arc<Gate>,
     catalog: Arc<ArcSwap<Catalog>>,
     views: Arc<ViewCache>,
-    /// By their ids.
+    /// Keyed by id.
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     sealer: Arc<Sealer>,
     naming: Naming,
@@ -70,7 +70,7 @@ impl Router {
     /// cursors and states.
     ///
     /// # Errors
-    /// What [`Gate::authorize`] refuses, and whatever goes wrong behind it.
+    /// The refusals of [`Gate::authorize`], and the faults of the upstream.
     pub(crate) async fn route(
         &self,
         call: &Call,
@@ -123,13 +123,12 @@ impl Router {
         self.shared.telemetry.metrics().used(method, upstream, &owner.public_name);
     }
 
-    /// Tells when the list that the caller sees at the endpoint has become another one, and has
-    /// settled.
+    /// A subscription to changes of the list that the caller sees at the endpoint, debounced.
     pub fn changes(&self, caller: &Caller, endpoint: &str) -> Changes {
         Changes::new(self.shared.changes.clone(), caller.clone(), endpoint.to_owned())
     }
 
-    /// Pages that users have visited, as their upstreams tell it.
+    /// Completed URL elicitations, as their upstreams report them.
     pub fn pages(&self) -> broadcast::Receiver<UrlElicitationComplete> {
         self.shared.pages.subscribe()
     }
@@ -139,7 +138,7 @@ impl Router {
         self.catalog.load_full()
     }
 
-    /// A snapshot that no upstream is missing from merely because it was not asked yet.
+    /// The first snapshot in which no upstream is pending, or the newest at `deadline`.
     pub async fn settled(&self, deadline: Instant) -> Arc<Catalog> {
         let mut published = self.shared.published.clone();
         loop {
@@ -164,7 +163,7 @@ impl Router {
         if let Some(fault) = &catalog.list_fault {
             return Err(fault.clone());
         }
-        // What one caller sees, others may not.
+        // A list that depends on the caller must not be cached for others.
         let scope = match self.views.differ(&call.caller) {
             true => CacheScope::Private,
             false => catalog.scope,
@@ -202,8 +201,8 @@ impl Router {
         }))
     }
 
-    /// The upstreams that are old or missing; to a caller with rights of its own only those of which
-    /// it sees something, or would if they had nothing to hide.
+    /// The stale and missing upstreams that a caller may know of: where rights differ by caller, only those of
+    /// which it sees a prompt.
     fn incomplete(
         &self,
         catalog: &Catalog,
@@ -231,8 +230,8 @@ impl Router {
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
 
-    /// The newest snapshot. While upstreams were never heard of, only a name that the caller may use is
-    /// looked up at once: denied, unknown and not yet known names wait alike.
+    /// The snapshot to look a name up in. While upstreams are listed for the first time, only a name that the
+    /// caller may use is looked up at once: denied, unknown and not yet known names wait alike.
     async fn catalog_for(&self, call: &Call, name: &str, deadline: Instant) -> Arc<Catalog> {
         let catalog = self.catalog();
         let may_use = |owner: &Owner| {
@@ -267,8 +266,8 @@ impl Router {
         }
     }
 
-    /// What is known of a name that nobody lists. A name of an upstream whose list was never received is
-    /// not unknown: that would make clients forget it.
+    /// Resolves a name that no upstream lists. A name with the prefix of an upstream whose list was never
+    /// received is not unknown: clients would forget it.
     fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &'a str) -> Resolution<'a> {
         let claimed = self.naming.claimed(name).and_then(|(prefix, raw_name)| {
             let claims = |upstream: &&Arc<Upstream>| {

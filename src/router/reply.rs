@@ -1,4 +1,4 @@
-//! What a call brings back, checked, before it is dressed for the client's revision.
+//! Results of calls, validated, before `session::dialect` writes them for the client's revision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::server_request::ServerRequest;
 use crate::domain::uri;
 
-/// The answer to a permitted call.
+/// The result of a call.
 #[derive(Debug)]
 pub enum Reply {
     List(ListReply),
@@ -35,43 +35,43 @@ pub enum Reply {
     InputRequired(InputRequired),
 }
 
-/// What its reader should know of a prompt.
+/// Warnings about the content of a prompt.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Flags {
-    /// Where hidden text is or was, as JSON.
+    /// The places of hidden text, found or removed, as JSON.
     pub hidden_text: Option<String>,
-    /// Which messages hold, or held, addresses that run what they hold, as JSON.
+    /// The messages with unsafe URIs, such as `javascript:`, found or removed, as JSON.
     pub unsafe_uris: Option<String>,
 }
 
-/// An answer that asks: the client is to call again with what the user said.
+/// An `InputRequiredResult` (2026-07-28): the client retries the request with the input of its user.
 #[derive(Debug)]
 pub struct InputRequired {
-    /// By the keys under which the answers are expected.
+    /// Server requests by the keys of their answers.
     pub server_requests: Vec<(String, ServerRequest)>,
-    /// Sealed; to be brought back.
+    /// The sealed `requestState`.
     pub state: String,
     pub origin: RequestOrigin,
 }
 
-/// A page of the list, still inside its view.
+/// A page of the list, as a slice of its view.
 #[derive(Debug)]
 pub struct ListReply {
-    /// What its caller sees.
+    /// The view of the caller.
     pub view: Arc<View>,
     pub scope: CacheScope,
-    /// Upstreams that are old or missing, as far as its caller may know of them.
+    /// Stale and missing upstreams that the caller may know of.
     pub incomplete: Vec<Incomplete>,
-    /// The name behind which the page starts.
+    /// The public name after which the page starts.
     pub after: Option<String>,
     pub page_size: usize,
     pub next_cursor: Option<String>,
     pub ttl: Duration,
-    /// When the page was cut.
+    /// The time of the request, for ages.
     pub now: Instant,
 }
 
-/// Where an answer comes from.
+/// The prompt and upstream behind a result.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Origin {
     /// Id of the upstream.
@@ -82,7 +82,7 @@ pub struct Origin {
     pub name: String,
 }
 
-/// Values that fit what was typed.
+/// Completion values.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Completion {
     /// Elements of `values`, at most [`MAX_VALUES`], as JSON text separated by commas.
@@ -91,7 +91,7 @@ pub struct Completion {
     pub has_more: Option<bool>,
 }
 
-/// What a completion may hold (2025-11-25, completion); an upstream that sends more is cut short.
+/// Values of one completion (2025-11-25, completion); more are cut off.
 const MAX_VALUES: usize = 100;
 
 impl ListReply {
@@ -100,7 +100,7 @@ impl ListReply {
     }
 }
 
-/// Checks the result of a get, and does with hidden text and unsafe addresses in it what `mode` says.
+/// Validates a `GetPromptResult`, and treats hidden text and unsafe URIs in it as `mode` says.
 pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {
     let fault = |what: String| Fault::upstream(&origin.upstream, Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
@@ -108,7 +108,7 @@ pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Resu
     if mode == HiddenText::Allow {
         return Ok(Reply::Prompt { result, origin, flags: Flags::default() });
     }
-    // Places are those of the result as it came.
+    // Places refer to the result as the upstream sent it.
     let (unsafe_uris, hidden_text) =
         (uri::places(result.json()), hidden_text::places(result.json()));
     let result = match (mode, &unsafe_uris) {
@@ -131,7 +131,7 @@ pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Resu
     }
 }
 
-/// Checks the result of a completion.
+/// Validates a `CompleteResult`.
 pub(super) fn completion(result: Document, origin: Origin) -> Result<Reply, Fault> {
     let read = check_complete(result.json()).and_then(|()| read_completion(result.json()));
     match read {

@@ -1,4 +1,4 @@
-//! How the upstreams are, for whoever looks after them.
+//! Status of the upstreams, for operators.
 
 use std::sync::Arc;
 
@@ -13,38 +13,38 @@ use crate::upstream::Upstream;
 use crate::upstream::driver::Link;
 use crate::upstream::transport::stderr_tail::StderrTail;
 
-/// How one upstream is.
+/// The status of one upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
     pub id: String,
     pub transport: &'static str,
     /// `connecting`, `up` or `down`.
     pub state: &'static str,
-    /// What is spoken with it, once that is agreed.
+    /// The negotiated revision.
     pub revision: Option<Revision>,
-    /// Whether it says when its list changes.
+    /// Whether the upstream sends `list_changed`.
     pub notifies: bool,
-    /// How many of its prompts are listed.
+    /// The number of its listed prompts.
     pub listed: usize,
     /// The last good walk of its list.
     pub walk: Option<WalkInfo>,
-    /// When it is tried again, if it is being left alone after a row of failed calls.
+    /// When the open circuit breaker admits its next probe; `None` while closed.
     pub breaker_open_until: Option<Instant>,
-    /// Calls that run, and calls that wait for one to end.
+    /// Calls in flight, and calls queued for the concurrency limit.
     pub load: (usize, usize),
-    /// What its children said last on standard error, for whoever wants to read it.
+    /// The last stderr lines of its child process.
     pub stderr_tail: Arc<StderrTail>,
-    /// Why it cannot be called, or its list is old or missing.
+    /// Why the upstream cannot be called, or its list is stale or missing.
     pub failure: Option<UpstreamFaultKind>,
 }
 
 impl Router {
-    /// How many calls wait while their users visit a page.
+    /// The number of suspended calls.
     pub fn suspended(&self) -> usize {
         self.shared.suspended.count()
     }
 
-    /// How each upstream is.
+    /// The status of each upstream.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let catalog = self.catalog();
         let counts = catalog.content.counts();

@@ -1,5 +1,5 @@
-//! Calls that wait while their users visit a page: what was done there cannot be replayed, so the
-//! call itself is kept until the client comes back.
+//! Suspended calls: a URL elicitation cannot be replayed, so the exchange itself is kept until the client
+//! retries.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::domain::server_request::{Answer, ServerRequest};
 use crate::seal::random;
 use crate::upstream::call::exchange::Exchange;
 
-/// A call, and the question that it waits with.
+/// An exchange, and the server request that it waits for.
 pub(crate) struct SuspendedCall {
     pub exchange: Exchange,
     pub server_request: ServerRequest,
     pub answer: oneshot::Sender<Answer>,
-    /// How long it may wait in all.
+    /// When it is given up.
     pub until: Instant,
 }
 
-/// Names a parked call, here alone.
+/// The random id of a suspended call, known to this process alone.
 pub(crate) type Ticket = [u8; 16];
 
-/// The parked calls of this process.
+/// The suspended calls of this process.
 pub(crate) struct SuspendedCalls {
     calls: Arc<DashMap<Ticket, Place>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
 
-/// How many calls may wait.
+/// Bounds on the number of suspended calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub all: usize,
@@ -53,7 +53,7 @@ impl SuspendedCalls {
         Self { calls: Arc::default(), tasks, shutdown }
     }
 
-    /// Keeps a call going; nothing if there is no place for it.
+    /// Suspends a call and returns its ticket; `None` if a bound is reached.
     pub(crate) fn suspend(
         &self,
         caller: &Caller,
@@ -62,7 +62,7 @@ impl SuspendedCalls {
         waiting: SuspendedCall,
     ) -> Option<Ticket> {
         let count = |is: &dyn Fn(&Place) -> bool| self.calls.iter().filter(|p| is(p)).count();
-        // Two at once may both find the last place: one more does no harm.
+        // Two calls at once may both find the last place; one call over the bound is harmless.
         let full = self.calls.len() >= limits.all
             || count(&|place| place.caller == *caller) >= limits.per_caller
             || count(&|place| place.upstream == *upstream) >= limits.per_upstream;
@@ -80,19 +80,19 @@ impl SuspendedCalls {
             let taken = exchange.meanwhile(waiting).await;
             calls.remove(&ticket);
             if let Some(Some(Ok(Ok(retry)))) = taken {
-                // Whoever asked for it may have gone away by now; the call then ends.
+                // If the client that resumes it is gone by now, the call ends.
                 let _ = retry.send(SuspendedCall { exchange, server_request, answer, until });
             }
         });
         Some(ticket)
     }
 
-    /// How many there are.
+    /// The number of suspended calls.
     pub(crate) fn count(&self) -> usize {
         self.calls.len()
     }
 
-    /// Takes a call back, for the caller that it belongs to.
+    /// Removes and returns a call, for the caller that it belongs to.
     pub(crate) async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<SuspendedCall> {
         let (_, place) = self.calls.remove_if(ticket, |_, place| place.caller == *caller)?;
         let (retry, waiting) = oneshot::channel();

@@ -1,4 +1,4 @@
-//! A view: what one kind of caller may see, in order, already serialised.
+//! A view: the list that callers with the same rights see, in order, already serialised.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct View {
 #[derive(Debug)]
 struct Item {
     public_name: String,
-    /// Place of the element in the text.
+    /// The range of the element in the text.
     range: Range<usize>,
 }
 
@@ -50,7 +50,7 @@ impl View {
         view
     }
 
-    /// The items of which `visible` says so, by their index.
+    /// A view of the items whose entry in `visible` is true.
     pub fn part(&self, visible: &[bool]) -> Self {
         let mut part = Self::default();
         for (item, _) in self.items.iter().zip(visible).filter(|(_, visible)| **visible) {
@@ -72,8 +72,7 @@ impl View {
         self.items.binary_search_by(by_name).is_ok()
     }
 
-    /// The page of at most `size` prompts that starts behind the name `after`, whether that is
-    /// still listed or not.
+    /// The page of at most `size` prompts after the name `after`, whether or not that is still listed.
     pub fn page(&self, after: Option<&str>, size: usize) -> Page<'_> {
         let start = after.map_or(0, |after| {
             self.items.partition_point(|item| item.public_name.as_str() <= after)
@@ -105,7 +104,7 @@ impl View {
         size_of::<Self>() + self.text.capacity() + items + names
     }
 
-    /// Equal digests are equal lists.
+    /// SHA-256 of the serialised list.
     pub fn digest(&self) -> &Digest {
         &self.digest
     }

@@ -1,5 +1,5 @@
-//! What each caller sees at each endpoint: views of the newest snapshots, put together once for all
-//! callers who see the same.
+//! The view cache: one view for each content, endpoint and entitlement, shared by the callers who have the
+//! same rights.
 
 use std::collections::HashMap;
 use std::hash::RandomState;
@@ -19,10 +19,10 @@ use crate::domain::method::Method;
 use crate::domain::name::UpstreamId;
 use crate::domain::rights::Rights;
 
-/// Puts views together, and decides single prompts in the same way.
+/// Makes and caches views.
 pub struct ViewCache {
     rights: Arc<dyn Rights>,
-    /// The parts of the catalog that named endpoints serve, by their paths.
+    /// The parts of the catalog that named endpoints serve, by path.
     parts: HashMap<String, Part>,
     /// Bounded by bytes, least recently used first.
     views: Cache<Key, Arc<View>, ViewSize, RandomState>,
@@ -31,7 +31,7 @@ pub struct ViewCache {
 /// A part of the catalog.
 struct Part {
     upstreams: Vec<UpstreamId>,
-    /// Over public names.
+    /// Patterns over public names.
     prompts: Vec<Glob>,
 }
 
@@ -81,7 +81,7 @@ impl ViewCache {
         Self { rights, parts, views }
     }
 
-    /// What a caller sees of a snapshot at an endpoint.
+    /// The view of a caller at an endpoint.
     pub fn view(&self, content: &Content, caller: &Caller, endpoint: &str) -> Arc<View> {
         let entitlement = self.rights.entitlement(caller);
         if entitlement.is_none() && !self.parts.contains_key(endpoint) {
@@ -118,12 +118,12 @@ impl ViewCache {
             && self.rights.allows(caller, method, upstream, raw_name)
     }
 
-    /// Whether what is seen differs by caller.
+    /// Whether lists differ by caller.
     pub fn differ(&self, caller: &Caller) -> bool {
         self.rights.entitlement(caller).is_some()
     }
 
-    /// Whether anything of an upstream may be served at an endpoint.
+    /// Whether an endpoint serves prompts of an upstream.
     pub fn serves_some(&self, endpoint: &str, upstream: &UpstreamId) -> bool {
         self.parts.get(endpoint).is_none_or(|part| part.upstreams.contains(upstream))
     }
@@ -137,14 +137,14 @@ impl ViewCache {
     }
 }
 
-/// A snapshot, and who may see what of it.
+/// An announced content, with the views of its configuration.
 #[derive(Clone)]
 pub struct Published {
     pub content: Arc<Content>,
     pub views: Arc<ViewCache>,
 }
 
-/// Tells when the list that one caller sees at one endpoint has become another one, and has settled.
+/// A subscription to changes of the list that one caller sees at one endpoint.
 pub struct Changes {
     published: watch::Receiver<Option<Published>>,
     caller: Caller,
@@ -160,7 +160,7 @@ impl Changes {
         Self { published, caller, endpoint }
     }
 
-    /// The digest of what is seen by now; nothing as long as upstreams have not been heard of.
+    /// The digest of the visible list; `None` until the first list is whole. Marks the newest change as seen.
     pub fn digest(&mut self) -> Option<Digest> {
         let published = self.published.borrow_and_update().clone();
         published.map(|published| {
@@ -168,7 +168,7 @@ impl Changes {
         })
     }
 
-    /// Waits until something may have changed; nothing at the end of the gateway.
+    /// Resolves when the list may have changed; `None` at shutdown. Cancel safe.
     pub async fn changed(&mut self) -> Option<()> {
         self.published.changed().await.ok()
     }

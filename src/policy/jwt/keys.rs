@@ -1,5 +1,5 @@
-//! The keys of an issuer: fetched by one task, shared by all, used for a while when they cannot be
-//! had anew.
+//! The JSON Web Key Set of an issuer: fetched by one task, shared by all requests, and used for a while
+//! when it cannot be refreshed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 
-/// The keys, as they were last fetched.
+/// The key set, as it was last fetched.
 pub(super) struct Keys {
     state: watch::Sender<State>,
-    /// A token names a key that is not known.
+    /// Signalled when a token names an unknown key.
     wanted: Notify,
     jwt: Jwt,
 }
@@ -28,7 +28,7 @@ pub(super) struct Keys {
 #[derive(Clone, Default)]
 struct State {
     known: Option<Known>,
-    /// When it was last tried.
+    /// The time of the last attempt.
     tried: Option<Instant>,
 }
 
@@ -38,7 +38,7 @@ struct Known {
     fetched: Instant,
 }
 
-/// One key, and what it is for.
+/// One key, with its id and algorithm.
 struct Key {
     jwk: Jwk,
     decoding: DecodingKey,
@@ -50,22 +50,22 @@ impl Key {
     }
 }
 
-/// Why there is no key for a token.
+/// Why no key was found for a token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NoKey {
-    /// The issuer has no such key.
+    /// The issuer does not publish such a key.
     Unknown,
-    /// Nobody knows what keys the issuer has.
+    /// The keys of the issuer are not known at present.
     Unavailable,
 }
 
-/// Keys of one issuer: more are not looked at.
+/// Keys of one issuer; further keys are ignored.
 const MAX_KEYS: usize = 100;
 
-/// How long a request waits for keys that are being fetched.
+/// How long a request waits for a fetch in progress.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits after a fetch that failed: the first, doubled each time up to `cooldown`.
+/// Backoff after a failed fetch: the first wait, doubled each time up to `cooldown`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
 impl Keys {
@@ -73,11 +73,13 @@ impl Keys {
         Self { state: watch::Sender::default(), wanted: Notify::new(), jwt: jwt.clone() }
     }
 
-    /// Fetches the keys now and whenever they are due, until `stop`.
+    /// Fetches the keys now and whenever they expire or an unknown one is named, until `stop`.
     pub(super) async fn keep(&self, stop: CancellationToken) {
         let egress = match Egress::new(CONNECT, None, AddressPolicy::BeyondTheLink) {
             Ok(egress) => egress,
-            Err(error) => return warn!(error, "the keys of tokens cannot be fetched"),
+            Err(error) => {
+                return warn!(error, "no HTTP client for the issuer's keys; tokens are refused");
+            }
         };
         stop.run_until_cancelled(self.fetch_for_ever(&egress)).await;
     }
@@ -94,7 +96,10 @@ impl Keys {
                     now + self.jwt.refresh
                 }
                 Err(error) => {
-                    warn!(issuer = self.jwt.issuer, error, "the keys of tokens cannot be fetched");
+                    warn!(
+                        issuer = self.jwt.issuer,
+                        error, "fetching the issuer's keys failed; retrying"
+                    );
                     self.state.send_modify(|state| state.tried = Some(now));
                     let wait = retry;
                     retry = (retry * 2).min(self.jwt.cooldown);
@@ -108,7 +113,7 @@ impl Keys {
         }
     }
 
-    /// A fetch that somebody wants, not before `least`.
+    /// Resolves when a fetch is requested, but not before `least`. Cancel safe.
     async fn wanted_after(&self, least: Instant) {
         self.wanted.notified().await;
         sleep_until(least).await;
@@ -116,14 +121,15 @@ impl Keys {
 
     fn take(&self, keys: Vec<Key>, now: Instant) {
         let ids: Vec<_> = keys.iter().map(|key| key.id().unwrap_or("-")).collect();
-        info!(issuer = self.jwt.issuer, keys = ids.join(","), "keys of tokens");
+        info!(issuer = self.jwt.issuer, keys = ids.join(","), "fetched the issuer's keys");
         let keys = Arc::new(keys);
         self.state.send_modify(|state| {
             *state = State { known: Some(Known { keys, fetched: now }), tried: Some(now) };
         });
     }
 
-    /// The key for a token that names it, and is signed with this algorithm; and when it was fetched.
+    /// The key for a token by its id and algorithm, and when it was fetched. Waits for a fetch if the id is
+    /// unknown.
     pub(super) async fn find(
         &self,
         id: Option<&str>,
@@ -141,7 +147,7 @@ impl Keys {
         if !is_missing {
             return found;
         }
-        // One task fetches, for all who wait.
+        // One task fetches for all requests that wait.
         self.wanted.notify_one();
         let mut state = self.state.subscribe();
         let tried = |state: &State| state.tried > before.tried;
@@ -150,7 +156,7 @@ impl Keys {
         self.look(&state, id, algorithm, Instant::now())
     }
 
-    /// When the keys were fetched that are used at present.
+    /// The time of the fetch whose keys are in use.
     pub(super) fn generation(&self) -> Option<Instant> {
         self.usable(&self.state.borrow(), Instant::now()).map(|known| known.fetched)
     }
@@ -173,7 +179,7 @@ impl Keys {
             .iter()
             .filter(|key| fits(&key.jwk, algorithm) && (id.is_none() || key.id() == id));
         let (first, second) = (fitting.next(), fitting.next());
-        // Without a name only the one key that there is can be meant.
+        // A token without a key id can only mean an issuer's single key.
         let key = first.filter(|_| id.is_some() || second.is_none());
         key.map(|key| (key.decoding.clone(), known.fetched)).ok_or(NoKey::Unknown)
     }
@@ -201,7 +207,7 @@ async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<Vec<Key>, String> {
     }
 }
 
-/// Whether a key is made for this algorithm, and for signatures.
+/// Whether a key is for signatures with this algorithm.
 fn fits(jwk: &Jwk, algorithm: Algorithm) -> bool {
     use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
     let is_of_kind = match (&jwk.algorithm, algorithm) {

@@ -1,5 +1,5 @@
-//! Tokens of an identity provider (RFC 9068, RFC 8725): checked here, against its published keys
-//! and nothing that a token brings with it.
+//! JSON Web Tokens of an identity provider (RFC 9068, RFC 8725), validated against its published keys and
+//! nothing that a token carries.
 
 mod keys;
 
@@ -19,15 +19,15 @@ use crate::domain::fault::TransportFault;
 use crate::seal;
 use keys::{Keys, NoKey};
 
-/// Believes the tokens of one issuer.
+/// Validates the tokens of one issuer.
 pub(crate) struct Tokens {
     jwt: Jwt,
     keys: Arc<Keys>,
-    /// Names that tokens may not take: those of callers who are known in another way.
+    /// Ids that tokens must not claim: those of callers with another credential.
     taken: HashSet<String>,
-    /// Whether subjects of certificates, whatever they are, are callers.
+    /// Whether any certificate subject is a caller.
     takes_subjects: bool,
-    /// Tokens that were found good, by their digest and audience.
+    /// Validated tokens, by digest and audience.
     good: Cache<[u8; 32], Good>,
 }
 
@@ -35,17 +35,17 @@ pub(crate) struct Tokens {
 struct Good {
     caller: Caller,
     expires: u64,
-    /// Which keys it was checked with: with others it is looked at again.
+    /// The fetch of the keys that it was validated with; after another fetch it is validated again.
     generation: Instant,
 }
 
-/// Longest token that is looked at, in bytes.
+/// Longest token that is parsed, in bytes.
 const MAX_TOKEN: usize = 16 << 10;
 
-/// Tokens that are remembered.
+/// Cached tokens.
 const GOOD: usize = 10_000;
 
-/// Groups and scopes of one token that count; one that has more is refused.
+/// Groups and scopes of one token; a token with more is refused.
 const MAX_WORDS: usize = 256;
 
 impl Tokens {
@@ -61,7 +61,7 @@ impl Tokens {
         }
     }
 
-    /// The same for another configuration. The keys stay if it is about the same issuer in the same way.
+    /// The validator of another configuration. It keeps the keys if the issuer is configured as before.
     pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
         match self.jwt == *jwt {
@@ -70,27 +70,26 @@ impl Tokens {
         }
     }
 
-    /// Whether a credential has the shape of a token: three parts, the first of which starts as a
-    /// JSON object does. Nothing that is not will be taken for one.
+    /// Whether a credential has the shape of a token: three parts, the first of which starts like an encoded
+    /// JSON object.
     pub(crate) fn is_token(credential: &str) -> bool {
         credential.starts_with("ey") && credential.bytes().filter(|&b| b == b'.').count() == 2
     }
 
-    /// Keeps the issuer's keys, until `stop`.
+    /// Keeps the issuer's keys fresh, until `stop`.
     pub(crate) async fn keep(self: Arc<Self>, stop: CancellationToken) {
         self.keys.keep(stop).await;
     }
 
-    /// Whether keys are known to check tokens with.
+    /// Whether the keys of the issuer are known.
     pub(crate) fn is_ready(&self) -> bool {
         self.keys.generation().is_some()
     }
 
-    /// Whose token this is, if it was made for `audience`. `now_secs` is the time since the Unix
-    /// epoch.
+    /// The caller of a valid token for `audience`. `now_secs` is the time since the Unix epoch.
     ///
     /// # Errors
-    /// Why it proves nothing; that it does not allow enough; or that nobody can tell at present.
+    /// `Unauthorized` with the reason, `InsufficientScope`, or `AuthUnavailable` while the keys are unknown.
     pub(crate) async fn check(
         &self,
         token: &str,
@@ -112,7 +111,7 @@ impl Tokens {
         Ok(caller)
     }
 
-    /// The caller, and which keys it was checked with.
+    /// Validates a token that is not cached; returns its caller, and the fetch of the keys used.
     async fn check_anew(
         &self,
         token: &str,
@@ -121,7 +120,7 @@ impl Tokens {
         if token.len() > MAX_TOKEN {
             return Err(bad("the token is longer than 16 KiB"));
         }
-        // Nothing of this is believed yet; addresses in it are not looked at at all.
+        // Nothing in the header is trusted yet; URLs in it are ignored.
         let header = decode_header(token).map_err(|_| bad("the token is no JWT"))?;
         if header.crit.is_some() {
             return Err(bad("the token asks for extensions that are not known here"));
@@ -145,7 +144,7 @@ impl Tokens {
         Ok((self.caller(&claims.claims)?, generation))
     }
 
-    /// The caller that checked claims speak of.
+    /// The caller named by validated claims.
     fn caller(&self, claims: &Value) -> Result<Caller, TransportFault> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         let subject = text("sub").filter(|sub| is_id(sub));
@@ -193,8 +192,7 @@ fn why(kind: &ErrorKind) -> TransportFault {
     })
 }
 
-/// A claim that holds texts: a list, or one text, which `splits` at blanks. One that is not there
-/// holds none.
+/// The texts of a claim: a list, or one text, split at blanks if `splits`. An absent claim holds none.
 fn words(claim: Option<&Value>, splits: bool) -> Option<Vec<String>> {
     let words: Vec<String> = match claim {
         None | Some(Value::Null) => Vec::new(),
@@ -209,7 +207,7 @@ fn words(claim: Option<&Value>, splits: bool) -> Option<Vec<String>> {
     (words.len() <= MAX_WORDS).then_some(words)
 }
 
-/// `exp`, which was checked to be a number.
+/// `exp` in seconds since the Unix epoch; validated to be a number.
 fn expires(claims: &Value) -> u64 {
     let exp = claims.get("exp");
     let whole = exp.and_then(Value::as_u64);

@@ -1,4 +1,4 @@
-//! What all lists that are known make together.
+//! The merge of all known lists into one content.
 
 use std::collections::HashSet;
 
@@ -13,8 +13,8 @@ use crate::router::catalog::{Content, LeftOut, Owner};
 use crate::router::view::View;
 use crate::seal;
 
-/// Prompts that are named in the log after one merge: an upstream full of bad names must not
-/// drown what else there is to read.
+/// Prompts that are named in the log after one merge: an upstream full of bad names must not drown the
+/// log.
 const LOGGED: usize = 20;
 
 impl Refresh {
@@ -52,7 +52,7 @@ impl Refresh {
         content
     }
 
-    /// Prompts that are there under the same names as before, and are other ones.
+    /// Prompts whose definitions differ from the content before.
     pub(super) fn redefined_in(&self, content: &Content) -> Vec<Redefined> {
         let redefined = |now: &Owner| {
             let before = self.content.owner(&now.public_name)?;
@@ -91,18 +91,23 @@ impl Refresh {
         })
     }
 
-    /// Says what changed, and loudly what is newly left out.
+    /// Logs the change, and each prompt that is newly left out.
     fn log(&self, content: &Content) {
         let before: HashSet<_> = self.content.left_out.iter().collect();
         let news: Vec<_> = content.left_out.iter().filter(|l| !before.contains(l)).collect();
         for LeftOut { upstream, raw_name, reason } in news.iter().take(LOGGED) {
-            warn!(upstream, name = excerpt(raw_name), reason, "a prompt is left out");
+            warn!(
+                upstream,
+                name = excerpt(raw_name),
+                reason,
+                "prompt left out of the list; fix its definition at the upstream"
+            );
         }
         if news.len() > LOGGED {
-            warn!(more = news.len() - LOGGED, "and more prompts are left out");
+            warn!(more = news.len() - LOGGED, "more prompts left out of the list");
         }
         if content.everyone.digest() != self.content.everyone.digest() {
-            info!(prompts = content.everyone.len(), "the catalog has changed");
+            info!(prompts = content.everyone.len(), "catalog changed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The only writer of the catalog: takes what the drivers report and publishes a new snapshot.
+//! The refresh: the only writer of the catalog. It takes the reports of the drivers and publishes snapshots.
 
 mod merging;
 
@@ -19,17 +19,17 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::{Naming, Prefix, UpstreamId};
 use crate::upstream::driver::{DriverId, Report, Walked};
 
-/// Puts together what is known of all upstreams. Pure: the clock is handed in.
+/// The known state of all upstreams. Pure: the clock is an argument.
 pub(crate) struct Refresh {
     upstreams: Vec<Known>,
     naming: Naming,
     on_failure: OnFailure,
     content: Arc<Content>,
-    /// What has changed since it was last asked for.
+    /// Changed definitions since they were last taken.
     redefined: Vec<Redefined>,
 }
 
-/// Who tells of an upstream, and how its prompts are named.
+/// The driver of an upstream, and the names of its prompts.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub driver: DriverId,
@@ -49,25 +49,25 @@ impl Source {
     }
 }
 
-/// What the catalog is made by from now on.
+/// A configuration that takes over the catalog.
 pub(crate) struct Renewal {
     pub sources: Vec<Source>,
     pub naming: Naming,
     pub on_failure: OnFailure,
     pub debounce: Debounce,
     pub views: Arc<ViewCache>,
-    /// Where snapshots go: the one before stays as it is for those who still look at it.
+    /// Where new snapshots are stored; the previous router keeps its own.
     pub catalog: Arc<ArcSwap<Catalog>>,
-    /// Until when lists wait if nobody has anything to serve yet.
+    /// How long lists wait while no upstream has a list.
     pub deadline: Instant,
-    /// Told, or dropped, once the new configuration serves: until then nobody is told of a change, lest it is looked
-    /// for where it is not.
+    /// Signalled or dropped once the new edition serves. Until then no change is announced: clients would ask
+    /// the edition before.
     pub serves: oneshot::Receiver<()>,
-    /// Told once the first of them is there.
+    /// Signalled once the first snapshot is stored.
     pub done: oneshot::Sender<()>,
 }
 
-/// An upstream, its last good list, and its last word.
+/// An upstream, its last good list, and its last report.
 struct Known {
     source: Source,
     list: Option<(Walked, Instant)>,
@@ -77,10 +77,9 @@ struct Known {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Nothing was heard yet, and lists wait for it.
+    /// No report since the start; lists wait for it.
     Unseen,
-    /// Nothing was heard since it was configured, while others were served: lists wait for it only where
-    /// nobody else has anything to serve.
+    /// No report since a reload added it: lists wait for it only while no other upstream has a list.
     Joining,
     Good,
     Failed(Kind),
@@ -93,8 +92,8 @@ impl Refresh {
         Self { upstreams, naming, on_failure, content: Arc::default(), redefined: Vec::new() }
     }
 
-    /// Runs until shutdown: publishes a snapshot after each report and renewal, and one more at
-    /// `deadline`, from when on lists no longer wait for upstreams that were never seen.
+    /// Runs until shutdown: publishes a snapshot after each report and renewal, and one at `deadline`, from
+    /// when on lists no longer wait for upstreams that never answered.
     pub(crate) async fn run(
         mut self,
         mut reports: mpsc::Receiver<Report>,
@@ -124,7 +123,7 @@ impl Refresh {
                 }
                 Some(report) = reports.recv() => self.take(report, Instant::now()),
                 Some(renewal) = renewals.recv() => {
-                    // Whoever waits for the one before does not wait for what will never be in it.
+                    // Calls of the edition before must not wait for a snapshot that will never come.
                     let mut last = self.snapshot();
                     if std::mem::take(&mut last.pending) && last.content.everyone.is_empty() {
                         last.list_fault.get_or_insert_with(Fault::none_available);
@@ -143,14 +142,14 @@ impl Refresh {
             catalog.store(Arc::new(snapshot));
             announce.published.send_replace(());
             if let Some(done) = done {
-                // Whoever renews waits for this, unless the gateway ends.
+                // The reload waits for this, except at shutdown.
                 let _ = done.send(());
             }
         }
     }
 
-    /// Goes on with these upstreams: what is known of those whose driver stays is kept, and the list of
-    /// one that is driven anew is served until it is heard of. Definitions that were held are let go.
+    /// Applies another set of upstreams. The state of kept drivers stays; the last list of an upstream with a
+    /// new driver is served until its first report. Held definitions are released.
     fn renew(&mut self, sources: Vec<Source>) {
         let mut before = std::mem::take(&mut self.upstreams);
         let known = |source: Source| {
@@ -169,11 +168,11 @@ impl Refresh {
         self.content = Arc::new(self.merge());
     }
 
-    /// Takes in one report.
+    /// Applies one report.
     pub(crate) fn take(&mut self, report: Report, now: Instant) {
         let mut upstreams = self.upstreams.iter_mut();
         let Some(known) = upstreams.find(|known| known.source.driver == report.driver) else {
-            // The last word of one that nobody needs any more.
+            // The last report of a removed upstream.
             return;
         };
         let changed = match report.outcome {
@@ -205,7 +204,7 @@ impl Refresh {
         }
     }
 
-    /// Whoever was not heard of by now counts as failed until it is.
+    /// Upstreams without a report count as failed from now on, until they report.
     fn give_up_waiting(&mut self) {
         let mut had_lists = false;
         for known in &mut self.upstreams {
@@ -219,7 +218,7 @@ impl Refresh {
         }
     }
 
-    /// What is known by now.
+    /// The snapshot of the present state.
     pub(crate) fn snapshot(&self) -> Catalog {
         let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
         for known in &self.upstreams {
@@ -263,7 +262,7 @@ impl Refresh {
         catalog
     }
 
-    /// The list of an upstream that is part of the catalog at present.
+    /// The list of an upstream that is part of the catalog.
     fn served<'a>(&self, known: &'a Known) -> Option<&'a (Walked, Instant)> {
         match (&known.state, self.on_failure) {
             (State::Failed(_), OnFailure::Omit) => None,
@@ -272,7 +271,7 @@ impl Refresh {
     }
 }
 
-/// Waits for a word, or for its sender to be gone.
+/// Resolves when the sender signals, or is dropped.
 async fn told(word: &mut Option<oneshot::Receiver<()>>) {
     if let Some(word) = word {
         let _ = word.await;
