@@ -1,19 +1,21 @@
-//! `[access]`: who may use which prompt. Rules of the file become Cedar policies; a file of Cedar may
-//! stand beside them. All are checked against the schema here, so that a slip is a mistake of the
-//! configuration and not a surprise later.
+//! `[access]`: which caller may use which prompt. Rules are compiled to Cedar policies; `cedar` names a
+//! file with further policies. All policies are validated against the schema here, so that an error is
+//! a mistake in the configuration rather than a wrong decision at run time.
 
 use std::str::FromStr;
 
 use cedar_policy::{Policy, PolicyId, PolicySet, Schema, ValidationMode, Validator};
 
+use super::auth::Auth;
 use super::reader::Section;
 use super::upstream::Upstream;
-use super::views::{all, globs};
+use super::views::{all, globs, upstream_ids};
 use crate::domain::caller::ANONYMOUS;
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
 
-/// What policies may speak of. There is no context: neither time nor address decides.
+/// Cedar schema of the policies. There is no context: decisions depend neither on time nor on
+/// addresses.
 pub const SCHEMA: &str = r#"
 entity Group;
 entity Upstream;
@@ -22,15 +24,15 @@ entity Prompt in [Upstream] = { name: String };
 action "list", "get", "complete" appliesTo { principal: [Caller], resource: [Prompt] };
 "#;
 
-/// The rules, compiled. Nothing is allowed that none of them allows.
+/// The compiled policies. What no policy allows is denied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
     pub policies: PolicySet,
-    /// Whether a policy may tell callers of the same groups and scopes apart.
+    /// Whether decisions may differ between callers with the same groups and scopes.
     pub names_callers: bool,
 }
 
-/// The name of a method among the actions.
+/// Returns the Cedar action of a method.
 pub(crate) fn action(method: Method) -> &'static str {
     match method {
         Method::List => "list",
@@ -39,17 +41,16 @@ pub(crate) fn action(method: Method) -> &'static str {
     }
 }
 
-/// The method of an action's name.
-pub(super) fn action_of(name: &str) -> Option<Method> {
+/// Parses a Cedar action.
+pub(super) fn parse_action(name: &str) -> Option<Method> {
     Method::ALL.into_iter().find(|method| action(*method) == name)
 }
 
-/// Nothing where there are neither rules nor a file: everything is allowed then. `knows_callers` is
-/// whether callers can prove who they are.
+/// Returns `None` without rules and without a file of policies: everything is allowed then.
 pub(super) fn read(
     mut section: Section<'_>,
     upstreams: &[Upstream],
-    knows_callers: bool,
+    auth: &Auth,
 ) -> Option<Access> {
     let file = section.file("cedar");
     let mut access = Access { policies: PolicySet::new(), names_callers: file.is_some() };
@@ -57,17 +58,19 @@ pub(super) fn read(
     let is_given = file.is_some() || !rules.is_empty();
     for (index, mut table) in rules.into_iter().enumerate() {
         access.names_callers |= table.has("callers");
-        let text = rule(&mut table, upstreams, knows_callers);
+        let text = policy_text(&mut table, upstreams, auth);
         let id = PolicyId::new(format!("access.rules.{index}"));
         match Policy::parse(Some(id), text) {
             Ok(policy) => add(&mut access.policies, policy, &table, ""),
-            Err(error) => table.mistake("", format!("makes no policy: {error}")),
+            Err(error) => {
+                table.mistake("", format!("cannot be compiled to a Cedar policy: {error}"));
+            }
         }
         table.finish();
     }
     if let Some(path) = file {
         match section.read_file(path.clone()) {
-            Ok(text) => cedar(&text, &mut access.policies, &section),
+            Ok(text) => add_all(&mut access.policies, &text, &section),
             Err(error) => {
                 section.mistake("cedar", format!("cannot read {}: {error}", path.display()));
             }
@@ -77,46 +80,54 @@ pub(super) fn read(
     is_given.then_some(access)
 }
 
-/// The Cedar text of one rule.
-fn rule(table: &mut Section<'_>, upstreams: &[Upstream], knows_callers: bool) -> String {
-    let (allow, deny) = (actions(table, "allow"), actions(table, "deny"));
+/// Returns the Cedar text of one rule.
+fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], auth: &Auth) -> String {
+    let allow = actions(table, "allow");
+    let deny = actions(table, "deny");
     let (effect, actions) = match (allow, deny) {
         (Some(actions), None) => ("permit", actions),
         (None, Some(actions)) => ("forbid", actions),
         _ => {
-            table.mistake("", "needs either allow = [...] or deny = [...]");
+            table.mistake("", "must have exactly one of allow = [\"…\"] and deny = [\"…\"]");
             ("forbid", Vec::new())
         }
     };
-    let mut who: Vec<_> =
-        table.texts("groups").iter().map(|g| format!("principal in Group::{g:?}")).collect();
-    who.extend(table.texts("callers").iter().map(|c| format!("principal == Caller::{c:?}")));
-    who.extend(table.texts("scopes").iter().map(|s| format!("principal.scopes.contains({s:?})")));
-    if who.is_empty() && knows_callers {
-        who.push(format!("principal != Caller::{ANONYMOUS:?}"));
-    }
-    let mut whose = Vec::new();
-    for id in table.texts("upstreams") {
-        if !upstreams.iter().any(|upstream| upstream.id.as_str() == id) {
-            table.mistake("upstreams", format!("there is no upstream {id:?}"));
-        }
-        whose.push(format!("resource in Upstream::{id:?}"));
-    }
-    let names = globs(table, "prompts").unwrap_or_else(all).iter().map(like).collect();
-    let when: Vec<_> = [who, whose, names]
+    let upstreams: Vec<_> = upstream_ids(table, upstreams)
+        .unwrap_or_default()
+        .iter()
+        .map(|id| format!("resource in Upstream::{:?}", id.as_str()))
+        .collect();
+    let names: Vec<_> = globs(table, "prompts").unwrap_or_else(all).iter().map(like).collect();
+    let conditions: Vec<_> = [principals(table, auth), upstreams, names]
         .into_iter()
-        .filter(|any: &Vec<String>| !any.is_empty())
-        .map(|any| format!("({})", any.join(" || ")))
+        .filter(|alternatives| !alternatives.is_empty())
+        .map(|alternatives| format!("({})", alternatives.join(" || ")))
         .collect();
     let actions: Vec<_> = actions.iter().map(|action| format!("Action::{action:?}")).collect();
     format!(
         "{effect} (principal, action in [{}], resource) when {{ {} }};",
         actions.join(", "),
-        when.join(" && ")
+        conditions.join(" && ")
     )
 }
 
-/// Names of methods, if the key is there.
+/// Returns the conditions on the caller, of which one must hold. A rule that names no caller is for
+/// every authenticated caller, or for everybody where no authentication is configured.
+fn principals(table: &mut Section<'_>, auth: &Auth) -> Vec<String> {
+    let groups = table.texts("groups");
+    let callers = table.texts("callers");
+    let scopes = table.texts("scopes");
+    let mut principals: Vec<_> =
+        groups.iter().map(|group| format!("principal in Group::{group:?}")).collect();
+    principals.extend(callers.iter().map(|id| format!("principal == Caller::{id:?}")));
+    principals.extend(scopes.iter().map(|scope| format!("principal.scopes.contains({scope:?})")));
+    if principals.is_empty() && auth.has_method() {
+        principals.push(format!("principal != Caller::{ANONYMOUS:?}"));
+    }
+    principals
+}
+
+/// Reads a list of Cedar actions; `None` if the key is not set.
 fn actions(table: &mut Section<'_>, key: &'static str) -> Option<Vec<String>> {
     if !table.has(key) {
         return None;
@@ -124,20 +135,20 @@ fn actions(table: &mut Section<'_>, key: &'static str) -> Option<Vec<String>> {
     let actions = table.texts(key);
     let known = Method::ALL.map(action);
     if actions.is_empty() || actions.iter().any(|name| !known.contains(&name.as_str())) {
-        table.mistake(key, "must name some of \"list\", \"get\", \"complete\"");
+        table.mistake(key, "must list one or more of \"list\", \"get\", \"complete\"");
     }
     Some(actions)
 }
 
-/// A pattern as Cedar writes it.
+/// Returns the Cedar condition that a prompt's name matches the pattern.
 fn like(glob: &Glob) -> String {
     let escaped = |piece: &str| piece.replace('\\', "\\\\").replace('"', "\\\"");
     let pieces: Vec<_> = glob.pieces().map(escaped).collect();
     format!("resource.name like \"{}\"", pieces.join("*"))
 }
 
-/// Adds the policies of a Cedar text, under their `@id` or their number.
-fn cedar(text: &str, policies: &mut PolicySet, section: &Section<'_>) {
+/// Adds the policies of a Cedar file. Their ids are their `@id` annotations, or else their positions.
+fn add_all(policies: &mut PolicySet, text: &str, section: &Section<'_>) {
     let parsed = match PolicySet::from_str(text) {
         Ok(parsed) => parsed,
         Err(errors) => {
@@ -154,18 +165,20 @@ fn cedar(text: &str, policies: &mut PolicySet, section: &Section<'_>) {
     }
 }
 
+/// Validates a policy and adds it.
 fn add(policies: &mut PolicySet, policy: Policy, section: &Section<'_>, key: &str) {
     let name = policy.id().to_string();
-    let mut one = PolicySet::new();
-    for set in [&mut one, policies] {
+    let mut single = PolicySet::new();
+    for set in [&mut single, policies] {
         if let Err(error) = set.add(policy.clone()) {
             return section.mistake(key, format!("{name}: {error}"));
         }
     }
     let Ok((schema, _)) = Schema::from_cedarschema_str(SCHEMA) else {
-        return section.mistake(key, "the schema is not one");
+        return section
+            .mistake(key, "cannot be validated: the built-in schema is invalid; report it");
     };
-    let checked = Validator::new(schema).validate(&one, ValidationMode::Strict);
+    let checked = Validator::new(schema).validate(&single, ValidationMode::Strict);
     for error in checked.validation_errors() {
         section.mistake(key, error.to_string());
     }

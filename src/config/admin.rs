@@ -1,35 +1,35 @@
-//! `[admin]`: where the operator looks.
+//! `[admin]`: the admin API.
 
 use std::net::SocketAddr;
 
-use super::reader::Section;
+use super::reader::{Section, optional};
 use crate::seal;
 
-/// The side that shows how the gateway is, and changes nothing.
+/// The read-only admin API.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
-    /// SHA-256 of the token, which is needed beyond loopback.
+    /// SHA-256 of the bearer token; always set beyond loopback.
     pub token: Option<[u8; 32]>,
 }
 
 impl Admin {
-    /// What must not be beyond loopback as it is; nothing if all is well.
+    /// Returns the mistake in `admin.token` if the API would be reachable beyond loopback without a
+    /// token.
     pub fn exposure(&self) -> Option<&'static str> {
         let is_open = self.token.is_none() && !self.listen.ip().is_loopback();
-        is_open.then_some("is required beyond loopback, where anybody may look")
+        is_open.then_some(
+            "is required beyond loopback: set it to a secret, or set admin.listen to a loopback address",
+        )
     }
 }
 
-/// Nothing if `listen` is "".
+/// Returns `None` if `listen` is `""`.
 pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
-    let rule = "\"\" or an address with a port, such as \"127.0.0.1:9090\"";
-    let listen = section.parsed("listen", rule, |text| match text.is_empty() {
-        true => Some(None),
-        false => text.parse().ok().map(Some),
-    });
+    let rule = "\"\" or an IP address with a port, such as \"127.0.0.1:9090\"";
+    let listen = section.parsed("listen", rule, |text| optional(text, |text| text.parse().ok()));
     let listen = listen.unwrap_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9090))));
-    let token = section.secret("token", None).filter(|token| !token.expose().is_empty());
+    let token = section.secret("token").filter(|token| !token.expose().is_empty());
     let token = token.map(|token| seal::sha256(token.expose().as_bytes()));
     let admin = listen.map(|listen| Admin { listen, token });
     if let Some(message) = admin.as_ref().and_then(Admin::exposure) {
@@ -46,7 +46,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn k7_beyond_loopback_the_operator_shows_a_token() {
+    fn k7_an_admin_listener_beyond_loopback_needs_a_token() {
         let parse = |text: &str| Config::parse("g", text, Path::new(""), &[]);
         let default = parse("").unwrap().admin.unwrap();
         assert_eq!((default.listen.to_string().as_str(), default.token), ("127.0.0.1:9090", None));

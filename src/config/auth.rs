@@ -1,31 +1,31 @@
-//! `[auth]`: who callers are, and how they prove it.
+//! `[auth]`: authentication of callers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::jwt::{self, Jwt};
 use super::reader::Section;
 use crate::domain::caller::{ANONYMOUS, is_id};
 use crate::seal::hex::from_hex;
 
-/// How callers prove who they are.
+/// The authentication methods.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Auth {
-    /// Whether a request without a credential is refused.
+    /// Whether a request without a credential is refused rather than admitted as `anonymous`.
     pub required: bool,
     pub api_keys: Vec<ApiKey>,
     /// Tokens of an identity provider.
     pub jwt: Option<Jwt>,
-    /// Whether certificates of callers are looked at.
+    /// Whether client certificates are accepted (mTLS): `server.tls.client_ca` is set.
     pub takes_certificates: bool,
-    /// Whose certificates those are.
+    /// Certificate authorities of the client certificates, in PEM.
     pub client_ca: Option<PathBuf>,
-    /// If there is any: the only subjects that are callers.
+    /// Identities of certificate subjects. If there is any, other subjects are refused.
     pub certificates: Vec<Certificate>,
-    /// Who the caller is over standard streams.
+    /// Identity of the client over standard streams.
     pub stdio: Identity,
 }
 
-/// A key that was handed out. Only its hash is known here.
+/// An API key of a caller. The configuration holds its hash only.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ApiKey {
     /// SHA-256 of the key.
@@ -33,51 +33,53 @@ pub struct ApiKey {
     pub caller: Identity,
 }
 
-/// A subject of certificates, and the caller that it is.
+/// The identity of a certificate subject.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Certificate {
-    /// As RFC 4514 writes it, such as `CN=ci,O=Example`.
+    /// Distinguished name as in RFC 4514, such as `CN=ci,O=Example`.
     pub subject: String,
     pub caller: Identity,
 }
 
 impl Auth {
-    /// Whether callers can prove who they are.
+    /// Returns whether any authentication method is configured.
     pub fn has_method(&self) -> bool {
         !self.api_keys.is_empty() || self.jwt.is_some() || self.takes_certificates
     }
 
-    /// The callers that the file names, beside whoever calls over standard streams.
+    /// Returns the identities of all API keys and certificates; not `stdio`, and not callers of JWTs,
+    /// which only the identity provider knows.
     pub fn named(&self) -> impl Iterator<Item = &Identity> {
         let keys = self.api_keys.iter().map(|key| &key.caller);
         keys.chain(self.certificates.iter().map(|certificate| &certificate.caller))
     }
 }
 
-/// A caller as the file names it.
+/// The identity of a caller in the configuration.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Identity {
-    /// 1 to 128 visible characters.
+    /// 1 to 128 visible characters; not `anonymous`.
     pub id: String,
     pub groups: Vec<String>,
 }
 
 pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth {
-    let takes_certificates = client_ca.is_some();
     let choices = [("auto", None), ("true", Some(true)), ("false", Some(false))];
     let required = section.flag_or("required", None, &choices);
     let mut api_keys: Vec<ApiKey> = Vec::new();
     for mut table in section.tables("api_keys") {
-        let key = api_key(&mut table);
-        if let Some(key) = key {
-            match api_keys.iter().any(|other| other.hash == key.hash) {
-                true => table.mistake("hash", "another caller has this key already"),
-                false => api_keys.push(key),
+        if let Some(key) = api_key(&mut table) {
+            if api_keys.iter().any(|other| other.hash == key.hash) {
+                let message = "another entry already has this hash: generate another key with \
+                               `promptgate key new`";
+                table.mistake("hash", message);
+            } else {
+                api_keys.push(key);
             }
         }
         table.finish();
     }
-    let certificates = certificates(&mut section, takes_certificates);
+    let certificates = certificates(&mut section, client_ca.as_deref());
     let mut stdio = section.section("stdio");
     let caller = identity(&mut stdio, "local");
     stdio.finish();
@@ -86,14 +88,15 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
         required: true,
         api_keys,
         jwt,
-        takes_certificates,
+        takes_certificates: client_ca.is_some(),
         client_ca,
         certificates,
         stdio: caller,
     };
     auth.required = required.unwrap_or(auth.has_method());
     if auth.required && !auth.has_method() {
-        let message = "nobody could call: set auth.api_keys, auth.jwt or server.tls.client_ca too";
+        let message = "every request would be refused, because no authentication method is \
+                       configured: set auth.api_keys, auth.jwt or server.tls.client_ca";
         section.mistake("required", message);
     }
     section.finish();
@@ -101,25 +104,30 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
 }
 
 fn api_key(table: &mut Section<'_>) -> Option<ApiKey> {
-    let rule = "\"sha256:\" and 64 hexadecimal digits, as `promptgate key new` prints it";
+    let rule = "\"sha256:\" followed by 64 hexadecimal digits, as `promptgate key new` prints it";
     let hash = table.required("hash", rule, hash);
-    let caller = named(table);
+    let caller = required_identity(table);
     Some(ApiKey { hash: hash?, caller })
 }
 
-fn certificates(section: &mut Section<'_>, takes_certificates: bool) -> Vec<Certificate> {
+fn certificates(section: &mut Section<'_>, client_ca: Option<&Path>) -> Vec<Certificate> {
     let mut certificates: Vec<Certificate> = Vec::new();
     for mut table in section.tables("mtls") {
-        if !takes_certificates {
-            table.mistake("", "no certificate is looked at: set server.tls.client_ca too");
+        if client_ca.is_none() {
+            table.mistake("", "client certificates are not accepted: set server.tls.client_ca too");
         }
         let subject = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let subject = table.required("subject", "a subject such as \"CN=ci,O=Example\"", subject);
-        let caller = named(&mut table);
+        let rule = "the subject of a certificate, such as \"CN=ci,O=Example\"";
+        let subject = table.required("subject", rule, subject);
+        let caller = required_identity(&mut table);
         if let Some(subject) = subject {
-            match certificates.iter().any(|other| other.subject == subject) {
-                true => table.mistake("subject", "another caller has this subject already"),
-                false => certificates.push(Certificate { subject, caller }),
+            if certificates.iter().any(|other| other.subject == subject) {
+                table.mistake(
+                    "subject",
+                    "another entry already has this subject; remove one of them",
+                );
+            } else {
+                certificates.push(Certificate { subject, caller });
             }
         }
         table.finish();
@@ -127,22 +135,23 @@ fn certificates(section: &mut Section<'_>, takes_certificates: bool) -> Vec<Cert
     certificates
 }
 
-/// A caller that must have a name.
-fn named(table: &mut Section<'_>) -> Identity {
+/// Reads an identity whose `id` must be set.
+fn required_identity(table: &mut Section<'_>) -> Identity {
     if !table.has("id") {
-        table.mistake("id", "is required: the name of the caller");
+        table.mistake("id", format!("is required: {ID_RULE}"));
     }
     identity(table, "")
 }
 
+const ID_RULE: &str = "1 to 128 visible characters without spaces, not \"anonymous\"";
+
 fn identity(table: &mut Section<'_>, default: &str) -> Identity {
-    let rule = "1 to 128 visible characters, and not \"anonymous\"";
-    let id = table
-        .parsed("id", rule, |text| (is_id(text) && text != ANONYMOUS).then(|| text.to_owned()));
+    let parse = |text: &str| (is_id(text) && text != ANONYMOUS).then(|| text.to_owned());
+    let id = table.parsed("id", ID_RULE, parse);
     Identity { id: id.unwrap_or_else(|| default.to_owned()), groups: table.texts("groups") }
 }
 
-/// Reads `sha256:` and 64 hexadecimal digits, in any case.
+/// Parses `sha256:` followed by 64 hexadecimal digits, in upper or lower case.
 fn hash(text: &str) -> Option<[u8; 32]> {
     from_hex(&text.strip_prefix("sha256:")?.to_ascii_lowercase())
 }
@@ -159,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn k1_every_mistake_about_callers_is_told() {
+    fn k1_every_mistake_in_auth_is_reported() {
         let hash = format!("sha256:{}", "0".repeat(64));
         let found = mistakes(&format!(
             "[[auth.api_keys]]\nhash = \"{hash}\"\n\
@@ -169,8 +178,8 @@ mod tests {
         let starts = [
             "g:1: auth.api_keys.0.id: is required",
             "g:4: auth.api_keys.1.id: must be 1 to 128 visible characters",
-            "g:5: auth.api_keys.1.hash: must be \"sha256:\" and 64",
-            "g:8: auth.api_keys.2.hash: another caller has this key already",
+            "g:5: auth.api_keys.1.hash: must be \"sha256:\" followed by 64",
+            "g:8: auth.api_keys.2.hash: another entry already has this hash",
             "g:9: auth.api_keys.2.group: unknown key; did you mean `groups`?",
         ];
         assert_eq!(found.len(), starts.len(), "{found:#?}");
@@ -178,11 +187,11 @@ mod tests {
             assert!(line.starts_with(start), "{line}\n{start}");
         }
         let none = mistakes("[auth]\nrequired = true\n");
-        assert!(none[0].contains("nobody could call"), "{none:?}");
+        assert!(none[0].contains("no authentication method"), "{none:?}");
     }
 
     #[test]
-    fn k6_beyond_loopback_callers_must_be_known() {
+    fn k6_a_listener_beyond_loopback_requires_credentials() {
         let hash = format!("sha256:{}", "0".repeat(64));
         let key = format!("[[auth.api_keys]]\nid = \"c\"\nhash = \"{hash}\"\n");
         let open = format!("[server]\nlisten = \"0.0.0.0:8080\"\n{key}");

@@ -1,38 +1,54 @@
-//! Mistakes in the configuration, gathered until all of them are known.
+//! Mistakes in the configuration. The reader collects them, so that one run reports all of them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 
-/// One mistake: where, and what is allowed there.
+/// One mistake: where it is, what is wrong and what is allowed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mistake {
-    /// Dotted key; "" when the file as a whole is at fault.
+    /// Dotted key; `""` for a mistake in the file as a whole.
     pub key: String,
     pub origin: Origin,
+    /// Predicate of `key`, such as `must be …`, or a sentence if `key` is empty.
     pub message: String,
 }
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Origin {
+    /// Line of the file, counted from 1.
     Line(usize),
-    /// The name of the environment variable.
+    /// Name of the environment variable.
     Environment(String),
     Unknown,
 }
 
-/// All mistakes of one configuration, in the order of the file.
+/// All mistakes of one configuration, in the order of the file. `Display` writes one line for each:
+/// `FILE:LINE: KEY: MESSAGE`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConfigError {
-    /// The file as it was named on the command line.
+    /// The file, as named on the command line.
     pub file: String,
     pub mistakes: Vec<Mistake>,
 }
 
-/// Collects mistakes while the file is read.
+impl ConfigError {
+    /// An error with the single mistake that the file as a whole is unusable.
+    pub(super) fn whole_file(
+        file: impl Into<String>,
+        origin: Origin,
+        message: impl Into<String>,
+    ) -> Self {
+        let mistake = Mistake { key: String::new(), origin, message: message.into() };
+        Self { file: file.into(), mistakes: vec![mistake] }
+    }
+}
+
+/// Collector of the mistakes that the reader finds.
 pub(super) struct Mistakes {
     found: RefCell<Vec<Mistake>>,
+    /// Source of each dotted key.
     origins: HashMap<String, Origin>,
 }
 
@@ -41,28 +57,28 @@ impl Mistakes {
         Self { found: RefCell::default(), origins }
     }
 
+    /// Records a mistake at the dotted `key`.
     pub(super) fn add(&self, key: &str, message: impl Into<String>) {
-        let origin = self.origin(key);
-        let (key, message) = (key.to_owned(), message.into());
-        self.found.borrow_mut().push(Mistake { key, origin, message });
+        let mistake =
+            Mistake { key: key.to_owned(), origin: self.origin(key), message: message.into() };
+        self.found.borrow_mut().push(mistake);
     }
 
-    /// All that was found; `Ok` when nothing was.
+    /// Returns `Ok` if no mistake was recorded.
+    ///
+    /// # Errors
+    /// All recorded mistakes, in the order of the file.
     pub(super) fn into_result(self, file: &str) -> Result<(), ConfigError> {
         let mut mistakes = self.found.into_inner();
-        mistakes.sort_by(|a, b| a.origin.cmp(&b.origin));
-        match mistakes.is_empty() {
-            true => Ok(()),
-            false => Err(ConfigError { file: file.to_owned(), mistakes }),
+        if mistakes.is_empty() {
+            return Ok(());
         }
+        mistakes.sort_by(|a, b| a.origin.cmp(&b.origin));
+        Err(ConfigError { file: file.to_owned(), mistakes })
     }
 
-    pub(super) fn is_from_environment(&self, key: &str) -> bool {
-        matches!(self.origin(key), Origin::Environment(_))
-    }
-
-    /// Where a key, or the nearest table around it, was written.
-    fn origin(&self, key: &str) -> Origin {
+    /// Returns the origin of a key, or of the closest table around it.
+    pub(super) fn origin(&self, key: &str) -> Origin {
         let mut key = key;
         loop {
             if let Some(origin) = self.origins.get(key) {
@@ -87,10 +103,10 @@ impl fmt::Display for ConfigError {
                 Origin::Environment(name) => write!(f, "{name}: ")?,
                 Origin::Unknown => write!(f, "{}: ", self.file)?,
             }
-            match key.is_empty() {
-                true => write!(f, "{message}")?,
-                false => write!(f, "{key}: {message}")?,
+            if !key.is_empty() {
+                write!(f, "{key}: ")?;
             }
+            f.write_str(message)?;
         }
         Ok(())
     }

@@ -1,40 +1,40 @@
-//! `[auth.jwt]`: callers that an identity provider knows.
+//! `[auth.jwt]`: tokens (JWT) of an identity provider.
 
 use std::time::Duration;
 
 use http::Uri;
 use jsonwebtoken::Algorithm;
 
-use super::reader::Section;
+use super::reader::{Section, optional};
 use crate::domain::address_policy::is_loopback;
 
-/// Whose tokens are believed, and what they must say.
+/// The issuer of accepted tokens, and the checks of a token.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Jwt {
-    /// As tokens and the issuer's metadata spell it, letter by letter.
+    /// `iss` of the tokens and of the issuer's metadata, compared character for character.
     pub issuer: String,
-    /// Beside the URI of the endpoint that is asked.
+    /// Accepted `aud` values, beside the URI of the endpoint that is called.
     pub audience: Vec<String>,
-    /// Where the keys are; absent: the issuer's metadata says so.
+    /// URL of the keys (JWKS). `None`: from the issuer's metadata.
     pub jwks_url: Option<Uri>,
-    /// What a token may be signed with; no other is looked at.
+    /// Accepted signature algorithms.
     pub algorithms: Vec<Algorithm>,
-    /// The claim that names groups.
+    /// Name of the claim with the caller's groups.
     pub groups_claim: String,
-    /// Needed by every call.
+    /// Scopes that every call needs.
     pub scopes: Vec<String>,
-    /// How far clocks may differ.
+    /// Accepted clock skew.
     pub leeway: Duration,
-    /// How old keys may get before they are fetched again …
+    /// Age at which the keys are fetched again.
     pub refresh: Duration,
-    /// … and how much older they may be used while that fails.
+    /// Time after `refresh` in which old keys are still used while fetching fails.
     pub max_stale: Duration,
-    /// Least time between two fetches that unknown keys ask for.
+    /// Minimum time between two fetches, where a token with an unknown key id triggers one.
     pub cooldown: Duration,
 }
 
-/// Every algorithm has one kind of key, which can be handed out: whoever can check a token cannot
-/// make one.
+/// The signature algorithms. All are asymmetric, and each uses one kind of key: a public key, which
+/// verifies a token, cannot sign one.
 pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),
@@ -52,17 +52,14 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
         return None;
     }
     let mut section = section.section("jwt");
-    let rule = "a URL with https, or with http on this machine";
-    let issuer = section.required("issuer", rule, |text| url(text).map(|_| text.to_owned()));
-    let jwks_url = section.parsed("jwks_url", rule, |text| match text.is_empty() {
-        true => Some(None),
-        false => url(text).map(Some),
-    });
+    let issuer = section.required("issuer", URL_RULE, |text| url(text).map(|_| text.to_owned()));
+    let rule = format!("\"\" or {URL_RULE}");
+    let jwks_url = section.parsed("jwks_url", &rule, |text| optional(text, url));
     let mut algorithms = section.choices("algorithms", &ALGORITHMS);
     if !section.was_read("algorithms") {
         algorithms = vec![Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
     } else if algorithms.is_empty() {
-        section.mistake("algorithms", "needs one at least");
+        section.mistake("algorithms", "must list at least one algorithm, such as \"ES256\"");
     }
     let secs = Duration::from_secs;
     let jwt = Jwt {
@@ -78,29 +75,38 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
         cooldown: section.duration("cooldown", secs(30), Duration::from_millis(1)),
     };
     if jwt.audience.iter().any(String::is_empty) {
-        section.mistake("audience", "an empty one would be anybody's");
+        let message = "must not contain an empty string: such a token is for no particular service";
+        section.mistake("audience", message);
     }
-    // RFC 6749, section 3.3: what else there is would break the header that names them.
+    // RFC 6749, section 3.3. Other characters would break the WWW-Authenticate header of a challenge.
     let is_scope = |c: char| matches!(c, '!' | '#'..='[' | ']'..='~');
     if jwt.scopes.iter().any(|scope| scope.is_empty() || !scope.chars().all(is_scope)) {
-        section.mistake("scopes", "a scope is one word of visible ASCII without quotes");
+        let message = "must be scopes of visible ASCII characters, without spaces, quotation marks \
+                       and backslashes";
+        section.mistake("scopes", message);
     }
     if jwt.leeway > secs(300) {
-        section.mistake("leeway", "more than five minutes makes expired tokens good");
+        section.mistake("leeway", "must be at most \"5m\": expired tokens are accepted that long");
     }
     section.finish();
     Some(jwt)
 }
 
-/// A URL that keys and tokens may be asked of: what is not encrypted stays on this machine.
+/// The URLs that [`url`] accepts, for mistakes.
+pub(super) const URL_RULE: &str = "a URL with https, or with http on loopback, without user, \
+                                   fragment, quotation mark and backslash";
+
+/// Parses a URL from which keys or tokens are fetched. It must be protected from eavesdroppers
+/// ([`is_https_or_loopback`]).
 pub(super) fn url(text: &str) -> Option<Uri> {
     let url: Uri = text.parse().ok()?;
     let is_plain = !text.contains(['#', '@', '"', '\\']) && text.is_ascii();
-    (is_plain && is_safe(&url)).then_some(url)
+    (is_plain && is_https_or_loopback(&url)).then_some(url)
 }
 
-/// Whether a URL may be asked for keys or tokens: what is not encrypted stays on this machine.
-pub(crate) fn is_safe(url: &Uri) -> bool {
+/// Returns whether secrets may be sent to a URL, and keys be fetched from it: over TLS, or unencrypted
+/// on this machine only.
+pub(crate) fn is_https_or_loopback(url: &Uri) -> bool {
     match (url.scheme_str(), url.host()) {
         (Some("https"), Some(_)) => true,
         (Some("http"), Some(host)) => is_loopback(host),
@@ -120,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_documentation() {
+    fn the_defaults_are_the_documented_ones() {
         let jwt = parse("[auth.jwt]\nissuer = \"https://id.example.com/\"\n").unwrap().auth.jwt;
         let secs = Duration::from_secs;
         let expected = Jwt {
@@ -140,21 +146,21 @@ mod tests {
     }
 
     #[test]
-    fn k1_a_weak_configuration_of_tokens_is_refused() {
+    fn k1_weak_token_checks_are_rejected() {
         let mistake = |text: &str| {
             parse(&format!("[auth.jwt]\nissuer = \"https://id.example.com/\"\n{text}\n"))
                 .unwrap_err()
         };
         assert!(mistake("algorithms = [\"HS256\"]").contains("\"HS256\" is not one of"));
         assert!(mistake("algorithms = [\"none\"]").contains("\"none\" is not one of"));
-        assert!(mistake("algorithms = []").contains("needs one at least"));
-        assert!(mistake("audience = [\"\"]").contains("anybody's"));
-        assert!(mistake("scopes = [\"a b\"]").contains("one word"));
-        assert!(mistake("leeway = \"301s\"").contains("more than five minutes"));
+        assert!(mistake("algorithms = []").contains("at least one algorithm"));
+        assert!(mistake("audience = [\"\"]").contains("empty string"));
+        assert!(mistake("scopes = [\"a b\"]").contains("without spaces"));
+        assert!(mistake("leeway = \"301s\"").contains("at most \"5m\""));
         assert!(mistake("jwks_url = \"http://id.example.com/jwks\"").contains("https"));
         assert!(parse("[auth.jwt]\n").unwrap_err().contains("auth.jwt.issuer: is required"));
         let open = "[server]\nlisten = \"0.0.0.0:80\"\n\
             [auth.jwt]\nissuer = \"https://id.example.com/\"\n";
-        assert!(parse(open).unwrap_err().contains("server.public_url"), "its audience has a name");
+        assert!(parse(open).unwrap_err().contains("server.public_url"), "the audience of tokens");
     }
 }

@@ -1,32 +1,35 @@
-//! `[[limits]]`: how often whom may ask what.
+//! `[[limits]]`: rate limits.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::access::action_of;
+use super::access::parse_action;
 use super::reader::Section;
 use super::views::{all, globs};
 use crate::domain::glob::Glob;
 use crate::domain::method::{Countable, Method};
 
-/// One limit: a bucket for each combination of what it counts by.
+/// A rate limit, counted by GCRA.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limit {
+    /// Unique; given to the client when a request is refused.
     pub name: String,
-    /// Nothing: one bucket for all.
+    /// Bucket key: one bucket for each combination of these. Empty: one bucket for all.
     pub per: Vec<Per>,
+    /// Counted requests: by default the calls.
     pub(crate) methods: Vec<Countable>,
-    /// Over ids of callers; one of them must match.
+    /// Patterns of caller ids; a caller is counted if one matches.
     pub callers: Vec<Glob>,
-    /// Time in which one more is allowed.
+    /// Emission interval: time after which one more request is allowed.
     pub interval: Duration,
-    /// How many may come at once.
+    /// Requests that are allowed at once.
     pub burst: NonZeroU32,
-    /// Whether it counts every request, before anything is known of it but its address.
+    /// Whether every HTTP request is counted before its credential is checked. True for a limit by
+    /// address alone.
     pub before_authentication: bool,
 }
 
-/// What a limit counts by.
+/// Part of a bucket key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Per {
     Address,
@@ -47,10 +50,9 @@ const PER: [(&str, Per); 5] = [
 pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
     let mut limits: Vec<Limit> = Vec::new();
     for (index, mut table) in root.tables("limits").into_iter().enumerate() {
-        let limit = read(&mut table, index);
-        if let Some(limit) = limit {
+        if let Some(limit) = read(&mut table, index) {
             if limits.iter().any(|other| other.name == limit.name) {
-                table.mistake("name", "another limit has this name already");
+                table.mistake("name", "another limit already has this name; set another one");
             }
             limits.push(limit);
         }
@@ -64,11 +66,14 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     let per = table.choices("per", &PER);
     let mut methods = Vec::new();
     for text in table.texts("methods") {
-        match Countable::parse(&text).or_else(|| action_of(&text).map(Countable::Call)) {
+        match Countable::parse(&text).or_else(|| parse_action(&text).map(Countable::Call)) {
             Some(method) => methods.push(method),
             None => {
                 let known = Countable::ALL.map(|known| format!("{:?}", known.as_str())).join(", ");
-                table.mistake("methods", format!("{text:?} is not one of {known}"));
+                let message = format!(
+                    "{text:?} is not one of {known}, or \"list\", \"get\", \"complete\" for short"
+                );
+                table.mistake("methods", message);
             }
         }
     }
@@ -77,16 +82,24 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
         methods = Method::ALL.map(Countable::Call).to_vec();
     }
     let callers = globs(table, "callers").unwrap_or_else(all);
-    let (count, interval) =
-        table.required("rate", "a rate such as \"10/s\", \"600/m\" or \"1000/h\"", rate)?;
+    let rule = "a rate such as \"10/s\", \"600/m\", \"1000/h\" or \"5000/d\", of 1 to 1000000";
+    let Rate { count, interval } = table.required("rate", rule, rate)?;
     let burst = table.count("burst", count as usize, 1..=1_000_000);
     let burst = NonZeroU32::new(u32::try_from(burst).unwrap_or(u32::MAX))?;
     let before_authentication = per == [Per::Address] && !is_narrowed;
     Some(Limit { name, per, methods, callers, interval, burst, before_authentication })
 }
 
-/// Reads a count and its unit of time; returns the count, and the time for each.
-fn rate(text: &str) -> Option<(u32, Duration)> {
+/// A number of requests per unit of time, spread evenly.
+#[derive(Debug, Eq, PartialEq)]
+struct Rate {
+    count: u32,
+    /// The unit of time divided by `count`.
+    interval: Duration,
+}
+
+/// Parses a count and a unit of time, such as `600/m`.
+fn rate(text: &str) -> Option<Rate> {
     let (count, unit) = text.split_once('/')?;
     let count: u32 = count.parse().ok().filter(|count| (1..=1_000_000).contains(count))?;
     let unit = match unit {
@@ -96,7 +109,7 @@ fn rate(text: &str) -> Option<(u32, Duration)> {
         "d" => 24 * 60 * 60,
         _ => return None,
     };
-    Some((count, Duration::from_secs(unit) / count))
+    Some(Rate { count, interval: Duration::from_secs(unit) / count })
 }
 
 #[cfg(test)]
@@ -104,9 +117,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_counts_in_a_unit_of_time() {
-        assert_eq!(rate("600/m"), Some((600, Duration::from_millis(100))));
-        assert_eq!(rate("1/d"), Some((1, Duration::from_secs(86_400))));
+    fn a_rate_is_a_count_per_unit_of_time() {
+        let expect = |count, interval| Some(Rate { count, interval });
+        assert_eq!(rate("600/m"), expect(600, Duration::from_millis(100)));
+        assert_eq!(rate("1/d"), expect(1, Duration::from_secs(86_400)));
         for bad in ["", "600", "0/s", "-1/s", "1/w", "1.5/s", "600 / m", "1000001/s"] {
             assert_eq!(rate(bad), None, "{bad}");
         }

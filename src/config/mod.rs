@@ -1,5 +1,5 @@
-//! Configuration: what the file may say ([`raw`]), read with every mistake at once, into what the
-//! gateway runs on ([`Config`]).
+//! Configuration. [`raw`] merges the file and the environment into one tree; `reader` checks the tree
+//! and collects all mistakes; the result is the validated [`Config`].
 
 mod access;
 mod admin;
@@ -32,8 +32,8 @@ pub(crate) use audit::{Audit, Durability, OnAuditFailure};
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
 pub(crate) use auth::{Auth, Certificate, Identity};
-pub(crate) use error::{ConfigError, Mistake, Origin};
-pub(crate) use jwt::{Jwt, is_safe};
+pub(crate) use error::ConfigError;
+pub(crate) use jwt::{Jwt, is_https_or_loopback};
 pub(crate) use limits::{Limit, Per};
 pub(crate) use oauth::{ClientProof, OAuth};
 pub(crate) use secret::Secret;
@@ -47,42 +47,45 @@ pub(crate) use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
 use crate::seal;
+use error::Origin;
 use reader::{Context, Section};
 
-/// The validated configuration. Every value is in bounds; nothing is left to default later.
+/// The validated configuration. Every value is within its bounds, and all defaults are applied.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `sha256:…` of the file, so that it is known which one was used.
+    /// `sha256:…` of the file, for logs and the audit log.
     pub digest: String,
-    /// Files that were read with it: policies and secrets.
+    /// Other files that were read with the file: policies, secrets and CA certificates.
     pub files: Vec<SourceFile>,
     pub server: Server,
-    /// Absent: nobody is shown how the gateway is.
+    /// `None`: the admin API is disabled.
     pub admin: Option<Admin>,
     pub auth: Auth,
-    /// Absent: everything is allowed.
+    /// `None`: no rules are configured, and every caller may use every prompt.
     pub access: Option<Access>,
     pub limits: Vec<Limit>,
-    /// Absent: nothing is recorded.
+    /// `None`: the audit log is disabled.
     pub audit: Option<Audit>,
     pub naming: Naming,
     pub listing: Listing,
-    /// In the order of their ids.
+    /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<Upstream>,
-    /// In the order of their names.
+    /// Sorted by name.
     pub views: Vec<View>,
     pub telemetry: Telemetry,
 }
 
-/// A file that the configuration was read from, and what was in it.
+/// A file that the configuration references, with the digest of its content. A reload is due when the
+/// digest changes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SourceFile {
     pub path: PathBuf,
+    /// See [`SourceFile::digest`].
     pub digest: String,
 }
 
 impl SourceFile {
-    /// `sha256:…` of what was read, or why nothing could be.
+    /// Returns `sha256:…` of the content, or the kind of the error if the file could not be read.
     pub fn digest(read: Result<&[u8], &io::Error>) -> String {
         match read {
             Ok(bytes) => seal::digest_text(&seal::sha256(bytes)),
@@ -91,54 +94,56 @@ impl SourceFile {
     }
 }
 
-/// How lists are put together and handed out.
+/// `[listing]`: how lists are merged and served.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listing {
     /// Prompts on one page, at least 1.
     pub page_size: usize,
-    /// How long after the start a list waits for upstreams that were never seen.
+    /// Time after the start in which a list waits for upstreams that have not answered yet.
     pub deadline: Duration,
     pub on_failure: OnFailure,
-    /// Cap of the `ttlMs` that is handed out.
+    /// Upper bound of the `ttlMs` in list results (MCP 2026-07-28).
     pub ttl_max: Duration,
-    /// Quiet time before a change is announced, and the longest wait.
+    /// Debounce of `list_changed`: the quiet time before a change is announced.
     pub settle: Duration,
+    /// Longest delay of an announcement; not shorter than `settle`.
     pub settle_max: Duration,
-    /// Bytes of all views that are kept: the least recently used is dropped first.
+    /// Memory for cached views, in bytes; the least recently used view is dropped first.
     pub views_size: usize,
 }
 
-/// What becomes of an upstream's prompts while its list cannot be walked.
+/// Treatment of an upstream's prompts while its list cannot be fetched.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnFailure {
-    /// Lists fail as long as one upstream fails.
+    /// `prompts/list` is an error as long as one upstream fails.
     Fail,
-    /// Its prompts are left out.
+    /// The prompts are left out.
     Omit,
-    /// The last good list is served, and marked.
+    /// The last good list is served and marked as stale.
     Stale,
 }
 
 impl Config {
-    /// Reads the file, with the overrides and secrets of this process's environment.
+    /// Reads the file at `path`, with overrides and secrets from the environment of this process.
+    /// Blocks.
     ///
     /// # Errors
-    /// All mistakes at once; a file that cannot be read is one.
+    /// All mistakes in the configuration, or that the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| {
-            let (key, origin, message) = (String::new(), Origin::Unknown, error.to_string());
-            ConfigError { file: file.clone(), mistakes: vec![Mistake { key, origin, message }] }
+            ConfigError::whole_file(&file, Origin::Unknown, format!("cannot be read: {error}"))
         })?;
         let base = path.parent().unwrap_or(Path::new(""));
-        // A variable that is no text cannot be meant for us.
+        // Variables that are not valid UTF-8 are ignored: overrides and secrets are text.
         let env = std::env::vars_os();
         let env: Vec<_> =
             env.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
         Self::parse(&file, &text, base, &env)
     }
 
-    /// Lets child processes be started by this program, which is the gateway's own (`supervise`).
+    /// Sets the program that supervises child processes: the gateway's own binary, whose `supervise`
+    /// command starts each child.
     pub fn supervise_children(&mut self, program: &Path) {
         for upstream in &mut self.upstreams {
             if let Transport::Stdio(stdio) = &mut upstream.transport {
@@ -147,7 +152,12 @@ impl Config {
         }
     }
 
-    /// Reads `text` as the file named `file` in the folder `base`, with these variables.
+    /// Parses and validates `text`. `file` names the file in errors, relative paths are resolved
+    /// against the directory `base`, and `env` holds the environment variables. Reads the files that
+    /// the configuration references, so it blocks.
+    ///
+    /// # Errors
+    /// All mistakes in the configuration.
     pub fn parse(
         file: &str,
         text: &str,
@@ -166,7 +176,7 @@ impl Config {
         let tls = tls::read(&mut server);
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
         let auth = auth::read(root.section("auth"), client_ca);
-        let access = access::read(root.section("access"), &upstreams, auth.has_method());
+        let access = access::read(root.section("access"), &upstreams, &auth);
         let server = server::read(server, tls, &auth);
         let mut config = Self {
             digest: seal::digest_text(&seal::sha256(text.as_bytes())),
@@ -183,7 +193,7 @@ impl Config {
             telemetry: telemetry::read(root.section("telemetry")),
             naming,
         };
-        root.not_yet(&["cluster"]);
+        root.reject_reserved(&["cluster"]);
         root.finish();
         config.files = context.files.into_inner();
         context.mistakes.into_result(file)?;
@@ -192,7 +202,7 @@ impl Config {
 }
 
 fn naming(mut section: Section<'_>) -> Naming {
-    let allowed = "1 to 8 visible ASCII characters, one of them outside a-z, 0-9 and -";
+    let allowed = "1 to 8 visible ASCII characters, at least one of them outside a-z, 0-9 and -";
     let parse = |text: &str| is_separator(text).then(|| text.to_owned());
     let separator = section.parsed("separator", allowed, parse);
     let max_length = section.count("max_length", 128, 1..=MAX_LENGTH_LIMIT);
@@ -213,7 +223,7 @@ fn listing(mut section: Section<'_>) -> Listing {
         views_size: section.size("views_size", 256 << 20, 1 << 20..=1 << 40),
     };
     if listing.settle > listing.settle_max {
-        section.mistake("settle_max", "must not be shorter than listing.settle");
+        section.mistake("settle_max", "must be at least as long as listing.settle");
     }
     section.finish();
     listing
@@ -234,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_documentation() {
+    fn the_defaults_are_the_documented_ones() {
         let Config { server, listing, telemetry, .. } = parse("").unwrap();
         let limits = server.limits;
         let secs = Duration::from_secs;
@@ -294,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_takes_its_settings_from_the_defaults_and_overrides_them() {
+    fn an_upstream_inherits_the_defaults_and_overrides_them() {
         let config = parse(
             "[defaults]\ntimeout = \"7s\"\npoll = \"0s\"\n\
              [upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\n\
@@ -315,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn k1_every_mistake_is_told_with_its_line_and_what_is_allowed() {
+    fn k1_every_mistake_is_reported_with_its_line_and_the_allowed_values() {
         let found = mistakes(
             "[server]\n\
              lisen = \"127.0.0.1:1\"\n\
@@ -350,7 +360,7 @@ mod tests {
             "gateway.toml:7: server.limits.headers: must be a whole number from 10 to 1000",
             "gateway.toml:9: naming.separator: must be 1 to 8 visible",
             "gateway.toml:11: listing.on_failure: must be one of \"stale\", \"omit\", \"fail\"",
-            "gateway.toml:12: upstreams.A_b: an upstream id has",
+            "gateway.toml:12: upstreams.A_b: an upstream id must have",
             "gateway.toml:16: upstreams.a.url: must be a URL such as",
             "gateway.toml:21: upstreams.c.url: is required: a URL such as",
             "gateway.toml:23: colour: unknown key; allowed here: ",
@@ -362,26 +372,48 @@ mod tests {
     }
 
     #[test]
-    fn k1_two_upstreams_of_one_name_or_prefix_are_refused() {
+    fn bounds_are_reported_in_units_that_the_file_may_use() {
+        let found = mistakes(
+            "[listing]\nttl_max = 5\n[server.limits]\nhead = \"0s\"\nbody_size = \"2GiB\"\n\
+             [audit]\nmax_size = \"2PiB\"\n",
+        );
+        let ends = [
+            "at least \"0s\"",
+            "at least \"1ms\"",
+            "from \"1KiB\" to \"1GiB\"",
+            "from \"64KiB\" to \"1PiB\"",
+        ];
+        assert_eq!(found.len(), ends.len(), "{found:#?}");
+        for (line, end) in found.iter().zip(ends) {
+            assert!(line.ends_with(end), "{line}\n{end}");
+        }
+        let largest = "[audit]\nsegment_size = \"1TiB\"\nmax_size = \"1PiB\"\n";
+        assert_eq!(parse(largest).unwrap().audit.unwrap().max_size, 1 << 50);
+    }
+
+    #[test]
+    fn k1_a_duplicate_upstream_id_or_prefix_is_rejected() {
         let twice = "[upstreams.a]\ntransport = \"library\"\npath = \"src\"\n";
         assert!(mistakes(&[twice, twice].concat())[0].starts_with("gateway.toml:4: "));
         let other = "[upstreams.b]\ntransport = \"library\"\npath = \"src\"\nprefix = \"a\"\n";
         let found = mistakes(&[twice, other].concat());
         assert_eq!(
             found,
-            ["gateway.toml:7: upstreams.b.prefix: upstream a has this prefix already"]
+            [
+                "gateway.toml:7: upstreams.b.prefix: upstream a already has this prefix; set another one"
+            ]
         );
     }
 
     #[test]
-    fn keys_of_later_versions_are_refused_not_ignored() {
+    fn reserved_keys_are_rejected_rather_than_ignored() {
         let found = mistakes("[cluster]\nredis = \"x\"\n");
         assert_eq!(found.len(), 1);
         assert!(found.iter().all(|line| line.contains("not available in this version")));
     }
 
     #[test]
-    fn k6_beyond_loopback_is_refused_unless_insecure() {
+    fn k6_a_listener_beyond_loopback_without_authentication_needs_insecure() {
         let open = "[server]\nlisten = \"0.0.0.0:8080\"\n";
         assert!(mistakes(open)[0].contains("beyond loopback"));
         assert!(parse(&format!("{open}insecure = true\n")).is_ok());
@@ -389,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_gives_numbers_flags_and_lists_as_text() {
+    fn variables_give_numbers_booleans_and_lists_as_text() {
         let env = [
             ("PROMPTGATE__LISTING__PAGE_SIZE", "7"),
             ("PROMPTGATE__SERVER__ALLOWED_HOSTS", "A.example, b.example"),

@@ -1,27 +1,29 @@
-//! What the file and the environment say, as one tree, before any meaning is given to it.
+//! The configuration file and its environment overrides, merged into one untyped tree.
 
 use std::collections::HashMap;
 
 use config::{FileFormat, Map, Value, ValueKind};
 use toml_edit::{Document, Item, TableLike};
 
-use super::error::{ConfigError, Mistake, Origin};
+use super::error::{ConfigError, Origin};
 
-/// Start of the names of environment variables that override the file; two underscores separate
-/// the levels, as in `PROMPTGATE__SERVER__LISTEN`.
+/// Prefix of the environment variables that override the file. Two underscores separate the levels,
+/// as in `PROMPTGATE__SERVER__LISTEN`.
 pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 
-/// The merged tree, and where each key was written.
+/// The merged tree, with the origin of each key.
 pub(crate) struct Raw {
     pub root: Map<String, Value>,
+    /// By dotted key; the tables of an array have their index as the last part.
     pub origins: HashMap<String, Origin>,
 }
 
 impl Raw {
-    /// Reads TOML `text` and lays the overrides of `env` over it.
+    /// Parses TOML `text` and applies the overrides in `env`. `file` names the file in errors.
     ///
     /// # Errors
-    /// When the text is no TOML; nothing else can be told then.
+    /// A single mistake if the text is not valid TOML or a variable does not name a valid key: the
+    /// other mistakes are unknown then.
     pub(crate) fn read(
         file: &str,
         text: &str,
@@ -30,10 +32,10 @@ impl Raw {
         let document = Document::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let origin = Origin::Line(line_of(text, at));
-            whole_file(file, origin, error.message().trim().to_owned())
+            ConfigError::whole_file(file, origin, error.message().trim())
         })?;
         let mut origins = HashMap::new();
-        note_lines(document.as_table(), "", text, &mut origins);
+        record_lines(document.as_table(), "", text, &mut origins);
 
         let mut builder =
             config::Config::builder().add_source(config::File::from_str(text, FileFormat::Toml));
@@ -42,25 +44,22 @@ impl Raw {
         overrides.sort();
         for (name, value) in overrides {
             let key = key_of(&name);
-            let laid = builder.set_override(&key, env_value(&value));
-            builder = laid.map_err(|e| {
-                whole_file(file, Origin::Environment(name.clone()), format!("not a key: {e}"))
+            let overridden = builder.set_override(&key, env_value(&value));
+            builder = overridden.map_err(|error| {
+                let message = format!("the name of the variable is not a valid key: {error}");
+                ConfigError::whole_file(file, Origin::Environment(name.clone()), message)
             })?;
             origins.insert(key, Origin::Environment(name));
         }
         let merged = builder.build().and_then(config::Config::try_deserialize);
-        let root = merged.map_err(|e| whole_file(file, Origin::Unknown, e.to_string()))?;
+        let root = merged
+            .map_err(|error| ConfigError::whole_file(file, Origin::Unknown, error.to_string()))?;
         Ok(Self { root, origins })
     }
 }
 
-fn whole_file(file: &str, origin: Origin, message: String) -> ConfigError {
-    let mistake = Mistake { key: String::new(), origin, message };
-    ConfigError { file: file.to_owned(), mistakes: vec![mistake] }
-}
-
-/// The dotted key of a variable. Keys are lower case, but what stands inside `headers` and `env`
-/// keeps its case.
+/// Returns the dotted key that an environment variable overrides. Keys are lower-cased, except inside
+/// `headers` and `env`, where they are names of header fields and variables.
 fn key_of(variable: &str) -> String {
     let mut verbatim = false;
     let segments = variable[ENV_PREFIX.len()..].split("__").map(|segment| {
@@ -72,8 +71,8 @@ fn key_of(variable: &str) -> String {
     segments.collect::<Vec<_>>().join(".")
 }
 
-/// Arrays and inline tables are written as in TOML; everything else is text, which the reader of
-/// the key turns into what it needs.
+/// Parses the value of a variable. Arrays and inline tables are written as in TOML; anything else stays
+/// a string, which the reader of the key converts.
 fn env_value(text: &str) -> Value {
     let structured = text.starts_with(['[', '{']);
     let parsed = structured.then(|| format!("v = {text}")).and_then(|toml| {
@@ -84,7 +83,8 @@ fn env_value(text: &str) -> Value {
     parsed.unwrap_or_else(|| Value::new(None, ValueKind::String(text.to_owned())))
 }
 
-fn note_lines(
+/// Records the line of each key below `path`.
+fn record_lines(
     table: &dyn TableLike,
     path: &str,
     text: &str,
@@ -103,19 +103,19 @@ fn note_lines(
                     if let Some(span) = table.span() {
                         origins.insert(key.clone(), Origin::Line(line_of(text, span.start)));
                     }
-                    note_lines(table, &key, text, origins);
+                    record_lines(table, &key, text, origins);
                 }
             }
             _ => {
                 if let Some(table) = item.as_table_like() {
-                    note_lines(table, &key, text, origins);
+                    record_lines(table, &key, text, origins);
                 }
             }
         }
     }
 }
 
-/// The dotted key of `key` inside `path`; either may be empty.
+/// Joins two dotted keys; either may be empty.
 pub(super) fn join(path: &str, key: &str) -> String {
     match (path, key) {
         ("", _) => key.to_owned(),
@@ -124,6 +124,7 @@ pub(super) fn join(path: &str, key: &str) -> String {
     }
 }
 
+/// Returns the line of a byte offset, counted from 1.
 fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count()
 }
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_overrides_the_file_and_keeps_the_case_of_headers() {
+    fn variables_override_the_file_and_keep_the_case_of_header_names() {
         let env = [
             ("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:1"),
             ("PROMPTGATE__UPSTREAMS__A__HEADERS__X_Team", "t"),
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_told_with_its_line() {
+    fn invalid_toml_is_reported_with_its_line() {
         let error = Raw::read("g.toml", "[server]\nlisten = \n", []).err().unwrap();
         assert!(error.to_string().starts_with("g.toml:2: "), "{error}");
     }

@@ -1,4 +1,4 @@
-//! `[server]`: where the gateway listens, for whom, and within which bounds.
+//! `[server]`: the listener, the endpoint and their limits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -6,135 +6,143 @@ use std::time::Duration;
 use http::Uri;
 
 use super::auth::Auth;
-use super::reader::Section;
+use super::reader::{MILLISECOND, Section, optional};
 use super::tls::Tls;
 use crate::seal::SealKeys;
 
-/// The downstream side.
+/// The downstream side: listener, endpoint and limits.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub listen: SocketAddr,
-    /// Anybody may ask, wherever it listens.
+    /// Whether the gateway may listen beyond loopback without authentication.
     pub insecure: bool,
-    /// Path of the endpoint, `/…` without a slash at the end.
+    /// Path of the main endpoint: `/…`, without a slash at the end.
     pub path: String,
-    /// Path of the older transport's stream (HTTP+SSE, 2024-11-05), if it is served.
+    /// Path of the stream of HTTP+SSE (MCP 2024-11-05, transports). `None`: not served.
     pub sse_path: Option<String>,
-    /// Canonical URI of the endpoint; its host is an allowed one.
+    /// URL under which clients reach the endpoint. Its host and its origin are allowed.
     pub public_url: Option<Uri>,
-    /// The same as text, without a slash at the end; where it is not set, that of the address that
-    /// is listened on. Views have theirs below it.
+    /// Canonical URI of the endpoint (RFC 8707), without a slash at the end: `public_url`, or else the URL
+    /// of the listen address. The URI of a view is a path below it.
     pub resource: String,
-    /// Beside loopback names, lower case, without port.
+    /// Accepted hosts beside loopback names: lower case, with or without a port.
     pub allowed_hosts: Vec<String>,
-    /// Beside loopback origins, as browsers send them.
+    /// Accepted origins beside loopback origins, as browsers send them in `Origin`.
     pub allowed_origins: Vec<String>,
-    /// Whose `X-Forwarded-For` is believed.
+    /// Peers whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpAddr>,
-    /// Absent: plain HTTP.
+    /// `None`: plain HTTP.
     pub tls: Option<Tls>,
-    /// Absent: tokens live as long as the process.
+    /// `None`: a random key for this process; sealed tokens end with it.
     pub seal_keys: Option<SealKeys>,
+    /// `instructions` of `initialize` and `server/discover`.
     pub instructions: Option<String>,
     /// `serverInfo.name`.
     pub name: String,
     pub limits: Limits,
 }
 
-/// What one client, and all together, may take.
+/// `[server.limits]`: bounds of one client and of all clients together.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
+    /// Open connections.
     pub connections: usize,
-    /// From accept to the first byte.
+    /// Time from accept to the first byte.
     pub first_byte: Duration,
-    /// From accept to the end of the handshake.
+    /// Time from accept to the end of the TLS handshake.
     pub tls_handshake: Duration,
-    /// From the first byte of a request to the end of its head.
+    /// Time from the first byte of a request to the end of its head.
     pub head: Duration,
-    /// Bytes.
+    /// Size of a request head, in bytes.
     pub head_size: usize,
+    /// Number of header fields.
     pub headers: usize,
-    /// Bytes.
+    /// Length of path and query, in bytes.
     pub uri_length: usize,
-    /// From the head to the end of the body.
+    /// Time from the end of the head to the end of the body.
     pub body: Duration,
-    /// Bytes.
+    /// Size of a request body, in bytes.
     pub body_size: usize,
-    /// Between two requests on one connection.
+    /// Idle time between two requests on one connection.
     pub idle: Duration,
-    /// Messages of one batch.
+    /// Messages of one JSON-RPC batch.
     pub batch_items: usize,
-    /// Arrays and objects in each other.
+    /// Nesting of JSON arrays and objects.
     pub json_depth: usize,
-    /// Requests at once, over all callers.
+    /// Requests in flight, over all callers.
     pub in_flight: usize,
-    /// Bytes of their bodies, each of which counts twice: as it comes, and as it is kept.
+    /// Memory for request bodies, in bytes. Each body counts twice: as it arrives, and as what is kept
+    /// of it.
     pub in_flight_bytes: usize,
-    /// Open event streams.
+    /// Open notification streams.
     pub streams: usize,
-    /// … and of one caller.
+    /// Open notification streams of one authenticated caller.
     pub streams_per_caller: usize,
-    /// Of legacy GET streams; zero is no limit.
+    /// Lifetime of a legacy GET stream or an HTTP+SSE stream; zero is no limit.
     pub stream_lifetime: Duration,
-    /// Until an answer becomes a stream, and between comments on a silent one.
+    /// Time until a response becomes an event stream, and interval of comments on a silent stream.
     pub keep_alive: Duration,
+    /// Concurrent streams of one HTTP/2 connection.
     pub h2_streams: usize,
+    /// Age of a legacy session.
     pub session_lifetime: Duration,
-    /// How many ended sessions are remembered.
+    /// Terminated sessions that are remembered.
     pub deleted_sessions: usize,
-    /// Hard deadline of a call, questions to the user aside.
+    /// Deadline of a call. The time in which a user answers does not count.
     pub request: Duration,
-    /// How long a user may think.
+    /// Time for the client to answer one server request, such as an elicitation.
     pub question_timeout: Duration,
-    /// Questions, one after another, in one get.
+    /// Server requests, one after another, in one `prompts/get`.
     pub question_rounds: usize,
-    /// Calls that wait while their users visit a page …
+    /// Suspended calls whose users visit a page (URL elicitation), over all callers.
     pub parked_calls: usize,
-    /// … and of one caller.
+    /// Suspended calls of one caller.
     pub parked_per_caller: usize,
-    /// After the signal to end: still accepting.
+    /// First step of the drain: time in which new connections are still accepted.
     pub pre_drain: Duration,
-    /// Then: how long what is in flight may take.
+    /// Second step of the drain: time for requests in flight to complete.
     pub grace: Duration,
 }
 
 impl Limits {
-    /// How long a client may take nothing of what is sent to it: it has missed two comments by then.
+    /// Returns the time after which a client that reads nothing is disconnected: twice `keep_alive`, so
+    /// that it has missed two comments.
     pub fn reader_patience(&self) -> Duration {
         self.keep_alive * 2
     }
 }
 
 impl Server {
-    /// Path of a named endpoint.
+    /// Returns the path of a view.
     pub fn view_path(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
 
-    /// What must not be beyond loopback as it is; nothing if it listens there or all is well.
+    /// Returns the mistakes in `server.listen` that only a listener beyond loopback makes: no
+    /// authentication, or tokens without a canonical URI.
     pub fn exposure(&self, auth: &Auth) -> impl Iterator<Item = &'static str> {
         let is_open = !self.listen.ip().is_loopback();
-        let nobody_asked = is_open && !self.insecure && !auth.required;
-        let nobody_asked = nobody_asked.then_some(
-            "listens beyond loopback, where anybody may ask; set auth.api_keys, auth.jwt or server.tls.client_ca, or \
-             server.insecure = true if something in front authenticates",
+        let is_unauthenticated = is_open && !self.insecure && !auth.required;
+        let is_unnamed = is_open && self.public_url.is_none() && auth.jwt.is_some();
+        let unauthenticated = is_unauthenticated.then_some(
+            "is beyond loopback, but requests need no credential: set auth.api_keys, auth.jwt or \
+             server.tls.client_ca, or set server.insecure = true if a proxy in front authenticates",
         );
-        let no_name = is_open && self.public_url.is_none() && auth.jwt.is_some();
-        let no_name = no_name.then_some(
-            "listens beyond loopback, so tokens need a name to be made for: set server.public_url to the URL that \
-             clients use",
+        let unnamed = is_unnamed.then_some(
+            "is beyond loopback, but tokens (auth.jwt) have no audience there: set server.public_url \
+             to the URL that clients use",
         );
-        nobody_asked.into_iter().chain(no_name)
+        unauthenticated.into_iter().chain(unnamed)
     }
 
-    /// Names the endpoint by where it listens, unless it has a public name.
+    /// Sets `resource` to the URL of the bound address, unless `public_url` is set.
     pub fn name_resource(&mut self, addr: SocketAddr) {
         if self.public_url.is_none() {
             self.resource = self.url_at(addr);
         }
     }
 
-    /// The URL under which a gateway that listens at `addr` can be asked from this machine.
+    /// Returns the URL at which a gateway that listens at `addr` can be called from this machine.
     pub fn url_at(&self, addr: SocketAddr) -> String {
         let ip = match addr.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -146,20 +154,22 @@ impl Server {
     }
 }
 
-/// The variable that `seal_key` names unless the file says otherwise. It may be unset.
+/// Environment variable with the seal keys, unless the file names another source. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
 pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
-    let address = "an address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
-    let listen = section.parsed("listen", address, |t| t.parse().ok());
+    let rule = "an IP address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
+    let listen = section.parsed("listen", rule, |text| text.parse().ok());
     let listen = listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
     let insecure = section.flag("insecure", false);
+    let rule = format!("\"\" or a path such as \"/sse\", {PATH_RULE}");
+    let sse_path = section.parsed("sse_path", &rule, |text| optional(text, path));
+    let sse_path = sse_path.unwrap_or_else(|| Some("/sse".to_owned()));
     let path = section
-        .parsed("path", "a path such as \"/mcp\", without a slash at the end", path)
+        .parsed("path", &format!("a path such as \"/mcp\", {PATH_RULE}"), path)
         .unwrap_or_else(|| "/mcp".to_owned());
-    let public_url: Option<Uri> = section
-        .parsed("public_url", "\"\" or a URL such as \"https://prompts.example.com/mcp\"", url)
-        .flatten();
+    let rule = "\"\" or a URL with http or https, such as \"https://prompts.example.com/mcp\"";
+    let public_url = section.parsed("public_url", rule, |text| optional(text, url)).flatten();
     let scheme = if tls.is_some() { "https" } else { "http" };
     let server = Server {
         listen,
@@ -170,9 +180,7 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
         ),
         path,
         public_url,
-        sse_path: section
-            .parsed("sse_path", "\"\" or a path such as \"/sse\"", optional_path)
-            .unwrap_or_else(|| Some("/sse".to_owned())),
+        sse_path,
         allowed_hosts: hosts(&mut section),
         allowed_origins: origins(&mut section),
         trusted_proxies: proxies(&mut section),
@@ -186,28 +194,27 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
         section.mistake("listen", message);
     }
     if server.sse_path.as_ref() == Some(&server.path) {
-        section.mistake("sse_path", "must be another path than server.path");
+        section.mistake("sse_path", "must not be the same as server.path");
     }
     section.finish();
     server
 }
 
 fn limits(mut section: Section<'_>) -> Limits {
-    let millis = Duration::from_millis(1);
     let limits = Limits {
         connections: section.count("connections", 16_384, 1..=1_000_000),
-        first_byte: section.duration("first_byte", Duration::from_secs(5), millis),
-        tls_handshake: section.duration("tls_handshake", Duration::from_secs(5), millis),
-        head: section.duration("head", Duration::from_secs(10), millis),
-        // hyper needs 8 KiB to read a head at all.
+        first_byte: section.duration("first_byte", Duration::from_secs(5), MILLISECOND),
+        tls_handshake: section.duration("tls_handshake", Duration::from_secs(5), MILLISECOND),
+        head: section.duration("head", Duration::from_secs(10), MILLISECOND),
+        // Minimum: hyper's smallest read buffer is 8 KiB.
         head_size: section.size("head_size", 32 << 10, 8 << 10..=1 << 20),
         headers: section.count("headers", 100, 10..=1_000),
         uri_length: section.count("uri_length", 8_192, 16..=65_534),
-        body: section.duration("body", Duration::from_secs(30), millis),
+        body: section.duration("body", Duration::from_secs(30), MILLISECOND),
         body_size: section.size("body_size", 4 << 20, 1 << 10..=1 << 30),
-        idle: section.duration("idle", Duration::from_secs(75), millis),
+        idle: section.duration("idle", Duration::from_secs(75), MILLISECOND),
         batch_items: section.count("batch_items", 100, 1..=100_000),
-        // The scan is recursive: the stack of a worker thread bounds it.
+        // Maximum: the scan is recursive and must fit on the stack of a worker thread.
         json_depth: section.count("json_depth", 64, 8..=256),
         in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
         in_flight_bytes: section.size("in_flight_bytes", 256 << 20, 1 << 20..=1 << 40),
@@ -218,7 +225,7 @@ fn limits(mut section: Section<'_>) -> Limits {
             Duration::from_secs(3_600),
             Duration::ZERO,
         ),
-        keep_alive: section.duration("keep_alive", Duration::from_secs(15), millis),
+        keep_alive: section.duration("keep_alive", Duration::from_secs(15), MILLISECOND),
         h2_streams: section.count("h2_streams", 100, 1..=10_000),
         session_lifetime: section.duration(
             "session_lifetime",
@@ -226,8 +233,12 @@ fn limits(mut section: Section<'_>) -> Limits {
             Duration::from_secs(1),
         ),
         deleted_sessions: section.count("deleted_sessions", 100_000, 1..=100_000_000),
-        request: section.duration("request", Duration::from_secs(60), millis),
-        question_timeout: section.duration("question_timeout", Duration::from_secs(300), millis),
+        request: section.duration("request", Duration::from_secs(60), MILLISECOND),
+        question_timeout: section.duration(
+            "question_timeout",
+            Duration::from_secs(300),
+            MILLISECOND,
+        ),
         question_rounds: section.count("question_rounds", 8, 1..=100),
         parked_calls: section.count("parked_calls", 256, 0..=100_000),
         parked_per_caller: section.count("parked_per_caller", 4, 0..=100_000),
@@ -235,38 +246,31 @@ fn limits(mut section: Section<'_>) -> Limits {
         grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
     };
     if limits.in_flight_bytes < 2 * limits.body_size {
-        let message = "must have room for one body of body_size, as it comes and as it is kept";
+        let message = "must be at least twice body_size: each body counts as it arrives, and as what \
+                       is kept of it";
         section.mistake("in_flight_bytes", message);
     }
     section.finish();
     limits
 }
 
+/// The paths that [`path`] accepts, for mistakes.
+const PATH_RULE: &str = "at most 128 characters of a-z, A-Z, 0-9, -, ., _, ~ and /, without a slash at \
+                         the end";
+
 fn path(text: &str) -> Option<String> {
     let inner = text.strip_prefix('/')?;
-    let valid = !inner.is_empty()
+    let is_valid = !inner.is_empty()
         && text.len() <= 128
         && !inner.ends_with('/')
         && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~/".contains(&b));
-    valid.then(|| text.to_owned())
+    is_valid.then(|| text.to_owned())
 }
 
-/// Some(None) is the empty text: no such path.
-fn optional_path(text: &str) -> Option<Option<String>> {
-    match text.is_empty() {
-        true => Some(None),
-        false => path(text).map(Some),
-    }
-}
-
-/// Some(None) is the empty text: no public URL.
-fn url(text: &str) -> Option<Option<Uri>> {
-    if text.is_empty() {
-        return Some(None);
-    }
+fn url(text: &str) -> Option<Uri> {
     let url: Uri = text.parse().ok()?;
-    let http = matches!(url.scheme_str(), Some("http" | "https"));
-    (http && url.host().is_some()).then_some(Some(url))
+    let is_http = matches!(url.scheme_str(), Some("http" | "https"));
+    (is_http && url.host().is_some()).then_some(url)
 }
 
 fn hosts(section: &mut Section<'_>) -> Vec<String> {
@@ -274,7 +278,9 @@ fn hosts(section: &mut Section<'_>) -> Vec<String> {
     for host in &hosts {
         let authority: Option<http::uri::Authority> = host.parse().ok();
         if authority.is_none() || host.contains(['/', '@']) {
-            let message = format!("{host:?} is no host; write it as \"prompts.example.com\"");
+            let message = format!(
+                "{host:?} is not a host name: write it as \"prompts.example.com\", without scheme and path"
+            );
             section.mistake("allowed_hosts", message);
         }
     }
@@ -285,9 +291,11 @@ fn origins(section: &mut Section<'_>) -> Vec<String> {
     let origins = section.texts("allowed_origins");
     for origin in &origins {
         let url: Option<Uri> = origin.parse().ok();
-        let plain = url.is_some_and(|u| u.scheme().is_some() && u.path() == "/");
-        if !plain || origin.ends_with('/') {
-            let message = format!("{origin:?} is no origin; write it as \"https://example.com\"");
+        let is_origin = url.is_some_and(|url| url.scheme().is_some() && url.path() == "/");
+        if !is_origin || origin.ends_with('/') {
+            let message = format!(
+                "{origin:?} is not an origin: write it as \"https://example.com\", without a path"
+            );
             section.mistake("allowed_origins", message);
         }
     }
@@ -299,7 +307,10 @@ fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
     for text in section.texts("trusted_proxies") {
         match text.parse() {
             Ok(address) => proxies.push(address),
-            Err(_) => section.mistake("trusted_proxies", format!("{text:?} is no IP address")),
+            Err(_) => {
+                let message = format!("{text:?} is not an IP address; networks are not allowed");
+                section.mistake("trusted_proxies", message);
+            }
         }
     }
     proxies
@@ -307,5 +318,6 @@ fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
 
 fn seal_keys(section: &mut Section<'_>) -> Option<SealKeys> {
     let text = section.secret_or_variable("seal_key", SEAL_KEY_VARIABLE)?;
-    SealKeys::parse(text.expose()).map_err(|e| section.mistake("seal_key", e.to_string())).ok()
+    let keys = SealKeys::parse(text.expose());
+    keys.map_err(|error| section.mistake("seal_key", error.to_string())).ok()
 }

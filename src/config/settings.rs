@@ -1,68 +1,78 @@
-//! Waits and bounds towards upstreams: `[defaults]`, and what each upstream overrides.
+//! Settings of upstreams: `[defaults]`, which each upstream may override.
 
 use std::time::Duration;
 
-use super::reader::Section;
+use super::reader::{MILLISECOND, Section};
 use crate::domain::hidden_text::HiddenText;
 use crate::domain::server_request::ClientCapabilities;
 
-/// Waits and bounds towards one upstream.
+/// Timeouts, limits and policies of one upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Settings {
+    /// Timeout for opening a connection.
     pub connect: Duration,
-    /// Of a child's answer to the first question.
+    /// Timeout for a child process to answer the first request of the handshake.
     pub probe: Duration,
-    /// Of one get or complete, whole exchange.
+    /// Timeout of one `prompts/get` or `completion/complete`, for the whole exchange.
     pub timeout: Duration,
+    /// Timeout of one page of a list.
     pub page_timeout: Duration,
+    /// Timeout of a whole pagination walk.
     pub walk_timeout: Duration,
+    /// Pages of a list.
     pub max_pages: usize,
+    /// Prompts of a list.
     pub max_prompts: usize,
-    /// Bytes of all pages of a walk.
+    /// Size of all pages of a list, in bytes.
     pub max_walk: usize,
-    /// Bytes of one message.
+    /// Size of one message, in bytes.
     pub max_message: usize,
-    /// Between walks of an upstream that sends no notices; zero switches polling off.
+    /// Polling interval for the list of an upstream that sends no `list_changed`; zero disables polling.
     pub poll: Duration,
-    /// A list older than this is walked again even without a reason.
+    /// Age at which a list is fetched again, even without a reason.
     pub max_age: Duration,
-    /// Calls at once.
+    /// Concurrent calls.
     pub in_flight: usize,
-    /// Calls that may wait for a place, and how long.
+    /// Calls that may wait for a place of `in_flight`.
     pub queue: usize,
+    /// Longest wait for a place.
     pub queue_wait: Duration,
     pub breaker: Breaker,
+    /// Whether a get that lacks a required argument is refused before the upstream is called.
     pub validate_arguments: bool,
-    /// What becomes of hidden text in its messages.
+    /// Treatment of hidden text in messages.
     pub content: HiddenText,
     pub on_changed_definition: OnChangedDefinition,
-    /// What it may ask the caller during a get.
+    /// Server requests that the upstream may send during a get, as the capabilities that the gateway
+    /// declares to it.
     pub questions: ClientCapabilities,
-    /// Whether nobody said so in the file.
+    /// Whether `questions` is the default rather than configured.
     pub questions_by_default: bool,
-    /// Whether all callers share one session on which a legacy upstream may ask.
+    /// Whether all callers share one dedicated connection to a legacy upstream.
     pub share_asking: bool,
-    /// Whether the message of an elicitation is led by the upstream's id.
+    /// Whether the upstream's id is put in front of the message of an elicitation.
     pub label_questions: bool,
 }
 
-/// What becomes of a prompt that is another one under the same name.
+/// Treatment of a prompt whose definition changes under the same name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnChangedDefinition {
+    /// The new definition is served.
     Allow,
-    /// It is listed as it was when it was first seen, until the next start.
+    /// The definition that was first seen is listed, until the next start or applied reload.
     Hold,
-    /// It is left out.
+    /// The prompt is left out while its definition differs from the first one.
     Block,
 }
 
-/// When an upstream is left alone.
+/// Circuit breaker of an upstream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Breaker {
-    /// Failures in a row.
+    /// Consecutive failed calls that open it.
     pub failures: usize,
-    /// How long at first, doubled each time it fails again, and at most.
+    /// Time until the first probe. Each failed probe doubles the time until the next one.
     pub open_min: Duration,
+    /// Longest time until the next probe.
     pub open_max: Duration,
 }
 
@@ -79,21 +89,21 @@ const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
     ("block", OnChangedDefinition::Block),
 ];
 
-/// Reads the settings of one table; what it does not say is as in `base`.
+/// Reads the settings of one table. Keys that are not set are as in `base`, except `questions`, which
+/// the caller sets.
 pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
-    let millis = Duration::from_millis(1);
     Settings {
-        connect: section.duration("connect", base.connect, millis),
-        probe: section.duration("probe", base.probe, millis),
-        timeout: section.duration("timeout", base.timeout, millis),
-        page_timeout: section.duration("page_timeout", base.page_timeout, millis),
-        walk_timeout: section.duration("walk_timeout", base.walk_timeout, millis),
+        connect: section.duration("connect", base.connect, MILLISECOND),
+        probe: section.duration("probe", base.probe, MILLISECOND),
+        timeout: section.duration("timeout", base.timeout, MILLISECOND),
+        page_timeout: section.duration("page_timeout", base.page_timeout, MILLISECOND),
+        walk_timeout: section.duration("walk_timeout", base.walk_timeout, MILLISECOND),
         max_pages: section.count("max_pages", base.max_pages, 1..=100_000),
         max_prompts: section.count("max_prompts", base.max_prompts, 1..=1_000_000),
         max_walk: section.size("max_walk", base.max_walk, 1 << 10..=1 << 30),
         max_message: section.size("max_message", base.max_message, 1 << 10..=1 << 30),
         poll: section.duration("poll", base.poll, Duration::ZERO),
-        max_age: section.duration("max_age", base.max_age, millis),
+        max_age: section.duration("max_age", base.max_age, MILLISECOND),
         in_flight: section.count("in_flight", base.in_flight, 1..=100_000),
         queue: section.count("queue", base.queue, 0..=1_000_000),
         queue_wait: section.duration("queue_wait", base.queue_wait, Duration::ZERO),
@@ -113,20 +123,19 @@ pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
 }
 
 fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
-    let millis = Duration::from_millis(1);
     let breaker = Breaker {
         failures: section.count("failures", base.failures, 1..=1_000_000),
-        open_min: section.duration("open_min", base.open_min, millis),
-        open_max: section.duration("open_max", base.open_max, millis),
+        open_min: section.duration("open_min", base.open_min, MILLISECOND),
+        open_max: section.duration("open_max", base.open_max, MILLISECOND),
     };
     if breaker.open_max < breaker.open_min {
-        section.mistake("open_max", "must not be shorter than open_min");
+        section.mistake("open_max", "must be at least as long as open_min");
     }
     section.finish();
     breaker
 }
 
-/// `questions = ["elicitation", …]`; absent where the key is.
+/// Reads `questions = ["elicitation", …]`; `None` if the key is not set.
 pub(super) fn questions(section: &mut Section<'_>) -> Option<ClientCapabilities> {
     if !section.has("questions") {
         return None;

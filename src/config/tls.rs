@@ -1,4 +1,4 @@
-//! `server.tls`: the gateway's certificate, and whose certificates callers may show.
+//! `server.tls`: the gateway's certificate, and the certificate authorities of client certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,18 +11,19 @@ use rustls::{RootCertStore, ServerConfig};
 use super::reader::Section;
 use crate::seal::pem::certificates;
 
-/// Files of PEM, read anew when they change.
+/// Paths of PEM files. They are polled and read again when they change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tls {
-    /// The chain, the gateway's own certificate first.
+    /// Certificate chain, the gateway's own certificate first.
     pub cert: PathBuf,
-    /// PKCS#8, PKCS#1 or SEC1.
+    /// Private key: PKCS#8, PKCS#1 or SEC1.
     pub key: PathBuf,
-    /// Those who sign certificates of callers; absent: none is asked for.
+    /// Certificate authorities of client certificates (mTLS). `None`: no client certificate is
+    /// requested.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What stood in the files at one time.
+/// Content of the files at one point in time.
 #[derive(Clone, Eq, PartialEq)]
 pub struct TlsFiles {
     cert: Vec<u8>,
@@ -30,16 +31,17 @@ pub struct TlsFiles {
     client_ca: Option<Vec<u8>>,
 }
 
-/// Nothing without a certificate: plain HTTP.
+/// Returns `None` without a certificate: plain HTTP.
 pub(super) fn read(server: &mut Section<'_>) -> Option<Tls> {
     let mut section = server.section("tls");
-    let (cert, key) = (section.file("cert"), section.file("key"));
+    let cert = section.file("cert");
+    let key = section.file("key");
     let client_ca = section.file("client_ca");
     let tls = match (cert, key) {
         (Some(cert), Some(key)) => Some(Tls { cert, key, client_ca }),
         (None, None) if client_ca.is_none() => None,
         _ => {
-            section.mistake("", "needs both cert and key");
+            section.mistake("", "must have both cert and key, or neither of them and no client_ca");
             None
         }
     };
@@ -51,10 +53,10 @@ pub(super) fn read(server: &mut Section<'_>) -> Option<Tls> {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files. Blocks.
     ///
     /// # Errors
-    /// Which file cannot be read, and why.
+    /// The path of the file that cannot be read, and the reason.
     pub fn read(&self) -> Result<TlsFiles, String> {
         let read = |path: &Path| {
             std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
@@ -65,11 +67,11 @@ impl Tls {
 }
 
 impl TlsFiles {
-    /// TLS 1.2 and 1.3, for HTTP/1.1 and HTTP/2. A caller may come without a certificate: whether
-    /// it has to prove who it is, and how, is decided for each request.
+    /// Builds a configuration for TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 in ALPN. Client
+    /// certificates are optional here: each request decides whether it needs a credential, and which.
     ///
     /// # Errors
-    /// What is wrong with the files.
+    /// The key of the file that cannot be used, and the reason.
     pub fn config(&self) -> Result<ServerConfig, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())

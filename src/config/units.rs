@@ -1,20 +1,42 @@
-//! Durations and sizes as the file spells them: a number with its unit, always.
+//! Durations and sizes in the configuration file: an integer with a mandatory unit.
 
 use std::time::Duration;
 
+/// Duration units in milliseconds, smallest first.
 const DURATIONS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+/// Size units in bytes, smallest first.
+const SIZES: [(&str, u64); 6] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+];
 
-/// Reads `250ms`, `30s`, `5m`, `1h`, `30d`; fractions as in `1.5s` are not allowed.
+/// Parses `250ms`, `30s`, `5m`, `1h` or `30d`. Fractions such as `1.5s` are not allowed.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     quantity(text, &DURATIONS).map(Duration::from_millis)
 }
 
-/// Reads `512B`, `32KiB`, `4MiB`, `1GiB`: bytes in powers of 1024.
+/// Parses `512B`, `32KiB`, `4MiB`, `1GiB`, `1TiB` or `1PiB` into bytes; the units are powers of 1024.
 pub(crate) fn size(text: &str) -> Option<usize> {
     quantity(text, &SIZES)?.try_into().ok()
+}
+
+/// Formats a duration as [`duration`] parses it, in whole milliseconds or a larger unit.
+pub(super) fn duration_text(duration: Duration) -> String {
+    if duration.is_zero() {
+        return "0s".to_owned();
+    }
+    text(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), &DURATIONS)
+}
+
+/// Formats a number of bytes as [`size`] parses it.
+pub(super) fn size_text(bytes: usize) -> String {
+    text(bytes as u64, &SIZES)
 }
 
 fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -24,12 +46,19 @@ fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
+/// Writes `quantity` in the largest unit that divides it.
+fn text(quantity: u64, units: &[(&str, u64)]) -> String {
+    let divides = |(_, factor): &&(&str, u64)| quantity >= *factor && quantity % factor == 0;
+    let (unit, factor) = units.iter().rfind(divides).unwrap_or(&units[0]);
+    format!("{}{unit}", quantity / factor)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn units_are_never_guessed() {
+    fn a_quantity_without_a_known_unit_is_rejected() {
         assert_eq!(duration("250ms"), Some(Duration::from_millis(250)));
         assert_eq!(duration("30d"), Some(Duration::from_secs(2_592_000)));
         assert_eq!(size("4MiB"), Some(4 << 20));
@@ -39,6 +68,21 @@ mod tests {
         }
         for bad in ["4M", "4mib", "4 MiB", "99999999999GiB"] {
             assert_eq!(size(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn formatted_quantities_parse_to_the_same_value() {
+        for (text, millis) in
+            [("0s", 0), ("1ms", 1), ("1500ms", 1500), ("1s", 1000), ("5m", 300_000)]
+        {
+            let value = Duration::from_millis(millis);
+            assert_eq!(duration_text(value), text);
+            assert_eq!(duration(text), Some(value));
+        }
+        for (text, bytes) in [("0B", 0), ("1023B", 1023), ("64KiB", 64 << 10), ("1PiB", 1 << 50)] {
+            assert_eq!(size_text(bytes), text);
+            assert_eq!(size(text), Some(bytes));
         }
     }
 }

@@ -1,12 +1,12 @@
-//! `[upstreams.…]` and `[defaults]`: who is asked, and how patiently.
+//! `[upstreams.NAME]`: the upstreams and their transports.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::jwt::is_safe;
+use super::jwt::is_https_or_loopback;
 use super::oauth::{self, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
@@ -21,26 +21,26 @@ use crate::seal::pem::certificates;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Upstream {
     pub id: UpstreamId,
-    /// Unique among all upstreams unless it is bare.
+    /// Prefix of the public names. Unique among all upstreams, unless it is empty.
     pub prefix: Prefix,
     pub transport: Transport,
     pub settings: Settings,
 }
 
-/// How an upstream is reached.
+/// Transport of an upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Transport {
-    /// Streamable HTTP; one that turns out to speak HTTP+SSE is spoken to in that way.
+    /// Streamable HTTP, with fallback to HTTP+SSE for a server that speaks nothing else.
     Http(Http),
-    /// HTTP+SSE of 2024-11-05 only.
+    /// HTTP+SSE (MCP 2024-11-05, transports), without detection.
     Sse(Http),
-    /// Prompts from Markdown files in this folder.
+    /// Markdown files in this directory.
     Library(PathBuf),
     Stdio(Stdio),
 }
 
 impl Transport {
-    /// As the file names it.
+    /// Returns the name of the transport in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Transport::Http(_) => "http",
@@ -51,35 +51,36 @@ impl Transport {
     }
 }
 
-/// A child process that speaks over its standard streams.
+/// A child process with the stdio transport.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Stdio {
     pub program: String,
     pub arguments: Vec<String>,
-    /// Beside the few variables that every child inherits.
+    /// Environment variables, beside the few that every child inherits.
     pub env: Vec<(String, Secret)>,
+    /// Working directory.
     pub cwd: PathBuf,
-    /// The program that starts it and ends it with all that it has started; absent: the gateway does,
-    /// as long as it lives.
+    /// The program that supervises the child: it starts the child, and ends it and all its descendants
+    /// when the gateway ends. `None`: the gateway itself does so, unless it is killed.
     pub supervisor: Option<PathBuf>,
-    /// Given: the search for the era is skipped.
+    /// `None`: detected by the handshake.
     pub revision: Option<Revision>,
 }
 
-/// An upstream that is reached over HTTP.
+/// A server over HTTP.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Http {
     /// `http` or `https`, with a host.
     pub url: Uri,
-    /// Given: the search for the era is skipped.
+    /// `None`: detected by the handshake.
     pub revision: Option<Revision>,
-    /// Sent with every request, the credential among them.
+    /// Header fields of every request, including a static credential.
     pub headers: Vec<(HeaderName, Secret)>,
-    /// Tokens that are sent instead of a credential of the file.
+    /// Access tokens instead of a static credential.
     pub oauth: Option<OAuth>,
-    /// Certificates trusted beside the public ones, in PEM.
+    /// Certificates that are trusted beside those of the system, in PEM.
     pub ca: Option<Arc<str>>,
-    /// Which addresses the host may have.
+    /// Allowed addresses of the host.
     pub address_policy: AddressPolicy,
 }
 
@@ -106,7 +107,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
         if !prefix.is_bare()
             && let Some(other) = owners.insert(prefix, upstream.id.clone())
         {
-            let message = format!("upstream {} has this prefix already", other);
+            let message = format!("upstream {other} already has this prefix; set another one");
             root.mistake(&format!("upstreams.{name}.prefix"), message);
         }
         upstreams.push(upstream);
@@ -114,8 +115,8 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
     upstreams
 }
 
-const ID_RULE: &str = "an upstream id has 1 to 64 characters of a-z, 0-9 and -, and starts with \
-                       a letter or digit";
+const ID_RULE: &str = "an upstream id must have 1 to 64 characters of a-z, 0-9 and -, and start with a \
+                       letter or a digit";
 
 fn read(
     id: UpstreamId,
@@ -123,29 +124,26 @@ fn read(
     base: &Settings,
     base_questions: Option<ClientCapabilities>,
 ) -> Option<Upstream> {
-    let prefix_rule = "\"\" or characters of a-z, 0-9 and -, starting with a letter or digit";
-    let prefix = section.parsed("prefix", prefix_rule, Prefix::parse);
+    let rule = "\"\" or 1 to 64 characters of a-z, 0-9 and -, starting with a letter or a digit";
+    let prefix = section.parsed("prefix", rule, Prefix::parse);
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
     let mut settings = settings(section, base);
     let questions = questions(section).or(base_questions);
-    let kinds = "\"library\", \"http\", \"sse\" or \"stdio\"";
-    let transport = match section.required("transport", kinds, transport_reader) {
-        Some(read) => read(section),
-        None => {
-            // Which keys belong here cannot be told, so none of them is a second mistake.
-            section.ignore_rest();
-            None
-        }
+    let rule = "one of \"library\", \"http\", \"sse\", \"stdio\"";
+    let Some(read) = section.required("transport", rule, transport_reader) else {
+        // The allowed keys depend on the transport, so the other keys are no further mistakes.
+        section.ignore_rest();
+        return None;
     };
-    let transport = transport?;
+    let transport = read(section)?;
     settings.questions_by_default = questions.is_none();
     settings.questions = questions.unwrap_or(match transport {
         Transport::Http(_) => ClientCapabilities::FORM,
-        // Where nothing tells which call a question belongs to, calls would have to wait.
+        // A server request is not correlated with its call here, so calls would run one at a time.
         Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,
     });
     if matches!(transport, Transport::Stdio(_)) && settings.probe >= settings.walk_timeout {
-        section.mistake("probe", "must be shorter than walk_timeout, in which it is spent");
+        section.mistake("probe", "must be shorter than walk_timeout, of which it is a part");
     }
     Some(Upstream { id, prefix, transport, settings })
 }
@@ -164,77 +162,104 @@ fn transport_reader(name: &str) -> Option<ReadTransport> {
 
 fn library(section: &mut Section<'_>) -> Option<Transport> {
     let Some(path) = section.file("path") else {
-        section.mistake("path", "is required: the folder of the library");
+        section.mistake("path", "is required: the directory of the library");
         return None;
     };
     if !path.is_dir() {
-        section.mistake("path", format!("{} is not a folder", path.display()));
+        section.mistake("path", not_a_directory(&path));
     }
     Some(Transport::Library(path))
 }
 
+/// Returns the mistake of a path that is not a directory.
+fn not_a_directory(path: &Path) -> String {
+    format!(
+        "{} does not exist or is not a directory; create it or correct the path",
+        path.display()
+    )
+}
+
 fn http(section: &mut Section<'_>) -> Option<Transport> {
     let revision = revision(section);
-    reached_over_http(section, revision).map(Transport::Http)
+    http_server(section, revision).map(Transport::Http)
 }
 
-/// There is nothing to find out: the older transport has an older handshake.
+/// HTTP+SSE exists in legacy revisions only, so there is nothing to detect.
 fn sse(section: &mut Section<'_>) -> Option<Transport> {
-    reached_over_http(section, Some(Revision::NEWEST_LEGACY)).map(Transport::Sse)
+    http_server(section, Some(Revision::NEWEST_LEGACY)).map(Transport::Sse)
 }
 
-fn reached_over_http(section: &mut Section<'_>, revision: Option<Revision>) -> Option<Http> {
+fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<Http> {
     let rule =
-        "a URL such as \"https://prompts.example.com/mcp\", without user, password or fragment";
+        "a URL such as \"https://prompts.example.com/mcp\", without user, password and fragment";
     let url = section.required("url", rule, url);
-    let (mut headers, oauth) = credential(section);
+    let (header, oauth) = match credential(section) {
+        Some(Credential::Header { name, value }) => (Some((name, value)), None),
+        Some(Credential::OAuth(oauth)) => (None, Some(oauth)),
+        None => (None, None),
+    };
+    let mut headers: Vec<_> = header.into_iter().collect();
     for (name, value) in extra_headers(section) {
-        match headers.iter().any(|(other, _)| *other == name) {
-            true => section.mistake("headers", format!("{name} is set by the credential already")),
-            false => headers.push((name, value)),
+        if headers.iter().any(|(other, _)| *other == name) {
+            let message = "is already set by the credential; remove one of them";
+            section.mistake(&format!("headers.{name}"), message);
+        } else {
+            headers.push((name, value));
         }
     }
-    if oauth.is_some() && url.as_ref().is_some_and(|url| !is_safe(url)) {
-        section.mistake("url", "must have https: tokens are not sent where others can read them");
+    if oauth.is_some() && url.as_ref().is_some_and(|url| !is_https_or_loopback(url)) {
+        section.mistake("url", "must be https, or http on loopback, because tokens are sent to it");
     }
-    let address_policy = match section.flag("allow_private", true) {
-        true => AddressPolicy::BeyondTheLink,
-        false => AddressPolicy::PublicOnly,
+    let address_policy = if section.flag("allow_private", true) {
+        AddressPolicy::BeyondTheLink
+    } else {
+        AddressPolicy::PublicOnly
     };
-    if let Some(Err(error)) =
-        url.as_ref().and_then(Uri::host).map(|host| address_policy.check_host(host))
+    if let Some(host) = url.as_ref().and_then(Uri::host)
+        && let Err(error) = address_policy.check_host(host)
     {
         section.mistake("url", error.to_string());
     }
-    let ca = section.file("ca").and_then(|path| {
-        let pem = section.read_file(path).map_err(|error| format!("cannot be read: {error}"));
-        let usable = pem.and_then(|pem| match certificates(pem.as_bytes()) {
-            Ok(_) => Ok(Arc::from(pem)),
-            Err(why) => Err(why.to_owned()),
-        });
-        usable.map_err(|why| section.mistake("ca", why)).ok()
-    });
+    let ca = certificate_authorities(section);
     Some(Http { url: url?, revision, headers, oauth, ca, address_policy })
+}
+
+/// Reads the PEM file in `ca`.
+fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
+    let path = section.file("ca")?;
+    let file = path.display().to_string();
+    let pem = section.read_file(path).map_err(|error| format!("cannot read {file}: {error}"));
+    let checked = pem.and_then(|pem| match certificates(pem.as_bytes()) {
+        Ok(_) => Ok(Arc::from(pem)),
+        Err(problem) => Err(format!("{file} {problem}")),
+    });
+    checked.map_err(|message| section.mistake("ca", message)).ok()
 }
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {
     let mut command = section.texts("command").into_iter();
     let program = command.next().filter(|program| !program.is_empty());
     if program.is_none() {
-        section
-            .mistake("command", "is required: [\"program\", \"argument\", …]; no shell reads it");
+        let rule = "is required: [\"program\", \"argument\", …], which no shell interprets";
+        section.mistake("command", rule);
     }
     let cwd = section.folder("cwd");
     if !cwd.is_dir() {
-        section.mistake("cwd", format!("{} is not a folder", cwd.display()));
+        section.mistake("cwd", not_a_directory(&cwd));
     }
-    let (env, revision) = (section.section("env").secrets(), revision(section));
-    let (arguments, supervisor) = (command.collect(), None);
-    let program = program?;
-    Some(Transport::Stdio(Stdio { program, arguments, env, cwd, supervisor, revision }))
+    let env = section.section("env").secrets();
+    let revision = revision(section);
+    Some(Transport::Stdio(Stdio {
+        program: program?,
+        arguments: command.collect(),
+        env,
+        cwd,
+        supervisor: None,
+        revision,
+    }))
 }
 
-/// The configured revision; absent: it is found out.
+/// Reads the revision; `None` if it is to be detected.
 fn revision(section: &mut Section<'_>) -> Option<Revision> {
     let parse = |text: &str| match text {
         "auto" => Some(None),
@@ -247,59 +272,67 @@ fn url(text: &str) -> Option<Uri> {
     let url: Uri = text.parse().ok()?;
     let authority = url.authority()?;
     let port_fits = authority.port().is_none() || authority.port_u16().is_some();
-    let plain = !authority.as_str().contains('@') && !text.contains('#') && port_fits;
-    (matches!(url.scheme_str(), Some("http" | "https")) && plain).then_some(url)
+    let is_plain = !authority.as_str().contains('@') && !text.contains('#') && port_fits;
+    (matches!(url.scheme_str(), Some("http" | "https")) && is_plain).then_some(url)
 }
 
+/// Lists the allowed revisions for a mistake.
 fn revisions() -> String {
     let names: Vec<_> = Revision::ALL.into_iter().map(|r| format!("\"{r}\"")).collect();
     format!("\"auto\" or one of {}", names.join(", "))
 }
 
-/// `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }` or `{ oauth = { …
-/// } }`.
-fn credential(section: &mut Section<'_>) -> (Vec<(HeaderName, Secret)>, Option<OAuth>) {
+/// The gateway's credential at an upstream.
+enum Credential {
+    Header { name: HeaderName, value: Secret },
+    OAuth(OAuth),
+}
+
+/// Reads `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }` or
+/// `{ oauth = { … } }`.
+fn credential(section: &mut Section<'_>) -> Option<Credential> {
     let mut credential = section.section("credential");
     let has_oauth = credential.has("oauth");
     let oauth = credential.section("oauth");
-    let oauth = if has_oauth { oauth::read(oauth) } else { None };
-    let bearer = credential.secret("bearer", None);
-    let rule = "the name of a header, such as \"X-Api-Key\"";
-    let header = credential.parsed("header", rule, header_name);
-    let value = credential.secret("value", None);
-    let found = match (bearer, header, value) {
-        (Some(token), None, None) => {
+    let oauth = has_oauth.then(|| oauth::read(oauth));
+    let bearer = credential.secret("bearer");
+    let rule = "the name of a header that promptgate does not set itself, such as \"X-Api-Key\"";
+    let name = credential.parsed("header", rule, header_name);
+    let value = credential.secret("value");
+    let found = match (oauth, bearer, name, value) {
+        (Some(oauth), None, None, None) => oauth.map(Credential::OAuth),
+        (None, Some(token), None, None) => {
             let value = Secret::new(format!("Bearer {}", token.expose()));
-            Some((http::header::AUTHORIZATION, value))
+            Some(Credential::Header { name: http::header::AUTHORIZATION, value })
         }
-        (None, Some(name), Some(value)) => Some((name, value)),
-        (None, None, None) => None,
+        (None, None, Some(name), Some(value)) => Some(Credential::Header { name, value }),
+        (None, None, None, None) => None,
         _ => {
-            credential.mistake("", KINDS);
+            credential.mistake("", CREDENTIAL_RULE);
             None
         }
     };
-    if has_oauth && found.is_some() {
-        credential.mistake("", KINDS);
-    }
-    if found.as_ref().is_some_and(|(_, value)| !is_header_value(value)) {
-        credential.mistake("", "holds characters that no HTTP header may hold");
+    if let Some(Credential::Header { value, .. }) = &found
+        && !is_header_value(value)
+    {
+        credential.mistake("", "contains characters that an HTTP header must not contain");
     }
     credential.finish();
-    (found.into_iter().collect(), oauth)
+    found
 }
 
-const KINDS: &str =
+const CREDENTIAL_RULE: &str =
     "must be { bearer = … }, { header = \"…\", value = … } or { oauth = { client_id = \"…\", … } }";
 
 fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
-    let path = section.path("headers");
     let mut headers = Vec::new();
     for (name, value) in section.section("headers").secrets() {
         match header_name(&name) {
             Some(header) if is_header_value(&value) => headers.push((header, value)),
             _ => {
-                section.mistake("headers", format!("{path}.{name} is not a header that may be set"))
+                let message = "must be a valid header that promptgate does not set itself, with a \
+                               valid value";
+                section.mistake(&format!("headers.{name}"), message);
             }
         }
     }
@@ -310,10 +343,11 @@ fn is_header_value(value: &Secret) -> bool {
     HeaderValue::from_str(value.expose()).is_ok()
 }
 
-/// A header that the operator may set: not one that the protocol or the transport owns.
+/// Parses the name of a header that the operator may set: not one that MCP or HTTP defines for each
+/// request.
 fn header_name(text: &str) -> Option<HeaderName> {
-    let owned =
+    let reserved =
         ["host", "content-length", "content-type", "accept", "transfer-encoding", "connection"];
     let name = HeaderName::try_from(text).ok()?;
-    (!owned.contains(&name.as_str()) && !name.as_str().starts_with("mcp-")).then_some(name)
+    (!reserved.contains(&name.as_str()) && !name.as_str().starts_with("mcp-")).then_some(name)
 }

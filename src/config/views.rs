@@ -1,4 +1,4 @@
-//! `[views.…]`: named endpoints that serve a part of the catalog.
+//! `[views.NAME]`: endpoints that serve a part of the catalog.
 
 use super::reader::Section;
 use super::server::Server;
@@ -6,14 +6,14 @@ use super::upstream::Upstream;
 use crate::domain::glob::{Glob, MAX_PATTERN};
 use crate::domain::name::UpstreamId;
 
-/// An endpoint of its own, below the path of the main one.
+/// A named endpoint below the path of the main endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct View {
-    /// Characters of a-z, 0-9 and -.
+    /// 1 to 64 characters of `a-z`, `0-9` and `-`; last segment of the path.
     pub name: String,
-    /// Whose prompts it serves.
+    /// The upstreams whose prompts it serves.
     pub upstreams: Vec<UpstreamId>,
-    /// Over public names; one of them must match.
+    /// Patterns of public names; a prompt is served if one matches.
     pub prompts: Vec<Glob>,
 }
 
@@ -25,20 +25,15 @@ pub(super) fn read_all(
     let mut views = Vec::new();
     for (name, mut section) in root.sections("views") {
         if UpstreamId::parse(&name).is_none() {
-            section.mistake("", "the name of a view has 1 to 64 characters of a-z, 0-9 and -");
+            let rule = "the name of a view must have 1 to 64 characters of a-z, 0-9 and -, and start \
+                        with a letter or a digit";
+            section.mistake("", rule);
         }
-        let mut ids = Vec::new();
-        for id in section.texts("upstreams") {
-            match upstreams.iter().find(|upstream| upstream.id.as_str() == id) {
-                Some(upstream) => ids.push(upstream.id.clone()),
-                None => section.mistake("upstreams", format!("there is no upstream {id:?}")),
-            }
-        }
-        if !section.was_read("upstreams") {
-            ids = upstreams.iter().map(|upstream| upstream.id.clone()).collect();
-        }
-        if server.sse_path.as_ref() == Some(&server.view_path(&name)) {
-            section.mistake("", "server.sse_path is its path already");
+        let every = || upstreams.iter().map(|upstream| upstream.id.clone()).collect();
+        let ids = upstream_ids(&mut section, upstreams).unwrap_or_else(every);
+        let path = server.view_path(&name);
+        if server.sse_path.as_ref() == Some(&path) {
+            section.mistake("", format!("its path {path} is server.sse_path: change one of them"));
         }
         let prompts = globs(&mut section, "prompts").unwrap_or_else(all);
         section.finish();
@@ -47,18 +42,39 @@ pub(super) fn read_all(
     views
 }
 
-/// Patterns over names; nothing where there is no such key.
+/// Reads the key `upstreams`, a list of upstream ids; `None` if it is not set.
+pub(super) fn upstream_ids(
+    section: &mut Section<'_>,
+    upstreams: &[Upstream],
+) -> Option<Vec<UpstreamId>> {
+    let mut ids = Vec::new();
+    for id in section.texts("upstreams") {
+        match upstreams.iter().find(|upstream| upstream.id.as_str() == id) {
+            Some(upstream) => ids.push(upstream.id.clone()),
+            None => {
+                let enabled: Vec<_> = upstreams.iter().map(|other| other.id.as_str()).collect();
+                let enabled = enabled.join(", ");
+                let message = format!("there is no enabled upstream {id:?}; enabled: {enabled}");
+                section.mistake("upstreams", message);
+            }
+        }
+    }
+    section.was_read("upstreams").then_some(ids)
+}
+
+/// Reads a list of patterns; `None` if the key is not set.
 pub(super) fn globs(section: &mut Section<'_>, key: &'static str) -> Option<Vec<Glob>> {
     let texts = section.texts(key);
     let globs: Vec<_> = texts.iter().filter_map(|text| Glob::parse(text)).collect();
     if globs.len() < texts.len() {
-        let rule = format!("each pattern has 1 to {MAX_PATTERN} bytes, in which * is any text");
+        let rule =
+            format!("each pattern must have 1 to {MAX_PATTERN} bytes; * stands for any characters");
         section.mistake(key, rule);
     }
     section.was_read(key).then_some(globs)
 }
 
-/// The pattern that every name matches.
+/// Returns the pattern that matches every name.
 pub(super) fn all() -> Vec<Glob> {
     Glob::parse("*").into_iter().collect()
 }

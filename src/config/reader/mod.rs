@@ -1,5 +1,5 @@
-//! Reads one table of the tree key by key. Every mistake is noted and reading goes on, so that all
-//! of them are told at once; a key that nobody asked for is a mistake too.
+//! Reader of one table, key by key. A mistake is recorded and reading continues with the default, so
+//! that one run reports all mistakes. A key that is not read is unknown, which is a mistake, too.
 
 mod secrets;
 
@@ -12,22 +12,25 @@ use std::{fs, io};
 use config::{Map, Value, ValueKind};
 
 use super::SourceFile;
-use super::error::Mistakes;
+use super::error::{Mistakes, Origin};
 use super::raw::join;
 use super::units;
 
-/// What the reading of one configuration shares.
+/// State that all sections of one configuration share.
 pub(super) struct Context<'a> {
     pub(super) mistakes: Mistakes,
     /// Looks up an environment variable for a secret.
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
-    /// Folder of the file: relative paths start here, wherever the gateway is started.
+    /// Directory of the configuration file, against which relative paths are resolved. The working
+    /// directory of the gateway does not matter.
     pub(super) base: &'a Path,
-    /// Files that were read beside that one.
+    /// Referenced files that were read so far.
     pub(super) files: RefCell<Vec<SourceFile>>,
 }
 
 impl Context<'_> {
+    /// Reads a file and records it with its digest, even if it cannot be read: a file that appears
+    /// later must lead to a reload.
     fn read_file(&self, path: PathBuf) -> io::Result<String> {
         let text = fs::read_to_string(&path);
         let digest = SourceFile::digest(text.as_ref().map(String::as_bytes));
@@ -36,52 +39,75 @@ impl Context<'_> {
     }
 }
 
+/// Minimum of most durations: zero would be a timeout that always expires.
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// Where a value is written. A value in the file must have the type of its key; a variable is always
+/// text, which is converted.
+#[derive(Clone, Copy)]
+enum Source {
+    File,
+    Variable,
+}
+
 /// One table of the configuration while it is read.
 pub(super) struct Section<'a> {
+    /// Dotted key of the table; empty for the root.
     path: String,
+    /// Keys that were not read yet.
     table: Map<String, Value>,
+    /// Keys that were asked for.
     known: Vec<&'static str>,
-    /// Keys of `known` that were there.
+    /// Keys of `known` that are set.
     found: Vec<&'static str>,
     context: &'a Context<'a>,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn root(table: Map<String, Value>, context: &'a Context<'a>) -> Self {
-        Self { path: String::new(), table, known: Vec::new(), found: Vec::new(), context }
+        Self::new(String::new(), table, context)
     }
 
+    fn new(path: String, table: Map<String, Value>, context: &'a Context<'a>) -> Self {
+        Self { path, table, known: Vec::new(), found: Vec::new(), context }
+    }
+
+    /// Returns the dotted key of `key` in this table.
     pub(super) fn path(&self, key: &str) -> String {
         join(&self.path, key)
     }
 
+    /// Records a mistake at `key`, or at the table itself if `key` is empty.
     pub(super) fn mistake(&self, key: &str, message: impl Into<String>) {
         self.context.mistakes.add(&self.path(key), message);
     }
 
+    /// Returns the value of an environment variable.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
         (self.context.env)(name)
     }
 
-    /// Whether the key is there.
+    /// Returns whether a key is set that was not read yet.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
 
-    /// Whether a key that was read was there.
+    /// Returns whether a key is set that was read already.
     pub(super) fn was_read(&self, key: &str) -> bool {
         self.found.contains(&key)
     }
 
+    /// Reads a string.
     pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
         self.optional_text(key).unwrap_or_else(|| default.to_owned())
     }
 
+    /// Reads a string; `None` if the key is not set.
     pub(super) fn optional_text(&mut self, key: &'static str) -> Option<String> {
         self.read(key, "a string", |value, _| value.into_string().ok())
     }
 
-    /// A text that `parse` turns into something; `allowed` says what it accepts.
+    /// Reads a string and parses it. `allowed` completes the sentence "must be …" in the mistake.
     pub(super) fn parsed<T>(
         &mut self,
         key: &'static str,
@@ -91,38 +117,41 @@ impl<'a> Section<'a> {
         self.read(key, allowed, |value, _| parse(&value.into_string().ok()?))
     }
 
-    /// As [`Section::parsed`]; the key must be there.
+    /// As [`Section::parsed`], for a key that must be set.
     pub(super) fn required<T>(
         &mut self,
         key: &'static str,
         allowed: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
-        if !self.table.contains_key(key) {
+        if !self.has(key) {
             self.mistake(key, format!("is required: {allowed}"));
         }
         self.parsed(key, allowed, parse)
     }
 
+    /// Reads one of the named choices.
     pub(super) fn choice<T: Copy>(
         &mut self,
         key: &'static str,
         default: T,
         choices: &[(&str, T)],
     ) -> T {
-        let find = |text: &str| chosen(choices, text);
+        let find = |text: &str| find_choice(choices, text);
         self.parsed(key, &one_of(choices), find).unwrap_or(default)
     }
 
+    /// Reads a boolean.
     pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        let parse = |value: Value, from_env| match (value.kind, from_env) {
+        let parse = |value: Value, source| match (value.kind, source) {
             (ValueKind::Boolean(flag), _) => Some(flag),
-            (ValueKind::String(text), true) => text.parse().ok(),
+            (ValueKind::String(text), Source::Variable) => text.parse().ok(),
             _ => None,
         };
         self.read(key, "true or false", parse).unwrap_or(default)
     }
 
+    /// Reads an integer in `range`.
     pub(super) fn count(
         &mut self,
         key: &'static str,
@@ -130,10 +159,10 @@ impl<'a> Section<'a> {
         range: RangeInclusive<usize>,
     ) -> usize {
         let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-        let parse = |value: Value, from_env| {
-            let number = match (value.kind, from_env) {
+        let parse = |value: Value, source| {
+            let number = match (value.kind, source) {
                 (ValueKind::I64(number), _) => usize::try_from(number).ok(),
-                (ValueKind::String(text), true) => text.parse().ok(),
+                (ValueKind::String(text), Source::Variable) => text.parse().ok(),
                 _ => None,
             };
             number.filter(|n| range.contains(n))
@@ -141,14 +170,14 @@ impl<'a> Section<'a> {
         self.read(key, &allowed, parse).unwrap_or(default)
     }
 
-    /// A number from 0 to 1.
+    /// Reads a number from 0 to 1.
     pub(super) fn fraction(&mut self, key: &'static str, default: f64) -> f64 {
-        let parse = |value: Value, from_env| {
-            let number = match (value.kind, from_env) {
+        let parse = |value: Value, source| {
+            let number = match (value.kind, source) {
                 (ValueKind::Float(number), _) => Some(number),
                 (ValueKind::I64(0), _) => Some(0.0),
                 (ValueKind::I64(1), _) => Some(1.0),
-                (ValueKind::String(text), true) => text.parse().ok(),
+                (ValueKind::String(text), Source::Variable) => text.parse().ok(),
                 _ => None,
             };
             number.filter(|number| (0.0..=1.0).contains(number))
@@ -156,39 +185,42 @@ impl<'a> Section<'a> {
         self.read(key, "a number from 0 to 1", parse).unwrap_or(default)
     }
 
-    /// A duration of at least `least`.
+    /// Reads a duration of at least `min`.
     pub(super) fn duration(
         &mut self,
         key: &'static str,
         default: Duration,
-        least: Duration,
+        min: Duration,
     ) -> Duration {
+        let least = units::duration_text(min);
         let allowed =
-            format!("a duration such as \"250ms\", \"30s\" or \"5m\", at least {least:?}");
-        let parse = |text: &str| units::duration(text).filter(|d| *d >= least);
+            format!("a duration such as \"250ms\", \"30s\" or \"5m\", at least \"{least}\"");
+        let parse = |text: &str| units::duration(text).filter(|d| *d >= min);
         self.parsed(key, &allowed, parse).unwrap_or(default)
     }
 
-    /// A size in `range`, in bytes.
+    /// Reads a size in bytes; `range` is in bytes, too.
     pub(super) fn size(
         &mut self,
         key: &'static str,
         default: usize,
         range: RangeInclusive<usize>,
     ) -> usize {
-        let (least, most) = (range.start(), range.end());
-        let allowed = format!("a size such as \"64KiB\" or \"4MiB\", from {least}B to {most}B");
+        let least = units::size_text(*range.start());
+        let most = units::size_text(*range.end());
+        let allowed =
+            format!("a size such as \"64KiB\" or \"4MiB\", from \"{least}\" to \"{most}\"");
         let parse = |text: &str| units::size(text).filter(|s| range.contains(s));
         self.parsed(key, &allowed, parse).unwrap_or(default)
     }
 
-    /// A list of texts; in the environment also separated by commas.
+    /// Reads a list of strings. A variable may also separate them by commas.
     pub(super) fn texts(&mut self, key: &'static str) -> Vec<String> {
-        let parse = |value: Value, from_env| match (value.kind, from_env) {
+        let parse = |value: Value, source| match (value.kind, source) {
             (ValueKind::Array(items), _) => {
                 items.into_iter().map(|item| into_text(item.kind)).collect()
             }
-            (ValueKind::String(text), true) => {
+            (ValueKind::String(text), Source::Variable) => {
                 Some(text.split(',').map(|t| t.trim().to_owned()).collect())
             }
             _ => None,
@@ -196,32 +228,26 @@ impl<'a> Section<'a> {
         self.read(key, "a list of strings", parse).unwrap_or_default()
     }
 
-    /// A table inside this one; empty if it is not there.
+    /// Reads a table inside this one; it is empty if the key is not set.
     pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
         let parse = |value: Value, _| value.into_table().ok();
         let table = self.read(key, "a table", parse).unwrap_or_default();
-        Section {
-            path: self.path(key),
-            table,
-            known: Vec::new(),
-            found: Vec::new(),
-            context: self.context,
-        }
+        Section::new(self.path(key), table, self.context)
     }
 
-    /// Any of the words, in the order in which they stand.
+    /// Reads a list of named choices, in the order of the file.
     pub(super) fn choices<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Vec<T> {
-        let mut all = Vec::new();
+        let mut chosen = Vec::new();
         for text in self.texts(key) {
-            match chosen(choices, &text) {
-                Some(one) => all.push(one),
+            match find_choice(choices, &text) {
+                Some(choice) => chosen.push(choice),
                 None => self.mistake(key, format!("{text:?} is not {}", one_of(choices))),
             }
         }
-        all
+        chosen
     }
 
-    /// `true`, `false`, or one of the words.
+    /// Reads one of the named choices, where `"true"` and `"false"` may also be written as booleans.
     pub(super) fn flag_or<T: Copy>(
         &mut self,
         key: &'static str,
@@ -233,12 +259,12 @@ impl<'a> Section<'a> {
                 ValueKind::Boolean(flag) => flag.to_string(),
                 kind => into_text(kind)?,
             };
-            chosen(choices, &text)
+            find_choice(choices, &text)
         };
         self.read(key, &one_of(choices), parse).unwrap_or(default)
     }
 
-    /// The tables of an array, in their order.
+    /// Reads an array of tables, in the order of the file.
     pub(super) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let parse = |value: Value, _| {
             let items = value.into_array().ok()?;
@@ -246,64 +272,61 @@ impl<'a> Section<'a> {
         };
         let tables: Vec<Map<String, Value>> =
             self.read(key, "an array of tables", parse).unwrap_or_default();
-        let (path, context) = (self.path(key), self.context);
-        let section = |(index, table): (usize, _)| {
+        let path = self.path(key);
+        let mut sections = Vec::with_capacity(tables.len());
+        for (index, table) in tables.into_iter().enumerate() {
             let path = join(&path, &index.to_string());
-            Section { path, table, known: Vec::new(), found: Vec::new(), context }
-        };
-        tables.into_iter().enumerate().map(section).collect()
+            sections.push(Section::new(path, table, self.context));
+        }
+        sections
     }
 
-    /// The tables inside this key with their names, in the order of their names.
+    /// Reads the named tables inside a table, sorted by name.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
-        let outer = self.section(key);
-        let mut inner: Vec<_> = outer.table.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        inner.sort_by(|a, b| a.0.cmp(&b.0));
-        let read = |(name, value): (String, Value)| {
-            let path = outer.path(&name);
+        let mut outer = self.section(key);
+        let mut entries: Vec<_> = std::mem::take(&mut outer.table).into_iter().collect();
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut sections = Vec::with_capacity(entries.len());
+        for (name, value) in entries {
             match value.into_table() {
                 Ok(table) => {
-                    let context = outer.context;
-                    Some((
-                        name,
-                        Section { path, table, known: Vec::new(), found: Vec::new(), context },
-                    ))
+                    let section = Section::new(outer.path(&name), table, self.context);
+                    sections.push((name, section));
                 }
-                Err(_) => {
-                    outer.context.mistakes.add(&path, "must be a table");
-                    None
-                }
+                Err(_) => outer.mistake(&name, "must be a table"),
             }
-        };
-        inner.into_iter().filter_map(read).collect()
+        }
+        sections
     }
 
-    /// A path, relative to the folder of the file; "" is none.
+    /// Reads a path, resolved against the directory of the configuration file; `None` if the key is not
+    /// set or is `""`.
     pub(super) fn file(&mut self, key: &'static str) -> Option<PathBuf> {
         let text = self.optional_text(key).filter(|text| !text.is_empty())?;
         Some(self.context.base.join(text))
     }
 
-    /// The text of a file that belongs to the configuration.
+    /// Reads a file that the configuration references. The gateway reloads when it changes.
     pub(super) fn read_file(&self, path: PathBuf) -> io::Result<String> {
         self.context.read_file(path)
     }
 
-    /// What lies in the folder of the file under this name.
+    /// Returns the path of a file in the directory of the configuration file.
     pub(super) fn beside(&self, name: &str) -> PathBuf {
         self.context.base.join(name)
     }
 
-    /// A folder, relative to the folder of the file, which it is by default.
+    /// Reads the path of a directory, resolved against the directory of the configuration file, which is
+    /// also the default.
     pub(super) fn folder(&mut self, key: &'static str) -> PathBuf {
         let folder = self.file(key).unwrap_or_else(|| self.context.base.to_path_buf());
-        // An empty path names the folder that the gateway was started in, but not for everybody.
+        // An empty path means the working directory to most functions, but is an error to some.
         if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }
     }
 
-    /// Keys that belong to the configuration surface but are not served by this version. They are
-    /// refused rather than ignored: whoever wrote one counts on what it does.
-    pub(super) fn not_yet(&mut self, keys: &[&'static str]) {
+    /// Rejects keys that are reserved for later versions. They are not ignored, because an operator who
+    /// sets one relies on its effect.
+    pub(super) fn reject_reserved(&mut self, keys: &[&'static str]) {
         for key in keys {
             if self.table.remove(*key).is_some() {
                 self.mistake(key, "is not available in this version of promptgate; remove it");
@@ -311,37 +334,41 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Passes over the keys that were not read yet.
+    /// Ignores the keys that were not read yet.
     pub(super) fn ignore_rest(&mut self) {
         self.table.clear();
     }
 
-    /// Ends reading: whatever is left is unknown.
+    /// Ends reading: the keys that are left are unknown.
     pub(super) fn finish(mut self) {
         self.known.sort_unstable();
-        let mut left: Vec<_> = self.table.keys().collect();
-        left.sort();
-        for key in left {
-            let near = self.known.iter().find(|known| is_near(known, key));
-            let hint = match near {
-                Some(near) => format!("unknown key; did you mean `{near}`?"),
+        let mut unknown: Vec<_> = self.table.keys().collect();
+        unknown.sort();
+        for key in unknown {
+            let similar = self.known.iter().find(|known| is_similar(known, key));
+            let message = match similar {
+                Some(similar) => format!("unknown key; did you mean `{similar}`?"),
                 None => format!("unknown key; allowed here: {}", self.known.join(", ")),
             };
-            self.mistake(key, hint);
+            self.mistake(key, message);
         }
     }
 
+    /// Takes the value of a key and parses it; records the mistake "must be …" if that fails.
     fn read<T>(
         &mut self,
         key: &'static str,
         allowed: &str,
-        parse: impl FnOnce(Value, bool) -> Option<T>,
+        parse: impl FnOnce(Value, Source) -> Option<T>,
     ) -> Option<T> {
         self.known.push(key);
         let value = self.table.remove(key)?;
         self.found.push(key);
-        let from_env = self.context.mistakes.is_from_environment(&self.path(key));
-        let parsed = parse(value, from_env);
+        let source = match self.context.mistakes.origin(&self.path(key)) {
+            Origin::Environment(_) => Source::Variable,
+            Origin::Line(_) | Origin::Unknown => Source::File,
+        };
+        let parsed = parse(value, source);
         if parsed.is_none() {
             self.mistake(key, format!("must be {allowed}"));
         }
@@ -349,13 +376,18 @@ impl<'a> Section<'a> {
     }
 }
 
-/// What a mistake says of a key that takes one of these.
+/// Parses a text in which `""` means "none": `Some(None)` if it is empty, else as `parse`.
+pub(super) fn optional<T>(text: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
+    if text.is_empty() { Some(None) } else { parse(text).map(Some) }
+}
+
+/// Lists the allowed choices for a mistake.
 fn one_of<T>(choices: &[(&str, T)]) -> String {
     let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
     format!("one of {}", names.join(", "))
 }
 
-fn chosen<T: Copy>(choices: &[(&str, T)], text: &str) -> Option<T> {
+fn find_choice<T: Copy>(choices: &[(&str, T)], text: &str) -> Option<T> {
     choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice)
 }
 
@@ -366,16 +398,16 @@ fn into_text(kind: ValueKind) -> Option<String> {
     }
 }
 
-/// Whether two keys differ by one edit, as a slip of the finger does.
-fn is_near(a: &str, b: &str) -> bool {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let head = a.iter().zip(&b).take_while(|(x, y)| x == y).count();
-    let tail = |a: &[char], b: &[char]| {
-        a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count()
-    };
-    let tail = tail(&a[head..], &b[head..]);
-    let (rest_a, rest_b) = (a.len() - head - tail, b.len() - head - tail);
-    rest_a.max(rest_b) <= 2 && a.len().min(b.len()) > 3
+/// Returns whether two keys differ by a typing error: apart from a common start and end, at most two
+/// characters. Keys of up to three characters are never similar.
+fn is_similar(a: &str, b: &str) -> bool {
+    let a: Vec<char> = a.chars().collect();
+    let b: Vec<char> = b.chars().collect();
+    let start = a.iter().zip(&b).take_while(|(x, y)| x == y).count();
+    let rest_a = &a[start..];
+    let rest_b = &b[start..];
+    let end = rest_a.iter().rev().zip(rest_b.iter().rev()).take_while(|(x, y)| x == y).count();
+    rest_a.len().max(rest_b.len()) - end <= 2 && a.len().min(b.len()) > 3
 }
 
 #[cfg(test)]
@@ -383,11 +415,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_near() {
-        assert!(is_near("listen", "lisen"));
-        assert!(is_near("listen", "listne"));
-        assert!(is_near("page_size", "page_sise"));
-        assert!(!is_near("path", "name"));
-        assert!(!is_near("poll", "url"));
+    fn a_typing_error_is_similar_to_the_key() {
+        assert!(is_similar("listen", "lisen"));
+        assert!(is_similar("listen", "listne"));
+        assert!(is_similar("page_size", "page_sise"));
+        assert!(!is_similar("path", "name"));
+        assert!(!is_similar("poll", "url"));
     }
 }

@@ -1,80 +1,80 @@
-//! Secrets: read from the environment, from files, or, for tests, as they stand.
+//! Reader of secrets: from an environment variable, from a file, or, for tests, in plain text.
 
 use config::{Map, Value, ValueKind};
 
 use super::{Section, into_text};
 use crate::config::secret::Secret;
 
-const SECRET: &str = "{ env = \"NAME\" }, { file = \"path\" } or { value = \"…\" }";
+const ALLOWED: &str = "{ env = \"NAME\" }, { file = \"path\" } or { value = \"…\" }";
 
 impl Section<'_> {
-    /// Every key of this table with its value as a secret: `"text"` or a table as in [`secret`].
+    /// Reads every key of this table as a secret: a string, or a table as in [`secret`]. Sorted by
+    /// key.
     ///
     /// [`secret`]: Section::secret
     pub(in crate::config) fn secrets(mut self) -> Vec<(String, Secret)> {
         let mut entries: Vec<_> = std::mem::take(&mut self.table).into_iter().collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
-        let read = |(name, value): (String, Value)| {
-            let path = self.path(&name);
+        let mut secrets = Vec::with_capacity(entries.len());
+        for (name, value) in entries {
             let secret = match value.kind {
-                ValueKind::Table(table) => self.secret_table(&path, table),
-                kind => into_text(kind).map(Secret::new),
+                ValueKind::Table(table) => self.secret_table(&name, table),
+                ValueKind::String(text) => Some(Secret::new(text)),
+                _ => {
+                    self.mistake(&name, format!("must be a string, {ALLOWED}"));
+                    None
+                }
             };
-            if secret.is_none() {
-                self.context.mistakes.add(&path, "must be a string or a secret");
-            }
-            Some((name, secret?))
-        };
-        entries.into_iter().filter_map(read).collect()
-    }
-
-    /// A secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. The variable
-    /// `default` may be named without being set.
-    pub(in crate::config) fn secret(
-        &mut self,
-        key: &'static str,
-        default: Option<&str>,
-    ) -> Option<Secret> {
-        let parse = |value: Value, _| value.into_table().ok();
-        let table = self.read(key, SECRET, parse)?;
-        let names_default = |variable: &str| {
-            let named = table.get("env").and_then(|v| into_text(v.kind.clone()));
-            named.as_deref() == Some(variable) && self.variable(variable).is_none()
-        };
-        if default.is_some_and(names_default) {
-            return None;
+            secrets.extend(secret.map(|secret| (name, secret)));
         }
-        self.secret_table(&self.path(key), table)
+        secrets
     }
 
-    /// A secret whose default is an environment variable that may be unset.
+    /// Reads a secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. A variable that
+    /// is not set is a mistake.
+    pub(in crate::config) fn secret(&mut self, key: &'static str) -> Option<Secret> {
+        let table = self.read(key, ALLOWED, |value, _| value.into_table().ok())?;
+        self.secret_table(key, table)
+    }
+
+    /// As [`secret`](Section::secret); if the key is not set, the secret is in the variable `default`.
+    /// This variable may be unset, also if the file names it.
     pub(in crate::config) fn secret_or_variable(
         &mut self,
         key: &'static str,
-        name: &str,
+        default: &str,
     ) -> Option<Secret> {
-        let given = self.secret(key, Some(name));
-        given.or_else(|| self.variable(name).map(Secret::new))
+        let variable = self.variable(default).map(Secret::new);
+        let Some(table) = self.read(key, ALLOWED, |value, _| value.into_table().ok()) else {
+            return variable;
+        };
+        let named = table.get("env").and_then(|value| into_text(value.kind.clone()));
+        if table.len() == 1 && named.as_deref() == Some(default) {
+            return variable;
+        }
+        self.secret_table(key, table).or(variable)
     }
 
-    fn secret_table(&self, path: &str, table: Map<String, Value>) -> Option<Secret> {
+    fn secret_table(&self, key: &str, table: Map<String, Value>) -> Option<Secret> {
         let fields: Vec<_> =
             table.into_iter().map(|(field, value)| (field, into_text(value.kind))).collect();
         let [(field, Some(text))] = fields.as_slice() else {
-            self.context.mistakes.add(path, format!("must be {SECRET}"));
+            self.mistake(key, format!("must be {ALLOWED}"));
             return None;
         };
         let secret = match field.as_str() {
             "value" => Ok(text.clone()),
-            "env" => (self.context.env)(text)
-                .ok_or_else(|| format!("environment variable {text} is not set")),
+            "env" => self.variable(text).ok_or_else(|| {
+                format!(
+                    "environment variable {text} is not set: set it, or use {{ file = \"path\" }}"
+                )
+            }),
             "file" => self
-                .context
                 .read_file(self.context.base.join(text))
                 .map(|content| content.trim_end().to_owned())
-                .map_err(|e| format!("cannot read {text}: {e}")),
-            _ => Err(format!("must be {SECRET}")),
+                .map_err(|error| format!("cannot read {text}: {error}")),
+            _ => Err(format!("must be {ALLOWED}")),
         };
-        secret.map(Secret::new).map_err(|message| self.context.mistakes.add(path, message)).ok()
+        secret.map(Secret::new).map_err(|message| self.mistake(key, message)).ok()
     }
 }
