@@ -1,102 +1,107 @@
-//! `promptgate audit`: checks the log, and tells the digests that stand in it.
+//! `promptgate audit`: verifies the audit log, and computes digests of values.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::text::{print, printable};
-use super::{Failure, load};
+use super::args::Verify;
+use super::failure::Failure;
+use super::load::load;
+use super::output::{print, printable};
 use crate::audit::digest::value_digest;
 use crate::audit::keys::{Keys, PublicKey};
 use crate::audit::verify::{self, Kept, Known, Mistake, Report};
 use crate::config::{self, Config};
 
-/// Numbers of records that are listed one by one.
-const LISTED: usize = 10;
+/// Record numbers that are listed one by one: enough to find the calls, short enough for a terminal.
+const MAX_LISTED: usize = 10;
 
-/// Checks the log in `dir`.
-pub(super) fn verify(
-    dir: Option<&Path>,
-    config: &Path,
-    public_key: Option<&str>,
-    checkpoints: Option<&Path>,
-) -> Result<(), Failure> {
+/// Verifies a log and prints the report. Fails if the log is not intact.
+pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
+    let config = &args.file.config;
     let mut known = Known::default();
-    let mut folder = dir.map(Path::to_owned);
-    match public_key {
-        Some(text) => {
-            let key = PublicKey::parse(text);
-            known.public = Some(key.ok_or_else(|| Failure::usage("--public-key is no key"))?);
-        }
-        None => {
-            let audit = settings(config)?;
-            folder.get_or_insert_with(|| audit.path.clone());
-            known.keys = Some(keys(&audit)?);
-        }
+    let mut dir = args.dir.clone();
+    if let Some(text) = &args.public_key {
+        let invalid = "--public-key is not a public key: copy it from the log line `audit log`";
+        known.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
+    } else {
+        let audit = settings(config)?;
+        known.keys = Some(keys(&audit)?);
+        dir.get_or_insert(audit.path);
     }
-    let folder = match folder {
-        Some(folder) => folder,
+    let dir = match dir {
+        Some(dir) => dir,
         None => settings(config)?.path,
     };
-    if let Some(file) = checkpoints {
-        let text = fs::read_to_string(file);
-        let text = text.map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
-        known.checkpoints = text.lines().filter_map(Kept::read).collect();
-        if known.checkpoints.is_empty() {
-            let file = file.display();
-            return Err(Failure::new(format!("{file} holds no checkpoint; is it JSON lines?")));
-        }
+    if let Some(file) = &args.checkpoints {
+        known.checkpoints = checkpoints(file)?;
     }
     let public = known.keys.as_ref().map(|keys| keys.public().to_string());
-    let report = verify::verify(&folder, known).map_err(|error| failed(&folder, &error))?;
-    print(&text(&folder, &report, public.as_deref()))?;
-    match report.mistakes.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::new("the log is not as it was written")),
+    let report = verify::verify(&dir, known);
+    let report = report.map_err(|error| cannot_read(&dir, &error))?;
+    print(&text(&dir, &report, public.as_deref()))?;
+    if report.mistakes.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::new("the audit log is not intact: it was changed after it was written"))
     }
 }
 
-/// Tells the digest of what stands on standard input.
+/// Reads the checkpoints in a file of JSON lines; other lines are skipped.
+fn checkpoints(file: &Path) -> Result<Vec<Kept>, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| cannot_read(file, &error))?;
+    let checkpoints: Vec<_> = text.lines().filter_map(Kept::read).collect();
+    if checkpoints.is_empty() {
+        return Err(Failure::new(format!(
+            "{} contains no checkpoint; it must be the gateway's log as JSON lines (log_format = \"json\")",
+            file.display()
+        )));
+    }
+    Ok(checkpoints)
+}
+
+/// Prints the digest of the value on standard input.
 pub(super) fn hash(config: &Path) -> Result<(), Failure> {
     let keys = keys(&settings(config)?)?;
     let mut value = Vec::new();
-    io::stdin().read_to_end(&mut value).map_err(|error| Failure::new(error.to_string()))?;
+    io::stdin()
+        .read_to_end(&mut value)
+        .map_err(|error| Failure::new(format!("cannot read standard input: {error}")))?;
     let value = value.strip_suffix(b"\n").unwrap_or(&value);
     print(&format!("{} (key {})", value_digest(&keys, value), keys.digest_id()))
 }
 
-/// `[audit]` of the configuration, or its defaults where there is no file.
+/// Returns `[audit]` of the configuration file, or the defaults if the file does not exist.
 fn settings(path: &Path) -> Result<config::Audit, Failure> {
-    let config = match path.exists() {
-        true => load(path)?,
-        false => {
-            let env: Vec<_> = std::env::vars().collect();
-            Config::parse(&path.display().to_string(), "", Path::new(""), &env)?
-        }
+    let config = if path.exists() {
+        load(path)?
+    } else {
+        let env: Vec<_> = std::env::vars().collect();
+        Config::parse(&path.display().to_string(), "", Path::new(""), &env)?
     };
-    let off = "the configuration keeps no audit log (audit.path is \"\")";
-    config.audit.ok_or_else(|| Failure::new(off))
+    let disabled = "the audit log is disabled: audit.path is \"\" in the configuration";
+    config.audit.ok_or_else(|| Failure::new(disabled))
 }
 
 fn keys(audit: &config::Audit) -> Result<Keys, Failure> {
     let key = audit.key().map_err(|error| Failure::new(error.to_string()))?;
-    let none =
-        "there is no audit key: set PROMPTGATE_AUDIT_KEY, or name the configuration with --config";
-    key.map(|key| Keys::new(&key)).ok_or_else(|| Failure::new(none))
+    let missing = "there is no audit key: set PROMPTGATE_AUDIT_KEY, or give the configuration file with --config";
+    key.map(|key| Keys::new(&key)).ok_or_else(|| Failure::new(missing))
 }
 
-fn failed(folder: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot read {}: {error}", PathBuf::from(folder).display()))
+fn cannot_read(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot read {}: {error}", path.display()))
 }
 
-fn text(folder: &Path, report: &Report, public: Option<&str>) -> String {
+fn text(dir: &Path, report: &Report, public: Option<&str>) -> String {
     let Report { first, last, records, segments, .. } = report;
     let mut out = String::new();
-    let (folder, noun) = (folder.display(), if *segments == 1 { "segment" } else { "segments" });
+    let dir = dir.display();
+    let noun = if *segments == 1 { "segment" } else { "segments" };
     let _ = match records {
-        0 => writeln!(out, "{folder}: no records in {segments} {noun}"),
-        _ => writeln!(out, "{folder}: records {first} to {last} in {segments} {noun}"),
+        0 => writeln!(out, "{dir}: no records in {segments} {noun}"),
+        _ => writeln!(out, "{dir}: records {first} to {last} in {segments} {noun}"),
     };
     if let Some(public) = public {
         let _ = writeln!(out, "public key: {public}");
@@ -104,40 +109,45 @@ fn text(folder: &Path, report: &Report, public: Option<&str>) -> String {
     if report.removed > 0 {
         let _ = writeln!(out, "records 1 to {} were removed, as audit.keep says", report.removed);
     }
-    match report.checkpoint {
-        Some(seq) => {
-            let _ = writeln!(out, "last checkpoint: record {seq}");
-        }
-        None => out.push_str("no checkpoint\n"),
-    }
+    let _ = match report.checkpoint {
+        Some(seq) => writeln!(out, "last checkpoint: record {seq}"),
+        None => writeln!(out, "last checkpoint: none"),
+    };
     for range in &report.missing {
-        let (from, to) = (range.start(), range.end());
-        let _ = writeln!(out, "records {from} to {to} were never written, as the log itself says");
+        let first = range.start();
+        let last = range.end();
+        let _ = writeln!(out, "missing: records {first} to {last}, as the log itself declares");
     }
-    if !report.unknown.is_empty() {
-        let listed: Vec<_> = report.unknown.iter().take(LISTED).map(u64::to_string).collect();
-        let more = report.unknown.len().saturating_sub(LISTED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let _ = writeln!(
-            out,
-            "outcome unknown: {} calls were received and their end was not recorded (records {}{more})",
-            report.unknown.len(),
-            listed.join(", ")
-        );
-    }
+    unknown_outcomes(&mut out, &report.unknown);
     if report.unfinished > 0 {
         let _ = writeln!(
             out,
-            "unfinished: {} bytes at the end are being written, or were when the gateway was \
-             killed; its next start puts them aside",
+            "unfinished: {} bytes at the end. The gateway is writing them now, or was killed while it \
+             wrote them; then its next start moves them to a .torn file",
             report.unfinished
         );
     }
     for Mistake { segment, seq, what } in &report.mistakes {
-        let place = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
         let segment = if segment.is_empty() { String::new() } else { format!("{segment}: ") };
-        let _ = writeln!(out, "WRONG {segment}{place}{}", printable(what));
+        let record = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
+        let _ = writeln!(out, "WRONG {segment}{record}{}", printable(what));
     }
-    out.push_str(if report.mistakes.is_empty() { "whole" } else { "NOT WHOLE" });
+    out.push_str(if report.mistakes.is_empty() { "intact" } else { "NOT INTACT" });
     out
+}
+
+/// Lists the calls with `received` but without `completed`, by their record numbers.
+fn unknown_outcomes(out: &mut String, records: &[u64]) {
+    if records.is_empty() {
+        return;
+    }
+    let listed: Vec<_> = records.iter().take(MAX_LISTED).map(u64::to_string).collect();
+    let more = records.len().saturating_sub(MAX_LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let _ = writeln!(
+        out,
+        "outcome unknown: {} calls were received, but their end was not recorded (records {}{more})",
+        records.len(),
+        listed.join(", ")
+    );
 }

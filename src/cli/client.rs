@@ -1,4 +1,4 @@
-//! `promptgate list` and `promptgate get`: a gateway asked as any client would ask it.
+//! `promptgate list` and `promptgate get`: an MCP client of a running gateway.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -11,8 +11,11 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::text::{print, printable};
-use super::{Failure, Remote, load, runtime};
+use super::args::Gateway;
+use super::failure::Failure;
+use super::load::load;
+use super::output::printable;
+use super::runtime::runtime;
 use crate::config::{Http, Secret, Settings};
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::call::ForwardedMeta;
@@ -25,14 +28,16 @@ use crate::upstream::connection::GatewayClient;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
 
-/// Where the API key comes from: on the command line everybody on the machine could read it.
+/// Environment variable with the API key or token. It is no argument, because every user of the machine
+/// can read the arguments of a process.
 const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 
-/// How long a person waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by default, so
+/// that the gateway's own timeout is reported.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
-    let listed = call(remote, async |client| {
+pub(super) fn list(gateway: &Gateway) -> Result<(), Failure> {
+    let listed = call(gateway, async |client| {
         client.list(&Settings::default(), &ForwardedMeta::default()).await
     })?;
     let prompts: Vec<Value> = listed
@@ -44,22 +49,23 @@ pub(super) fn list(remote: &Remote) -> Result<(), Failure> {
             serde_json::from_str(&text).unwrap_or_default()
         })
         .collect();
-    match remote.json {
-        true => print(&format!("{:#}", Value::from(prompts))),
-        false if prompts.is_empty() => print("No prompts are served."),
-        false => print(&table(&prompts)),
-    }
+    let text = if prompts.is_empty() {
+        "The gateway lists no prompts.".to_owned()
+    } else {
+        list_text(&prompts)
+    };
+    gateway.output.print(&Value::from(prompts), &text)
 }
 
 pub(super) fn get(
-    remote: &Remote,
+    gateway: &Gateway,
     name: &str,
     arguments: &[(String, String)],
 ) -> Result<(), Failure> {
     let arguments: Map<String, Value> =
         arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     let arguments = Value::from(arguments).to_string().into_bytes();
-    let outgoing = UpstreamRequest {
+    let request = UpstreamRequest {
         params: RequestParams::Get {
             name: name.to_owned(),
             arguments: Document::parse(arguments, 2).ok(),
@@ -69,81 +75,87 @@ pub(super) fn get(
         capabilities: ClientCapabilities::NONE,
         progress: false,
     };
-    let result = call(remote, async |client| client.call(&outgoing).await)?;
+    let result = call(gateway, async |client| client.call(&request).await)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
-    match remote.json {
-        true => print(&format!("{result:#}")),
-        false => print(&messages(&result)),
-    }
+    gateway.output.print(&result, &messages_text(&result))
 }
 
-/// Connects to the gateway and asks it.
+/// Connects to the gateway and calls it.
 fn call<T>(
-    remote: &Remote,
+    gateway: &Gateway,
     send: impl AsyncFnOnce(GatewayClient) -> Result<T, Kind>,
 ) -> Result<T, Failure> {
-    let url = endpoint_url(remote)?;
+    let url = endpoint_url(gateway)?;
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let key = std::env::var(KEY_VARIABLE).ok().map(|key| Secret::new(format!("Bearer {key}")));
     let headers = key.into_iter().map(|key| (AUTHORIZATION, key)).collect();
-    let (ca, address_policy, oauth) = (None, AddressPolicy::BeyondTheLink, None);
-    let http = Http { url: uri, revision: None, headers, oauth, ca, address_policy };
-    let asking = async {
+    let http = Http {
+        url: uri,
+        revision: None,
+        headers,
+        oauth: None,
+        ca: None,
+        address_policy: AddressPolicy::BeyondTheLink,
+    };
+    runtime()?.block_on(async {
         let endpoint = HttpEndpoint::new(&http, &Settings::default(), TaskTracker::new())
             .map_err(Failure::new)?;
-        let answer = async {
+        let exchange = async {
             let correlator = Correlator::new(NotificationSinks::new("gateway"));
-            let wire = Transport::Http { endpoint: Arc::new(endpoint), correlator };
-            send(GatewayClient::open(wire, PATIENCE).await?).await
+            let transport = Transport::Http { endpoint: Arc::new(endpoint), correlator };
+            send(GatewayClient::open(transport, TIMEOUT).await?).await
         };
-        let answer = timeout(PATIENCE, answer).await.unwrap_or(Err(Kind::Timeout));
-        answer.map_err(|kind| explain(&url, kind))
-    };
-    runtime()?.block_on(asking)
+        let result = timeout(TIMEOUT, exchange).await.unwrap_or(Err(Kind::Timeout));
+        result.map_err(|kind| failure(&url, kind))
+    })
 }
 
-/// The URL given, or the one that the configuration file makes a gateway listen on.
-fn endpoint_url(remote: &Remote) -> Result<String, Failure> {
-    if let Some(url) = &remote.url {
+/// Returns the given URL, or that of a gateway with the configuration file.
+fn endpoint_url(gateway: &Gateway) -> Result<String, Failure> {
+    if let Some(url) = &gateway.url {
         return Ok(url.clone());
     }
-    if !remote.file.config.exists() {
-        return Ok("http://127.0.0.1:8080/mcp".to_owned());
+    let file = &gateway.file.config;
+    if !file.exists() {
+        return Ok(DEFAULT_URL.to_owned());
     }
-    let server = load(&remote.file.config)?.server;
+    let server = load(file)?.server;
     Ok(server.url_at(server.listen))
 }
 
-fn explain(url: &str, kind: Kind) -> Failure {
+/// URL of the gateway where there is no configuration file.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080/mcp";
+
+fn failure(url: &str, kind: Kind) -> Failure {
     Failure::new(match kind {
         Kind::Error { code, message, .. } => format!("{} ({code})", printable(&message)),
         Kind::AuthFailed { .. } => format!(
-            "{url} wants to know who asks: put your API key or token into {KEY_VARIABLE} (or it does not \
-             know the one that is there)"
+            "{url} requires a valid credential: set {KEY_VARIABLE} to your API key or token"
         ),
         Kind::Unavailable(why) if why.contains("certificate") => format!(
-            "{url} cannot be trusted: {why}. Name a file with the authority's certificate in \
-             SSL_CERT_FILE."
+            "The certificate of {url} is not trusted: {why}. Set SSL_CERT_FILE to a PEM file with the \
+             certificate of the authority."
         ),
         Kind::Unavailable(why) => format!(
-            "No gateway answers at {url}: {why}. Start one with `promptgate serve`, or name \
-             another with --url."
+            "No gateway answers at {url}: {why}. Start one with `promptgate serve`, or give another URL \
+             with --url."
         ),
         other => format!("{url}: {}", printable(&other.to_string())),
     })
 }
 
-fn table(prompts: &[Value]) -> String {
+/// Returns a line for each prompt with its name and description, and a line with its arguments.
+fn list_text(prompts: &[Value]) -> String {
     let text = |value: &Value, key: &str| printable(value[key].as_str().unwrap_or_default());
     let width = prompts.iter().map(|p| text(p, "name").chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for prompt in prompts {
         let name = text(prompt, "name");
-        let title = match text(prompt, "description") {
-            description if description.is_empty() => text(prompt, "title"),
-            description => description,
-        };
-        let first_line = title.lines().next().unwrap_or_default();
+        let mut description = text(prompt, "description");
+        if description.is_empty() {
+            description = text(prompt, "title");
+        }
+        let first_line = description.lines().next().unwrap_or_default();
         let _ = writeln!(out, "{name:width$}  {first_line}");
         let arguments: Vec<_> = prompt["arguments"]
             .as_array()
@@ -162,39 +174,42 @@ fn table(prompts: &[Value]) -> String {
     out
 }
 
-fn messages(result: &Value) -> String {
+fn messages_text(result: &Value) -> String {
     let mut out = String::new();
     for message in result["messages"].as_array().into_iter().flatten() {
         let role = message["role"].as_str().unwrap_or_default();
-        let heading = match io::stdout().is_terminal() {
-            true => format!("\u{1b}[1m{role}\u{1b}[0m"),
-            false => format!("## {role}"),
+        let heading = if io::stdout().is_terminal() {
+            format!("\u{1b}[1m{role}\u{1b}[0m")
+        } else {
+            format!("## {role}")
         };
-        let _ = writeln!(out, "{heading}\n{}\n", content(&message["content"]));
+        let _ = writeln!(out, "{heading}\n{}\n", content_text(&message["content"]));
     }
     out.trim_end().to_owned()
 }
 
-fn content(content: &Value) -> String {
+/// Returns the text of one content block, or a line about content that is not text.
+fn content_text(content: &Value) -> String {
     let field = |value: &Value, key: &str| printable(value[key].as_str().unwrap_or_default());
-    let bytes = |key: &str, value: &Value| value[key].as_str().map_or(0, |data| data.len() / 4 * 3);
+    // Four characters of base64 are three bytes.
+    let bytes = |value: &Value, key: &str| value[key].as_str().map_or(0, |data| data.len() / 4 * 3);
     match content["type"].as_str() {
         Some("text") => field(content, "text"),
         Some(kind @ ("image" | "audio")) => {
-            let size = bytes("data", content);
+            let size = bytes(content, "data");
             format!("[{kind} {}, about {size} bytes]", field(content, "mimeType"))
         }
         Some("resource") => {
             let resource = &content["resource"];
-            let lead = format!("[resource {}]", field(resource, "uri"));
+            let uri = field(resource, "uri");
             match resource["text"].as_str() {
-                Some(text) => format!("{lead}\n{}", printable(text)),
-                None => format!("{lead} about {} bytes", bytes("blob", resource)),
+                Some(text) => format!("[resource {uri}]\n{}", printable(text)),
+                None => format!("[resource {uri}, about {} bytes]", bytes(resource, "blob")),
             }
         }
         Some("resource_link") => {
-            format!("[link {} {}]", field(content, "name"), field(content, "uri"))
+            format!("[resource link {} {}]", field(content, "name"), field(content, "uri"))
         }
-        _ => "[unknown content]".to_owned(),
+        _ => "[content of an unknown type]".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! `promptgate check --dial`: asks each upstream, as the gateway would, and says what it found.
+//! `promptgate check --dial`: connects to each upstream as the gateway would, and reports the result.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,8 +10,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::text::{columns, print, printable};
-use super::{Failure, load, runtime};
+use super::args::Output;
+use super::failure::Failure;
+use super::load::load;
+use super::output::{Column, printable, table};
+use super::runtime::runtime;
 use crate::config::{Config, Upstream};
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -22,17 +25,14 @@ use crate::upstream::connection::connect::Connector;
 use crate::upstream::connection::list_pages::Listed;
 use crate::upstream::driver::{DriverId, Report, Walked};
 
-pub(super) fn run(path: &Path, as_json: bool) -> Result<(), Failure> {
+pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
     let runtime = runtime()?;
-    let found = runtime.block_on(dial_all(&config));
+    let dialed = runtime.block_on(dial_all(&config));
     runtime.shutdown_background();
-    let failed = found.iter().filter(|found| found.outcome.is_err()).count();
-    let report = describe(&config, found);
-    match as_json {
-        true => print(&format!("{report:#}"))?,
-        false => print(&table(&report))?,
-    }
+    let failed = dialed.iter().filter(|dialed| dialed.outcome.is_err()).count();
+    let report = report(&config, dialed);
+    output.print(&report, &text(&report))?;
     match failed {
         0 => Ok(()),
         1 => Err(Failure::new("1 upstream does not answer")),
@@ -40,77 +40,82 @@ pub(super) fn run(path: &Path, as_json: bool) -> Result<(), Failure> {
     }
 }
 
-/// What asking one upstream brought.
-struct Found {
+/// The result of one upstream.
+struct Dialed {
+    /// The transport in use; `?` if the task panicked.
     transport: &'static str,
+    /// The agreed revision. `None` for a library, and without a connection.
     revision: Option<Revision>,
+    /// Whether the upstream announces changes of its list.
     notifies: bool,
     outcome: Result<Listed, Kind>,
 }
 
-/// How long an upstream may take to hear a farewell.
-const GOODBYE: Duration = Duration::from_millis(500);
+/// Timeout for closing the session of one upstream: a courtesy that the command does not depend on.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long children may take to end once all is said.
-const FAREWELL: Duration = Duration::from_secs(6);
+/// Timeout for all child processes to end: two seconds at the end of input, and at most three more
+/// after SIGTERM.
+const CHILDREN_TIMEOUT: Duration = Duration::from_secs(6);
 
-async fn dial_all(config: &Config) -> Vec<Found> {
+async fn dial_all(config: &Config) -> Vec<Dialed> {
     let tasks = TaskTracker::new();
     let dial = |upstream: &Upstream| {
-        let (upstream, inner) = (Arc::new(upstream.clone()), tasks.clone());
-        tasks.spawn(async move { dial(upstream, inner).await })
+        let dialing = dial(Arc::new(upstream.clone()), tasks.clone());
+        tasks.spawn(dialing)
     };
-    let dialled: Vec<_> = config.upstreams.iter().map(dial).collect();
-    let mut found = Vec::with_capacity(dialled.len());
-    for one in dialled {
-        let failed = |_| Found::failed("?", Kind::Reset);
-        found.push(one.await.unwrap_or_else(failed));
+    let dialing: Vec<_> = config.upstreams.iter().map(dial).collect();
+    let mut dialed = Vec::with_capacity(dialing.len());
+    for task in dialing {
+        let panicked = |_| Dialed::failed("?", Kind::Reset);
+        dialed.push(task.await.unwrap_or_else(panicked));
     }
     tasks.close();
-    let _ = timeout(FAREWELL, tasks.wait()).await;
-    found
+    let _ = timeout(CHILDREN_TIMEOUT, tasks.wait()).await;
+    dialed
 }
 
-async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Found {
+async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Dialed {
     let transport = upstream.transport.name();
-    let (sinks, starting) =
-        (NotificationSinks::new(upstream.id.as_str()), Arc::new(Semaphore::new(1)));
+    let sinks = NotificationSinks::new(upstream.id.as_str());
+    let starting = Arc::new(Semaphore::new(1));
     let connector = match Connector::new(upstream.clone(), sinks, tasks, starting) {
         Ok(connector) => connector,
-        Err(reason) => return Found::failed(transport, Kind::Unavailable(reason)),
+        Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };
     let connection = match connector.connect().await {
         Ok(connection) => connection,
-        Err(kind) => return Found::failed(transport, kind),
+        Err(kind) => return Dialed::failed(transport, kind),
     };
     let (revision, transport) = connection.describe();
     let outcome = connection.walk(&upstream.settings, &ForwardedMeta::default()).await;
-    let _ = timeout(GOODBYE, connection.close()).await;
-    Found { transport, revision, notifies: connection.notifies(), outcome }
+    let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
+    Dialed { transport, revision, notifies: connection.notifies(), outcome }
 }
 
-impl Found {
+impl Dialed {
     fn failed(transport: &'static str, kind: Kind) -> Self {
         Self { transport, revision: None, notifies: false, outcome: Err(kind) }
     }
 }
 
-/// Everything that was found, in the form that `--json` prints.
-fn describe(config: &Config, found: Vec<Found>) -> Value {
+/// Returns all results as `--json` prints them. The lists are merged as in the gateway, to know which
+/// prompts are left out.
+fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
     let sources = config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u));
     let sources: Vec<_> = sources.collect();
     let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
     let mut refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
-    let mut rows = Vec::with_capacity(found.len());
-    for ((upstream, found), driver) in config.upstreams.iter().zip(found).zip(drivers) {
+    let mut rows = Vec::with_capacity(dialed.len());
+    for ((upstream, dialed), driver) in config.upstreams.iter().zip(dialed).zip(drivers) {
         let mut row = json!({
             "upstream": upstream.id.as_str(),
-            "transport": found.transport,
-            "era": found.revision.map(Revision::era_name),
-            "revision": found.revision.map(Revision::as_str),
-            "listChanged": found.notifies,
+            "transport": dialed.transport,
+            "era": dialed.revision.map(Revision::era_name),
+            "revision": dialed.revision.map(Revision::as_str),
+            "listChanged": dialed.notifies,
         });
-        match &found.outcome {
+        match &dialed.outcome {
             Ok(listed) => {
                 row["pages"] = listed.pages.into();
                 row["prompts"] = (listed.prompts.len() + listed.malformed.len()).into();
@@ -119,7 +124,7 @@ fn describe(config: &Config, found: Vec<Found>) -> Value {
                 row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()})
             }
         }
-        let outcome = found.outcome.map(|listed| Walked { listed, fresh_for: None });
+        let outcome = dialed.outcome.map(|listed| Walked { listed, fresh_for: None });
         refresh.take(Report { driver, outcome }, Instant::now());
         rows.push(row);
     }
@@ -131,10 +136,20 @@ fn describe(config: &Config, found: Vec<Found>) -> Value {
     json!({"upstreams": rows, "leftOut": catalog.content.left_out})
 }
 
-fn table(report: &Value) -> String {
+/// The columns of the table of upstreams.
+const COLUMNS: [Column; 8] = [
+    Column::new("UPSTREAM", "upstream"),
+    Column::new("TRANSPORT", "transport"),
+    Column::new("ERA", "era"),
+    Column::new("REVISION", "revision"),
+    Column::new("NOTIFIES", "listChanged"),
+    Column::new("PAGES", "pages"),
+    Column::new("PROMPTS", "prompts"),
+    Column::new("LISTED", "listed"),
+];
+
+fn text(report: &Value) -> String {
     let text = |value: &Value| printable(value.as_str().unwrap_or("-"));
-    let names =
-        ["upstream", "transport", "era", "revision", "listChanged", "pages", "prompts", "listed"];
     let rows = report["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     let mut notes = String::new();
     for row in rows {
@@ -147,5 +162,5 @@ fn table(report: &Value) -> String {
         let _ = writeln!(notes, "{upstream}: {name:?} is left out: {}", text(&left_out["reason"]));
     }
     let separator = if notes.is_empty() { "" } else { "\n\n" };
-    format!("{}{separator}{}", columns(&names, rows), notes.trim_end())
+    format!("{}{separator}{}", table(&COLUMNS, rows), notes.trim_end())
 }

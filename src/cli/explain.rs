@@ -1,36 +1,39 @@
-//! `promptgate explain CALLER NAME`: which rule decides, and why.
+//! `promptgate explain CALLER NAME`: shows which access rule decides.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use super::text::{print, printable};
-use super::{Failure, load};
+use super::args::Explain;
+use super::failure::Failure;
+use super::load::load;
+use super::output::{print, printable};
 use crate::config::{Config, action};
 use crate::domain::caller::Caller;
 use crate::domain::method::Method;
 use crate::policy::{Access, Verdict};
 
-/// Tells what `caller` may do with the prompt of this public name, without asking anybody.
-pub(super) fn run(path: &Path, caller: &str, name: &str, groups: &[String]) -> Result<(), Failure> {
-    let config = load(path)?;
+/// Prints for each method whether the caller may use the prompt. Reads the configuration only; no
+/// upstream is called.
+pub(super) fn run(query: &Explain) -> Result<(), Failure> {
+    let config = load(&query.file.config)?;
     let Some(rules) = &config.access else {
-        return print("There are no access rules: everybody may use everything.");
+        return print("There are no access rules: every caller may use every prompt.");
     };
-    let (upstream, raw_name) = target(&config, name)?;
-    let caller = known(&config, caller, groups);
+    let Target { upstream, raw_name } = target(&config, &query.name)?;
+    let caller = caller(&config, &query.caller, &query.groups);
     let access = Access::new(rules);
     let mut out = format!(
-        "{} in groups {:?}, prompt {} of upstream {upstream}",
+        "caller {} in groups {:?}, prompt {} of upstream {upstream}",
         printable(caller.id()),
         caller.groups(),
-        printable(&raw_name)
+        printable(raw_name)
     );
     for method in Method::ALL {
-        let Verdict { is_allowed, reasons } = access.decide(&caller, method, &upstream, &raw_name);
+        let Verdict { is_allowed, reasons } = access.decide(&caller, method, upstream, raw_name);
         let verdict = if is_allowed { "allowed" } else { "denied" };
-        let by = match reasons.is_empty() {
-            true => "no rule allows it".to_owned(),
-            false => format!("by {}", reasons.join(", ")),
+        let by = if reasons.is_empty() {
+            "no rule allows it".to_owned()
+        } else {
+            format!("by {}", reasons.join(", "))
         };
         let _ = write!(out, "\n  {:8} {verdict}: {by}", action(method));
         for reason in &reasons {
@@ -44,28 +47,36 @@ pub(super) fn run(path: &Path, caller: &str, name: &str, groups: &[String]) -> R
     print(&out)
 }
 
-/// The caller with the groups that the file gives it, and these.
-fn known(config: &Config, id: &str, groups: &[String]) -> Caller {
-    let keys = config.auth.named();
-    let named = keys.chain([&config.auth.stdio]).filter(|caller| caller.id == id);
-    let mut all: Vec<_> = named.flat_map(|caller| caller.groups.clone()).collect();
-    all.extend_from_slice(groups);
-    Caller::in_groups(id, &all)
+/// Returns the caller with its groups in the configuration and `more` groups.
+fn caller(config: &Config, id: &str, more: &[String]) -> Caller {
+    let identities = config.auth.named().chain([&config.auth.stdio]);
+    let configured = identities.filter(|identity| identity.id == id);
+    let mut groups: Vec<_> = configured.flat_map(|identity| identity.groups.clone()).collect();
+    groups.extend_from_slice(more);
+    Caller::in_groups(id, &groups)
 }
 
-/// Upstream and raw name. A bare name belongs to the one upstream that lists bare names, if it is one.
-fn target(config: &Config, name: &str) -> Result<(String, String), Failure> {
-    let mut upstreams = config.upstreams.iter();
-    if let Some((prefix, raw)) = config.naming.claimed(name)
+/// A prompt at its upstream.
+struct Target<'a> {
+    upstream: &'a str,
+    raw_name: &'a str,
+}
+
+/// Splits a public name. A name without a known prefix belongs to the upstream with an empty prefix, if
+/// there is exactly one.
+fn target<'a>(config: &'a Config, name: &'a str) -> Result<Target<'a>, Failure> {
+    let upstreams = config.upstreams.iter();
+    if let Some((prefix, raw_name)) = config.naming.claimed(name)
         && let Some(upstream) = upstreams.clone().find(|u| u.prefix.as_str() == prefix)
     {
-        return Ok((upstream.id.to_string(), raw.to_owned()));
+        return Ok(Target { upstream: upstream.id.as_str(), raw_name });
     }
-    let bare: Vec<_> = upstreams.by_ref().filter(|upstream| upstream.prefix.is_bare()).collect();
+    let bare: Vec<_> = upstreams.filter(|upstream| upstream.prefix.is_bare()).collect();
     match bare.as_slice() {
-        [upstream] => Ok((upstream.id.to_string(), name.to_owned())),
+        [upstream] => Ok(Target { upstream: upstream.id.as_str(), raw_name: name }),
         _ => Err(Failure::usage(format!(
-            "{} belongs to no upstream of the file: write it as `promptgate list` shows it",
+            "The prefix of {} belongs to no upstream of the configuration. Give the public name, as \
+             `promptgate list` shows it.",
             printable(name)
         ))),
     }

@@ -1,12 +1,13 @@
-//! `promptgate init`: a configuration to start from, and a first prompt.
+//! `promptgate init`: writes a commented configuration file and a first prompt.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::Failure;
-use super::text::print;
+use super::failure::Failure;
+use super::output::print;
 
+/// Lines that start with `#: ` are examples: without this mark they are valid, too.
 const CONFIG: &str = include_str!("init/gateway.toml");
 const PROMPT: &str = include_str!("init/explain-code.md");
 
@@ -18,12 +19,13 @@ pub(super) fn run() -> Result<(), Failure> {
         write(prompt, PROMPT)?;
     }
     print(&format!(
-        "Wrote gateway.toml and {}. Start the gateway with `promptgate serve`.",
+        "Created gateway.toml and {}. Start the gateway with `promptgate serve`, then list its \
+         prompts with `promptgate list`.",
         prompt.display()
     ))
 }
 
-/// Writes a file that is not there yet: nobody's work is overwritten.
+/// Creates a file. An existing file is not overwritten.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| failure(path, &e))
@@ -33,7 +35,7 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
     let path = path.display();
     match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            Failure::new(format!("{path} is there already; move it away to start over"))
+            Failure::new(format!("{path} already exists; move it away to create a new one"))
         }
         _ => Failure::new(format!("cannot write {path}: {error}")),
     }
@@ -45,12 +47,11 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn what_init_writes_is_a_valid_configuration() {
+    fn the_created_configuration_and_its_examples_are_valid() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("prompts")).unwrap();
         let config = Config::parse("gateway.toml", CONFIG, folder.path(), &[]).unwrap();
         assert_eq!(config.upstreams.len(), 1);
-        // Every line that is only commented out must be valid as well.
         let active: String = CONFIG
             .lines()
             .map(|line| line.strip_prefix("#: ").unwrap_or(line))

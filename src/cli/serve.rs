@@ -1,40 +1,46 @@
-//! `promptgate serve`: runs the gateway until it is told to stop.
+//! `promptgate serve`: runs the gateway until SIGTERM or SIGINT, or, over standard streams, until its client
+//! disconnects.
 
 use std::path::Path;
 
 use tokio::sync::Notify;
 
-use super::text::{print, printable};
-use super::{Failure, load, load_config, runtime};
+use super::failure::Failure;
+use super::load::{load, load_supervised};
+use super::output::{print, printable};
+use super::runtime::runtime;
 use crate::app::{App, Source};
 use crate::downstream::Streams;
 use crate::router::UpstreamStatus;
 use crate::telemetry::log::Logging;
 use crate::{shutdown, telemetry};
 
+/// Serves over HTTP.
 pub(super) fn http(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
         shutdown::survive_large_files();
-        let ended = shutdown::signal();
+        let terminated = shutdown::signal();
         let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
-        let (source, hang_up) = (source(path, &logging), Notify::new());
-        let (hearing, following) = (shutdown::hang_ups(&hang_up), app.follow(&source, &hang_up));
-        // A reader that has gone away is no reason to stop serving.
+        let source = source(path, &logging);
+        let hang_up = Notify::new();
+        let hang_ups = shutdown::hang_ups(&hang_up);
+        let reloads = app.follow(&source, &hang_up);
+        // Errors of standard output are ignored: serving does not depend on it.
         let url = app.url().unwrap_or_default();
         let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
-        let greeting = async {
+        let summary = async {
             for upstream in app.summary().await {
-                let _ = print(&line(&upstream));
+                let _ = print(&summary_line(&upstream));
             }
             std::future::pending().await
         };
         tokio::select! {
-            () = ended => {}
-            () = hearing => {}
-            () = following => {}
-            () = greeting => {}
+            () = terminated => {}
+            () = hang_ups => {}
+            () = reloads => {}
+            () = summary => {}
         }
         drain(&app).await;
         logging.end().await;
@@ -42,23 +48,26 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Nothing but messages goes to standard output; the log goes to standard error.
+/// Serves one client over standard streams (MCP 2025-11-25, stdio). Standard output carries MCP messages
+/// only.
 pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
         shutdown::survive_large_files();
-        let ended = shutdown::signal();
+        let terminated = shutdown::signal();
         let app = App::new(config, true).map_err(|error| Failure::new(error.to_string()))?;
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
-        let (source, hang_up) = (source(path, &logging), Notify::new());
-        let (hearing, following) = (shutdown::hang_ups(&hang_up), app.follow(&source, &hang_up));
+        let source = source(path, &logging);
+        let hang_up = Notify::new();
+        let hang_ups = shutdown::hang_ups(&hang_up);
+        let reloads = app.follow(&source, &hang_up);
         let mut served = std::pin::pin!(app.serve(streams));
         tokio::select! {
-            () = hearing => {}
-            () = following => {}
+            () = hang_ups => {}
+            () = reloads => {}
             () = served.as_mut() => {
-                // The client has gone: nobody needs to be waited for.
+                // The client disconnected: there is nothing to drain.
                 tokio::select! {
                     () = app.stop() => {}
                     () = shutdown::signal() => app.abort().await,
@@ -66,24 +75,27 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
                 logging.end().await;
                 return Ok(());
             }
-            () = ended => {}
+            () = terminated => {}
         }
-        // What is under way is answered while the gateway drains, which waits for it.
+        // Requests in flight are still served during the drain, which waits for them.
         tokio::select! {
             () = drain(&app) => {}
-            () = async { (served.await, std::future::pending::<()>().await).1 } => {}
+            () = async {
+                served.await;
+                std::future::pending().await
+            } => {}
         }
         logging.end().await;
         Ok(())
     })
 }
 
-/// Where the configuration is read again.
+/// Returns the source of reloads.
 fn source(path: &Path, logging: &Logging) -> Source {
-    Source { path: path.to_owned(), load: load_config, logs: logging.control().clone() }
+    Source { path: path.to_owned(), load: load_supervised, logs: logging.control().clone() }
 }
 
-/// Drains, unless asked to end a second time: whoever asks twice does not want to wait.
+/// Drains the gateway. A second signal ends the drain at once.
 async fn drain(app: &App) {
     tokio::select! {
         () = app.drain() => {}
@@ -94,12 +106,12 @@ async fn drain(app: &App) {
 fn run(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = runtime()?;
     let served = runtime.block_on(serving);
-    // What is still running was given its time; nobody waits for it any longer.
+    // Tasks that are left had their time in the drain.
     runtime.shutdown_background();
     served
 }
 
-fn line(upstream: &UpstreamStatus) -> String {
+fn summary_line(upstream: &UpstreamStatus) -> String {
     let UpstreamStatus { id, listed: prompts, failure, .. } = upstream;
     let noun = if *prompts == 1 { "prompt" } else { "prompts" };
     match failure {

@@ -1,112 +1,133 @@
-//! `promptgate status`: how a running gateway and its upstreams are.
+//! `promptgate status`: shows the state of a running gateway and of its upstreams.
 
-use std::path::Path;
+use std::fmt::Write as _;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request, Uri};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use super::text::{columns, print, printable};
-use super::{Failure, load, runtime};
-use crate::config::is_safe;
+use super::args::AdminApi;
+use super::failure::Failure;
+use super::load::load;
+use super::output::{Column, age, printable, table};
+use super::runtime::runtime;
+use crate::config::is_https_or_loopback;
 use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress, NoDocument};
 
-/// Where the token comes from: on the command line everybody on the machine could read it.
+/// Environment variable with the admin token. It is no argument, because every user of the machine can
+/// read the arguments of a process.
 const TOKEN_VARIABLE: &str = "PROMPTGATE_ADMIN_TOKEN";
 
-const DEFAULT: &str = "http://127.0.0.1:9090";
+/// URL of the admin API where there is no configuration file.
+const DEFAULT_URL: &str = "http://127.0.0.1:9090";
 
-pub(super) fn run(url: Option<&str>, config: &Path, as_json: bool) -> Result<(), Failure> {
-    let url = match url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None if config.exists() => {
-            let admin = load(config)?.admin;
-            let off = "the configuration has no admin side (admin.listen is \"\")";
-            format!("http://{}", admin.ok_or_else(|| Failure::new(off))?.listen)
-        }
-        None => DEFAULT.to_owned(),
-    };
-    let (status, upstreams) = runtime()?.block_on(async {
+pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
+    let url = base_url(admin)?;
+    let state = runtime()?.block_on(async {
         let egress =
             Egress::new(CONNECT, None, AddressPolicy::BeyondTheLink).map_err(Failure::new)?;
         let status = fetch(&egress, &url, "/api/v1/status").await?;
-        Ok::<_, Failure>((status, fetch(&egress, &url, "/api/v1/upstreams").await?))
+        let upstreams = fetch(&egress, &url, "/api/v1/upstreams").await?;
+        Ok::<_, Failure>(json!({"status": status, "upstreams": upstreams["upstreams"]}))
     })?;
-    match as_json {
-        true => {
-            let all = json!({"status": status, "upstreams": upstreams["upstreams"]});
-            print(&format!("{all:#}"))?;
-        }
-        false => print(&text(&status, &upstreams))?,
+    admin.output.print(&state, &text(&state))?;
+    if state["status"]["ready"] == true {
+        Ok(())
+    } else {
+        Err(Failure::new("the gateway is not ready"))
     }
-    match status["ready"] == true {
-        true => Ok(()),
-        false => Err(Failure::new("the gateway is not ready")),
+}
+
+/// Returns the given URL, or that of the admin API in the configuration file.
+fn base_url(admin: &AdminApi) -> Result<String, Failure> {
+    if let Some(url) = &admin.url {
+        return Ok(url.trim_end_matches('/').to_owned());
     }
+    let file = &admin.file.config;
+    if !file.exists() {
+        return Ok(DEFAULT_URL.to_owned());
+    }
+    let disabled = "the admin API is disabled: admin.listen is \"\" in the configuration";
+    let api = load(file)?.admin.ok_or_else(|| Failure::new(disabled))?;
+    Ok(format!("http://{}", api.listen))
 }
 
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
     let full = format!("{url}{path}");
-    let uri: Uri = full.parse().map_err(|_| Failure::usage(format!("{url} is no URL")))?;
+    let uri: Uri = full.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let mut request = Request::new(Full::default());
     if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
-        if !is_safe(&uri) {
-            let what = format!(
-                "{TOKEN_VARIABLE} is not sent to {url}, where others can read it: use https or a tunnel"
-            );
-            return Err(Failure::usage(what));
+        if !is_https_or_loopback(&uri) {
+            return Err(Failure::usage(format!(
+                "{TOKEN_VARIABLE} is not sent to {url}, because the connection is not encrypted: \
+                 use https, or a tunnel to loopback"
+            )));
         }
+        let invalid =
+            format!("{TOKEN_VARIABLE} contains characters that an HTTP header must not contain");
         let value = HeaderValue::from_str(&format!("Bearer {token}"));
-        let value = value.map_err(|_| Failure::usage(format!("{TOKEN_VARIABLE} is no token")))?;
+        let value = value.map_err(|_| Failure::usage(invalid))?;
         request.headers_mut().insert(AUTHORIZATION, value);
     }
     *request.uri_mut() = uri;
     egress.json(request).await.map_err(|error| {
         let hint = match &error {
             NoDocument::Status { status, .. } if status.as_u16() == 401 => {
-                format!("; set {TOKEN_VARIABLE} to admin.token")
+                format!("; set {TOKEN_VARIABLE} to the value of admin.token")
             }
             NoDocument::Status { .. } => String::new(),
             NoDocument::Broken(_) => {
-                "; is `promptgate serve` running, with this admin.listen?".into()
+                "; check that `promptgate serve` runs with this admin.listen".to_owned()
             }
         };
         Failure::new(format!("{full}: {error}{hint}"))
     })
 }
 
-fn text(status: &Value, upstreams: &Value) -> String {
+/// The columns of the table of upstreams.
+const COLUMNS: [Column; 8] = [
+    Column::new("UPSTREAM", "upstream"),
+    Column::new("TRANSPORT", "transport"),
+    Column::new("STATE", "state"),
+    Column::new("REVISION", "revision"),
+    Column::new("LISTED", "listed"),
+    Column { heading: "AGE", member: "ageSecs", format: age },
+    Column::new("IN FLIGHT", "inFlight"),
+    Column::new("BREAKER", "breaker"),
+];
+
+fn text(state: &Value) -> String {
     let word = |value: &Value| value.as_str().map(printable).unwrap_or_default();
-    let state = if status["ready"] == true { "ready" } else { "not ready" };
+    let words =
+        |value: &Value| value.as_array().into_iter().flatten().map(word).collect::<Vec<_>>();
+    let status = &state["status"];
+    let readiness = if status["ready"] == true { "ready" } else { "not ready" };
     let mut out = format!(
-        "promptgate {}, {state}, up {} s, audit {}\nconfiguration {}\n",
+        "promptgate {}, {readiness}, up {}, audit {}\nconfiguration {}\n",
         word(&status["version"]),
-        status["uptimeSecs"],
+        age(&status["uptimeSecs"]),
         word(&status["audit"]),
         word(&status["configDigest"])
     );
-    for why in status["why"].as_array().into_iter().flatten() {
-        out.push_str(&format!("  {}\n", word(why)));
+    let reloads = &status["reloads"];
+    for reason in words(&status["why"]) {
+        let _ = writeln!(out, "  not ready: {reason}");
     }
-    for mistake in status["reloads"]["mistakes"].as_array().into_iter().flatten() {
-        out.push_str(&format!("  the file cannot be used: {}\n", word(mistake)));
+    for mistake in words(&reloads["mistakes"]) {
+        let _ = writeln!(out, "  the configuration file was rejected: {mistake}");
     }
-    for key in status["reloads"]["needsRestart"].as_array().into_iter().flatten() {
-        out.push_str(&format!("  needs a restart: {}\n", word(key)));
+    for key in words(&reloads["needsRestart"]) {
+        let _ = writeln!(out, "  needs a restart: {key}");
     }
-    let names =
-        ["upstream", "transport", "state", "revision", "listed", "ageSecs", "inFlight", "breaker"];
-    let rows = upstreams["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
-    out.push('\n');
-    out.push_str(&columns(&names, rows));
-    let mut lead = "\n\n";
+    let rows = state["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
+    let _ = write!(out, "\n{}", table(&COLUMNS, rows));
+    let mut separator = "\n\n";
     for row in rows {
         if let Some(message) = row["error"]["message"].as_str() {
-            let upstream = word(&row["upstream"]);
-            out.push_str(&format!("{lead}{upstream}: {}", printable(message)));
-            lead = "\n";
+            let _ = write!(out, "{separator}{}: {}", word(&row["upstream"]), printable(message));
+            separator = "\n";
         }
     }
     out

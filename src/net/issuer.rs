@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::egress::{Egress, NoDocument};
 use super::origin::with_path;
-use crate::config::is_safe;
+use crate::config::is_https_or_loopback;
 use crate::domain::fault::excerpt;
 
 /// The parts of it that matter here.
@@ -76,7 +76,7 @@ fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
 
 /// A URL that may be asked for keys or tokens.
 pub(crate) fn safe_url(text: &str) -> Option<Uri> {
-    text.parse().ok().filter(is_safe)
+    text.parse().ok().filter(is_https_or_loopback)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ async fn serve(folder: &Path) -> (Process, String) {
 }
 
 #[test]
-fn without_a_configuration_it_says_what_to_do() {
+fn without_a_configuration_the_error_names_init() {
     let folder = tempfile::tempdir().unwrap();
     for arguments in [&[][..], &["serve"], &["check"]] {
         let output = run(folder.path(), arguments);
@@ -31,7 +31,7 @@ fn without_a_configuration_it_says_what_to_do() {
 }
 
 #[test]
-fn bad_usage_is_64_and_help_is_0() {
+fn an_invalid_command_line_exits_64_and_help_exits_0() {
     let folder = tempfile::tempdir().unwrap();
     for arguments in [&["nonsense"][..], &["get"], &["get", "a", "=b"], &["--nope"]] {
         assert_eq!(run(folder.path(), arguments).status.code(), Some(64), "{arguments:?}");
@@ -43,7 +43,7 @@ fn bad_usage_is_64_and_help_is_0() {
 }
 
 #[test]
-fn k1_check_tells_all_mistakes_and_exits_64() {
+fn k1_check_reports_all_mistakes_and_exits_64() {
     let folder = tempfile::tempdir().unwrap();
     let bad = "[server]\nlisten = 1\nlisen = \"x\"\n[upstreams.a]\ntransport = \"library\"\n\
                path = \"missing\"\n";
@@ -69,7 +69,7 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
     assert!(run(folder.path(), &["init"]).status.success());
     let again = run(folder.path(), &["init"]);
     assert_eq!(again.status.code(), Some(1));
-    assert!(text(&again.stderr).contains("is there already"));
+    assert!(text(&again.stderr).contains("already exists"));
     assert!(text(&run(folder.path(), &["check"]).stdout).contains("is valid"));
 
     let (process, url) = serve(folder.path()).await;
@@ -97,7 +97,7 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
 }
 
 #[tokio::test]
-async fn dialling_says_what_each_upstream_is_and_what_is_left_out() {
+async fn dialing_reports_each_upstream_and_the_prompts_that_are_left_out() {
     let upstream = crate::support::Upstream::modern(|asked| {
         let prompts = json!([{"name": "a"}, {"name": ""}, {"name": "b", "title": 7}]);
         (asked.method() == "prompts/list").then(|| asked.list(&prompts))
@@ -113,6 +113,10 @@ async fn dialling_says_what_each_upstream_is_and_what_is_left_out() {
     let output = dial(&["check", "--dial"]).await;
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
+    let headings: Vec<_> = said.lines().next().unwrap().split_whitespace().collect();
+    let expected =
+        ["UPSTREAM", "TRANSPORT", "ERA", "REVISION", "NOTIFIES", "PAGES", "PROMPTS", "LISTED"];
+    assert_eq!(headings, expected);
     let row = said.lines().find(|line| line.starts_with("up ")).unwrap();
     let cells: Vec<_> = row.split_whitespace().collect();
     assert_eq!(cells, ["up", "http", "modern", "2026-07-28", "no", "1", "3", "1"], "{said}");

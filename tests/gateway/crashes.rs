@@ -258,7 +258,7 @@ async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     };
     let (code, said) = verify(&[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("audit: records 1 to ") && said.ends_with("whole\n"), "{said}");
+    assert!(said.contains("audit: records 1 to ") && said.ends_with("intact\n"), "{said}");
     let public = said.lines().find_map(|line| line.strip_prefix("public key: ")).unwrap();
     let kept = ["--checkpoints", "stderr.jsonl"];
     assert_eq!(verify(&kept).0, Some(0));
@@ -277,7 +277,7 @@ async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     fs::write(&segment, text.replacen("up__p", "up__q", 1)).unwrap();
     let (code, said) = verify(&[]);
     assert_eq!(code, Some(1));
-    assert!(said.contains("is not as it was written") && said.contains("NOT WHOLE"), "{said}");
+    assert!(said.contains("is not intact") && said.contains("NOT INTACT"), "{said}");
     let wrong = run(folder.path(), &["audit", "verify", "--public-key", "x"]);
     assert_eq!(wrong.status.code(), Some(64));
 }

@@ -282,7 +282,7 @@ fn k1_what_is_wrong_with_the_files_is_a_mistake_of_the_configuration() {
     };
     let whole = server(&folder, "", true);
     let path = |name: &str| folder.path().join(name);
-    assert!(mistake("[server]\ntls = { cert = \"c\" }\n").contains("needs both cert and key"));
+    assert!(mistake("[server]\ntls = { cert = \"c\" }\n").contains("must have both cert and key"));
     let lost = whole.replace("cert.pem", "lost.pem");
     assert!(mistake(&lost).contains("lost.pem"));
     std::fs::write(path("ca.pem"), "nothing").unwrap();

@@ -1,0 +1,200 @@
+//! Arguments of the command line. The doc comments are the texts of `--help`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// One endpoint in front of every MCP prompt server a company has.
+///
+/// Without a command, promptgate runs `serve`. Environment variables override keys of the configuration
+/// file. Two underscores separate the levels: PROMPTGATE__SERVER__LISTEN=127.0.0.1:9000
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    file: ConfigFile,
+}
+
+impl Cli {
+    /// Parses the arguments of this process.
+    ///
+    /// # Errors
+    /// If the arguments are invalid, and for `--help` and `--version`.
+    pub(super) fn read() -> Result<Self, clap::Error> {
+        Self::try_parse()
+    }
+
+    /// Returns the command; `serve` if none is given.
+    pub(super) fn into_command(self) -> Command {
+        self.command.unwrap_or(Command::Serve { file: self.file, stdio: false })
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Serve the prompts of all upstreams (the default command)
+    Serve {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// Serve one client over standard input and standard output instead of HTTP, for clients
+        /// that start their servers themselves
+        #[arg(long)]
+        stdio: bool,
+    },
+    /// Validate the configuration and report every mistake with its line
+    ///
+    /// Exit code: 64 if there is a mistake; with --dial also 1 if an upstream does not answer.
+    Check {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// Also connect to each upstream and list its prompts: shows the era, the revision, the
+        /// number of prompts, and which prompts are left out and why
+        #[arg(long)]
+        dial: bool,
+        /// Print JSON, for scripts
+        #[arg(long, requires = "dial")]
+        json: bool,
+    },
+    /// Write a commented gateway.toml and a first prompt into the current directory
+    Init,
+    /// Show what a caller may do with a prompt, and which rule decides
+    Explain(Explain),
+    /// Verify the audit log, or compute the digest of a value in it
+    #[command(subcommand)]
+    Audit(AuditCommand),
+    /// Generate API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Show the state of a running gateway and of its upstreams
+    ///
+    /// Calls the admin API, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if one
+    /// is required. Exit code: 1 if the gateway is not ready.
+    Status(AdminApi),
+    /// List the prompts of a running gateway
+    ///
+    /// Sends the API key or token in the environment variable PROMPTGATE_API_KEY, if it is set.
+    List(Gateway),
+    /// Get a prompt from a running gateway
+    ///
+    /// Sends the API key or token in the environment variable PROMPTGATE_API_KEY, if it is set.
+    Get {
+        /// Public name of the prompt, as `promptgate list` shows it
+        name: String,
+        /// Arguments of the prompt
+        #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
+        arguments: Vec<(String, String)>,
+        #[command(flatten)]
+        gateway: Gateway,
+    },
+    /// Supervise a child process (started by the gateway itself)
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Supervise {
+        /// Process id of the parent, which must still be alive
+        #[arg(long)]
+        parent: i32,
+        /// Replace this process by the command, instead of supervising it
+        #[arg(long)]
+        exec: bool,
+        /// Program and arguments
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AuditCommand {
+    /// Verify that a log is complete and unchanged
+    ///
+    /// The key is taken from the configuration, or from the environment variable PROMPTGATE_AUDIT_KEY.
+    /// Without the key, use --public-key: it verifies the order of the records and the signatures of
+    /// the checkpoints. Exit code: 1 if the log is not intact.
+    Verify(Verify),
+    /// Print the digest that the log holds for a value, which is read from standard input
+    ///
+    /// One line feed at the end of the input is not part of the value.
+    Hash {
+        #[command(flatten)]
+        file: ConfigFile,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// Print a new API key, and the hash of it for the configuration file
+    New,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Explain {
+    /// Id of the caller
+    pub(super) caller: String,
+    /// Public name of the prompt, as `promptgate list` shows it
+    pub(super) name: String,
+    /// Add a group of the caller that is not in the configuration file, such as a group in a token
+    #[arg(long = "group")]
+    pub(super) groups: Vec<String>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Verify {
+    /// Directory of the log [default: audit.path of the configuration]
+    pub(super) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+    /// Verify without the secret key, with the public key that the gateway logs when it starts
+    #[arg(long, value_name = "BASE64")]
+    pub(super) public_key: Option<String>,
+    /// Compare with checkpoints that were stored elsewhere, such as the gateway's own log as JSON
+    /// lines: the audit log must contain what they signed
+    #[arg(long, value_name = "FILE")]
+    pub(super) checkpoints: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct AdminApi {
+    /// URL of the admin API [default: admin.listen of the configuration file, or
+    /// http://127.0.0.1:9090 without a file]
+    #[arg(long)]
+    pub(super) url: Option<String>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Gateway {
+    /// URL of the gateway's endpoint [default: server.listen and server.path of the configuration
+    /// file, or http://127.0.0.1:8080/mcp without a file]
+    #[arg(long)]
+    pub(super) url: Option<String>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ConfigFile {
+    /// Configuration file
+    #[arg(long, short, value_name = "FILE", default_value = "gateway.toml")]
+    pub(super) config: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Output {
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = pair.ok_or("must be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,41 @@
+//! The failure of a command.
+
+use std::process::ExitCode;
+
+use crate::config::ConfigError;
+
+/// Exit code of an invalid command line or configuration (`EX_USAGE` of sysexits.h).
+pub(super) const USAGE: u8 = 64;
+
+/// The error text of a command, and its exit code.
+#[derive(Debug)]
+pub(super) struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    /// A failure with exit code 1.
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 1 }
+    }
+
+    /// An invalid command line or configuration, with exit code 64.
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: USAGE }
+    }
+
+    /// Prints the error text to standard error and returns the exit code.
+    pub(super) fn report(self) -> ExitCode {
+        eprintln!("{}", self.message);
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        let count = error.mistakes.len();
+        let noun = if count == 1 { "mistake" } else { "mistakes" };
+        Self::usage(format!("{error}\n{count} {noun} in the configuration"))
+    }
+}

@@ -1,0 +1,39 @@
+//! Loading of the configuration file.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use super::failure::Failure;
+use crate::config::{Config, ConfigError};
+
+/// Loads the configuration file at `path`.
+///
+/// # Errors
+/// All mistakes in the configuration, or how to create the file if it does not exist.
+pub(super) fn load(path: &Path) -> Result<Config, Failure> {
+    if !path.exists() {
+        return Err(Failure::usage(format!(
+            "There is no configuration file {}. Run `promptgate init` to create a commented gateway.toml in \
+             the current directory, or give the path of another file with --config FILE.",
+            path.display()
+        )));
+    }
+    Ok(load_supervised(path)?)
+}
+
+/// Loads the configuration file at `path` for a gateway whose child processes this binary supervises.
+///
+/// # Errors
+/// All mistakes in the configuration, or that the file cannot be read.
+pub(super) fn load_supervised(path: &Path) -> Result<Config, ConfigError> {
+    let mut config = Config::load(path)?;
+    // Looked up once: an upgrade that replaces the binary changes the name that the system reports, and
+    // with another supervisor every stdio upstream would count as changed and be restarted.
+    static PROGRAM: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
+    if cfg!(target_os = "linux")
+        && let Some(program) = &*PROGRAM
+    {
+        config.supervise_children(program);
+    }
+    Ok(config)
+}

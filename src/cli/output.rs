@@ -1,0 +1,143 @@
+//! Output on a terminal. Text of upstreams and clients is escaped, so that it cannot control the
+//! terminal.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::args::Output;
+use super::failure::Failure;
+use crate::domain::name::is_hidden;
+
+impl Output {
+    /// Prints `json` with `--json`, else `text`.
+    ///
+    /// # Errors
+    /// As [`print`].
+    pub(super) fn print(&self, json: &Value, text: &str) -> Result<(), Failure> {
+        if self.json { print(&format!("{json:#}")) } else { print(text) }
+    }
+}
+
+/// Prints a text and a line feed to standard output. A reader that closed the pipe (`| head`) is not an
+/// error.
+///
+/// # Errors
+/// If standard output cannot be written for another reason, such as a full disk.
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the text with control and hidden characters escaped, except line feed and tab.
+pub(super) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_hidden(c) && !matches!(c, '\n' | '\t') {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// A column of a table.
+pub(super) struct Column {
+    pub(super) heading: &'static str,
+    /// Member of the row's object.
+    pub(super) member: &'static str,
+    /// Formats the member's value, which is `Null` if the member is absent.
+    pub(super) format: fn(&Value) -> String,
+}
+
+impl Column {
+    /// A column whose cells are written by [`cell`].
+    pub(super) const fn new(heading: &'static str, member: &'static str) -> Self {
+        Self { heading, member, format: cell }
+    }
+}
+
+/// Returns a JSON value as the text of a table cell.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => printable(text),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Returns a table with a line of headings and a line for each object.
+pub(super) fn table(columns: &[Column], objects: &[Value]) -> String {
+    let mut rows: Vec<Vec<String>> =
+        vec![columns.iter().map(|column| column.heading.to_owned()).collect()];
+    for object in objects {
+        rows.push(columns.iter().map(|column| (column.format)(&object[column.member])).collect());
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns a number of seconds in the largest unit that it fills, rounded down: `12s`, `3m`, `2h`,
+/// `5d`. `-` if the value is not a number.
+pub(super) fn age(secs: &Value) -> String {
+    let Some(secs) = secs.as_u64() else {
+        return "-".to_owned();
+    };
+    match secs {
+        0..60 => format!("{secs}s"),
+        60..3_600 => format!("{}m", secs / 60),
+        3_600..86_400 => format!("{}h", secs / 3_600),
+        _ => format!("{}d", secs / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn escape_sequences_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\u{1b}[31m\tb\n\u{202e}"), "a\\u{1b}[31m\tb\n\\u{202e}");
+    }
+
+    #[test]
+    fn a_table_has_headings_and_aligned_columns() {
+        let columns = [
+            Column::new("UPSTREAM", "upstream"),
+            Column { heading: "AGE", member: "ageSecs", format: age },
+            Column::new("NOTIFIES", "listChanged"),
+        ];
+        let rows = [
+            json!({"upstream": "a-long-name", "ageSecs": 192, "listChanged": true}),
+            json!({"upstream": "b\u{1b}", "listChanged": false}),
+        ];
+        let expected = "UPSTREAM     AGE  NOTIFIES\n\
+                        a-long-name  3m   yes\n\
+                        b\\u{1b}      -    no";
+        assert_eq!(table(&columns, &rows), expected);
+    }
+
+    #[test]
+    fn an_age_is_written_in_its_largest_unit() {
+        let ages =
+            [(0, "0s"), (59, "59s"), (60, "1m"), (7_199, "1h"), (7_200, "2h"), (432_000, "5d")];
+        for (secs, text) in ages {
+            assert_eq!(age(&json!(secs)), text);
+        }
+        assert_eq!(age(&Value::Null), "-");
+    }
+}
