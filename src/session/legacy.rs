@@ -61,8 +61,7 @@ impl Sessions {
         let audience = Subscriber::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
             place: self.shared.streams.open(token.nonce),
-            nonce: token.nonce,
-            terminated: self.shared.terminated.clone(),
+            termination: self.shared.terminated.watch(token.nonce),
         };
         let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());

@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::streams::{StreamEnd, StreamRegistration};
-use super::terminated::TerminatedSessions;
+use super::terminated::SessionTermination;
 use super::url_elicitations::PendingUrlElicitations;
 use crate::domain::jsonrpc::Id;
 use crate::policy::StreamRecord;
@@ -55,12 +55,7 @@ pub struct NotificationStream {
 /// Who listens, and how they asked to be told.
 pub(crate) enum Subscriber {
     /// A legacy GET stream.
-    Session {
-        ids: EventIds,
-        place: StreamRegistration,
-        nonce: Nonce,
-        terminated: Arc<TerminatedSessions>,
-    },
+    Session { ids: EventIds, place: StreamRegistration, termination: SessionTermination },
     /// A connection that lasts (stdio, HTTP+SSE): everything goes down the same way.
     Connection,
     /// `subscriptions/listen`; `wants` is false when nothing that we have was asked for.
@@ -165,9 +160,7 @@ impl NotificationStream {
             }
             let session_ended = async {
                 match &self.subscriber {
-                    Subscriber::Session { nonce, terminated, .. } => {
-                        terminated.wait_for(nonce).await
-                    }
+                    Subscriber::Session { termination, .. } => termination.wait().await,
                     Subscriber::Subscription { in_flight: Some(in_flight), .. } => {
                         in_flight.cancelled().await;
                     }
@@ -292,10 +285,13 @@ impl EventIds {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake};
     use std::time::Duration;
 
     use crate::session::call::in_flight::InFlightCalls;
     use crate::session::notify::streams::Streams;
+    use crate::session::notify::terminated::TerminatedSessions;
     use tokio::sync::watch;
 
     use super::*;
@@ -343,11 +339,18 @@ mod tests {
     }
 
     fn session(sealer: &Arc<Sealer>, terminated: &Arc<TerminatedSessions>) -> Subscriber {
+        session_of([1; 16], sealer, terminated)
+    }
+
+    fn session_of(
+        nonce: Nonce,
+        sealer: &Arc<Sealer>,
+        terminated: &Arc<TerminatedSessions>,
+    ) -> Subscriber {
         Subscriber::Session {
             ids: EventIds::new(sealer.clone(), "/mcp"),
-            place: Streams::default().open([1; 16]),
-            nonce: [1; 16],
-            terminated: terminated.clone(),
+            place: Streams::default().open(nonce),
+            termination: terminated.watch(nonce),
         }
     }
 
@@ -451,6 +454,42 @@ mod tests {
         assert!(notice.id.is_some() && notice.message.is_empty());
         terminated.insert([1; 16], 9);
         assert_eq!(notifications.next().await, None, "the session was ended");
+    }
+
+    #[derive(Default)]
+    struct CountingWaker(AtomicUsize);
+
+    impl Wake for CountingWaker {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_terminated_session_wakes_only_its_own_streams() {
+        let (changes, _) = contents(7);
+        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        let revision = Revision::V2025_06_18;
+        let mut streams: Vec<_> = [1, 1, 2, 3, 4, 5]
+            .map(|n| {
+                let subscriber = session_of([n; 16], &sealer, &terminated);
+                (n, notifications(&changes, None, revision, subscriber))
+            })
+            .into();
+        let wakers: Vec<_> = streams.iter().map(|_| Arc::new(CountingWaker::default())).collect();
+        let mut waiting: Vec<_> =
+            streams.iter_mut().map(|(n, stream)| (*n, Box::pin(stream.next()))).collect();
+        for ((_, next), waker) in waiting.iter_mut().zip(&wakers) {
+            let waker = waker.clone().into();
+            assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        terminated.insert([1; 16], 9);
+        for ((n, mut next), counted) in waiting.into_iter().zip(&wakers) {
+            let waker = counted.clone().into();
+            let polled = next.as_mut().poll(&mut Context::from_waker(&waker));
+            assert_eq!(polled == Poll::Ready(None), n == 1, "session {n}");
+            assert_eq!(counted.0.load(Ordering::Relaxed), usize::from(n == 1), "session {n}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
