@@ -1,12 +1,13 @@
 //! What goes to a client before its answer: progress, questions, and that a page is done.
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::server_requests::{PendingServerRequest, PendingServerRequests};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
-use crate::router::call_channel::CallEvent;
+use crate::domain::server_request::{Answer, ServerRequest};
+use crate::router::call_channel::{CallEvent, RequestOrigin};
 use crate::session::dialect::Dialect;
 use crate::session::notify::url_elicitations::PendingUrlElicitations;
 use crate::session::token::Nonce;
@@ -18,7 +19,8 @@ pub(crate) struct ClientEventSender<'a> {
     dialect: Dialect,
     outgoing: mpsc::Sender<String>,
     place: &'a dyn CallPermit,
-    nonce: Nonce,
+    /// The session or connection of the call; `None` where the client cannot be sent requests.
+    session: Option<Nonce>,
     progress_token: Option<Id>,
     /// The last that was told: it must increase with each notification (2025-11-25, progress).
     progress: f64,
@@ -28,21 +30,21 @@ pub(crate) struct ClientEventSender<'a> {
 }
 
 impl<'a> ClientEventSender<'a> {
-    /// Tells the client of the session or connection `nonce`, which calls its progress
+    /// Tells the client of the session or connection `session`, which calls its progress
     /// `progress_token`.
     pub(crate) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,
         outgoing: mpsc::Sender<String>,
         place: &'a dyn CallPermit,
-        nonce: Option<Nonce>,
+        session: Option<Nonce>,
         progress_token: Option<Id>,
     ) -> Self {
         Self {
             dialect,
             outgoing,
             place,
-            nonce: nonce.unwrap_or_default(),
+            session,
             progress_token,
             progress: f64::NEG_INFINITY,
             server_requests: &sessions.shared.server_requests,
@@ -100,22 +102,33 @@ impl<'a> ClientEventSender<'a> {
                 let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
                 dialect.has_elicitation_complete().then(|| dialect.elicitation_complete(&id))
             }
-            // Nobody waits for the answer any more.
-            CallEvent::ServerRequest { answer, .. } if answer.is_closed() => None,
-            // Too many users think: whoever asks hears that nobody answers.
-            CallEvent::ServerRequest { .. } if !self.place.suspend() => None,
             CallEvent::ServerRequest { server_request, origin, answer } => {
-                if let Some(id) = server_request.page_id() {
-                    let upstream = origin.upstream.as_str().into();
-                    self.url_elicitations.note(UrlElicitationComplete { upstream, id }, self.nonce);
-                }
-                let text = server_request.clone();
-                let pending = self.server_requests.register(self.nonce, server_request, answer);
-                let message = dialect.server_request(pending.id(), &text, &origin);
-                self.pending.push(pending);
-                Some(message)
+                self.server_request(server_request, &origin, answer)
             }
         }
+    }
+
+    /// Nothing is sent, and the upstream gets no answer, where nobody could answer: the call has no
+    /// session, does not wait any more, or too many users think already.
+    fn server_request(
+        &mut self,
+        server_request: ServerRequest,
+        origin: &RequestOrigin,
+        answer: oneshot::Sender<Answer>,
+    ) -> Option<String> {
+        let session = self.session?;
+        if answer.is_closed() || !self.place.suspend() {
+            return None;
+        }
+        if let Some(id) = server_request.page_id() {
+            let upstream = origin.upstream.as_str().into();
+            self.url_elicitations.note(UrlElicitationComplete { upstream, id }, session);
+        }
+        let text = server_request.clone();
+        let pending = self.server_requests.register(session, server_request, answer);
+        let message = self.dialect.server_request(pending.id(), &text, origin);
+        self.pending.push(pending);
+        Some(message)
     }
 
     fn progress(&mut self, params: Json<'_>) -> Option<String> {
@@ -124,5 +137,48 @@ impl<'a> ClientEventSender<'a> {
         let is_more = progress > self.progress;
         self.progress = self.progress.max(progress);
         is_more.then(|| self.dialect.progress(token, params))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::revision::Revision;
+
+    struct Unlimited;
+
+    impl CallPermit for Unlimited {
+        fn suspend(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_request_for_a_call_without_session_is_not_sent() {
+        let (server_requests, url_elicitations) = Default::default();
+        let (outgoing, mut sent) = mpsc::channel(1);
+        let mut events = ClientEventSender {
+            dialect: Dialect::new(Revision::V2025_11_25),
+            outgoing,
+            place: &Unlimited,
+            session: None,
+            progress_token: None,
+            progress: f64::NEG_INFINITY,
+            server_requests: &server_requests,
+            url_elicitations: &url_elicitations,
+            pending: Vec::new(),
+        };
+        let (answer, answered) = oneshot::channel();
+        let server_request = ServerRequest::read("roots/list", None).unwrap();
+        let origin = RequestOrigin { upstream: "up".to_owned(), label: false };
+        let (channel, mut received) = mpsc::channel(1);
+        let event = CallEvent::ServerRequest { server_request, origin, answer };
+        channel.send(event).await.unwrap();
+        let gone = CancellationToken::new();
+        tokio::select! {
+            () = events.forward(&mut received, &gone) => {}
+            answer = answered => assert!(answer.is_err()),
+            message = sent.recv() => panic!("sent to an unknown client: {message:?}"),
+        }
     }
 }
