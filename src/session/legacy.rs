@@ -7,11 +7,9 @@ use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
 use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
+use super::read::{DialectFault, InboundMessage, ReplyContext, is_modern_version};
 use super::token::{Nonce, Token};
-use super::{
-    DialectFault, Dispatch, InboundMessage, Refusal, ReplyContext, RequestContext, Sessions,
-    TransportContext, is_modern_version,
-};
+use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::call::ServerRequestMode;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};

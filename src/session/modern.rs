@@ -3,15 +3,14 @@
 use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
 use super::notify::notifications::{NotificationStream, Subscriber};
+use super::read::{DialectFault, InboundMessage, ReplyContext};
 use super::token::Nonce;
-use super::{
-    CANCELLED, DISCOVER, DialectFault, Dispatch, InboundMessage, LISTEN, ReplyContext,
-    RequestContext, ServerRequestMode, Sessions, TransportContext,
-};
+use super::{Dispatch, RequestContext, Sessions, TransportContext};
+use crate::domain::call::ServerRequestMode;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
-use crate::domain::method::Method;
+use crate::domain::method::{CANCELLED, DISCOVER, LISTEN, Method};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
