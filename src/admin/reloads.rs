@@ -15,7 +15,7 @@ pub(crate) struct Reloads {
 
 #[derive(Default)]
 struct State {
-    taken: u64,
+    applied: u64,
     rejected: u64,
     last: Option<SystemTime>,
     /// Why the last one cannot be used, if it cannot.
@@ -34,7 +34,7 @@ impl Reloads {
     /// A configuration was taken over, but for these keys.
     pub(crate) fn took(&self, needs_restart: &[&'static str]) {
         let mut state = self.lock();
-        state.taken += 1;
+        state.applied += 1;
         (state.last, state.mistakes) = (Some(SystemTime::now()), None);
         state.needs_restart = needs_restart.to_vec();
     }
@@ -51,7 +51,7 @@ impl Reloads {
         let state = self.lock();
         let mistakes = state.mistakes.as_ref().map(|why| why.lines().collect::<Vec<_>>());
         json!({
-            "taken": state.taken,
+            "applied": state.applied,
             "rejected": state.rejected,
             "lastAt": state.last.map(|at| humantime::format_rfc3339_seconds(at).to_string()),
             "mistakes": mistakes.unwrap_or_default(),

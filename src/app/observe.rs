@@ -114,9 +114,10 @@ pub(super) fn endpoint(telemetry: &Telemetry, endpoint: &Arc<ArcSwap<Endpoint>>,
         ("promptgate.in_flight", "{call}", "Calls that take a place of server.limits.in_flight"),
         |admission| admission.calls,
     );
-    admission(("promptgate.thinking", "{call}", "Calls whose users think"), |admission| {
-        admission.suspended
-    });
+    admission(
+        ("promptgate.calls.awaiting_input", "{call}", "Calls that wait for a user's answer"),
+        |admission| admission.suspended,
+    );
     admission(("promptgate.in_flight.size", "By", "Messages that are worked on"), |admission| {
         admission.bytes
     });

@@ -168,7 +168,7 @@ impl Sessions {
         let message = result_message(&id, &dialect.initialize(&self.identity));
         Ok(match transport {
             TransportContext::Http(_) => {
-                self.telemetry().metrics().session_minted(revision.as_str());
+                self.telemetry().metrics().session_created(revision.as_str());
                 Dispatch::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
             }
             TransportContext::Connection(connection) => {

@@ -94,9 +94,9 @@ impl Metrics {
                 "Calls of prompts that their callers may not use",
             ),
             sessions: count(
-                "promptgate.sessions.minted",
+                "promptgate.sessions.created",
                 "{session}",
-                "Sessions of legacy clients that were opened",
+                "Sessions of legacy clients that were created",
             ),
             changes_heard: count(
                 "promptgate.list_changed.received",
@@ -116,7 +116,7 @@ impl Metrics {
             reloads: count(
                 "promptgate.config.reloads",
                 "{reload}",
-                "Configurations that were taken over, or rejected",
+                "Reloads of the configuration, applied or rejected",
             ),
             prompts: Labels::new(label_values),
             meter,
@@ -150,7 +150,7 @@ impl Metrics {
         self.denied.add(1, &[KeyValue::new("mcp.method.name", method)]);
     }
 
-    pub fn session_minted(&self, revision: &'static str) {
+    pub fn session_created(&self, revision: &'static str) {
         self.sessions.add(1, &[KeyValue::new("mcp.protocol.version", revision)]);
     }
 
@@ -169,9 +169,9 @@ impl Metrics {
         self.redefined.add(1, &[by_upstream(upstream)]);
     }
 
-    /// A configuration was taken over, or rejected.
-    pub fn reloaded(&self, is_taken: bool) {
-        let outcome = if is_taken { "taken" } else { "rejected" };
+    /// Counts a reload of the configuration, applied or rejected.
+    pub fn reloaded(&self, is_applied: bool) {
+        let outcome = if is_applied { "applied" } else { "rejected" };
         self.reloads.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
     }
 

@@ -63,7 +63,7 @@ impl TimeoutIo {
             "promptgate_in_flight",
             "promptgate_streams",
             "promptgate_tasks",
-            "promptgate_thinking",
+            "promptgate_calls_awaiting_input",
             "promptgate_upstream_in_flight",
             "promptgate_upstream_queued",
         ];

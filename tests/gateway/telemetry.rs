@@ -211,7 +211,7 @@ async fn metrics_tell_who_was_asked_for_what_and_what_was_refused() {
         ),
         ("promptgate_refused_total", &["error_type=\"unauthorized\""], 1.),
         ("promptgate_denied_total", &[get], 1.),
-        ("promptgate_sessions_minted_total", &["mcp_protocol_version=\"2025-06-18\""], 1.),
+        ("promptgate_sessions_created_total", &["mcp_protocol_version=\"2025-06-18\""], 1.),
         ("promptgate_catalog_prompts", &[], 3.),
         ("promptgate_upstream_prompts", &["promptgate_upstream=\"up\""], 3.),
         ("promptgate_upstream_up", &["promptgate_upstream=\"up\""], 1.),
@@ -271,7 +271,7 @@ async fn notices_reloads_and_definitions_are_counted() {
     let text = scrape(&gateway.admin()).await;
     assert!(value(&text, "promptgate_list_changed_sent_total", &[]).unwrap() >= 1.);
     assert_eq!(value(&text, "promptgate_definitions_changed_total", &["lib"]), Some(1.));
-    assert_eq!(value(&text, "promptgate_config_reloads_total", &["taken"]), Some(1.));
+    assert_eq!(value(&text, "promptgate_config_reloads_total", &["applied"]), Some(1.));
     assert_eq!(value(&text, "promptgate_streams", &[]), Some(1.));
     assert!(value(&text, "promptgate_connections", &[]).unwrap() >= 1.);
 }
