@@ -126,7 +126,7 @@ impl ClientChannel {
     /// Waits until the calls under way have ended; nothing more comes from the client. At drain the
     /// streams of notices end by themselves, each in its way; otherwise nobody is left to hear them.
     pub(crate) async fn finish(&self, is_draining: bool) {
-        self.connection.hang_up();
+        self.connection.close_input();
         self.calls.close();
         self.calls.wait().await;
         if !is_draining {
@@ -138,7 +138,7 @@ impl ClientChannel {
 
     /// Ends everything: nobody reads any more.
     pub(crate) fn abandon(&self) {
-        self.connection.abandon();
+        self.connection.disconnect();
         self.over.cancel();
     }
 

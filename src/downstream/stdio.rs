@@ -66,7 +66,7 @@ where
             () = over.cancelled() => {}
         }
         info!("nobody reads the output any more");
-        connection.abandon();
+        connection.disconnect();
     }
 }
 

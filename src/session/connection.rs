@@ -1,8 +1,8 @@
-//! Connections that last (stdio, HTTP+SSE): the handshake on one stands for all that follows on it, so
-//! nothing needs to be sent along.
+//! Long-lived connections (standard streams, HTTP+SSE). The `initialize` of a connection holds for all
+//! messages that follow on it, so messages carry no session id.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
@@ -17,26 +17,28 @@ use crate::seal::random;
 
 /// One connection of one client.
 pub struct Connection {
-    /// Those of the newest configuration.
+    /// The sessions of the newest configuration.
     sessions: Arc<ArcSwap<Sessions>>,
     pub(super) caller: Caller,
-    /// Where its cursors and states belong.
+    /// The path of the endpoint, to which cursors and request states are bound.
     endpoint: String,
-    /// Where it comes from, where that is an address.
+    /// The client's address; `None` for standard streams.
     address: Option<IpAddr>,
-    /// Tells its calls from those of others, before and after the handshake.
+    /// Distinguishes the calls of this connection from those of others, also before `initialize`.
     pub(super) nonce: Nonce,
     pub(super) kind: ConnectionKind,
-    /// Cancelled when nothing more comes from the client.
-    pub(super) gone: CancellationToken,
-    opened: Mutex<Option<Token>>,
+    /// Cancelled when the client can send nothing more.
+    pub(super) input_closed: CancellationToken,
+    /// What the newest `initialize` agreed on.
+    initialized: Mutex<Option<Token>>,
 }
 
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionKind {
-    /// Serves all revisions.
+    /// Standard streams. Serves all revisions.
     Stdio,
-    /// Older than the modern era, which has no such transport.
+    /// HTTP+SSE (MCP 2024-11-05, transports). The modern era does not have this transport.
     Sse,
 }
 
@@ -48,23 +50,33 @@ impl Connection {
         address: Option<IpAddr>,
         kind: ConnectionKind,
     ) -> Self {
-        let (endpoint, nonce, gone) = (endpoint.to_owned(), random(), CancellationToken::new());
-        let opened = Mutex::default();
-        Self { sessions, caller, endpoint, address, nonce, kind, gone, opened }
+        Self {
+            sessions,
+            caller,
+            endpoint: endpoint.to_owned(),
+            address,
+            nonce: random(),
+            kind,
+            input_closed: CancellationToken::new(),
+            initialized: Mutex::default(),
+        }
     }
 
-    /// Nothing more comes from the client: nobody answers what it is asked.
-    pub fn hang_up(&self) {
-        self.gone.cancel();
+    /// Marks the input as closed: no responses to server requests can arrive any more.
+    pub fn close_input(&self) {
+        self.input_closed.cancel();
     }
 
-    /// Nothing more can be said to the client: its calls are ended.
-    pub fn abandon(&self) {
-        self.hang_up();
+    /// Cancels all calls of the connection, because nothing can be sent to the client any more.
+    pub fn disconnect(&self) {
+        self.close_input();
         self.sessions().shared.in_flight.cancel_all(self.nonce);
     }
 
-    /// Reads a message, or an array of them, as these [`Sessions`] do.
+    /// Reads a message or a batch with `sessions`.
+    ///
+    /// # Errors
+    /// As [`Sessions::read`].
     pub fn read(
         &self,
         sessions: &Sessions,
@@ -77,30 +89,31 @@ impl Connection {
             endpoint: &self.endpoint,
             address: self.address,
             now_secs,
-            guess: self.dialect(),
+            assumed_dialect: self.dialect(),
             streams: true,
         };
         sessions.read(body, &context)
     }
 
-    /// Whose connection it is.
+    /// Returns the caller of the connection.
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Who is to be asked by now: for one message the same.
+    /// Returns the sessions of the newest configuration. A message takes them once and keeps them
+    /// until its response.
     pub fn sessions(&self) -> Arc<Sessions> {
         self.sessions.load_full()
     }
 
-    /// How the client is written to: as was agreed, or as its transport would have it.
+    /// Returns the dialect of the agreed revision, or the newest one before `initialize`.
     pub fn dialect(&self) -> Dialect {
         let agreed = self.token().map(|token| token.revision);
         Dialect::new(agreed.unwrap_or(Revision::NEWEST_MODERN))
     }
 
-    /// What was agreed, if there was a handshake. A stream of HTTP+SSE that a client has opened again
-    /// by itself, behind a restart, is served as the oldest one.
+    /// Returns what `initialize` agreed on. An HTTP+SSE client that reconnects by itself after a
+    /// restart of the gateway may send no `initialize`: it is served as the oldest revision.
     pub(super) fn token(&self) -> Option<Token> {
         let oldest = || Token {
             revision: Revision::V2024_11_05,
@@ -112,12 +125,12 @@ impl Connection {
         self.lock().clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }
 
-    /// Notes what was agreed; whether it is the first time.
-    pub(super) fn open(&self, token: Token) -> bool {
+    /// Stores what `initialize` agreed on. Returns whether it was the first `initialize`.
+    pub(super) fn initialize(&self, token: Token) -> bool {
         self.lock().replace(Token { nonce: self.nonce, ..token }).is_none()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Token>> {
-        self.opened.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.initialized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

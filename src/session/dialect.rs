@@ -1,4 +1,4 @@
-//! All that depends on a client's revision when something is written for it.
+//! Messages to a client, written for the client's revision.
 
 use std::fmt::Write as _;
 
@@ -12,22 +12,23 @@ use crate::domain::{meta, translate};
 use crate::router::call_channel::RequestOrigin;
 use crate::router::reply::{Completion, InputRequired, ListReply, Origin, Reply};
 
-/// How one client is written to.
+/// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Dialect {
     revision: Revision,
 }
 
-/// Who the gateway says it is.
+/// The gateway's own implementation info and instructions.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// `Implementation` as JSON text.
     server_info: String,
-    /// `"instructions":"…",` or nothing.
+    /// `"instructions":"…",` or an empty string.
     instructions: String,
 }
 
 impl Identity {
+    /// `name` and `instructions` are `server.name` and `server.instructions`.
     pub fn new(name: &str, instructions: Option<&str>) -> Self {
         let mut server_info = String::from("{\"name\":");
         write_str(name, &mut server_info);
@@ -44,41 +45,44 @@ impl Identity {
 }
 
 impl Dialect {
+    /// Returns the dialect of a revision.
     pub fn new(revision: Revision) -> Self {
         Self { revision }
     }
 
+    /// Returns the revision of the dialect.
     pub fn revision(self) -> Revision {
         self.revision
     }
 
-    /// How an error that cannot name its request says so: `id: null`, or no id from 2025-11-25 on.
+    /// Returns whether an error without a request has `id: null`. From 2025-11-25 on it has no id.
     pub fn writes_null_id(self) -> bool {
         self.revision < Revision::V2025_11_25
     }
 
-    /// A method that is not served, or a capability that is missing, has an HTTP status of its own
-    /// in the modern era; before, HTTP told nothing about it.
-    pub fn takes_status_of_errors(self) -> bool {
+    /// Returns whether an unknown method and a missing client capability have an HTTP status of their
+    /// own (MCP 2026-07-28, Streamable HTTP). In the legacy era the status is 200.
+    pub fn has_error_status(self) -> bool {
         self.revision.era() == Era::Modern
     }
 
-    /// Whether a client that goes away cancels its call.
+    /// Returns whether a client cancels its call by disconnecting (MCP 2026-07-28, Streamable HTTP).
     pub fn cancels_on_disconnect(self) -> bool {
         self.revision.era() == Era::Modern
     }
 
-    /// Whether an array of messages is one request.
-    pub fn takes_batches(self) -> bool {
+    /// Returns whether the revision has JSON-RPC batches (MCP 2025-03-26 only).
+    pub fn supports_batches(self) -> bool {
         self.revision == Revision::V2025_03_26
     }
 
-    /// Whether a stream starts with an event that only carries an id.
-    pub fn primes_streams(self) -> bool {
+    /// Returns whether a stream starts with an event that has an id and no data, so that the client can
+    /// resume the stream from its start (MCP 2025-11-25, Streamable HTTP).
+    pub fn has_priming_event(self) -> bool {
         self.revision == Revision::V2025_11_25
     }
 
-    /// The notice that the visible list is another one.
+    /// Writes `notifications/prompts/list_changed`, for a subscription with its id.
     pub fn list_changed(self, subscription: Option<&Id>) -> String {
         match subscription {
             None => format!(r#"{{"jsonrpc":"2.0","method":"{LIST_CHANGED}"}}"#),
@@ -89,7 +93,8 @@ impl Dialect {
         }
     }
 
-    /// How far a call is, under the client's own token.
+    /// Writes `notifications/progress` with the client's token, and with the members that the revision
+    /// knows.
     pub fn progress(self, token: &Id, params: Json<'_>) -> String {
         let mut members = String::new();
         for (key, value) in params.members() {
@@ -108,12 +113,12 @@ impl Dialect {
         )
     }
 
-    /// Whether its client can be told that a page is done.
+    /// Returns whether the revision has `notifications/elicitation/complete`.
     pub fn has_elicitation_complete(self) -> bool {
         self.revision == Revision::V2025_11_25
     }
 
-    /// The notice that what a page was for is done.
+    /// Writes `notifications/elicitation/complete` (MCP 2025-11-25, URL elicitation).
     pub fn elicitation_complete(self, id: &str) -> String {
         let mut params = String::new();
         object::write_text("elicitationId", id, &mut params);
@@ -121,7 +126,7 @@ impl Dialect {
         format!(r#"{{"jsonrpc":"2.0","method":"{ELICITATION_COMPLETE}","params":{{{params}}}}}"#)
     }
 
-    /// A question, as a request of ours.
+    /// Writes a server request as a JSON-RPC request of the gateway.
     pub fn server_request(
         self,
         id: &Id,
@@ -144,32 +149,34 @@ impl Dialect {
         }
     }
 
-    /// Tells that a request is over (stdio, where no stream of its own can be closed).
+    /// Writes `notifications/cancelled`: withdraws a server request, or ends a subscription on a
+    /// connection, where there is no stream to close.
     pub fn cancelled(self, id: &Id) -> String {
         format!(r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{id}}}}}"#)
     }
 
-    /// The first message of a subscription: what of it is honoured.
-    pub fn acknowledged(self, subscription: &Id, wants: bool) -> String {
-        let honoured = if wants { "\"promptsListChanged\":true" } else { "" };
+    /// Writes the first message of a subscription, which names the notifications that the gateway will
+    /// send (MCP 2026-07-28, subscriptions).
+    pub fn acknowledged(self, subscription: &Id, wants_list_changed: bool) -> String {
+        let honoured = if wants_list_changed { "\"promptsListChanged\":true" } else { "" };
         format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{subscription}}},"notifications":{{{honoured}}}}}}}"#,
             meta::SUBSCRIPTION_ID
         )
     }
 
-    /// The result that ends a subscription.
+    /// Writes the result of `subscriptions/listen`, which ends the subscription.
     pub fn listen_result(self, subscription: &Id, identity: &Identity) -> String {
         let tag = format!("\"{}\":{subscription},", meta::SUBSCRIPTION_ID);
         let mut out = String::from("{");
-        self.lead(identity, &tag, &mut out);
+        self.write_result_start(identity, &tag, &mut out);
         close(out)
     }
 
-    /// The result of `initialize`.
+    /// Writes the result of `initialize`.
     pub fn initialize(self, identity: &Identity) -> String {
         let Identity { server_info, instructions } = identity;
-        // The capability exists since 2025-03-26; the method is served before that as well.
+        // The capability exists since 2025-03-26. The method is served for 2024-11-05, too.
         let completions = match self.revision {
             Revision::V2024_11_05 => "",
             _ => ",\"completions\":{}",
@@ -180,12 +187,13 @@ impl Dialect {
         )
     }
 
-    /// The result of `server/discover`. It only changes with the configuration.
+    /// Writes the result of `server/discover`, which changes with the configuration only. `ttl_ms` is in
+    /// milliseconds.
     pub fn discover(self, identity: &Identity, ttl_ms: u128) -> String {
         let versions: Vec<_> = Revision::modern().map(|r| format!("\"{r}\"")).collect();
         let (versions, instructions) = (versions.join(","), &identity.instructions);
         let mut out = String::from("{");
-        self.lead(identity, "", &mut out);
+        self.write_result_start(identity, "", &mut out);
         let _ = write!(
             out,
             r#""supportedVersions":[{versions}],{instructions}"capabilities":{{"prompts":{{"listChanged":true}},"completions":{{}}}},"ttlMs":{ttl_ms},"cacheScope":"public"}}"#
@@ -193,15 +201,15 @@ impl Dialect {
         out
     }
 
-    /// The result of a call.
+    /// Writes the result of a call.
     pub fn reply(self, reply: &Reply, identity: &Identity) -> String {
         match reply {
             Reply::List(list) => self.list(list, identity),
             Reply::Prompt { result, origin, flags } => {
                 let result = result.json();
                 let mut meta = String::new();
-                if let Some(theirs) = result.get("_meta") {
-                    meta::write_foreign(theirs, &mut meta);
+                if let Some(upstream_meta) = result.get("_meta") {
+                    meta::write_foreign(upstream_meta, &mut meta);
                 }
                 write_origin(origin, &mut meta);
                 if let Some(places) = &flags.hidden_text {
@@ -212,7 +220,7 @@ impl Dialect {
                 }
                 let mut out = String::with_capacity(result.text().len() + 512);
                 out.push('{');
-                self.lead(identity, &meta, &mut out);
+                self.write_result_start(identity, &meta, &mut out);
                 for (key, value) in result.members() {
                     let owned = ["_meta", "resultType"].iter().any(|name| key.is(name));
                     if key.is("messages") && translate::is_needed(self.revision) {
@@ -233,14 +241,14 @@ impl Dialect {
                 let mut meta = String::new();
                 write_origin(origin, &mut meta);
                 let mut out = String::from("{");
-                self.lead(identity, &meta, &mut out);
+                self.write_result_start(identity, &meta, &mut out);
                 write_completion(completion, &mut out);
                 close(out)
             }
         }
     }
 
-    /// A result that asks (`InputRequiredResult`).
+    /// Writes an `InputRequiredResult` (MCP 2026-07-28, multi-round-trip requests).
     fn input_required(self, input_required: &InputRequired, identity: &Identity) -> String {
         let mut meta = String::new();
         object::write_json(meta::SERVER_INFO, &identity.server_info, &mut meta);
@@ -266,7 +274,7 @@ impl Dialect {
         out.push('{');
         let mut meta = String::new();
         write_incomplete(list, &mut meta);
-        self.lead(identity, &meta, &mut out);
+        self.write_result_start(identity, &meta, &mut out);
         if self.revision.era() == Era::Modern {
             let (ttl, scope) = (list.ttl.as_millis(), list.scope.as_str());
             let _ = write!(out, r#""ttlMs":{ttl},"cacheScope":"{scope}","#);
@@ -280,9 +288,9 @@ impl Dialect {
         close(out)
     }
 
-    /// What leads every result: `resultType` in the modern era, and `_meta`, whose members come as
-    /// `meta`, each followed by a comma.
-    fn lead(self, identity: &Identity, meta: &str, out: &mut String) {
+    /// Writes the members at the start of every result: `resultType` in the modern era, and `_meta`. `meta`
+    /// contains further members of `_meta`, each followed by a comma.
+    fn write_result_start(self, identity: &Identity, meta: &str, out: &mut String) {
         let own = match self.revision.era() {
             Era::Legacy => String::new(),
             Era::Modern => {
@@ -297,12 +305,13 @@ impl Dialect {
     }
 }
 
+/// Writes the upstream and the digest of the definition of a prompt.
 fn write_origin(origin: &Origin, meta: &mut String) {
     object::write_text("promptgate/upstream", &origin.upstream, meta);
     object::write_text("promptgate/digest", &origin.digest, meta);
 }
 
-/// Names the upstreams whose prompts are old or missing.
+/// Writes `promptgate/incomplete`: the upstreams whose prompts are stale or missing.
 fn write_incomplete(list: &ListReply, meta: &mut String) {
     if list.incomplete.is_empty() {
         return;
@@ -338,7 +347,7 @@ fn write_completion(completion: &Completion, out: &mut String) {
     out.push_str("},");
 }
 
-/// The JSON-RPC message that carries a result.
+/// Writes a JSON-RPC response with a result, which is JSON text.
 pub(crate) fn result_message(id: &Id, result: &str) -> String {
     let mut out = String::with_capacity(result.len() + 64);
     for part in ["{\"jsonrpc\":\"2.0\",\"id\":", id.text(), ",\"result\":", result, "}"] {
@@ -347,7 +356,7 @@ pub(crate) fn result_message(id: &Id, result: &str) -> String {
     out
 }
 
-/// Ends an object whose members are each followed by a comma.
+/// Closes an object whose members are each followed by a comma.
 fn close(mut out: String) -> String {
     if out.ends_with(',') {
         out.pop();
@@ -365,8 +374,11 @@ mod tests {
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();
-        let (upstream, digest) = ("up".to_owned(), "sha256:00".to_owned());
-        let origin = Origin { upstream, digest, name: "up__p".to_owned() };
+        let origin = Origin {
+            upstream: "up".to_owned(),
+            digest: "sha256:00".to_owned(),
+            name: "up__p".to_owned(),
+        };
         let identity = Identity::new("gate", None);
         let text = Dialect::new(revision)
             .reply(&Reply::Prompt { result, origin, flags: Default::default() }, &identity);
@@ -374,20 +386,20 @@ mod tests {
     }
 
     #[test]
-    fn each_era_gets_what_it_knows_and_the_rest_passes() {
-        let theirs = r#"{"messages":[],"description":"d","x":{"y":null},"resultType":"complete",
+    fn results_have_the_members_of_their_era_and_pass_unknown_ones() {
+        let from_upstream = r#"{"messages":[],"description":"d","x":{"y":null},"resultType":"complete",
             "_meta":{"promptgate/upstream":"evil","io.modelcontextprotocol/serverInfo":{},"k":1}}"#;
-        let legacy = reply(Revision::V2025_06_18, theirs);
+        let legacy = reply(Revision::V2025_06_18, from_upstream);
         let meta = json!({"k": 1, "promptgate/upstream": "up", "promptgate/digest": "sha256:00"});
         assert_eq!(legacy, json!({"_meta": meta, "messages": [], "description": "d", "x": {}}));
-        let modern = reply(Revision::V2026_07_28, theirs);
+        let modern = reply(Revision::V2026_07_28, from_upstream);
         assert_eq!(modern["resultType"], "complete");
         assert_eq!(modern["_meta"][meta::SERVER_INFO]["name"], "gate");
         assert_eq!(modern["_meta"]["promptgate/upstream"], "up");
     }
 
     #[test]
-    fn initialize_declares_what_the_revision_has() {
+    fn initialize_declares_the_capabilities_of_the_revision() {
         let identity = Identity::new("a \"gate\"", Some("Ask \"nicely\""));
         let result = |revision| -> Value {
             serde_json::from_str(&Dialect::new(revision).initialize(&identity)).unwrap()

@@ -1,19 +1,20 @@
-//! The headers of MCP as the transport received them.
+//! The MCP headers of a request, as the transport received them (MCP 2025-11-25 and 2026-07-28,
+//! Streamable HTTP).
 
 use crate::domain::trace;
 
-/// A header that may come once.
+/// The value of a header that may occur once.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Field<'a> {
     #[default]
     Absent,
-    /// One value, without white space around it.
+    /// One value, without surrounding white space.
     Once(&'a str),
-    /// Several values, or one that is no visible ASCII: nothing may be read into it.
+    /// Several values, or a value that is not visible ASCII. It is treated as invalid, never as absent.
     Unreadable,
 }
 
-/// What MCP puts into the head of a request.
+/// The headers of one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Headers<'a> {
     /// `Mcp-Session-Id`
@@ -24,12 +25,12 @@ pub struct Headers<'a> {
     pub method: Field<'a>,
     /// `Mcp-Name`
     pub name: Field<'a>,
-    /// `traceparent`, `tracestate`, `baggage`
+    /// `traceparent`, `tracestate`, `baggage` (W3C Trace Context and Baggage)
     pub trace: [Field<'a>; 3],
 }
 
 impl<'a> Headers<'a> {
-    /// A header of the trace context, by its name.
+    /// Returns a header of the trace context by its name.
     pub fn trace(&self, name: &str) -> Option<&'a str> {
         let names = [trace::PARENT, trace::STATE, trace::BAGGAGE];
         let at = names.iter().position(|known| *known == name)?;
@@ -38,6 +39,7 @@ impl<'a> Headers<'a> {
 }
 
 impl<'a> Field<'a> {
+    /// Returns the value, if there is exactly one and it is readable.
     pub fn value(self) -> Option<&'a str> {
         match self {
             Field::Once(value) => Some(value),
@@ -45,6 +47,7 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Returns whether the request does not have the header at all.
     pub fn is_absent(self) -> bool {
         self == Field::Absent
     }

@@ -1,5 +1,5 @@
-//! Legacy clients (2024-11-05 to 2025-11-25): the handshake, sealed sessions, and the stream of
-//! notices that a session may open.
+//! Legacy clients (MCP 2024-11-05 to 2025-11-25): `initialize`, sealed sessions, and the notification
+//! stream that a session may open.
 
 use tracing::debug;
 
@@ -7,7 +7,7 @@ use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
 use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
-use super::read::{DialectFault, InboundMessage, ReplyContext, is_modern_version};
+use super::read::{InboundMessage, Rejection, ReplyContext, is_modern_version};
 use super::token::{Nonce, Token};
 use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::call::ServerRequestMode;
@@ -20,26 +20,29 @@ use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 
 impl Sessions {
-    /// Ends a session (legacy DELETE).
-    pub fn end(
+    /// Terminates a session (HTTP DELETE; MCP 2025-11-25, Streamable HTTP, session management).
+    /// `now_secs` is in seconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// The headers name no valid session of this caller, or a modern revision, which has no sessions.
+    pub fn terminate(
         &self,
         headers: &Headers<'_>,
         caller: &Caller,
         endpoint: &str,
         now_secs: u64,
     ) -> Result<(), Refusal> {
-        let dialect = self.dialect_of(headers, endpoint, Some(caller));
-        let terminated = match is_modern_version(headers) {
-            true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
-            false => self.session(headers, caller, endpoint, now_secs),
-        };
-        let token = terminated.map_err(|fault| Refusal { fault, id: None, dialect })?;
+        let token = self.legacy_session(headers, caller, endpoint, now_secs)?;
         self.shared.terminated.insert(token.nonce, self.limits.deleted_sessions);
         Ok(())
     }
 
-    /// Opens the notification stream of a session (legacy GET). `last_event` is the id of the last
-    /// event that its client saw.
+    /// Opens the notification stream of a session (HTTP GET; MCP 2025-11-25, Streamable HTTP).
+    /// `last_event` is the client's `Last-Event-ID`. `now_secs` is in seconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// The headers name no valid session of this caller, or a modern revision, which has no GET stream;
+    /// or the audit log cannot record the stream.
     pub fn open_stream(
         &self,
         headers: &Headers<'_>,
@@ -48,42 +51,34 @@ impl Sessions {
         endpoint: &str,
         now_secs: u64,
     ) -> Result<NotificationStream, Refusal> {
-        let opened = match is_modern_version(headers) {
-            true => Err(TransportFault::MethodNotAllowed { allow: "POST" }.into()),
-            false => self.session(headers, caller, endpoint, now_secs),
-        };
-        let dialect = self.dialect_of(headers, endpoint, Some(caller));
-        let token = opened.map_err(|fault| Refusal { fault, id: None, dialect })?;
+        let token = self.legacy_session(headers, caller, endpoint, now_secs)?;
+        let dialect = Dialect::new(token.revision);
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| Refusal { fault: fault.into(), id: None, dialect })?;
-        let audience = Subscriber::Session {
+        let subscriber = Subscriber::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
-            place: self.shared.streams.open(token.nonce),
+            registration: self.shared.streams.open(token.nonce),
             termination: self.shared.terminated.watch(token.nonce),
         };
         let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
         let end = self.end_of_stream(caller, lifetime, now_secs);
-        let (changes, drain) = (self.router.changes(caller, endpoint), self.shared.drain.clone());
-        let dialect = Dialect::new(token.revision);
-        let notifications = NotificationStream::new(changes, known, dialect, audience, drain, end);
-        let notifications = notifications.recorded(record).counted(self.telemetry().clone());
-        Ok(notifications.with_url_elicitations(
-            self.router.pages(),
-            self.shared.url_elicitations.clone(),
-            token.nonce,
-        ))
+        let changes = self.router.changes(caller, endpoint);
+        let drain = self.shared.drain.clone();
+        let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
+        Ok(self.with_url_elicitations(stream.recorded(record), token.nonce))
     }
 
     pub(super) fn legacy(
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
-    ) -> Result<Dispatch, DialectFault> {
+    ) -> Result<Dispatch, Rejection> {
         if inbound.method == INITIALIZE {
             return self.initialize(inbound, id);
         }
-        let token = self.token(inbound).map_err(|fault| (fault, inbound.context.guess))?;
+        let dialect = inbound.context.assumed_dialect;
+        let token = self.token(inbound).map_err(|fault| Rejection { fault, dialect })?;
         let dialect = Dialect::new(token.revision);
         let Some(id) = id else {
             if inbound.method == CANCELLED {
@@ -91,21 +86,23 @@ impl Sessions {
             }
             return Ok(Dispatch::Accepted);
         };
-        match inbound.method == PING {
-            true => Ok(Dispatch::Answer { message: result_message(&id, "{}"), session: None }),
-            false => {
-                let streams = inbound.context.streams;
-                let capabilities =
-                    if streams { token.capabilities } else { ClientCapabilities::NONE };
-                let reply_context =
-                    ReplyContext { dialect, capabilities, mode: ServerRequestMode::MidCall };
-                self.prepare(inbound, id, reply_context, Some(token.nonce))
-            }
+        if inbound.method == PING {
+            return Ok(Dispatch::Answer { message: result_message(&id, "{}"), session: None });
         }
+        // A server request needs a stream to be sent on.
+        let capabilities =
+            if inbound.context.streams { token.capabilities } else { ClientCapabilities::NONE };
+        let reply_context =
+            ReplyContext { dialect, capabilities, mode: ServerRequestMode::MidCall };
+        self.prepare(inbound, id, reply_context, Some(token.nonce))
     }
 
-    /// Takes in what a client says to a question of ours.
-    pub(super) fn answered(
+    /// Resolves the server request that a response of the client belongs to. A response that belongs
+    /// to none is accepted and ignored.
+    ///
+    /// # Errors
+    /// Over HTTP, the headers name no valid session of this caller.
+    pub(super) fn response(
         &self,
         context: &RequestContext<'_>,
         id: Option<Id>,
@@ -114,7 +111,7 @@ impl Sessions {
         let nonce = match context.transport {
             TransportContext::Http(headers) => {
                 let RequestContext { caller, endpoint, now_secs, .. } = *context;
-                // The modern era has no requests of servers: nothing can be an answer to one.
+                // The modern era has no JSON-RPC requests of servers, so no responses to them.
                 if headers.session.is_absent() && is_modern_version(headers) {
                     return Ok(Dispatch::Accepted);
                 }
@@ -128,7 +125,7 @@ impl Sessions {
         Ok(Dispatch::Accepted)
     }
 
-    /// What was agreed with the client of a message.
+    /// Returns what `initialize` agreed on with the client of a message.
     fn token(&self, inbound: &InboundMessage<'_>) -> Result<Token, Fault> {
         let RequestContext { transport, caller, endpoint, now_secs, .. } = *inbound.context;
         match transport {
@@ -138,9 +135,10 @@ impl Sessions {
             TransportContext::Http(headers) => {
                 let token = self.session(headers, caller, endpoint, now_secs)?;
                 let version = headers.version;
-                match version.is_absent() || version.value().and_then(Revision::parse).is_some() {
-                    true => Ok(token),
-                    false => Err(RequestFault::LegacyVersionUnknown.into()),
+                if version.is_absent() || version.value().and_then(Revision::parse).is_some() {
+                    Ok(token)
+                } else {
+                    Err(RequestFault::LegacyVersionUnknown.into())
                 }
             }
         }
@@ -150,14 +148,14 @@ impl Sessions {
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
-    ) -> Result<Dispatch, DialectFault> {
+    ) -> Result<Dispatch, Rejection> {
         let Some(id) = id else {
             return Ok(Dispatch::Accepted);
         };
         let member = |name| inbound.params.and_then(|p| p.get(name));
         let Some(requested) = member("protocolVersion").and_then(Json::as_str) else {
             let fault = Fault::invalid_params("`protocolVersion` must be a string");
-            return Err((fault, Dialect::new(Revision::NEWEST_LEGACY)));
+            return Err(Rejection { fault, dialect: Dialect::new(Revision::NEWEST_LEGACY) });
         };
         let revision = Revision::negotiate_legacy(&requested);
         let capabilities = ClientCapabilities::declared(member("capabilities"), revision);
@@ -172,23 +170,53 @@ impl Sessions {
                 Dispatch::Answer { message, session: Some(token.seal(&self.sealer, endpoint)) }
             }
             TransportContext::Connection(connection) => {
-                let notifications = connection.open(token).then(|| {
+                let notifications = connection.initialize(token).then(|| {
                     let changes = self.router.changes(caller, endpoint);
-                    let (audience, drain) = (Subscriber::Connection, self.shared.drain.clone());
+                    let drain = self.shared.drain.clone();
                     let end = StreamEnd::default();
-                    let notifications =
-                        NotificationStream::new(changes, None, dialect, audience, drain, end);
-                    let (pages, url_elicitations) =
-                        (self.router.pages(), self.shared.url_elicitations.clone());
-                    let notifications = notifications.counted(self.telemetry().clone());
-                    notifications.with_url_elicitations(pages, url_elicitations, connection.nonce)
+                    let subscriber = Subscriber::Connection;
+                    let stream =
+                        NotificationStream::new(changes, None, dialect, subscriber, drain, end);
+                    self.with_url_elicitations(stream, connection.nonce)
                 });
                 Dispatch::Opened { message, notifications }
             }
         })
     }
 
-    /// The session that the headers name, if it is the caller's and alive.
+    fn with_url_elicitations(
+        &self,
+        stream: NotificationStream,
+        session: Nonce,
+    ) -> NotificationStream {
+        let pending = self.shared.url_elicitations.clone();
+        let stream = stream.counted(self.telemetry().clone());
+        stream.with_url_elicitations(self.router.pages(), pending, session)
+    }
+
+    /// Returns the session of a request that only legacy clients send (GET, DELETE).
+    fn legacy_session(
+        &self,
+        headers: &Headers<'_>,
+        caller: &Caller,
+        endpoint: &str,
+        now_secs: u64,
+    ) -> Result<Token, Refusal> {
+        let session = if is_modern_version(headers) {
+            Err(TransportFault::MethodNotAllowed { allow: "POST" }.into())
+        } else {
+            self.session(headers, caller, endpoint, now_secs)
+        };
+        let dialect = self.dialect_of(headers, endpoint, Some(caller));
+        session.map_err(|fault| Refusal { fault, id: None, dialect })
+    }
+
+    /// Returns the session that the headers name.
+    ///
+    /// # Errors
+    /// There is no session id, or the session is not one of this caller, has expired after
+    /// `server.limits.session_lifetime`, or was terminated. The session of another caller is counted
+    /// as a refusal, and answered like an unknown one.
     pub(super) fn session(
         &self,
         headers: &Headers<'_>,
@@ -201,11 +229,11 @@ impl Sessions {
         }
         let id = headers.session.value();
         let token = id.and_then(|id| Token::open(&self.sealer, endpoint, id));
-        if token.as_ref().is_some_and(|token| !token.is_of(caller)) {
+        if token.as_ref().is_some_and(|token| !token.belongs_to(caller)) {
             self.gate.suspect(caller, &TransportFault::SessionUnknown);
         }
         let token = token.filter(|token| {
-            token.is_of(caller)
+            token.belongs_to(caller)
                 && now_secs.saturating_sub(token.issued_at)
                     <= self.limits.session_lifetime.as_secs()
                 && !self.shared.terminated.contains(&token.nonce)
@@ -213,6 +241,7 @@ impl Sessions {
         token.ok_or_else(|| TransportFault::SessionUnknown.into())
     }
 
+    /// Cancels the call that a `notifications/cancelled` names, if the session has one with this id.
     pub(super) fn cancel(&self, session: Nonce, params: Option<Json<'_>>) {
         if let Some(id) = params.and_then(|p| p.get("requestId")).and_then(Id::read) {
             self.shared.in_flight.cancel(session, id);

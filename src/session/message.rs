@@ -1,5 +1,5 @@
-//! What goes in and out of the session layer: a message with all that came with it, and what is to
-//! be done about it.
+//! Input and output of the session layer: a message with its context, and what the transport does
+//! with it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,66 +18,70 @@ use crate::domain::fault::Fault;
 use crate::domain::jsonrpc::Id;
 use crate::telemetry::TransportKind;
 
-/// What a message asks of the transport.
+/// The action that a message asks of the transport.
 pub enum Dispatch {
-    /// Nothing comes back but the acceptance.
+    /// A notification or a response was accepted. There is nothing to send.
     Accepted,
-    /// The answer is there already.
+    /// A response that is complete already.
     Answer {
         message: String,
-        /// The id of the session that this answer opens.
+        /// The id of the session that this response opens (`Mcp-Session-Id`).
         session: Option<String>,
     },
-    /// The answer to the handshake of a connection; the notices that follow on it, if this was the
-    /// first one.
+    /// The response to `initialize` on a connection, and the notification stream of the connection if
+    /// this was its first `initialize`.
     Opened { message: String, notifications: Option<NotificationStream> },
-    /// A call that is to be performed.
+    /// A call that the transport performs ([`Sessions::perform`](super::Sessions::perform)).
     Call(PreparedCall),
-    /// A subscription that was opened.
+    /// A subscription that was opened (MCP 2026-07-28, subscriptions).
     Listen(NotificationStream),
-    /// Several messages that are answered together (2025-03-26 only).
+    /// Messages of one batch, with one response for all of them (MCP 2025-03-26 only).
     Batch(Vec<Result<Dispatch, Refusal>>),
 }
 
-/// A call, and how its answer is written.
+/// A checked call, with what is needed to write its response.
 pub struct PreparedCall {
     pub id: Id,
     pub dialect: Dialect,
     pub(crate) call: Call,
-    /// The session or connection that it belongs to, where there is one.
+    /// The session or connection of the call; `None` over HTTP in the modern era.
     pub(crate) nonce: Option<Nonce>,
+    /// The registration for `notifications/cancelled`, where there is a session or connection.
     pub(crate) in_flight: Option<InFlightCall>,
     pub(crate) transport_kind: TransportKind,
-    /// What the client calls its progress.
+    /// The client's progress token (`_meta.progressToken`).
     pub(crate) progress_token: Option<Id>,
-    /// Cancelled when nothing more can come from the client, answers to questions among it.
+    /// Cancelled when the client can send nothing more, so no responses to server requests.
     pub(crate) gone: CancellationToken,
 }
 
-/// Where a message comes from.
+/// The context of one message: transport, caller and endpoint.
 pub struct RequestContext<'a> {
     pub transport: TransportContext<'a>,
     pub caller: &'a Caller,
+    /// The path of the endpoint.
     pub endpoint: &'a str,
-    /// Where it comes from, where that is an address.
+    /// The client's address; `None` for standard streams.
     pub address: Option<IpAddr>,
-    /// Time since the Unix epoch.
+    /// Seconds since the Unix epoch.
     pub now_secs: u64,
-    /// How the client is written to as long as no more is known than the head of its request.
-    pub guess: Dialect,
-    /// Whether the client takes a stream of messages before its answer.
+    /// The dialect for errors until the message itself names a revision.
+    pub assumed_dialect: Dialect,
+    /// Whether the client accepts a stream of messages before the response.
     pub streams: bool,
 }
 
-/// How a message came.
+/// The transport that received a message.
 #[derive(Clone, Copy)]
 pub enum TransportContext<'a> {
+    /// Streamable HTTP, with the headers of the request.
     Http(&'a Headers<'a>),
+    /// Standard streams or HTTP+SSE.
     Connection(&'a Connection),
 }
 
 impl TransportContext<'_> {
-    /// A header that trace context comes in.
+    /// Returns a header of the trace context (`traceparent`, `tracestate`, `baggage`).
     pub(crate) fn trace(&self, name: &str) -> Option<&str> {
         match self {
             Self::Http(headers) => headers.trace(name),
@@ -85,7 +89,7 @@ impl TransportContext<'_> {
         }
     }
 
-    /// What it has travelled on.
+    /// Returns the transport as telemetry labels it.
     pub(crate) fn transport_kind(self) -> TransportKind {
         match self {
             Self::Connection(connection) if connection.kind == ConnectionKind::Stdio => {
@@ -96,33 +100,35 @@ impl TransportContext<'_> {
     }
 }
 
-/// A message that is refused.
+/// A refused message, with what is needed to write the error response.
 #[derive(Debug)]
 pub struct Refusal {
     pub fault: Fault,
-    /// The request, where it could be read.
+    /// The id of the request, if it could be read.
     pub id: Option<Id>,
     pub dialect: Dialect,
 }
 
-/// What a call holds as long as it runs: its places among all that run.
+/// The admission of one call, held until the call has ended.
 #[derive(Clone)]
 pub struct CallPermits {
     pub call: Arc<dyn CallPermit>,
-    /// Of the message that asked for it.
+    /// The bytes of the message that contains the call. A batch shares one budget.
     pub budget: Arc<dyn Send + Sync>,
 }
 
-/// A place among the calls that run.
+/// A place among the calls in flight (`server.limits.in_flight`).
 pub trait CallPermit: Send + Sync {
-    /// A user is going to think: the place goes to others. Not if too many think already.
+    /// Releases the place while the call awaits the user's input. Returns false, and releases
+    /// nothing, if too many calls await input already.
     fn suspend(&self) -> bool;
 }
 
-/// How a call ended.
+/// The outcome of a call.
 pub enum CallOutcome {
+    /// The result, as JSON text.
     Result(String),
     Fault(Fault),
-    /// The client asked for no answer any more.
+    /// The client cancelled the call. No response is sent.
     Cancelled,
 }

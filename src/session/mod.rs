@@ -1,5 +1,5 @@
-//! The session layer: turns frames into calls and results into frames, so that past it nobody
-//! asks which era a client speaks.
+//! The session layer: translates messages into calls and results into messages. The layers behind it
+//! do not depend on the client's era.
 
 pub(crate) mod connection;
 pub(crate) mod dialect;
@@ -40,7 +40,7 @@ pub use message::{
 };
 pub(crate) use notify::streams::StreamEnd;
 
-/// Speaks with clients of all revisions.
+/// The session layer of one configuration. Serves clients of all revisions.
 pub struct Sessions {
     gate: Arc<Gate>,
     router: Arc<Router>,
@@ -51,18 +51,18 @@ pub struct Sessions {
     shared: Arc<SharedState>,
 }
 
-/// What all sessions of one gateway share, whatever its configuration is by now.
+/// The state of the session layer that outlives a reload of the configuration.
 pub struct SharedState {
     terminated: Arc<TerminatedSessions>,
     in_flight: InFlightCalls,
     server_requests: PendingServerRequests,
     url_elicitations: PendingUrlElicitations,
     streams: Streams,
-    /// Calls that go on without their client.
+    /// The tasks of calls. A call may outlive its connection.
     tasks: TaskTracker,
-    /// Ends streams when the gateway is about to end.
+    /// Ends notification streams when the gateway drains.
     drain: CancellationToken,
-    /// Ends what still runs then.
+    /// Ends the calls that still run at the end of the drain.
     stop: CancellationToken,
 }
 
@@ -101,7 +101,11 @@ impl Sessions {
         }
     }
 
-    /// Who a request comes from; asked before its body is read.
+    /// Authenticates the caller of a request, before the body is read. `now_secs` is in seconds since
+    /// the Unix epoch.
+    ///
+    /// # Errors
+    /// The credentials are missing or not valid for `audience`, or cannot be checked at present.
     pub async fn authenticate(
         &self,
         credentials: &Credentials<'_>,
@@ -112,36 +116,40 @@ impl Sessions {
         self.gate.authenticate(credentials, audience, address, now_secs).await
     }
 
-    /// Counts a request before anything is known of it but where it comes from.
+    /// Counts a request of an address, before its caller is known.
+    ///
+    /// # Errors
+    /// The address exceeds one of the rate limits by address.
     pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         self.gate.check_address(address)
     }
 
-    /// How many calls are performed that can be cancelled by their ids.
+    /// Returns the number of requests in flight that a client can cancel by their ids.
     pub fn in_flight_calls(&self) -> usize {
         self.shared.in_flight.count()
     }
 
-    /// What is measured.
+    /// Returns the telemetry of the gateway.
     pub fn telemetry(&self) -> &Telemetry {
         self.gate.telemetry()
     }
 
-    /// Who calls over standard streams.
+    /// Returns the caller of all requests over standard streams.
     pub fn stdio_caller(&self) -> Caller {
         self.gate.stdio_caller()
     }
 
-    /// When a stream must end: after `lifetime`, if there is one, and once its caller is not known any
-    /// more.
+    /// Returns when a stream of this caller must end: after `lifetime`, when the caller's credential
+    /// expires, or when the credential is revoked by a new configuration. `now_secs` is in seconds
+    /// since the Unix epoch.
     pub fn end_of_stream(
         &self,
         caller: &Caller,
         lifetime: Option<Duration>,
         now_secs: u64,
     ) -> StreamEnd {
-        let known = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
-        let longest = lifetime.into_iter().chain(known).min();
+        let valid = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
+        let longest = lifetime.into_iter().chain(valid).min();
         let at = longest.and_then(|longest| Instant::now().checked_add(longest));
         StreamEnd { at, revocation: Some(self.gate.revocation(caller)) }
     }

@@ -1,9 +1,10 @@
-//! Modern requests (2026-07-28): each carries its own metadata, and repeats it in headers.
+//! Modern clients (MCP 2026-07-28): each request carries its own metadata in `_meta`, and repeats it in
+//! headers over HTTP.
 
 use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
 use super::notify::notifications::{NotificationStream, Subscriber};
-use super::read::{DialectFault, InboundMessage, ReplyContext};
+use super::read::{InboundMessage, Rejection, ReplyContext};
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, Sessions, TransportContext};
 use crate::domain::call::ServerRequestMode;
@@ -20,21 +21,22 @@ impl Sessions {
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
-    ) -> Result<Dispatch, DialectFault> {
+    ) -> Result<Dispatch, Rejection> {
         let dialect = Dialect::new(Revision::NEWEST_MODERN);
         let (headers, connection) = match inbound.context.transport {
             TransportContext::Http(headers) => (Some(headers), None),
             TransportContext::Connection(connection) => (None, Some(connection)),
         };
         let Some(id) = id else {
-            // Over HTTP closing the stream cancels, here a message does.
+            // Over HTTP the client cancels by closing the response stream, on a connection by
+            // `notifications/cancelled`.
             if let Some(connection) = connection.filter(|_| inbound.method == CANCELLED) {
                 self.cancel(connection.nonce, inbound.params);
             }
             return Ok(Dispatch::Accepted);
         };
         let client = check(headers, inbound.method, inbound.params);
-        let client = client.map_err(|fault| (fault, dialect))?;
+        let client = client.map_err(|fault| Rejection { fault, dialect })?;
         let dialect = Dialect::new(client.revision);
         let nonce = connection.map(|connection| connection.nonce);
         if inbound.method == DISCOVER {
@@ -52,44 +54,52 @@ impl Sessions {
         self.prepare(inbound, id, reply_context, nonce)
     }
 
-    /// A subscription to what we have of what was asked for (2026-07-28, subscriptions).
+    /// Opens a subscription to the requested notifications, as far as the gateway has them
+    /// (MCP 2026-07-28, subscriptions).
     fn listen(
         &self,
         inbound: &InboundMessage<'_>,
         id: Id,
         dialect: Dialect,
         nonce: Option<Nonce>,
-    ) -> Result<NotificationStream, DialectFault> {
+    ) -> Result<NotificationStream, Rejection> {
+        let reject = |fault| Rejection { fault, dialect };
         let filter = inbound.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
         let Some(filter) = filter else {
             let fault = Fault::invalid_params("`notifications` must be an object");
-            return Err((fault, dialect));
+            return Err(reject(fault));
         };
-        let wants = filter.get("promptsListChanged").and_then(Json::as_bool) == Some(true);
+        let wants_list_changed =
+            filter.get("promptsListChanged").and_then(Json::as_bool) == Some(true);
         let result = dialect.listen_result(&id, &self.identity);
         let result = result_message(&id, &result);
-        let in_flight = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
-        let audience = Subscriber::Subscription { id, wants, result, in_flight };
+        let in_flight = self.register(nonce, &id).map_err(reject)?;
+        let subscriber = Subscriber::Subscription { id, wants_list_changed, result, in_flight };
         let RequestContext { caller, endpoint, .. } = *inbound.context;
         let record = self.gate.stream(caller, endpoint);
-        let record = record.map_err(|fault| (fault.into(), dialect))?;
-        let (changes, drain) = (self.router.changes(caller, endpoint), self.shared.drain.clone());
+        let record = record.map_err(|fault| reject(fault.into()))?;
+        let changes = self.router.changes(caller, endpoint);
+        let drain = self.shared.drain.clone();
         let end = self.end_of_stream(caller, None, inbound.context.now_secs);
-        let notifications = NotificationStream::new(changes, None, dialect, audience, drain, end);
-        Ok(notifications.recorded(record).counted(self.telemetry().clone()))
+        let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
+        Ok(stream.recorded(record).counted(self.telemetry().clone()))
     }
 }
 
-/// What a request says about its client.
+/// The client metadata of one request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Client {
     pub revision: Revision,
     pub capabilities: ClientCapabilities,
 }
 
-/// Checks head against body in the order that the specification gives (Streamable HTTP, standard
-/// headers): the required headers are there, the metadata is there, both say the same, and the
-/// version is one that is served. Where there are no headers, only the metadata is checked.
+/// Checks the headers of a request against its body, in the order of the specification
+/// (MCP 2026-07-28, Streamable HTTP, standard headers): the required headers are present, the metadata
+/// is present, both are equal, and the version is served. Without headers only the metadata is
+/// checked.
+///
+/// # Errors
+/// The fault of the first check that fails.
 pub(crate) fn check(
     headers: Option<&Headers<'_>>,
     method: &str,
@@ -97,10 +107,10 @@ pub(crate) fn check(
 ) -> Result<Client, Fault> {
     let is_get = Method::parse(method) == Some(Method::Get);
     if let Some(headers) = headers {
-        present(headers.version, VERSION)?;
-        present(headers.method, METHOD)?;
+        require(headers.version, VERSION)?;
+        require(headers.method, METHOD)?;
         if is_get {
-            present(headers.name, NAME)?;
+            require(headers.name, NAME)?;
         }
     }
 
@@ -114,8 +124,8 @@ pub(crate) fn check(
     }
 
     if let Some(headers) = headers {
-        equal(headers.version, &version, VERSION)?;
-        equal(headers.method, method, METHOD)?;
+        require_equal(headers.version, &version, VERSION)?;
+        require_equal(headers.method, method, METHOD)?;
         if is_get {
             let name = params.and_then(|p| p.get("name")).and_then(Json::as_str);
             let decoded = headers.name.value().and_then(mcp_name::decode);
@@ -132,7 +142,7 @@ pub(crate) fn check(
     Ok(Client { revision, capabilities: ClientCapabilities::declared(capabilities, revision) })
 }
 
-/// Whether a body speaks the modern way, whatever its headers say.
+/// Returns whether the body names a protocol version in `_meta`, as only modern clients do.
 pub(crate) fn is_modern(params: Option<Json<'_>>) -> bool {
     params
         .and_then(|p| p.get("_meta"))
@@ -143,29 +153,31 @@ const VERSION: &str = "MCP-Protocol-Version";
 const METHOD: &str = "Mcp-Method";
 const NAME: &str = "Mcp-Name";
 
-/// RFC 5424, as MCP names them.
+/// The severities of RFC 5424, by their names in MCP (MCP 2025-11-25, logging).
 const LOG_LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-fn present(field: Field<'_>, header: &'static str) -> Result<(), Fault> {
+fn require(field: Field<'_>, header: &'static str) -> Result<(), Fault> {
     match field {
         Field::Once(_) => Ok(()),
         Field::Absent | Field::Unreadable => Err(RequestFault::HeaderMismatch { header }.into()),
     }
 }
 
-fn equal(field: Field<'_>, body: &str, header: &'static str) -> Result<(), Fault> {
-    match field.value() == Some(body) {
-        true => Ok(()),
-        false => Err(RequestFault::HeaderMismatch { header }.into()),
+fn require_equal(field: Field<'_>, body: &str, header: &'static str) -> Result<(), Fault> {
+    if field.value() == Some(body) {
+        Ok(())
+    } else {
+        Err(RequestFault::HeaderMismatch { header }.into())
     }
 }
 
-/// The level is checked and goes no further: no `notifications/message` is ever sent.
+/// Checks the log level. It has no further effect: the gateway never sends `notifications/message`.
 fn check_log_level(level: Option<Json<'_>>) -> Result<(), Fault> {
-    match level.is_none_or(|l| LOG_LEVELS.iter().any(|known| l.is(known))) {
-        true => Ok(()),
-        false => Err(RequestFault::LogLevelUnknown.into()),
+    if level.is_none_or(|l| LOG_LEVELS.iter().any(|known| l.is(known))) {
+        Ok(())
+    } else {
+        Err(RequestFault::LogLevelUnknown.into())
     }
 }
 
@@ -185,7 +197,7 @@ mod tests {
         }
     }
 
-    fn run(headers: Headers<'_>, params: &str) -> Result<Revision, Fault> {
+    fn check_get(headers: Headers<'_>, params: &str) -> Result<Revision, Fault> {
         let params = Json::parse(params.as_bytes(), 64).unwrap();
         check(Some(&headers), "prompts/get", Some(params)).map(|client| client.revision)
     }
@@ -195,17 +207,20 @@ mod tests {
     }
 
     #[test]
-    fn w8_headers_repeat_the_body() {
-        assert_eq!(run(headers(), PARAMS), Ok(Revision::V2026_07_28));
+    fn w8_headers_must_equal_the_body() {
+        assert_eq!(check_get(headers(), PARAMS), Ok(Revision::V2026_07_28));
         for field in [Field::Absent, Field::Unreadable, Field::Once("2025-11-25")] {
-            assert_eq!(run(Headers { version: field, ..headers() }, PARAMS), mismatch(VERSION));
+            assert_eq!(
+                check_get(Headers { version: field, ..headers() }, PARAMS),
+                mismatch(VERSION)
+            );
         }
         for field in [Field::Absent, Field::Unreadable, Field::Once("Prompts/Get")] {
-            assert_eq!(run(Headers { method: field, ..headers() }, PARAMS), mismatch(METHOD));
+            assert_eq!(check_get(Headers { method: field, ..headers() }, PARAMS), mismatch(METHOD));
         }
         let names = ["né", "ne", "=?base64?bsOp", "=?base64?PT9iYXNlNjQ/YnNPcD89?="];
         for field in names.map(Field::Once).into_iter().chain([Field::Absent]) {
-            let checked = run(Headers { name: field, ..headers() }, PARAMS);
+            let checked = check_get(Headers { name: field, ..headers() }, PARAMS);
             let expected = match field {
                 Field::Once("né") => Ok(Revision::V2026_07_28),
                 _ => mismatch(NAME),
@@ -215,22 +230,22 @@ mod tests {
     }
 
     #[test]
-    fn w9_metadata_and_version_are_checked_in_their_order() {
+    fn w9_metadata_and_version_are_checked_in_the_specified_order() {
         let missing = |key| Err(RequestFault::MetaMissing { key }.into());
-        assert_eq!(run(headers(), r#"{"name":"x"}"#), missing(meta::PROTOCOL_VERSION));
+        assert_eq!(check_get(headers(), r#"{"name":"x"}"#), missing(meta::PROTOCOL_VERSION));
         let no_capabilities = PARAMS.replace("{}}", "null}");
-        assert_eq!(run(headers(), &no_capabilities), missing(meta::CLIENT_CAPABILITIES));
-        // A missing header comes before missing metadata, missing metadata before a mismatch.
+        assert_eq!(check_get(headers(), &no_capabilities), missing(meta::CLIENT_CAPABILITIES));
+        // Missing headers are reported before missing metadata, missing metadata before a mismatch.
         let without = Headers { method: Field::Absent, ..headers() };
-        assert_eq!(run(without, "{}"), mismatch(METHOD));
+        assert_eq!(check_get(without, "{}"), mismatch(METHOD));
         let wrong = Headers { method: Field::Once("x"), ..headers() };
-        assert_eq!(run(wrong, "{}"), missing(meta::PROTOCOL_VERSION));
+        assert_eq!(check_get(wrong, "{}"), missing(meta::PROTOCOL_VERSION));
         let future = PARAMS.replace("2026-07-28", "2030-01-01");
         let version = Headers { version: Field::Once("2030-01-01"), ..headers() };
         let requested = "2030-01-01".to_owned();
         let unsupported = RequestFault::UnsupportedVersion { requested };
-        assert_eq!(run(version, &future), Err(unsupported.into()));
+        assert_eq!(check_get(version, &future), Err(unsupported.into()));
         let level = PARAMS.replace("{}}", "{},\"io.modelcontextprotocol/logLevel\":\"loud\"}");
-        assert_eq!(run(headers(), &level), Err(RequestFault::LogLevelUnknown.into()));
+        assert_eq!(check_get(headers(), &level), Err(RequestFault::LogLevelUnknown.into()));
     }
 }

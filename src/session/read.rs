@@ -1,4 +1,4 @@
-//! Reads a body into a [`Dispatch`]: decides the era of each message, and prepares calls.
+//! Reads a body into a [`Dispatch`]: parses it, decides the era of each message, and prepares calls.
 
 use super::call::in_flight::InFlightCall;
 use super::connection::ConnectionKind;
@@ -19,20 +19,35 @@ use crate::domain::server_request::ClientCapabilities;
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
-    /// Reads a body: a message, or an array of them.
+    /// Reads a body: one message, or a batch (MCP 2025-03-26 only).
+    ///
+    /// # Errors
+    /// The body is not strict JSON within `server.limits.json_depth`, a batch is not allowed or has
+    /// more than `batch_items` messages, or the message is refused.
     pub fn read(&self, body: &[u8], context: &RequestContext<'_>) -> Result<Dispatch, Refusal> {
-        let guess = context.guess;
-        let refuse = |fault: Fault| Refusal { fault, id: None, dialect: guess };
+        let dialect = context.assumed_dialect;
+        let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
         let message = Json::parse(body, self.limits.json_depth).map_err(|e| refuse(e.into()))?;
-        if message.kind() != JsonKind::Array {
-            return self.read_one(message, context);
+        match message.kind() {
+            JsonKind::Array => self.read_batch(message, context),
+            _ => self.read_message(message, context),
         }
-        let count = message.elements().take(self.limits.batch_items + 1).count();
-        let initializes = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(INITIALIZE));
-        if !guess.takes_batches()
+    }
+
+    /// Reads a batch. A refused message of the batch becomes an error in the batch's response.
+    fn read_batch(
+        &self,
+        batch: Json<'_>,
+        context: &RequestContext<'_>,
+    ) -> Result<Dispatch, Refusal> {
+        let dialect = context.assumed_dialect;
+        let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
+        let count = batch.elements().take(self.limits.batch_items + 1).count();
+        let is_initialize = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(INITIALIZE));
+        if !dialect.supports_batches()
             || count == 0
             || count > self.limits.batch_items
-            || message.elements().any(initializes)
+            || batch.elements().any(is_initialize)
         {
             return Err(refuse(RequestFault::BatchUnsupported.into()));
         }
@@ -40,39 +55,40 @@ impl Sessions {
             let RequestContext { caller, endpoint, now_secs, .. } = *context;
             self.session(headers, caller, endpoint, now_secs).map_err(refuse)?;
         }
-        // The answers are one message, before which nothing can be said.
+        // The response to a batch is one message: nothing can be sent before it.
         let context = RequestContext { streams: false, ..*context };
-        let read = |item| match self.read_one(item, &context) {
-            // A subscription is a stream, and no part of another answer.
+        let read = |item| match self.read_message(item, &context) {
+            // A subscription is a stream, and cannot be a part of another response.
             Ok(Dispatch::Listen(notifications)) => Err(Refusal {
                 fault: RequestFault::BatchUnsupported.into(),
                 id: notifications.request().cloned(),
-                dialect: guess,
+                dialect,
             }),
             dispatch => dispatch,
         };
-        Ok(Dispatch::Batch(message.elements().map(read).collect()))
+        Ok(Dispatch::Batch(batch.elements().map(read).collect()))
     }
 
     /// Reads one message, alone or of a batch.
-    fn read_one(
+    fn read_message(
         &self,
         message: Json<'_>,
         context: &RequestContext<'_>,
     ) -> Result<Dispatch, Refusal> {
-        let guess = context.guess;
-        let refuse = |id, fault| Refusal { fault, id, dialect: guess };
-        let answers = ["result", "error"].iter().any(|name| message.get(name).is_some());
+        let dialect = context.assumed_dialect;
+        let refuse = |id, fault| Refusal { fault, id, dialect };
+        let is_response = ["result", "error"].iter().any(|name| message.get(name).is_some());
         let frame = Frame::read_strict(message).map_err(|error| {
-            // The id of a broken response is one of ours: answered to, it would name another call.
-            let id = error.id.clone().filter(|_| !answers);
+            // A malformed response carries an id of the gateway. An error with this id would refer to
+            // another request, one of the client.
+            let id = error.id.clone().filter(|_| !is_response);
             refuse(id, error.into())
         })?;
         let (id, method, params) = match frame {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
             Frame::Response { id, outcome } => {
-                return self.answered(context, id, outcome).map_err(|fault| refuse(None, fault));
+                return self.response(context, id, outcome).map_err(|fault| refuse(None, fault));
             }
         };
         let method = &*method;
@@ -81,34 +97,37 @@ impl Sessions {
             Some(Era::Modern) => self.modern(&inbound, id.clone()),
             Some(Era::Legacy) => self.legacy(&inbound, id.clone()),
             None => match (context.transport, &id) {
-                // Notifications of a connection need no era, nor does a sign of life.
+                // On a connection, notifications and `ping` are served before the era is known.
                 (TransportContext::Connection(_), None) => self.modern(&inbound, None),
                 (TransportContext::Connection(_), Some(id)) if method == PING => {
                     Ok(Dispatch::Answer { message: result_message(id, "{}"), session: None })
                 }
-                _ => Err((RequestFault::EraUnknown.into(), guess)),
+                _ => Err(Rejection { fault: RequestFault::EraUnknown.into(), dialect }),
             },
         };
         if let Some(id) = &id {
             self.measure(&inbound, id, &dispatch);
         }
-        dispatch.map_err(|(fault, dialect)| Refusal { fault, id, dialect })
+        dispatch.map_err(|Rejection { fault, dialect }| Refusal { fault, id, dialect })
     }
 
-    /// Measures a request that is answered at once; calls are as they are performed.
+    /// Measures a request whose response is complete already. Calls are measured while they run, and
+    /// subscriptions are not.
     fn measure(
         &self,
         inbound: &InboundMessage<'_>,
         id: &Id,
-        dispatch: &Result<Dispatch, DialectFault>,
+        dispatch: &Result<Dispatch, Rejection>,
     ) {
         let InboundMessage { context, method, params } = *inbound;
-        let (dialect, terminated) = match dispatch {
-            Ok(Dispatch::Answer { .. } | Dispatch::Opened { .. }) => (context.guess, End::Well),
+        let (dialect, end) = match dispatch {
+            Ok(Dispatch::Answer { .. } | Dispatch::Opened { .. }) => {
+                (context.assumed_dialect, End::Well)
+            }
             Ok(_) => return,
-            Err((fault, dialect)) => (*dialect, End::Fault(fault)),
+            Err(Rejection { fault, dialect }) => (*dialect, End::Fault(fault)),
         };
-        // What a handshake agrees on is what its client asks for, if that is served.
+        // `initialize` is labelled with the revision that it negotiates.
         let requested = params.filter(|_| method == INITIALIZE);
         let requested = requested.and_then(|p| p.get("protocolVersion")?.as_str());
         let agreed = requested.map(|requested| Revision::negotiate_legacy(&requested));
@@ -122,11 +141,12 @@ impl Sessions {
             client: context.address,
         };
         let mut trace = ForwardedMeta::read(params, |name| context.transport.trace(name)).trace;
-        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(terminated);
+        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(end);
     }
 
-    /// How a client is written to that said no more than its headers. Of the session of somebody else, or of
-    /// anybody as long as nobody is known, nothing is told, not even by the shape of an error.
+    /// Returns the dialect for a client of which only the headers are known. The revision of a session
+    /// is used only if the session belongs to `caller`, so that not even the form of an error reveals
+    /// anything about the session of another caller.
     pub fn dialect_of(
         &self,
         headers: &Headers<'_>,
@@ -135,7 +155,7 @@ impl Sessions {
     ) -> Dialect {
         let session = headers.session.value();
         let own = session.zip(caller).and_then(|(id, caller)| {
-            Token::open(&self.sealer, endpoint, id).filter(|token| token.is_of(caller))
+            Token::open(&self.sealer, endpoint, id).filter(|token| token.belongs_to(caller))
         });
         let version = headers.version.value().and_then(Revision::parse);
         let revision = own.map(|token| token.revision).or(version);
@@ -144,21 +164,23 @@ impl Sessions {
         Dialect::new(revision.unwrap_or(assumed))
     }
 
-    /// A call that is known and well formed, of the session or connection `nonce`.
+    /// Prepares a call: checks its method and parameters, and registers its id with the session or
+    /// connection `nonce`.
     pub(super) fn prepare(
         &self,
         inbound: &InboundMessage<'_>,
         id: Id,
         reply_context: ReplyContext,
         nonce: Option<Nonce>,
-    ) -> Result<Dispatch, DialectFault> {
+    ) -> Result<Dispatch, Rejection> {
         let InboundMessage { context, method, params } = *inbound;
         let ReplyContext { dialect, capabilities, mode } = reply_context;
+        let reject = |fault| Rejection { fault, dialect };
         let request = Method::parse(method)
             .ok_or_else(|| RequestFault::MethodNotFound.into())
             .and_then(|method| Request::read(method, params));
-        let request = request.map_err(|fault| (fault, dialect))?;
-        let in_flight = self.start(nonce, &id).map_err(|fault| (fault, dialect))?;
+        let request = request.map_err(reject)?;
+        let in_flight = self.register(nonce, &id).map_err(reject)?;
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
         let call = Call {
@@ -170,9 +192,9 @@ impl Sessions {
             request,
         };
         let gone = match context.transport {
-            // From then on nothing can be posted.
+            // During a drain no request is accepted any more, so no response to a server request.
             TransportContext::Http(_) => self.shared.drain.clone(),
-            TransportContext::Connection(connection) => connection.gone.clone(),
+            TransportContext::Connection(connection) => connection.input_closed.clone(),
         };
         let transport_kind = context.transport.transport_kind();
         Ok(Dispatch::Call(PreparedCall {
@@ -187,8 +209,11 @@ impl Sessions {
         }))
     }
 
-    /// Notes a call that can be cancelled by its id, which may run once only.
-    pub(super) fn start(
+    /// Registers a request for `notifications/cancelled`, if it has a session or connection.
+    ///
+    /// # Errors
+    /// [`RequestFault::IdInUse`] if the session has a request with this id in flight.
+    pub(super) fn register(
         &self,
         nonce: Option<Nonce>,
         id: &Id,
@@ -199,31 +224,35 @@ impl Sessions {
     }
 }
 
-/// Who makes a call, as far as it concerns the way back.
+/// What the client of a call understands.
 pub(super) struct ReplyContext {
     pub dialect: Dialect,
     pub capabilities: ClientCapabilities,
     pub mode: ServerRequestMode,
 }
 
-/// The name of a method, if it is one that is known: others could be anything.
-fn known_method(name: &str) -> &'static str {
-    let known = [INITIALIZE, DISCOVER, PING, LISTEN];
-    let calls = Method::ALL.map(Method::as_str);
-    known.into_iter().chain(calls).find(|known| *known == name).unwrap_or("_OTHER")
+/// The fault of a refused message, with the dialect of the error response.
+pub(super) struct Rejection {
+    pub fault: Fault,
+    pub dialect: Dialect,
 }
 
-/// A fault, and how it is written.
-pub(super) type DialectFault = (Fault, Dialect);
-
-/// One message with all that came with it.
+/// One request or notification, with its context.
 pub(super) struct InboundMessage<'a> {
     pub context: &'a RequestContext<'a>,
     pub method: &'a str,
     pub params: Option<Json<'a>>,
 }
 
-/// Which era a message belongs to; the first sign counts.
+/// Returns the name of a known method, and `_OTHER` for any other name: clients must not be able to
+/// create arbitrary metric labels (OpenTelemetry semantic conventions).
+fn known_method(name: &str) -> &'static str {
+    let known = [INITIALIZE, DISCOVER, PING, LISTEN];
+    let calls = Method::ALL.map(Method::as_str);
+    known.into_iter().chain(calls).find(|known| *known == name).unwrap_or("_OTHER")
+}
+
+/// Returns the era of a message; the first sign counts. `None` if there is no sign.
 fn era(transport: TransportContext<'_>, method: &str, params: Option<Json<'_>>) -> Option<Era> {
     let is_modern = is_modern(params);
     match transport {
@@ -239,7 +268,7 @@ fn era(transport: TransportContext<'_>, method: &str, params: Option<Json<'_>>) 
     }
 }
 
-/// Whether the version header names a modern revision, or one that nobody knows.
+/// Returns whether the version header names a modern revision or an unknown one, or is unreadable.
 pub(super) fn is_modern_version(headers: &Headers<'_>) -> bool {
     let version = headers.version.value().map(Revision::parse);
     match version {

@@ -1,28 +1,30 @@
-//! Session ids of the legacy era: sealed tokens, so that a session costs no memory and any replica
-//! with the same key can read it.
+//! Session ids of the legacy era. They are sealed tokens: an idle session uses no memory, and every
+//! replica with the same key can open it.
 
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::seal::{Kind, Sealer, random};
 
-/// What a session id holds.
+/// The content of a session id.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Token {
     pub revision: Revision,
-    /// What its client said that it can be asked.
+    /// The server requests that the client declared at `initialize`.
     pub capabilities: ClientCapabilities,
     /// Seconds since the Unix epoch.
     pub issued_at: u64,
-    /// Tells sessions apart.
+    /// Distinguishes this session from all others.
     pub nonce: Nonce,
-    /// Whose session it is.
+    /// The id of the caller to whom the session belongs.
     pub caller: String,
 }
 
+/// The identity of a session or of a connection: 16 random bytes.
 pub(crate) type Nonce = [u8; 16];
 
 impl Token {
+    /// Creates a session with a new nonce. `now_secs` is in seconds since the Unix epoch.
     pub(crate) fn new(
         revision: Revision,
         capabilities: ClientCapabilities,
@@ -33,12 +35,13 @@ impl Token {
         Self { revision, capabilities, issued_at: now_secs, nonce: random(), caller }
     }
 
-    /// Whether it is this caller's session.
-    pub(crate) fn is_of(&self, caller: &Caller) -> bool {
+    /// Returns whether the session belongs to this caller.
+    pub(crate) fn belongs_to(&self, caller: &Caller) -> bool {
         self.caller == caller.id()
     }
 
-    /// The session id: visible ASCII of at most 512 bytes.
+    /// Returns the session id: visible ASCII of at most 512 bytes (MCP 2025-11-25, Streamable HTTP,
+    /// session management).
     pub(crate) fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
         let mut plain = vec![self.revision as u8, self.capabilities.bits()];
         plain.extend_from_slice(&self.issued_at.to_be_bytes());
@@ -47,7 +50,7 @@ impl Token {
         sealer.seal(Kind::Session, endpoint, &plain)
     }
 
-    /// Reads a session id; nothing if it is not one of ours for this endpoint.
+    /// Opens a session id. `None` if it was not sealed with one of the keys for this endpoint.
     pub(crate) fn open(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Self> {
         let plain = sealer.open(Kind::Session, endpoint, id)?;
         let (&[revision, capabilities], rest) = plain.split_first_chunk()?;
@@ -69,7 +72,7 @@ mod tests {
     use crate::seal::SealKeys;
 
     #[test]
-    fn a_session_id_reads_back_on_every_replica_and_nowhere_else() {
+    fn a_session_id_opens_on_replicas_with_the_same_key_and_endpoint_only() {
         let keys = || SealKeys::new(vec![[1; 32]]).unwrap();
         let (here, there) = (Sealer::new(&keys()), Sealer::new(&keys()));
         let token =

@@ -169,7 +169,7 @@ impl OpenEntry {
     /// Nothing more is taken in, answers of users among it; calls that run are let finish.
     fn close(&self) {
         self.open.remove(&self.id);
-        self.connection.hang_up();
+        self.connection.close_input();
     }
 }
 

@@ -132,14 +132,14 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::TooManyStreams | T::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
         },
         Fault::Request(request) => match request {
-            R::MethodNotFound if dialect.takes_status_of_errors() => StatusCode::NOT_FOUND,
+            R::MethodNotFound if dialect.has_error_status() => StatusCode::NOT_FOUND,
             R::MethodNotFound
             | R::InvalidParams { .. }
             | R::MissingArgument { .. }
             | R::UnknownPrompt
             | R::InvalidCursor
             | R::InvalidState => StatusCode::OK,
-            R::CapabilityMissing { .. } if !dialect.takes_status_of_errors() => StatusCode::OK,
+            R::CapabilityMissing { .. } if !dialect.has_error_status() => StatusCode::OK,
             R::NotJson(_)
             | R::UnsafeJson(_)
             | R::NotJsonRpc(_)

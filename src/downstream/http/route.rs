@@ -83,7 +83,7 @@ impl Endpoint {
             }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
-                self.sessions.end(&headers, &sender.caller, path, now_secs())?;
+                self.sessions.terminate(&headers, &sender.caller, path, now_secs())?;
                 Ok(respond::plain(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
@@ -110,7 +110,7 @@ impl Endpoint {
             endpoint: path,
             address: Some(address),
             now_secs: now_secs(),
-            guess: self.sessions.dialect_of(&headers, path, Some(&caller)),
+            assumed_dialect: self.sessions.dialect_of(&headers, path, Some(&caller)),
             streams: accepts != Accepts::JsonOnly,
         };
         let turn = self.sessions.read(&bytes, &context)?;

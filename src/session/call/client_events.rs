@@ -1,4 +1,5 @@
-//! What goes to a client before its answer: progress, questions, and that a page is done.
+//! Messages to the client of a call before its response: progress, server requests, and completed URL
+//! elicitations.
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -14,15 +15,15 @@ use crate::session::token::Nonce;
 use crate::session::{CallPermit, Sessions};
 use crate::upstream::call::correlator::UrlElicitationComplete;
 
-/// Writes what is said before an answer.
+/// Writes and sends the messages of one call before its response.
 pub(crate) struct ClientEventSender<'a> {
     dialect: Dialect,
     outgoing: mpsc::Sender<String>,
-    place: &'a dyn CallPermit,
+    permit: &'a dyn CallPermit,
     /// The session or connection of the call; `None` where the client cannot be sent requests.
     session: Option<Nonce>,
     progress_token: Option<Id>,
-    /// The last that was told: it must increase with each notification (2025-11-25, progress).
+    /// The last value that was sent: it must increase with each notification (MCP 2025-11-25, progress).
     progress: f64,
     server_requests: &'a PendingServerRequests,
     url_elicitations: &'a PendingUrlElicitations,
@@ -30,20 +31,20 @@ pub(crate) struct ClientEventSender<'a> {
 }
 
 impl<'a> ClientEventSender<'a> {
-    /// Tells the client of the session or connection `session`, which calls its progress
-    /// `progress_token`.
+    /// Sends to `outgoing`. `session` is the session or connection of the call, and `progress_token` is
+    /// the client's.
     pub(crate) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,
         outgoing: mpsc::Sender<String>,
-        place: &'a dyn CallPermit,
+        permit: &'a dyn CallPermit,
         session: Option<Nonce>,
         progress_token: Option<Id>,
     ) -> Self {
         Self {
             dialect,
             outgoing,
-            place,
+            permit,
             session,
             progress_token,
             progress: f64::NEG_INFINITY,
@@ -53,38 +54,41 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    /// Tells as long as the call runs. Once nobody reads, or nothing comes back, whoever waits for
-    /// an answer is told so at once.
+    /// Forwards events until it is dropped; never completes. When nothing reads the messages any more,
+    /// or the client can send nothing more (`input_closed`), pending server requests are withdrawn and
+    /// later ones are refused at once, so that the upstream does not wait.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: an event is taken from the channel only when there is room to send its message.
     pub(crate) async fn forward(
         &mut self,
-        news: &mut mpsc::Receiver<CallEvent>,
-        gone: &CancellationToken,
+        events: &mut mpsc::Receiver<CallEvent>,
+        input_closed: &CancellationToken,
     ) {
         let outgoing = self.outgoing.clone();
-        let telling = async {
-            // A place first: what was taken off the line is never lost.
-            while let Ok(place) = outgoing.reserve().await {
-                let next = tokio::select! {
-                    next = news.recv() => next,
+        let forwarding = async {
+            while let Ok(room) = outgoing.reserve().await {
+                let event = tokio::select! {
+                    event = events.recv() => event,
                     () = outgoing.closed() => return,
                 };
-                if let Some(message) = next.and_then(|next| self.dress(next)) {
-                    place.send(message);
+                if let Some(message) = event.and_then(|event| self.message(event)) {
+                    room.send(message);
                 }
             }
         };
-        gone.run_until_cancelled(telling).await;
+        input_closed.run_until_cancelled(forwarding).await;
         self.pending.clear();
-        while news.recv().await.is_some() {}
+        while events.recv().await.is_some() {}
         std::future::pending().await
     }
 
-    /// What was said right before the answer goes out before it, and questions that nobody needs an
-    /// answer to any more are taken back, as far as there is room.
-    pub(crate) fn finish(mut self, news: &mut mpsc::Receiver<CallEvent>) {
-        while let Ok(last) = news.try_recv() {
-            if !matches!(last, CallEvent::ServerRequest { .. })
-                && let Some(message) = self.dress(last)
+    /// Sends the remaining events before the response, and withdraws the server requests that were not
+    /// answered (`notifications/cancelled`), as far as there is room.
+    pub(crate) fn finish(mut self, events: &mut mpsc::Receiver<CallEvent>) {
+        while let Ok(event) = events.try_recv() {
+            if !matches!(event, CallEvent::ServerRequest { .. })
+                && let Some(message) = self.message(event)
             {
                 let _ = self.outgoing.try_send(message);
             }
@@ -94,9 +98,10 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    fn dress(&mut self, news: CallEvent) -> Option<String> {
+    /// Returns the message for an event, if the client gets one.
+    fn message(&mut self, event: CallEvent) -> Option<String> {
         let dialect = self.dialect;
-        match news {
+        match event {
             CallEvent::Progress(params) => self.progress(params.json()),
             CallEvent::UrlElicitationComplete(params) => {
                 let id = params.json().get("elicitationId").and_then(Json::as_str)?.into_owned();
@@ -108,8 +113,9 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    /// Nothing is sent, and the upstream gets no answer, where nobody could answer: the call has no
-    /// session, does not wait any more, or too many users think already.
+    /// Registers a server request. Dropping `answer` instead tells the upstream that there will be no
+    /// answer: the call has no session to which a response could belong, the upstream does not wait any
+    /// more, or too many calls await input already.
     fn server_request(
         &mut self,
         server_request: ServerRequest,
@@ -117,20 +123,21 @@ impl<'a> ClientEventSender<'a> {
         answer: oneshot::Sender<Answer>,
     ) -> Option<String> {
         let session = self.session?;
-        if answer.is_closed() || !self.place.suspend() {
+        if answer.is_closed() || !self.permit.suspend() {
             return None;
         }
         if let Some(id) = server_request.page_id() {
             let upstream = origin.upstream.as_str().into();
-            self.url_elicitations.note(UrlElicitationComplete { upstream, id }, session);
+            self.url_elicitations.add(UrlElicitationComplete { upstream, id }, session);
         }
-        let text = server_request.clone();
+        let sent = server_request.clone();
         let pending = self.server_requests.register(session, server_request, answer);
-        let message = self.dialect.server_request(pending.id(), &text, origin);
+        let message = self.dialect.server_request(pending.id(), &sent, origin);
         self.pending.push(pending);
         Some(message)
     }
 
+    /// Returns the progress notification, if the value has increased and the client gave a token.
     fn progress(&mut self, params: Json<'_>) -> Option<String> {
         let progress: f64 = params.get("progress")?.text().parse().ok()?;
         let token = self.progress_token.as_ref()?;
@@ -160,7 +167,7 @@ mod tests {
         let mut events = ClientEventSender {
             dialect: Dialect::new(Revision::V2025_11_25),
             outgoing,
-            place: &Unlimited,
+            permit: &Unlimited,
             session: None,
             progress_token: None,
             progress: f64::NEG_INFINITY,
@@ -174,11 +181,11 @@ mod tests {
         let (channel, mut received) = mpsc::channel(1);
         let event = CallEvent::ServerRequest { server_request, origin, answer };
         channel.send(event).await.unwrap();
-        let gone = CancellationToken::new();
+        let input_closed = CancellationToken::new();
         tokio::select! {
-            () = events.forward(&mut received, &gone) => {}
+            () = events.forward(&mut received, &input_closed) => {}
             answer = answered => assert!(answer.is_err()),
-            message = sent.recv() => panic!("sent to an unknown client: {message:?}"),
+            message = sent.recv() => panic!("sent without a session: {message:?}"),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Calls of legacy sessions while they run, so that `notifications/cancelled` finds them.
+//! Requests in flight of sessions and connections, so that `notifications/cancelled` finds them
+//! (MCP 2025-11-25, cancellation).
 
 use std::sync::Arc;
 
@@ -11,11 +12,12 @@ use crate::session::token::Nonce;
 
 type Calls = DashMap<(Nonce, Id), CancellationToken>;
 
-/// As many entries as calls are in flight, which `server.limits.in_flight` bounds.
+/// The requests in flight by session and id: calls, bounded by `server.limits.in_flight`, and the
+/// subscriptions of connections, bounded by `streams`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InFlightCalls(Arc<Calls>);
 
-/// One call that runs; ends with this value.
+/// The registration of one request. Dropping it removes the registration.
 #[derive(Debug)]
 pub(crate) struct InFlightCall {
     calls: Arc<Calls>,
@@ -24,7 +26,8 @@ pub(crate) struct InFlightCall {
 }
 
 impl InFlightCalls {
-    /// Notes a call; nothing if the session has one of this id already.
+    /// Registers a request. `None` if the session has a request with this id in flight: ids must be
+    /// unique.
     pub(crate) fn start(&self, session: Nonce, id: Id) -> Option<InFlightCall> {
         let cancelled = CancellationToken::new();
         let key = (session, id);
@@ -37,17 +40,17 @@ impl InFlightCalls {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of requests in flight.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Cancels all calls of a session.
+    /// Cancels all requests of a session.
     pub(crate) fn cancel_all(&self, session: Nonce) {
         self.0.iter().filter(|call| call.key().0 == session).for_each(|call| call.cancel());
     }
 
-    /// Cancels a call of the session; an unknown one is none of our business.
+    /// Cancels a request of the session. An unknown id is ignored: the response may be on its way.
     pub(crate) fn cancel(&self, session: Nonce, id: Id) {
         if let Some(call) = self.0.get(&(session, id)) {
             call.cancel();
@@ -56,7 +59,10 @@ impl InFlightCalls {
 }
 
 impl InFlightCall {
-    /// Waits until the client cancels.
+    /// Waits until the client cancels the request.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
     pub(crate) async fn cancelled(&self) {
         self.cancelled.cancelled().await;
     }
@@ -73,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w14_an_id_runs_once_in_a_session_and_is_free_afterwards() {
+    fn w14_an_id_is_in_flight_once_in_a_session_and_free_afterwards() {
         let in_flight = InFlightCalls::default();
         let first = in_flight.start([1; 16], Id::number(1)).unwrap();
         assert!(in_flight.start([1; 16], Id::number(1)).is_none());

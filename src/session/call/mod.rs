@@ -1,5 +1,5 @@
-//! A call while it runs: its task, what its client is sent before the response, and how it is
-//! cancelled or answered by its client.
+//! Calls in flight: the task of a call, the messages before its response, cancellation, and server
+//! requests that wait for the client.
 
 pub(crate) mod client_events;
 pub(crate) mod in_flight;

@@ -1,5 +1,5 @@
-//! Calls as they run: in tasks of their own, cancelled in the way of each era, with what is said
-//! before their answers.
+//! Runs calls: each in a task of its own, with cancellation by the rules of its era, and with the messages
+//! before its response.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Session
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
-    /// Performs a call, in a task of its own, so that its deadline counts whether or not anybody
-    /// looks after it. Dropping what is returned cancels it in the eras where going away means
-    /// that; otherwise it goes on by itself. `slot` is held as long as it runs; messages that come
-    /// before the answer go to `told`.
+    /// Runs a call in a task of its own, so that its deadline holds even if the returned future is not
+    /// polled. Dropping the future cancels the call where a client cancels by disconnecting (modern era
+    /// over HTTP); otherwise the call continues. `permits` are held until the call has ended. Messages
+    /// before the response go to `outgoing`. `now_secs` is in seconds since the Unix epoch.
     pub fn perform(
         self: Arc<Self>,
         mut pending: PreparedCall,
@@ -38,7 +38,7 @@ impl Sessions {
             drop(budget);
             outcome
         };
-        // What is logged on the way belongs to the call's trace.
+        // Log records of the task belong to the trace of the call.
         let task = tasks.spawn(performing.with_context(context));
         let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
         async move {
@@ -53,7 +53,7 @@ impl Sessions {
         }
     }
 
-    /// The call as it is measured; whoever is asked on its way stands below it in the trace.
+    /// Begins the server span of the call. Requests to upstreams become its children.
     fn begin(&self, pending: &mut PreparedCall) -> ServerOperation {
         let PreparedCall { id, dialect, call, nonce, transport_kind, .. } = pending;
         let asked = ServerAttributes {
@@ -86,7 +86,7 @@ impl Sessions {
             if let Reply::List(reply) = &reply {
                 list = Some(*reply.view.digest());
             }
-            // Nothing more is said to the client before its answer.
+            // No event can follow, and the receiver sees the end of the channel.
             drop(channel);
             Ok(dialect.reply(&reply, &self.identity))
         };
@@ -101,7 +101,7 @@ impl Sessions {
         let outcome = tokio::select! {
             biased;
             () = events.forward(&mut news, &gone) => CallOutcome::Fault(Fault::Internal),
-            // Before the answer, which then is only that nobody is left to give one.
+            // Before the answer, which at a shutdown is only that the upstream's driver has ended.
             () = self.shared.stop.cancelled() => CallOutcome::Fault(TransportFault::ShuttingDown.into()),
             answer = answer => answer.map_or_else(CallOutcome::Fault, CallOutcome::Result),
             () = cancelled => CallOutcome::Cancelled,
@@ -128,7 +128,7 @@ impl Sessions {
     }
 }
 
-/// Ends a task with whoever waits for it.
+/// Aborts a task when the future that waits for it is dropped.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {

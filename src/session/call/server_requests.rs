@@ -1,4 +1,4 @@
-//! Questions that clients were asked on a stream, until they are answered.
+//! Server requests that were sent to clients and wait for a response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,8 @@ use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::server_request::{Answer, ServerRequest};
 use crate::session::token::Nonce;
 
-/// As many entries as calls in flight have asked, each at most `question_rounds` times.
+/// The server requests in flight by session and id. Each call in flight adds at most `question_rounds`
+/// entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingServerRequests {
     open: Arc<DashMap<(Nonce, Id), Open>>,
@@ -25,7 +26,8 @@ struct Open {
     answer: oneshot::Sender<Answer>,
 }
 
-/// A question that was asked; taken back with this value.
+/// The registration of one server request. Dropping it withdraws the request: a later response is
+/// ignored.
 #[derive(Debug)]
 pub(crate) struct PendingServerRequest {
     open: Arc<DashMap<(Nonce, Id), Open>>,
@@ -33,7 +35,8 @@ pub(crate) struct PendingServerRequest {
 }
 
 impl PendingServerRequests {
-    /// Notes a question to the client of a session.
+    /// Registers a server request to the client of a session under a new id. Its answer goes to
+    /// `answer`.
     pub(crate) fn register(
         &self,
         session: Nonce,
@@ -46,33 +49,34 @@ impl PendingServerRequests {
         PendingServerRequest { open: self.open.clone(), key }
     }
 
-    /// Takes in what a client says to a question; what is no answer to one of its own passes by.
+    /// Resolves a server request by a client's response. A response that belongs to no server request of
+    /// this session is ignored.
     pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) {
         let Some((_, Open { server_request, answer })) = self.open.remove(&(session, id)) else {
             return;
         };
         let error = |code, message: &str| Answer::Error { code, message: excerpt(message) };
-        let said = match outcome {
+        let response = match outcome {
             Outcome::Result(result) => match server_request.read_answer(result) {
                 Some(result) => Answer::Result(result),
-                None => error(-32602, "the client's answer does not fit the question"),
+                None => error(-32602, "the client's response does not match the server request"),
             },
             Outcome::Error { code, message, .. } => {
                 error(code, &message.and_then(Json::as_str).unwrap_or_default())
             }
         };
-        // Nobody may wait any more.
-        let _ = answer.send(said);
+        // The call may have ended meanwhile.
+        let _ = answer.send(response);
     }
 }
 
 impl PendingServerRequest {
-    /// Whether it was not answered yet.
+    /// Returns whether the server request still waits for a response.
     pub(crate) fn is_open(&self) -> bool {
         self.open.contains_key(&self.key)
     }
 
-    /// The id under which the client is asked.
+    /// Returns the JSON-RPC id of the server request.
     pub(crate) fn id(&self) -> &Id {
         &self.key.1
     }
@@ -89,21 +93,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a8_only_the_session_that_was_asked_can_answer_and_once() {
-        let questions = PendingServerRequests::default();
+    async fn a8_only_the_session_of_a_server_request_can_answer_it_and_only_once() {
+        let pending = PendingServerRequests::default();
         let server_request = || ServerRequest::read("roots/list", None).unwrap();
         let (sender, answer) = oneshot::channel();
-        let asked = questions.register([1; 16], server_request(), sender);
+        let registered = pending.register([1; 16], server_request(), sender);
         let result = Json::parse(br#"{"roots":[]}"#, 4).unwrap();
-        let say = |session| {
-            questions.resolve(session, asked.id().clone(), Outcome::Result(result));
+        let respond = |session| {
+            pending.resolve(session, registered.id().clone(), Outcome::Result(result));
         };
-        say([2; 16]);
-        say([1; 16]);
-        say([1; 16]);
+        respond([2; 16]);
+        respond([1; 16]);
+        respond([1; 16]);
         assert!(matches!(answer.await, Ok(Answer::Result(_))));
         let (sender, answer) = oneshot::channel();
-        drop(questions.register([1; 16], server_request(), sender));
-        assert!(answer.await.is_err() && questions.open.is_empty());
+        drop(pending.register([1; 16], server_request(), sender));
+        assert!(answer.await.is_err() && pending.open.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Notifications outside of calls: the streams that carry them, and which session each is for.
+//! Notifications outside of calls: notification streams, and the sessions that they belong to.
 
 pub(crate) mod notifications;
 pub(crate) mod streams;

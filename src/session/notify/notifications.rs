@@ -1,7 +1,7 @@
-//! What goes down an open stream: that the visible list is another one, dressed for its client.
+//! Notification streams: `list_changed` and `elicitation/complete`, written for the client of the stream.
 //!
-//! A stream holds the digest of the list that its client was last told of, and nothing else:
-//! however many changes a slow client misses, it is told once.
+//! A stream holds the digest of the list that its client was last notified of, and no queue of changes:
+//! a slow client that misses several changes is notified once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,51 +26,53 @@ use crate::upstream::call::correlator::UrlElicitationComplete;
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StreamEvent {
-    /// The event id.
+    /// The event id, on streams that can be resumed.
     pub id: Option<String>,
-    /// The JSON-RPC message; empty in an event that only carries an id.
+    /// The JSON-RPC message; empty in a priming event.
     pub message: String,
 }
 
-/// The notices of one stream.
+/// The notifications of one stream.
 pub struct NotificationStream {
     changes: Changes,
-    /// Nothing until the first whole list is there.
+    /// The digest of the list that the client was last notified of, or got first. `None` until the first
+    /// complete list.
     announced: Option<Digest>,
     dialect: Dialect,
     subscriber: Subscriber,
-    /// What is sent before anything happens.
+    /// Events that are sent before the stream waits for changes.
     opening: VecDeque<StreamEvent>,
     drain: CancellationToken,
     end: StreamEnd,
-    /// Pages that users were sent to; absent where nobody can be told of them.
-    elicitations:
-        Option<(broadcast::Receiver<UrlElicitationComplete>, PendingUrlElicitations, Nonce)>,
-    is_over: bool,
-    /// Of a stream of its own.
+    /// `None` if the client's revision does not have `notifications/elicitation/complete`.
+    elicitations: Option<CompletedElicitations>,
+    is_closed: bool,
+    /// The audit record of a stream; a connection has none.
     record: Option<StreamRecord>,
     telemetry: Option<Telemetry>,
 }
 
-/// Who listens, and how they asked to be told.
+/// The client of a stream, by the way in which it subscribed.
 pub(crate) enum Subscriber {
-    /// A legacy GET stream.
-    Session { ids: EventIds, place: StreamRegistration, termination: SessionTermination },
-    /// A connection that lasts (stdio, HTTP+SSE): everything goes down the same way.
+    /// A legacy GET stream (MCP 2025-11-25, Streamable HTTP).
+    Session { ids: EventIds, registration: StreamRegistration, termination: SessionTermination },
+    /// A connection (stdio, HTTP+SSE), which carries all messages to the client.
     Connection,
-    /// `subscriptions/listen`; `wants` is false when nothing that we have was asked for.
+    /// `subscriptions/listen` (MCP 2026-07-28, subscriptions).
     Subscription {
         id: Id,
-        wants: bool,
+        /// Whether the client asked for `promptsListChanged`, the only kind that the gateway has.
+        wants_list_changed: bool,
+        /// The response that ends the subscription.
         result: String,
-        /// Present where no stream of its own can be closed: the end is told by a message of its
-        /// own, and the client cancels by one.
+        /// Present on a connection, where there is no stream to close: the gateway announces the end
+        /// by `notifications/cancelled`, and so does the client.
         in_flight: Option<InFlightCall>,
     },
 }
 
-/// Makes event ids: unique by a nonce of the stream and a counter, carrying the digest of the list
-/// that the client knows once it has the event.
+/// Generates event ids. An id is unique by a nonce of the stream and a counter, and contains, sealed,
+/// the digest of the list that the client knows after the event.
 pub(crate) struct EventIds {
     sealer: Arc<Sealer>,
     endpoint: String,
@@ -78,8 +80,19 @@ pub(crate) struct EventIds {
     count: u64,
 }
 
+/// The completed URL elicitations of all upstreams, and the session whose elicitations are sent.
+struct CompletedElicitations {
+    completed: broadcast::Receiver<UrlElicitationComplete>,
+    pending: PendingUrlElicitations,
+    session: Nonce,
+}
+
+/// The digest in the events of a client that got no complete list yet. It equals no digest of a list,
+/// so a client that resumes with it is notified.
+const NO_LIST: Digest = [0; 32];
+
 impl NotificationStream {
-    /// `known` is the digest of the list that the client says it knows.
+    /// Opens a stream. `known` is the digest in the client's `Last-Event-ID`.
     pub(crate) fn new(
         mut changes: Changes,
         known: Option<Digest>,
@@ -88,9 +101,8 @@ impl NotificationStream {
         drain: CancellationToken,
         end: StreamEnd,
     ) -> Self {
-        let now = changes.digest();
-        let announced = known.or(now);
-        let mut notifications = Self {
+        let announced = known.or(changes.digest());
+        let mut stream = Self {
             announced,
             changes,
             dialect,
@@ -99,42 +111,40 @@ impl NotificationStream {
             drain,
             end,
             elicitations: None,
-            is_over: false,
+            is_closed: false,
             record: None,
             telemetry: None,
         };
-        notifications.open();
-        notifications
+        stream.open();
+        stream
     }
 
-    /// Tells of pages that the session was sent to, too, if its client's revision knows of that.
+    /// Adds `notifications/elicitation/complete` for the URL elicitations of the session, if the
+    /// client's revision has it.
     pub(crate) fn with_url_elicitations(
         mut self,
-        elicitations: broadcast::Receiver<UrlElicitationComplete>,
-        url_elicitations: PendingUrlElicitations,
+        completed: broadcast::Receiver<UrlElicitationComplete>,
+        pending: PendingUrlElicitations,
         session: Nonce,
     ) -> Self {
-        self.elicitations = self.dialect.has_elicitation_complete().then_some((
-            elicitations,
-            url_elicitations,
-            session,
-        ));
+        let elicitations = CompletedElicitations { completed, pending, session };
+        self.elicitations = self.dialect.has_elicitation_complete().then_some(elicitations);
         self
     }
 
-    /// The same stream on record.
+    /// Adds the audit record of the stream, which is completed when the stream is dropped.
     pub(crate) fn recorded(mut self, record: StreamRecord) -> Self {
         self.record = Some(record);
         self
     }
 
-    /// The same, and what it tells is counted.
+    /// Counts the `list_changed` notifications of the stream.
     pub(crate) fn counted(mut self, telemetry: Telemetry) -> Self {
         self.telemetry = Some(telemetry);
         self
     }
 
-    /// The request that opened the stream, if one did.
+    /// Returns the id of the request that opened the stream, for a subscription.
     pub fn request(&self) -> Option<&Id> {
         match &self.subscriber {
             Subscriber::Subscription { id, .. } => Some(id),
@@ -142,23 +152,26 @@ impl NotificationStream {
         }
     }
 
-    /// The next event; nothing once the stream is over.
+    /// Returns the next event, or `None` when the stream has ended.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no event is taken before the future completes.
     pub async fn next(&mut self) -> Option<StreamEvent> {
-        if let Some(notice) = self.opening.pop_front() {
-            return Some(notice);
+        if let Some(event) = self.opening.pop_front() {
+            return Some(event);
         }
-        if self.is_over {
+        if self.is_closed {
             return None;
         }
         loop {
             let digest = self.changes.digest();
-            if let Some(notice) = digest.and_then(|digest| self.tell(digest)) {
+            if let Some(event) = digest.and_then(|digest| self.list_changed(digest)) {
                 if let Some(telemetry) = &self.telemetry {
                     telemetry.metrics().change_told();
                 }
-                return Some(notice);
+                return Some(event);
             }
-            let session_ended = async {
+            let ended_by_client = async {
                 match &self.subscriber {
                     Subscriber::Session { termination, .. } => termination.wait().await,
                     Subscriber::Subscription { in_flight: Some(in_flight), .. } => {
@@ -170,33 +183,34 @@ impl NotificationStream {
                 }
             };
             tokio::select! {
-                page = elicitation_complete(&mut self.elicitations) => return Some(self.tell_of_page(&page)),
+                elicitation = next_completed(&mut self.elicitations) => {
+                    return Some(self.elicitation_complete(&elicitation));
+                }
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
                 () = self.end.reached() => return self.close(),
-                () = session_ended => return None,
+                () = ended_by_client => return None,
             }
         }
     }
 
     fn open(&mut self) {
         match &mut self.subscriber {
-            // An event to come back to, before anything has happened.
-            Subscriber::Session { ids, .. } if self.dialect.primes_streams() => {
-                let id = Some(ids.next(&self.announced.unwrap_or_default()));
+            Subscriber::Session { ids, .. } if self.dialect.has_priming_event() => {
+                let id = Some(ids.next(&self.announced.unwrap_or(NO_LIST)));
                 self.opening.push_back(StreamEvent { id, message: String::new() });
             }
             Subscriber::Session { .. } | Subscriber::Connection => {}
-            Subscriber::Subscription { id, wants, .. } => {
-                let message = self.dialect.acknowledged(id, *wants);
+            Subscriber::Subscription { id, wants_list_changed, .. } => {
+                let message = self.dialect.acknowledged(id, *wants_list_changed);
                 self.opening.push_back(StreamEvent { id: None, message });
             }
         }
     }
 
-    fn tell_of_page(&mut self, page: &UrlElicitationComplete) -> StreamEvent {
-        let message = self.dialect.elicitation_complete(&page.id);
-        let announced = self.announced.unwrap_or_default();
+    fn elicitation_complete(&mut self, elicitation: &UrlElicitationComplete) -> StreamEvent {
+        let message = self.dialect.elicitation_complete(&elicitation.id);
+        let announced = self.announced.unwrap_or(NO_LIST);
         let id = match &mut self.subscriber {
             Subscriber::Session { ids, .. } => Some(ids.next(&announced)),
             Subscriber::Connection | Subscriber::Subscription { .. } => None,
@@ -204,14 +218,14 @@ impl NotificationStream {
         StreamEvent { id, message }
     }
 
-    /// The notice that the list is this one now, if the client has to be told.
-    fn tell(&mut self, digest: Digest) -> Option<StreamEvent> {
-        // The first whole list is what its client got, not a change.
+    /// Returns the notification that the list now has this digest, if the client must get one.
+    fn list_changed(&mut self, digest: Digest) -> Option<StreamEvent> {
+        // The first complete list is the one that the client got, not a change.
         if self.announced.replace(digest).is_none_or(|announced| announced == digest) {
             return None;
         }
         match &mut self.subscriber {
-            Subscriber::Session { place, .. } if !place.is_newest() => None,
+            Subscriber::Session { registration, .. } if !registration.is_newest() => None,
             Subscriber::Session { ids, .. } => {
                 let message = self.dialect.list_changed(None);
                 Some(StreamEvent { id: Some(ids.next(&digest)), message })
@@ -219,45 +233,41 @@ impl NotificationStream {
             Subscriber::Connection => {
                 Some(StreamEvent { id: None, message: self.dialect.list_changed(None) })
             }
-            Subscriber::Subscription { id, wants, .. } => wants
+            Subscriber::Subscription { id, wants_list_changed, .. } => wants_list_changed
                 .then(|| StreamEvent { id: None, message: self.dialect.list_changed(Some(id)) }),
         }
     }
 
-    /// The end at drain, or of the stream's time: a subscription gets its result, a legacy stream
-    /// just ends.
+    /// Ends the stream at a drain, at the end of its lifetime or with its caller's credential: a
+    /// subscription gets its result, a legacy stream gets nothing more.
     fn close(&mut self) -> Option<StreamEvent> {
-        self.is_over = true;
+        self.is_closed = true;
         let Subscriber::Subscription { id, result, in_flight, .. } = &self.subscriber else {
             return None;
         };
-        let notice = |message| StreamEvent { id: None, message };
-        let result = notice(result.clone());
+        let event = |message| StreamEvent { id: None, message };
+        let result = event(result.clone());
         match in_flight {
             None => Some(result),
             Some(_) => {
                 self.opening.push_back(result);
-                Some(notice(self.dialect.cancelled(id)))
+                Some(event(self.dialect.cancelled(id)))
             }
         }
     }
 }
 
-/// The next page that the session was sent to and that is done.
-async fn elicitation_complete(
-    elicitations: &mut Option<(
-        broadcast::Receiver<UrlElicitationComplete>,
-        PendingUrlElicitations,
-        Nonce,
-    )>,
+/// Waits for the next completed URL elicitation of the session. Cancel safe.
+async fn next_completed(
+    elicitations: &mut Option<CompletedElicitations>,
 ) -> UrlElicitationComplete {
-    let Some((elicitations, url_elicitations, session)) = elicitations else {
+    let Some(CompletedElicitations { completed, pending, session }) = elicitations else {
         return std::future::pending().await;
     };
     loop {
-        match elicitations.recv().await {
-            Ok(page) if url_elicitations.take(&page, *session) => return page,
-            // What was missed, the user knows.
+        match completed.recv().await {
+            Ok(elicitation) if pending.take(&elicitation, *session) => return elicitation,
+            // A missed completion needs no repair: the user has seen it on the page.
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }
@@ -265,11 +275,13 @@ async fn elicitation_complete(
 }
 
 impl EventIds {
+    /// Creates the ids of one stream at an endpoint.
     pub(crate) fn new(sealer: Arc<Sealer>, endpoint: &str) -> Self {
         Self { sealer, endpoint: endpoint.to_owned(), nonce: random(), count: 0 }
     }
 
-    /// The digest in an event id of ours.
+    /// Returns the digest in an event id. `None` if the id was not sealed with one of the keys for this
+    /// endpoint.
     pub(crate) fn digest(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Digest> {
         let plain = sealer.open(Kind::Event, endpoint, id)?;
         plain.get(16..)?.try_into().ok()
@@ -312,12 +324,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn l7_where_no_stream_can_be_closed_the_end_is_told_before_the_result() {
+    async fn l7_on_a_connection_a_subscription_ends_with_cancelled_and_then_its_result() {
         let (changes, _) = contents(0);
         let in_flight = InFlightCalls::default();
         let subscription = |id: u64| Subscriber::Subscription {
             id: Id::number(id),
-            wants: true,
+            wants_list_changed: true,
             result: "the result".to_owned(),
             in_flight: in_flight.start([1; 16], Id::number(id)),
         };
@@ -328,7 +340,7 @@ mod tests {
             assert!(notifications.next().await.unwrap().message.contains("acknowledged"));
         }
         in_flight.cancel([1; 16], Id::number(8));
-        assert_eq!(cancelled.next().await, None, "nothing more for one that is not wanted");
+        assert_eq!(cancelled.next().await, None, "a cancelled subscription gets no result");
         drained.drain.cancel();
         let announced = drained.next().await.unwrap().message;
         assert!(
@@ -349,12 +361,12 @@ mod tests {
     ) -> Subscriber {
         Subscriber::Session {
             ids: EventIds::new(sealer.clone(), "/mcp"),
-            place: Streams::default().open(nonce),
+            registration: Streams::default().open(nonce),
             termination: terminated.watch(nonce),
         }
     }
 
-    /// A list of one prompt of this name.
+    /// Content with one prompt of this name.
     fn content(n: u8) -> Published {
         let prompt = format!("{{\"name\":\"{n}\"}}");
         let prompt = Prompt::read(Json::parse(prompt.as_bytes(), 8).unwrap()).unwrap();
@@ -401,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn l2_only_another_list_is_told_and_many_changes_are_told_once() {
+    async fn l2_only_a_different_list_is_notified_and_several_changes_once() {
         let (changes, _) = contents(0);
         let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
         let subscriber = session(&sealer, &terminated);
@@ -412,28 +424,28 @@ mod tests {
         for n in [1, 2] {
             changes.send_replace(Some(content(n)));
         }
-        let notice = notifications.next().await.unwrap();
-        assert!(notice.message.contains("notifications/prompts/list_changed"));
-        let known = EventIds::digest(&sealer, "/mcp", notice.id.as_deref().unwrap());
+        let event = notifications.next().await.unwrap();
+        assert!(event.message.contains("notifications/prompts/list_changed"));
+        let known = EventIds::digest(&sealer, "/mcp", event.id.as_deref().unwrap());
         assert_eq!(known, Some(digest(2)));
         assert!(silent(&mut notifications).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn l3_a_change_of_one_view_is_told_to_those_who_see_it() {
-        let (mine, _) = contents(0);
-        let (theirs, _) = contents(0);
+    async fn l3_a_change_of_one_view_is_notified_to_its_callers_only() {
+        let (own, _) = contents(0);
+        let (other, _) = contents(0);
         let (sealer, terminated, revision) =
             (sealer(), Arc::new(TerminatedSessions::default()), Revision::V2025_06_18);
-        let mut me = notifications(&mine, None, revision, session(&sealer, &terminated));
-        let mut they = notifications(&theirs, None, revision, session(&sealer, &terminated));
-        mine.send_replace(Some(content(1)));
-        assert!(me.next().await.is_some());
-        assert!(silent(&mut they).await);
+        let mut own_stream = notifications(&own, None, revision, session(&sealer, &terminated));
+        let mut other_stream = notifications(&other, None, revision, session(&sealer, &terminated));
+        own.send_replace(Some(content(1)));
+        assert!(own_stream.next().await.is_some());
+        assert!(silent(&mut other_stream).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_comes_back_is_told_at_once_if_its_list_is_another_one() {
+    async fn a_resuming_client_is_notified_at_once_if_its_list_is_different() {
         let (changes, _) = contents(7);
         let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
         for (known, announced) in [(digest(7), false), (digest(6), true)] {
@@ -445,15 +457,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_newest_legacy_revision_is_primed_with_an_id() {
+    async fn the_newest_legacy_revision_gets_a_priming_event() {
         let (changes, _) = contents(7);
         let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
         let subscriber = session(&sealer, &terminated);
         let mut notifications = notifications(&changes, None, Revision::V2025_11_25, subscriber);
-        let notice = notifications.next().await.unwrap();
-        assert!(notice.id.is_some() && notice.message.is_empty());
+        let event = notifications.next().await.unwrap();
+        assert!(event.id.is_some() && event.message.is_empty());
         terminated.insert([1; 16], 9);
-        assert_eq!(notifications.next().await, None, "the session was ended");
+        assert_eq!(notifications.next().await, None, "the session was terminated");
     }
 
     #[derive(Default)]
@@ -493,11 +505,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_subscription_is_acknowledged_first_tagged_and_ends_with_a_result() {
+    async fn a_subscription_starts_with_an_acknowledgement_and_ends_with_a_result() {
         let (changes, _) = contents(0);
-        let subscription = |wants| Subscriber::Subscription {
+        let subscription = |wants_list_changed| Subscriber::Subscription {
             id: Id::number(7),
-            wants,
+            wants_list_changed,
             result: "the result".to_owned(),
             in_flight: None,
         };

@@ -1,5 +1,5 @@
-//! Which of a legacy session's streams is told: each message goes to one stream only (2025-11-25,
-//! Streamable HTTP, multiple connections); and when a stream ends.
+//! The open streams of legacy sessions, of which only the newest gets each notification (MCP 2025-11-25,
+//! Streamable HTTP, multiple connections); and the conditions that end a stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::policy::CallerRevocation;
 use crate::session::token::Nonce;
 
-/// The newest stream of each session that has one: as many entries as streams are open.
+/// The newest stream of each session with open streams: at most as many entries as streams are open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
     newest: Arc<DashMap<Nonce, u64>>,
     next: Arc<AtomicU64>,
 }
 
-/// One open stream.
+/// The registration of one open stream. Dropping it removes the registration.
 #[derive(Debug)]
 pub(crate) struct StreamRegistration {
     newest: Arc<DashMap<Nonce, u64>>,
@@ -26,38 +26,42 @@ pub(crate) struct StreamRegistration {
     number: u64,
 }
 
-/// When a stream must end.
+/// The conditions that end a stream; the first one counts.
 #[derive(Default)]
 pub struct StreamEnd {
+    /// The deadline; `None` if there is none.
     pub at: Option<Instant>,
-    /// Of its caller; absent where that does not change.
+    /// The revocation of the caller's credential; `None` on a connection, whose end also ends the stream.
     pub revocation: Option<CallerRevocation>,
 }
 
 impl StreamEnd {
-    /// Waits until it must.
+    /// Waits until the stream must end.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
     pub async fn reached(&mut self) {
-        let late = async {
+        let expired = async {
             match self.at {
                 Some(at) => sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
-        let lost = async {
+        let revoked = async {
             match &mut self.revocation {
                 Some(revocation) => revocation.lost().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            () = late => {}
-            () = lost => {}
+            () = expired => {}
+            () = revoked => {}
         }
     }
 }
 
 impl Streams {
-    /// Notes a stream; from now on it is the one that is told.
+    /// Registers a stream, which gets the notifications of its session from now on.
     pub(crate) fn open(&self, session: Nonce) -> StreamRegistration {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.newest.insert(session, number);
@@ -66,7 +70,8 @@ impl Streams {
 }
 
 impl StreamRegistration {
-    /// Whether this stream is the one to tell. An older one steps in when the newest has closed.
+    /// Returns whether this stream gets the notifications of its session. When the newest stream has
+    /// closed, the first older one that asks takes its place.
     pub(crate) fn is_newest(&self) -> bool {
         *self.newest.entry(self.session).or_insert(self.number) == self.number
     }
@@ -83,10 +88,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_stream_of_a_session_is_told() {
+    fn only_the_newest_stream_of_a_session_is_notified() {
         let streams = Streams::default();
-        let (one, two, other) =
-            (streams.open([1; 16]), streams.open([1; 16]), streams.open([2; 16]));
+        let [one, two, other] = [1, 1, 2].map(|n| streams.open([n; 16]));
         assert_eq!([one.is_newest(), two.is_newest(), other.is_newest()], [false, true, true]);
         drop(two);
         assert!(one.is_newest());

@@ -78,7 +78,7 @@ impl Layer {
             endpoint: "/mcp",
             address: None,
             now_secs: NOW,
-            guess: self.sessions.dialect_of(headers, "/mcp", Some(&caller)),
+            assumed_dialect: self.sessions.dialect_of(headers, "/mcp", Some(&caller)),
             streams: true,
         };
         self.sessions.read(body.to_string().as_bytes(), &envelope)
