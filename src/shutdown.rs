@@ -1,4 +1,4 @@
-//! The end: a signal in, tracked tasks out.
+//! Orderly shutdown: signals, and the tasks that end in order.
 
 use std::time::Duration;
 
@@ -10,57 +10,63 @@ use tracing::{info, warn};
 
 use crate::config::Limits;
 
-/// The tasks of a gateway, in the order in which they end.
+/// The tasks and phases of a shutdown, in the order in which they end: `pre_drain`, `drain`, `stop`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shutdown {
     /// The accept loop and its connections.
     pub connections: TaskTracker,
-    /// Cancelled first: nobody new should come.
-    pub leaving: CancellationToken,
+    /// Cancelled first: `/readyz` answers 503, and connections are still accepted.
+    pub pre_drain: CancellationToken,
+    /// Cancelled after `server.limits.pre_drain`: no connections are accepted, and streams end.
     pub drain: CancellationToken,
-    /// Drivers, the refresh, and calls that outlive their client.
+    /// The drivers of upstreams, the refresh, and calls that outlive their connection.
     pub background: TaskTracker,
+    /// Cancelled last: calls and background tasks end.
     pub stop: CancellationToken,
 }
 
-/// How long background tasks may take to end once nobody needs them any more: a child process has
-/// two seconds to end at the end of its input, and three more once it is asked to.
-const BACKGROUND_GRACE: Duration = Duration::from_secs(6);
+/// The time for background tasks to end after `stop`: a child process has two seconds to end after the
+/// end of its input, and three more after SIGTERM.
+const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 
 impl Shutdown {
-    /// Ends what is served: accepts for `pre_drain` more, and lets what is in flight finish within
-    /// `grace`.
-    pub(crate) async fn wind_down(&self, limits: &Limits) {
+    /// Drains the connections: accepts new ones for `pre_drain`, then lets requests in flight finish
+    /// within `grace`.
+    pub(crate) async fn drain_connections(&self, limits: &Limits) {
         info!(pre_drain = ?limits.pre_drain, grace = ?limits.grace, "draining");
-        self.leaving.cancel();
+        self.pre_drain.cancel();
         tokio::time::sleep(limits.pre_drain).await;
         self.drain.cancel();
         self.connections.close();
         if timeout(limits.grace, self.connections.wait()).await.is_err() {
             warn!(
                 connections = self.connections.len(),
-                "still busy at the end of the grace period"
+                "grace period ended with open connections; their calls get shutting_down"
             );
         }
     }
 
-    /// Ends what works in the background. Calls that still run are told so, and their clients, too, as
-    /// long as that takes no longer than the rest.
+    /// Ends the background tasks within [`STOP_TIMEOUT`]. Calls in flight get `shutting_down`, and their
+    /// connections have the same time to send it.
     pub(crate) async fn stop(&self) {
         self.stop.cancel();
         self.background.close();
         self.connections.close();
         let ending = async { tokio::join!(self.background.wait(), self.connections.wait()) };
-        if timeout(BACKGROUND_GRACE, ending).await.is_err() {
-            let (tasks, connections) = (self.background.len(), self.connections.len());
-            warn!(tasks, connections, "what does not end is left behind");
+        if timeout(STOP_TIMEOUT, ending).await.is_err() {
+            warn!(
+                tasks = self.background.len(),
+                connections = self.connections.len(),
+                "shutdown timed out; abandoning remaining tasks"
+            );
         }
         info!("stopped");
     }
 }
 
-/// Ends with SIGTERM or SIGINT. From the call on neither ends the process by itself.
-pub(crate) fn signal() -> impl Future<Output = ()> {
+/// Returns a future that resolves at SIGTERM or SIGINT. From the call on, neither signal ends the process
+/// by itself.
+pub(crate) fn termination_signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
@@ -84,34 +90,34 @@ pub(crate) fn signal() -> impl Future<Output = ()> {
     }
 }
 
-/// Notifies `told` whenever SIGHUP comes, from the call on; never ends.
-pub(crate) fn hang_ups(told: &Notify) -> impl Future<Output = ()> {
+/// Returns a future that notifies `reload` at each SIGHUP, from the call on, and never resolves.
+pub(crate) fn reload_signals(reload: &Notify) -> impl Future<Output = ()> {
     #[cfg(unix)]
-    let hang_ups = {
+    let signals = {
         use tokio::signal::unix::{SignalKind, signal};
         signal(SignalKind::hangup())
     };
     async move {
         #[cfg(unix)]
-        if let Ok(mut hang_ups) = hang_ups {
-            while hang_ups.recv().await.is_some() {
-                told.notify_one();
+        if let Ok(mut signals) = signals {
+            while signals.recv().await.is_some() {
+                reload.notify_one();
             }
         }
-        let _ = told;
+        let _ = reload;
         std::future::pending().await
     }
 }
 
-/// Makes a write beyond the largest file that is allowed an error, as a full disk is, and not the
-/// end of the process.
-pub(crate) fn survive_large_files() {
+/// Makes a write beyond the file size limit (RLIMIT_FSIZE) fail with an error, as on a full disk, instead
+/// of ending the process by SIGXFSZ.
+pub(crate) fn handle_file_size_signal() {
     #[cfg(target_os = "linux")]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        // A handler stays for good, whether or not anybody listens.
-        let too_large = rustix::process::Signal::XFSZ.as_raw();
-        drop(signal(SignalKind::from_raw(too_large)));
+        // tokio never removes a handler, also after the listener is dropped.
+        let file_size = rustix::process::Signal::XFSZ.as_raw();
+        drop(signal(SignalKind::from_raw(file_size)));
     }
 }
 
@@ -129,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_in_flight_finishes_within_the_grace() {
+    async fn requests_in_flight_finish_within_the_grace_period() {
         let (shutdown, start) = (Shutdown::default(), Instant::now());
         let drain = shutdown.drain.clone();
         shutdown.connections.spawn(async move {
@@ -138,17 +144,17 @@ mod tests {
         });
         let stop = shutdown.stop.clone();
         shutdown.background.spawn(async move { stop.cancelled().await });
-        shutdown.wind_down(&limits()).await;
+        shutdown.drain_connections(&limits()).await;
         shutdown.stop().await;
         assert_eq!(start.elapsed().as_secs(), 1 + 7);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_hangs_does_not_hold_up_the_end_for_ever() {
+    async fn a_shutdown_with_hanging_tasks_times_out() {
         let (shutdown, start) = (Shutdown::default(), Instant::now());
         shutdown.connections.spawn(std::future::pending::<()>());
         shutdown.background.spawn(std::future::pending::<()>());
-        shutdown.wind_down(&limits()).await;
+        shutdown.drain_connections(&limits()).await;
         shutdown.stop().await;
         assert_eq!(start.elapsed().as_secs(), 1 + 30 + 6);
     }

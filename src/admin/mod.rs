@@ -1,5 +1,5 @@
-//! What the operator sees: whether the gateway lives, whether it is ready, and how its upstreams
-//! are. Read only.
+//! The admin API: liveness, readiness, metrics, and the state of the gateway and its upstreams.
+//! Read-only.
 
 mod reloads;
 mod state;
@@ -18,13 +18,14 @@ use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
 pub(crate) use reloads::Reloads;
 pub(crate) use state::State;
 
-/// Connections of those who watch: few, and the same ones again and again.
-const CONNECTIONS: usize = 64;
+/// The maximum number of connections to the admin API: probes and scrapers are few, and reconnect or
+/// reuse their connections.
+const MAX_CONNECTIONS: usize = 64;
 
-/// The admin side over HTTP.
+/// The admin API over HTTP.
 pub(crate) struct Admin {
     guard: OriginGuard,
-    /// SHA-256 of the token; absent: none is needed.
+    /// The SHA-256 hash of `admin.token`; `None` if no token is required.
     token: Option<[u8; 32]>,
     state: State,
     limits: Limits,
@@ -33,58 +34,61 @@ pub(crate) struct Admin {
 impl Admin {
     pub(crate) fn new(admin: &config::Admin, config: &Config, state: State) -> Self {
         let guard = OriginGuard::at(admin.listen.ip(), &config.server.allowed_hosts);
-        let limits = Limits { connections: CONNECTIONS, ..config.server.limits.clone() };
+        let limits = Limits { connections: MAX_CONNECTIONS, ..config.server.limits.clone() };
         Self { guard, token: admin.token, state, limits }
     }
 
-    /// The answer to a request whose head is this.
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> (StatusCode, Page) {
-        let refused = |status: StatusCode, why: &str| (status, Page::Json(json!({"error": why})));
-        let page: fn(&State) -> (StatusCode, Page) = match path {
-            "/livez" => |_| (StatusCode::OK, Page::Json(json!({"status": "ok"}))),
+    /// Returns the answer to a request.
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> (StatusCode, Content) {
+        let content: fn(&State) -> (StatusCode, Content) = match path {
+            "/livez" => |_| (StatusCode::OK, Content::Json(json!({"status": "ok"}))),
             "/readyz" => |state| {
                 let (status, why) = state.readiness();
-                (status, Page::Json(why))
+                (status, Content::Json(why))
             },
-            "/metrics" => |state| (StatusCode::OK, Page::Metrics(state.telemetry.prometheus())),
-            "/api/v1/status" => |state| (StatusCode::OK, Page::Json(state.status())),
-            "/api/v1/upstreams" => |state| (StatusCode::OK, Page::Json(state.upstreams())),
-            "/api/v1/catalog" => |state| (StatusCode::OK, Page::Json(state.catalog())),
-            _ => return refused(StatusCode::NOT_FOUND, PAGES),
+            "/metrics" => |state| (StatusCode::OK, Content::Metrics(state.telemetry.prometheus())),
+            "/api/v1/status" => |state| (StatusCode::OK, Content::Json(state.status())),
+            "/api/v1/upstreams" => |state| (StatusCode::OK, Content::Json(state.upstreams())),
+            "/api/v1/catalog" => |state| (StatusCode::OK, Content::Json(state.catalog())),
+            _ => return error(StatusCode::NOT_FOUND, NOT_FOUND),
         };
-        // Whoever keeps the process alive has no token, and learns nothing but that.
+        // Probes of an orchestrator have no token, and learn nothing but liveness and readiness.
         let is_probe = matches!(path, "/livez" | "/readyz");
-        if !is_probe && !self.knows(headers) {
-            return refused(StatusCode::UNAUTHORIZED, "send Authorization: Bearer and admin.token");
-        }
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return refused(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "nothing can be changed here: GET only",
+        if !is_probe && !self.is_authorized(headers) {
+            return error(
+                StatusCode::UNAUTHORIZED,
+                "send the header Authorization: Bearer with the value of admin.token",
             );
         }
-        page(&self.state)
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return error(StatusCode::METHOD_NOT_ALLOWED, "the admin API is read-only; use GET");
+        }
+        content(&self.state)
     }
 
-    fn knows(&self, headers: &HeaderMap) -> bool {
+    fn is_authorized(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else {
             return true;
         };
-        let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let shown = shown.and_then(|value| value.strip_prefix("Bearer "));
-        shown.is_some_and(|shown| crate::seal::sha256(shown.as_bytes()).ct_eq(token).into())
+        let sent = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let sent = sent.and_then(|value| value.strip_prefix("Bearer "));
+        sent.is_some_and(|sent| crate::seal::sha256(sent.as_bytes()).ct_eq(token).into())
     }
 }
 
-/// What is shown.
-enum Page {
+/// The content of an answer.
+enum Content {
     Json(Value),
-    /// As Prometheus reads them.
+    /// Metrics in the Prometheus text format.
     Metrics(String),
 }
 
-const PAGES: &str =
-    "there are /livez, /readyz, /metrics, /api/v1/status, /api/v1/upstreams and /api/v1/catalog";
+const NOT_FOUND: &str = "not found; the admin API has /livez, /readyz, /metrics, /api/v1/status, \
+    /api/v1/upstreams and /api/v1/catalog";
+
+fn error(status: StatusCode, message: &str) -> (StatusCode, Content) {
+    (status, Content::Json(json!({"error": message})))
+}
 
 impl Serve for Admin {
     fn limits(&self) -> &Limits {
@@ -96,18 +100,19 @@ impl Serve for Admin {
     }
 
     async fn serve(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
-        let is_known = self.guard.check_host(request.uri(), request.headers()).is_ok()
+        let is_allowed = self.guard.check_host(request.uri(), request.headers()).is_ok()
             && self.guard.check_origin(request.headers()).is_ok();
-        let (status, page) = match is_known {
-            true => self.answer(request.method(), request.uri().path(), request.headers()),
-            false => {
-                let why = "Host or Origin is not one of the admin side's";
-                (StatusCode::FORBIDDEN, Page::Json(json!({"error": why})))
-            }
+        let (status, content) = if is_allowed {
+            self.answer(request.method(), request.uri().path(), request.headers())
+        } else {
+            error(
+                StatusCode::FORBIDDEN,
+                "Host or Origin is not allowed for the admin API; see server.allowed_hosts",
+            )
         };
-        let (text, media_type) = match page {
-            Page::Json(document) => (document.to_string(), "application/json"),
-            Page::Metrics(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
+        let (text, media_type) = match content {
+            Content::Json(document) => (document.to_string(), "application/json"),
+            Content::Metrics(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
         };
         let mut response = Response::new(Either::Left(Full::from(text)));
         *response.status_mut() = status;

@@ -1,4 +1,4 @@
-//! What became of the configuration since the start.
+//! The reloads of the configuration since the start.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -6,9 +6,11 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// When the gateway was started, and how often its configuration was taken over or rejected.
+/// The start time of the gateway, and the outcomes of its reloads.
 pub(crate) struct Reloads {
+    /// The start on the monotonic clock, for the uptime.
     pub started: Instant,
+    /// The start on the wall clock.
     pub started_at: SystemTime,
     state: Mutex<State>,
 }
@@ -18,9 +20,9 @@ struct State {
     applied: u64,
     rejected: u64,
     last: Option<SystemTime>,
-    /// Why the last one cannot be used, if it cannot.
+    /// The mistakes of the newest configuration, one on each line, if it was rejected.
     mistakes: Option<String>,
-    /// What is another one in the file than here.
+    /// The keys whose values in the file need a restart.
     needs_restart: Vec<&'static str>,
 }
 
@@ -31,23 +33,25 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// A configuration was taken over, but for these keys.
-    pub(crate) fn took(&self, needs_restart: &[&'static str]) {
+    /// Counts an applied configuration. The keys in `needs_restart` were not applied.
+    pub(crate) fn applied(&self, needs_restart: &[&'static str]) {
         let mut state = self.lock();
         state.applied += 1;
-        (state.last, state.mistakes) = (Some(SystemTime::now()), None);
+        state.last = Some(SystemTime::now());
+        state.mistakes = None;
         state.needs_restart = needs_restart.to_vec();
     }
 
-    /// A configuration cannot be used.
+    /// Counts a rejected configuration. `why` has one mistake on each line.
     pub(crate) fn rejected(&self, why: String) {
         let mut state = self.lock();
         state.rejected += 1;
-        (state.last, state.mistakes) = (Some(SystemTime::now()), Some(why));
+        state.last = Some(SystemTime::now());
+        state.mistakes = Some(why);
     }
 
-    /// As the operator is shown it.
-    pub(crate) fn describe(&self) -> Value {
+    /// Returns the member `reloads` of `/api/v1/status`.
+    pub(crate) fn to_json(&self) -> Value {
         let state = self.lock();
         let mistakes = state.mistakes.as_ref().map(|why| why.lines().collect::<Vec<_>>());
         json!({

@@ -1,4 +1,4 @@
-//! How the gateway is, as documents.
+//! The state of the gateway as JSON documents.
 
 use std::sync::Arc;
 
@@ -13,61 +13,59 @@ use crate::policy::Gate;
 use crate::router::{Router, UpstreamStatus};
 use crate::telemetry::Telemetry;
 
-/// What there is to look at.
+/// The parts of the gateway that the admin API shows.
 pub(crate) struct State {
     pub router: Arc<Router>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
     pub telemetry: Telemetry,
-    /// Cancelled once the gateway is about to end.
-    pub leaving: CancellationToken,
-    /// `sha256:…` of the configuration.
+    /// Cancelled when a shutdown starts.
+    pub pre_drain: CancellationToken,
+    /// The digest of the configuration, `sha256:…`.
     pub config_digest: String,
     pub reloads: Arc<Reloads>,
 }
 
 impl State {
-    /// Why requests should go elsewhere at present; nothing if they may come.
-    fn hindrances(&self) -> Vec<String> {
-        let mut hindrances = Vec::new();
-        let mut add = |what: &str| hindrances.push(what.to_owned());
-        if self.leaving.is_cancelled() {
-            add("draining: the gateway is about to end");
+    /// Returns why requests should go to another replica at present; empty if the gateway is ready.
+    fn unready_reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let mut add = |reason: &str| reasons.push(reason.to_owned());
+        if self.pre_drain.is_cancelled() {
+            add("draining: the gateway is shutting down");
         }
         if self.audit.refuses() {
-            add("audit_unavailable: the audit log cannot be written, and calls are refused");
+            add("audit_unavailable: the audit log cannot be written; calls are refused");
         }
         if !self.gate.can_know_callers() {
-            add("auth_unavailable: the keys of auth.jwt cannot be had");
+            add("auth_unavailable: the keys of auth.jwt cannot be fetched");
         }
         let catalog = self.router.catalog();
         if catalog.pending {
-            add("starting: not every upstream was heard of yet");
+            add("starting: not every upstream has reported its list yet");
         } else if let Some(fault) = &catalog.list_fault {
-            // Which upstream, and why, is for those with the token.
+            // The name of the upstream and the error are shown with the token only.
             add(fault.reason());
         }
-        hindrances
+        reasons
     }
 
-    /// 200 if requests may come, else 503, and why.
+    /// Returns the answer of `/readyz`: 200 if the gateway is ready, else 503, with the reasons.
     pub(super) fn readiness(&self) -> (StatusCode, Value) {
-        let why = self.hindrances();
-        let status = match why.is_empty() {
-            true => StatusCode::OK,
-            false => StatusCode::SERVICE_UNAVAILABLE,
-        };
+        let why = self.unready_reasons();
+        let status = if why.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         (status, json!({"ready": why.is_empty(), "why": why}))
     }
 
+    /// Returns the document of `/api/v1/status`.
     pub(super) fn status(&self) -> Value {
-        let why = self.hindrances();
+        let why = self.unready_reasons();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "startedAt": humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
             "uptimeSecs": self.reloads.started.elapsed().as_secs(),
             "configDigest": self.config_digest,
-            "reloads": self.reloads.describe(),
+            "reloads": self.reloads.to_json(),
             "ready": why.is_empty(),
             "why": why,
             "audit": match (self.audit.is_on(), self.audit.is_written()) {
@@ -78,11 +76,13 @@ impl State {
         })
     }
 
+    /// Returns the document of `/api/v1/upstreams`.
     pub(super) fn upstreams(&self) -> Value {
         let upstreams: Vec<_> = self.router.status().into_iter().map(upstream).collect();
         json!({ "upstreams": upstreams })
     }
 
+    /// Returns the document of `/api/v1/catalog`.
     pub(super) fn catalog(&self) -> Value {
         let catalog = self.router.catalog();
         let prompts: Vec<_> = catalog
@@ -98,10 +98,11 @@ impl State {
     }
 }
 
+/// Returns one element of `/api/v1/upstreams`.
 fn upstream(status: UpstreamStatus) -> Value {
     let UpstreamStatus { id, transport, state, revision, notifies, listed, .. } = status;
-    let (walk, failure, (in_flight, waiting)) = (status.walk, status.failure, status.load);
-    let wait =
+    let (in_flight, waiting) = status.load;
+    let next_probe =
         status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
     let mut row = json!({
         "upstream": id,
@@ -113,12 +114,12 @@ fn upstream(status: UpstreamStatus) -> Value {
         "listed": listed,
         "inFlight": in_flight,
         "waiting": waiting,
-        "breaker": if wait.is_some() { "open" } else { "closed" },
+        "breaker": if next_probe.is_some() { "open" } else { "closed" },
     });
-    if let Some(wait) = wait {
-        row["nextTryMs"] = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into();
+    if let Some(next_probe) = next_probe {
+        row["nextTryMs"] = u64::try_from(next_probe.as_millis()).unwrap_or(u64::MAX).into();
     }
-    if let Some(walk) = walk {
+    if let Some(walk) = status.walk {
         row["prompts"] = walk.prompts.into();
         row["pages"] = walk.pages.into();
         row["ageSecs"] = walk.at.elapsed().as_secs().into();
@@ -127,7 +128,7 @@ fn upstream(status: UpstreamStatus) -> Value {
     if !stderr_tail.is_empty() {
         row["stderr"] = stderr_tail.into();
     }
-    if let Some(kind) = failure {
+    if let Some(kind) = status.failure {
         row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()});
     }
     row

@@ -1,5 +1,5 @@
-//! What is made of one configuration. A request sees one edition from its first byte to its last;
-//! what is in flight when another takes over finishes in its own.
+//! The edition: everything that is built from one configuration. A request uses one edition from its
+//! first byte to its last, also when a reload publishes the next one meanwhile.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use crate::seal::{SealKeys, Sealer};
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
 
+/// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {
     pub config: Config,
     pub gate: Arc<Gate>,
@@ -22,12 +23,12 @@ pub(super) struct Edition {
     pub sessions: Arc<Sessions>,
     sealer: Arc<Sealer>,
     shared: Arc<session::SharedState>,
-    /// Ends the tasks that are this edition's own.
+    /// Ends the tasks of this edition when it is dropped.
     _current: DropGuard,
 }
 
 impl Edition {
-    /// The one that a gateway starts with.
+    /// Builds the first edition. `drain` is cancelled when streams must end.
     pub(crate) fn first(
         config: Config,
         upstream_deps: UpstreamDeps,
@@ -41,26 +42,27 @@ impl Edition {
         let router = Router::start(&config, deps, upstream_deps);
         tasks.spawn(gate.refusals().watch(audit, stop.clone()));
         let shared = Arc::new(session::SharedState::new(tasks.clone(), drain, stop.clone()));
-        Self::new(config, gate, router, sealer, shared, (&tasks, &stop))
+        Self::new(config, gate, router, sealer, shared, &tasks, &stop)
     }
 
-    /// The one that takes over from this one, and whom to tell once it serves.
+    /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams whose
+    /// configuration is the same. The sender is to be used when the new edition serves.
     pub(crate) async fn renew(
         &self,
         config: Config,
         shutdown: &Shutdown,
     ) -> (Self, oneshot::Sender<()>) {
-        let is_same = self.config.server.seal_keys == config.server.seal_keys;
-        let sealer = match is_same {
-            true => self.sealer.clone(),
-            false => Arc::new(Sealer::new(&seal_keys(&config))),
+        let sealer = if self.config.server.seal_keys == config.server.seal_keys {
+            self.sealer.clone()
+        } else {
+            Arc::new(Sealer::new(&seal_keys(&config)))
         };
         let gate = Arc::new(self.gate.renew(&config));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let (router, serves) = self.router.renew(&config, deps).await;
         let shared = self.shared.clone();
-        let tasks = (&shutdown.background, &shutdown.stop);
-        (Self::new(config, gate, router, sealer, shared, tasks), serves)
+        let Shutdown { background, stop, .. } = shutdown;
+        (Self::new(config, gate, router, sealer, shared, background, stop), serves)
     }
 
     fn new(
@@ -69,9 +71,11 @@ impl Edition {
         router: Router,
         sealer: Arc<Sealer>,
         shared: Arc<session::SharedState>,
-        (tasks, stop): (&TaskTracker, &CancellationToken),
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
     ) -> Self {
-        let (router, current) = (Arc::new(router), stop.child_token());
+        let router = Arc::new(router);
+        let current = stop.child_token();
         tasks.spawn(gate.clone().keep_keys(current.clone()));
         let sessions =
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());
@@ -80,11 +84,12 @@ impl Edition {
     }
 }
 
+/// Returns the configured seal keys, or an ephemeral key.
 fn seal_keys(config: &Config) -> SealKeys {
     config.server.seal_keys.clone().unwrap_or_else(|| {
         warn!(
-            "no seal key is set: sessions and cursors end with this process and are unknown to \
-             other replicas; set PROMPTGATE_SEAL_KEY (make one with `openssl rand -base64 32`)"
+            "no seal key is set; sessions and cursors end with this process, and other replicas do \
+             not accept them; set PROMPTGATE_SEAL_KEY (create one with `openssl rand -base64 32`)"
         );
         SealKeys::ephemeral()
     })

@@ -1,4 +1,4 @@
-//! The composition root: a configuration becomes a running gateway, and another one takes over from it.
+//! The composition root: builds a running gateway from a configuration, and reloads it.
 
 mod edition;
 mod observe;
@@ -28,48 +28,62 @@ use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 use edition::Edition;
 
-pub(crate) use reload::Source;
+pub(crate) use reload::ConfigSource;
 
-/// A gateway whose upstreams are being asked.
+/// A running gateway.
 pub struct App {
     edition: Arc<ArcSwap<Edition>>,
-    /// Those of the newest edition, for connections that last.
+    /// The sessions of the newest edition, for long-lived connections.
     sessions: Arc<ArcSwap<Sessions>>,
-    /// Absent while it does not listen.
-    served: Option<Served<Endpoint>>,
-    shown: Option<Served<Admin>>,
+    /// `None` if the gateway does not listen.
+    endpoint: Option<Listening<Endpoint>>,
+    /// `None` if there is no admin API.
+    admin: Option<Listening<Admin>>,
     reloads: Arc<Reloads>,
-    /// One at a time.
+    /// Held during a reload, so that reloads do not overlap.
     reloading: Mutex<()>,
-    /// Held while what a configuration needs is made, however long nobody waits for that any more.
+    /// Held while the blocking part of a reload runs, also after the reload has timed out.
     preparing: Arc<Mutex<()>>,
     audit: Audit,
     telemetry: Telemetry,
     shutdown: Shutdown,
 }
 
-/// What is served at an address.
-struct Served<S> {
+/// A service that listens at an address. A reload replaces the service.
+struct Listening<S> {
     addr: SocketAddr,
-    endpoint: Arc<ArcSwap<S>>,
+    service: Arc<ArcSwap<S>>,
+}
+
+/// The number of gateways that may run with one configuration file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Instances {
+    One,
+    /// Clients start gateways themselves; each writes an audit log of its own.
+    Several,
 }
 
 impl App {
-    /// Starts the drivers; nobody is served yet. `shares` says that other gateways may run with the
-    /// same configuration.
+    /// Starts a gateway without a listener, for [`App::serve`]. Other gateways may run with the same
+    /// configuration file.
     ///
     /// # Errors
-    /// When the audit log cannot be opened, or there is no way to the collector.
-    pub fn new(config: Config, shares: bool) -> io::Result<Self> {
+    /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
+    pub fn new(config: Config) -> io::Result<Self> {
+        Self::build(config, Instances::Several)
+    }
+
+    /// Builds the parts and starts the drivers of the upstreams. No client is served yet.
+    fn build(config: Config, instances: Instances) -> io::Result<Self> {
         let telemetry = Telemetry::new(&config.telemetry).map_err(io::Error::other)?;
-        let audit = Audit::open(config.audit.as_ref(), shares)?;
-        audit.note(loaded(&config, "config_loaded"));
+        let audit = Audit::open(config.audit.as_ref(), instances == Instances::Several)?;
+        audit.note(config_event(&config, "config_loaded"));
         let shutdown = Shutdown::default();
-        warn_of_config(&config);
-        let (tasks, stop) = (shutdown.background.clone(), shutdown.stop.clone());
+        warn_about_config(&config);
+        let tasks = shutdown.background.clone();
+        let stop = shutdown.stop.clone();
         tasks.spawn(telemetry.clone().push(stop.clone()));
-        let (audit_log, measured) = (audit.clone(), telemetry.clone());
-        let upstream_deps = UpstreamDeps::new(audit_log, measured, tasks, stop);
+        let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks, stop);
         let edition = Edition::first(config, upstream_deps, shutdown.drain.clone());
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
         let edition = Arc::new(ArcSwap::from_pointee(edition));
@@ -77,8 +91,8 @@ impl App {
         Ok(Self {
             edition,
             sessions,
-            served: None,
-            shown: None,
+            endpoint: None,
+            admin: None,
             reloads: Arc::default(),
             reloading: Mutex::default(),
             preparing: Arc::default(),
@@ -88,170 +102,182 @@ impl App {
         })
     }
 
-    /// Starts a gateway that serves over HTTP.
+    /// Starts a gateway that serves over HTTP, with its admin API.
     ///
     /// # Errors
-    /// When an address cannot be bound, or the certificates cannot be used.
+    /// As [`App::new`]; or an address cannot be bound, or the TLS certificates cannot be used.
     pub async fn start(mut config: Config) -> io::Result<Self> {
         let socket = bind(config.server.listen, "server.listen").await?;
         let addr = socket.local_addr()?;
         config.server.name_resource(addr);
-        let mut app = Self::new(config, false)?;
-        let (edition, drain) = (app.edition.load_full(), app.shutdown.drain.clone());
-        let secure = app.secure(&edition.config, None)?;
-        let endpoint = Endpoint::new(&edition.config, app.sessions.clone(), secure, drain.clone());
+        let mut app = Self::build(config, Instances::One)?;
+        let edition = app.edition.load_full();
+        let drain = app.shutdown.drain.clone();
+        let tls = app.tls_server(&edition.config, None)?;
+        let endpoint = Endpoint::new(&edition.config, app.sessions.clone(), tls, drain.clone());
         let endpoint = Arc::new(ArcSwap::from_pointee(endpoint));
         let connections = app.shutdown.connections.clone();
         let listener = Listener::new(socket, endpoint.clone());
         observe::endpoint(&app.telemetry, &endpoint, &listener.open());
         connections.spawn(listener.run(connections.clone(), drain));
-        app.served = Some(Served { addr, endpoint });
-        app.show(&edition).await?;
+        app.endpoint = Some(Listening { addr, service: endpoint });
+        app.serve_admin(&edition).await?;
         Ok(app)
     }
 
-    /// Serves the admin side, if it is wanted, to the very end.
-    async fn show(&mut self, edition: &Edition) -> io::Result<()> {
+    /// Serves the admin API, if it is configured, until the end of the shutdown.
+    async fn serve_admin(&mut self, edition: &Edition) -> io::Result<()> {
         let Some(admin) = &edition.config.admin else {
             return Ok(());
         };
-        let socket = bind(admin.listen, "admin.listen, or \"\" for no admin side").await?;
+        let socket =
+            bind(admin.listen, "admin.listen, or set it to \"\" to disable the admin API").await?;
         let addr = socket.local_addr()?;
-        info!(%addr, "admin side");
-        let endpoint = Admin::new(admin, &edition.config, self.state(edition));
-        let endpoint = Arc::new(ArcSwap::from_pointee(endpoint));
-        let listener = Listener::new(socket, endpoint.clone());
-        let (tasks, stop) = (self.shutdown.background.clone(), self.shutdown.stop.clone());
-        tasks.spawn(listener.run(tasks.clone(), stop));
-        self.shown = Some(Served { addr, endpoint });
+        info!(%addr, "admin API listens");
+        let service = Admin::new(admin, &edition.config, self.admin_state(edition));
+        let service = Arc::new(ArcSwap::from_pointee(service));
+        let listener = Listener::new(socket, service.clone());
+        let tasks = self.shutdown.background.clone();
+        tasks.spawn(listener.run(tasks.clone(), self.shutdown.stop.clone()));
+        self.admin = Some(Listening { addr, service });
         Ok(())
     }
 
-    /// What the admin side shows of an edition.
-    fn state(&self, edition: &Edition) -> admin::State {
+    /// Returns the state of an edition that the admin API shows.
+    fn admin_state(&self, edition: &Edition) -> admin::State {
         admin::State {
             router: edition.router.clone(),
             gate: edition.gate.clone(),
             audit: self.audit.clone(),
             telemetry: self.telemetry.clone(),
-            leaving: self.shutdown.leaving.clone(),
+            pre_drain: self.shutdown.pre_drain.clone(),
             config_digest: edition.config.digest.clone(),
             reloads: self.reloads.clone(),
         }
     }
 
-    /// How connections are encrypted; in the same way as `before`, if that is about the same files.
-    fn secure(
+    /// Returns the TLS server of a configuration, if TLS is configured: `before` if it uses the same files,
+    /// else a new one that watches its files.
+    fn tls_server(
         &self,
         config: &Config,
         before: Option<&Arc<TlsServer>>,
     ) -> io::Result<Option<Arc<TlsServer>>> {
         let handshake = config.server.limits.tls_handshake;
-        let make = |tls: &Tls| {
+        let server = |tls: &Tls| {
             if let Some(before) = before.filter(|before| before.is_for(tls, handshake)) {
                 return Ok(before.clone());
             }
-            let secure = Arc::new(TlsServer::new(tls, handshake)?);
+            let server = Arc::new(TlsServer::new(tls, handshake)?);
             let stop = self.shutdown.stop.clone();
-            self.shutdown.background.spawn(TlsServer::watch(Arc::downgrade(&secure), stop));
-            Ok(secure)
+            self.shutdown.background.spawn(TlsServer::watch(Arc::downgrade(&server), stop));
+            Ok(server)
         };
-        config.server.tls.as_ref().map(make).transpose()
+        config.server.tls.as_ref().map(server).transpose()
     }
 
-    /// Serves one client over these streams until its input ends, or until the gateway drains.
+    /// Serves one client over standard streams until its input ends, or until the gateway drains.
     pub async fn serve<R, W>(&self, streams: Streams<R, W>)
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        let (server, drain) = (self.edition.load().config.server.clone(), &self.shutdown.drain);
-        let serving = streams.serve(&server, self.sessions.clone(), drain);
+        let server = self.edition.load().config.server.clone();
+        let serving = streams.serve(&server, self.sessions.clone(), &self.shutdown.drain);
         self.shutdown.connections.track_future(serving).await;
     }
 
-    /// Where the gateway listens; nowhere if it does not.
+    /// Returns the address of the endpoint, if the gateway listens.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.served.as_ref().map(|served| served.addr)
+        self.endpoint.as_ref().map(|endpoint| endpoint.addr)
     }
 
-    /// Where the admin side listens; nowhere if it does not.
+    /// Returns the address of the admin API, if there is one.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
-        self.shown.as_ref().map(|shown| shown.addr)
+        self.admin.as_ref().map(|admin| admin.addr)
     }
 
-    /// The URL of the endpoint, if there is one.
+    /// Returns the URL of the endpoint, if the gateway listens.
     pub fn url(&self) -> Option<String> {
         self.local_addr().map(|addr| self.edition.load().config.server.url_at(addr))
     }
 
-    /// What the upstreams serve, once every one was heard of or had its time.
+    /// Returns the status of the upstreams, once each has reported its list or `listing.deadline` has
+    /// passed.
     pub async fn summary(&self) -> Vec<UpstreamStatus> {
         let edition = self.edition.load_full();
         edition.router.settled(Instant::now() + edition.config.listing.deadline).await;
         edition.router.status()
     }
 
-    /// Ends at once, as far as there is nobody left to serve.
+    /// Ends the gateway without a drain, when there are no clients left.
+    ///
+    /// # Cancel safety
+    /// Cancel safe if [`App::abort`] follows.
     pub async fn stop(&self) {
         self.shutdown.stop().await;
-        // Neither waits for the other; what is left of spans is sent while the last records are written.
-        tokio::join!(self.end_record(), self.telemetry.end());
+        // At the same time: the last spans are sent while the last records are written.
+        tokio::join!(self.close_audit(), self.telemetry.end());
     }
 
-    /// Ends without waiting for anybody: calls are told so, children are killed as the process goes, and
-    /// the record is brought to the disk.
+    /// Ends the gateway without waiting: calls get `shutting_down`, the audit log is written to the disk,
+    /// and child processes are killed when the process exits.
     pub async fn abort(&self) {
-        let _ = timeout(ABORT, self.shutdown.stop()).await;
-        let ending = async { tokio::join!(self.end_record(), self.telemetry.end()) };
-        let _ = timeout(ABORT, ending).await;
+        let _ = timeout(ABORT_TIMEOUT, self.shutdown.stop()).await;
+        let ending = async { tokio::join!(self.close_audit(), self.telemetry.end()) };
+        let _ = timeout(ABORT_TIMEOUT, ending).await;
     }
 
-    /// Lets what is in flight finish, and ends.
+    /// Drains the gateway and ends it: requests in flight finish within `server.limits.grace`.
+    ///
+    /// # Cancel safety
+    /// Cancel safe if [`App::abort`] follows.
     pub async fn drain(&self) {
         let limits = self.edition.load().config.server.limits.clone();
-        self.shutdown.wind_down(&limits).await;
+        self.shutdown.drain_connections(&limits).await;
         self.stop().await;
     }
 
-    /// The last records, off the threads that serve: the disk may be slow.
-    async fn end_record(&self) {
+    /// Writes the last records and closes the audit log, on a blocking thread: the disk may be slow.
+    async fn close_audit(&self) {
         let audit = self.audit.clone();
         let _ = tokio::task::spawn_blocking(move || audit.close()).await;
     }
 }
 
-/// How long calls, and then the last records, may hold up an end that is not to be waited for.
-const ABORT: Duration = Duration::from_millis(500);
+/// The time for calls, and then for the last records, of a shutdown that must not wait.
+const ABORT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Binds a listener to the address of the configuration key `key`.
 async fn bind(addr: SocketAddr, key: &str) -> io::Result<TcpListener> {
     TcpListener::bind(addr).await.map_err(|error| {
-        let what = format!("cannot listen on {addr}: {error}; set {key}");
-        io::Error::new(error.kind(), what)
+        let message = format!("cannot listen on {addr}: {error}; set {key}");
+        io::Error::new(error.kind(), message)
     })
 }
 
-/// What is allowed, and should be known.
-fn warn_of_config(config: &Config) {
-    warn_of_shared_credentials(config);
-    warn_of_named_issuers(config);
+/// Warns about settings that are valid but risky.
+fn warn_about_config(config: &Config) {
+    warn_about_shared_credentials(config);
+    warn_about_chosen_issuers(config);
 }
 
-/// A page that one caller visits may authorise what all the others then use.
-fn warn_of_shared_credentials(config: &Config) {
+/// With one credential for all callers, a user who authorizes an upstream at a URL does so for all
+/// callers.
+fn warn_about_shared_credentials(config: &Config) {
     for upstream in &config.upstreams {
         if upstream.settings.questions.contains(ClientCapabilities::URL) {
             warn!(
                 upstream = %upstream.id,
-                "may send users to pages (questions: elicitation-url), but is asked with one \
-                 credential for all callers: what one user authorises there, others may use"
+                "may send users to URLs (questions: elicitation-url), but is called with one credential \
+                 for all callers; what one user authorizes there, other callers can use"
             );
         }
     }
 }
 
-/// Whoever an upstream names gets the secret that is meant for the one who gives out its tokens.
-fn warn_of_named_issuers(config: &Config) {
+/// Without `token_url`, the upstream chooses the authorization server that gets the client secret.
+fn warn_about_chosen_issuers(config: &Config) {
     for upstream in &config.upstreams {
         if let Transport::Http(http) | Transport::Sse(http) = &upstream.transport
             && let Some(oauth) = &http.oauth
@@ -260,15 +286,15 @@ fn warn_of_named_issuers(config: &Config) {
         {
             warn!(
                 upstream = %upstream.id,
-                "sends its client_secret to the authorization server that it names itself: set token_url, or use \
-                 a private_key, which proves nothing elsewhere"
+                "client_secret is sent to the authorization server that the upstream names; set token_url, \
+                 or use private_key, whose proof is of no use elsewhere"
             );
         }
     }
 }
 
-/// What is recorded of the configuration: which it is, and how it bears on who may do what.
-fn loaded(config: &Config, kind: &'static str) -> Event {
+/// Returns the audit event of a configuration: its digest, and how it restricts callers.
+fn config_event(config: &Config, kind: &'static str) -> Event {
     let auth = if config.auth.required { "required" } else { "optional" };
     let event = Event::new(kind).text("digest", &config.digest);
     let event = event.text("auth", if config.auth.has_method() { auth } else { "none" });

@@ -1,5 +1,5 @@
-//! Another configuration takes over from the one that is used: on a signal, and when its file has
-//! changed. What is wrong with it changes nothing.
+//! Reload of the configuration: at SIGHUP, and when its files have changed. An invalid configuration is
+//! rejected as a whole, and changes nothing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
 use super::edition::Edition;
-use super::{App, loaded, warn_of_config};
+use super::{App, Listening, config_event, warn_about_config};
 use crate::admin::Admin;
 use crate::audit::Next;
 use crate::audit::record::Event;
@@ -20,63 +20,67 @@ use crate::config::{Config, ConfigError, SourceFile};
 use crate::downstream::{Serve, TlsServer};
 use crate::telemetry::{self, log::Control};
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Clone)]
-pub struct Source {
+pub struct ConfigSource {
     pub path: PathBuf,
-    /// How logs are written.
+    /// The control of the process's log, which a reload reconfigures.
     pub logs: Control,
-    /// Reads it; may block.
+    /// Reads the configuration; may block.
     pub load: fn(&std::path::Path) -> Result<Config, ConfigError>,
 }
 
-/// How often the files are looked at: they are small, and links to them are swapped in ways that no
-/// watch of a folder sees on every file system. What has changed is read once it has stayed the
-/// same from one look to the next, so that no half of a file is taken for a whole one.
-const LOOK: Duration = Duration::from_millis(500);
+/// The poll interval of the configuration's files. They are small, and a directory watch does not report
+/// swapped symbolic links on every file system. A change is read once the files are the same in two
+/// polls, so that a half-written file is not read.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What cannot be used is tried again after this long: what is wrong may lie in a file that it alone names.
-const RETRY: Duration = Duration::from_secs(5);
+/// The interval in which a rejected configuration is tried again: the mistake may be in a file that only
+/// this configuration names, so that the poll does not see its correction.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long another audit log may take to be opened.
-const PREPARE: Duration = Duration::from_secs(10);
+/// The time for opening another audit log; a network file system may not respond.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A configuration that could not be used.
+/// A rejected configuration.
 struct Rejected {
-    /// What was in the files.
+    /// The digests of its files.
     files: Vec<String>,
     at: Instant,
     why: String,
 }
 
 impl App {
-    /// Reads the configuration again whenever `hang_up` is notified, which also starts another
-    /// segment of the audit log, or its files have changed; never ends.
-    pub async fn follow(&self, source: &Source, hang_up: &Notify) {
+    /// Reloads the configuration when `reload` is notified or the files have changed; never returns. A
+    /// notification also starts a new segment of the audit log.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: a reload may be half applied. Drop the future only when the gateway ends.
+    pub async fn watch_config(&self, source: &ConfigSource, reload: &Notify) {
         let (mut seen, mut rejected) = (Vec::new(), None::<Rejected>);
         loop {
-            let is_expected = tokio::select! {
-                () = hang_up.notified() => true,
-                () = sleep(LOOK) => false,
+            let is_requested = tokio::select! {
+                () = reload.notified() => true,
+                () = sleep(POLL_INTERVAL) => false,
             };
-            let (used, now) = self.look_at(source).await;
-            if is_expected {
+            let (used, now) = self.digests(source).await;
+            if is_requested {
                 self.audit.rotate();
             } else {
                 let is_settled = std::mem::replace(&mut seen, now.clone()) == now;
-                let is_known = rejected
-                    .as_ref()
-                    .is_some_and(|rejected| rejected.files == now && rejected.at.elapsed() < RETRY);
+                let is_known = rejected.as_ref().is_some_and(|rejected| {
+                    rejected.files == now && rejected.at.elapsed() < RETRY_INTERVAL
+                });
                 if now == used || !is_settled || is_known {
                     continue;
                 }
             }
-            let why = self.read_again(source).await.err();
+            let why = self.reload_from(source).await.err();
             rejected = why.map(|why| {
-                let is_told = rejected
-                    .as_ref()
-                    .is_some_and(|before| before.files == now && before.why == why && !is_expected);
-                if !is_told {
+                let is_logged = rejected.as_ref().is_some_and(|before| {
+                    before.files == now && before.why == why && !is_requested
+                });
+                if !is_logged {
                     self.reject(why.clone());
                 }
                 Rejected { files: now, at: Instant::now(), why }
@@ -84,21 +88,26 @@ impl App {
         }
     }
 
-    /// Reads the file and takes it over, or says why not.
-    async fn read_again(&self, source: &Source) -> Result<(), String> {
-        let Source { path, load, logs } = source.clone();
-        let (before, control) = (self.edition.load_full(), logs.clone());
+    /// Reads the configuration and applies it.
+    ///
+    /// # Errors
+    /// Why the configuration is rejected: one mistake on each line.
+    async fn reload_from(&self, source: &ConfigSource) -> Result<(), String> {
+        let ConfigSource { path, load, logs } = source.clone();
+        let before = self.edition.load_full();
+        let control = logs.clone();
         let loading = spawn_blocking(move || {
             let config = load(&path).map_err(|error| error.to_string())?;
             let written = control.prepare(&config.telemetry, &before.config.telemetry)?;
             Ok::<_, String>((config, written))
         });
-        let loaded = loading.await.map_err(|error| format!("it cannot be read: {error}"))?;
+        let loaded =
+            loading.await.map_err(|error| format!("the configuration cannot be read: {error}"))?;
         let (config, written) = loaded?;
         match self.reload(config).await {
             Ok(_) => logs.go_on(written).await,
             Err(why) => {
-                // What was made for nothing takes a moment to end.
+                // Dropping the unused exporter blocks for a moment.
                 let _ = spawn_blocking(move || drop(written)).await;
                 return Err(why);
             }
@@ -106,110 +115,112 @@ impl App {
         Ok(())
     }
 
-    /// Takes over a configuration; returns what of it counts only after a restart.
+    /// Applies a configuration. Returns the keys that need a restart; their values stay as they were.
     ///
     /// # Errors
-    /// Why it cannot be used; then nothing has changed.
+    /// Why the configuration is rejected. Nothing has changed then.
     pub async fn reload(&self, mut config: Config) -> Result<Vec<&'static str>, String> {
         let _one = self.reloading.lock().await;
         let before = self.edition.load_full();
-        let kept = keep_fixed(&mut config, &before.config);
-        // Where it still listens, what was safe elsewhere may not be.
+        let needs_restart = keep_addresses(&mut config, &before.config);
+        // The new access settings may not be safe at the old addresses.
         let admin = config.admin.as_ref().and_then(|admin| admin.exposure());
         let exposed = config.server.exposure(&config.auth).map(|why| ("server.listen", why));
         if let Some((key, why)) = exposed.chain(admin.map(|why| ("admin.token", why))).next() {
-            return Err(format!("{key}, which stays as it is until a restart: {why}"));
+            return Err(format!("{key}: {why}; the address cannot change without a restart"));
         }
-        if let Some(served) = &self.served {
-            config.server.name_resource(served.addr);
+        if let Some(endpoint) = &self.endpoint {
+            config.server.name_resource(endpoint.addr);
         }
-        let secure = match &self.served {
-            Some(served) => self.secure(&config, served.endpoint.load().secure()),
+        let tls = match &self.endpoint {
+            Some(endpoint) => self.tls_server(&config, endpoint.service.load().secure()),
             None => Ok(None),
         };
-        let secure = secure.map_err(|error| format!("server.tls: {error}"))?;
-        let (measured, recorded) = self.prepare(&config, before.clone()).await?;
-        warn_of_config(&config);
+        let tls = tls.map_err(|error| format!("server.tls: {error}"))?;
+        let (telemetry, log) = self.prepare(&config, before.clone()).await?;
+        warn_about_config(&config);
         let (stop, tasks) = (self.shutdown.stop.clone(), &self.shutdown.background);
-        tasks.spawn(self.telemetry.go_on(measured, stop));
-        let event = loaded(&config, "config_reloaded").text("before", &before.config.digest);
+        tasks.spawn(self.telemetry.go_on(telemetry, stop));
+        let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();
-        if matches!(recorded, Next::Other(_)) {
-            // What was counted belongs where it happened.
+        if matches!(log, Next::Other(_)) {
+            // Refusals are recorded in the log that was in use when they happened.
             change = before.gate.refusals().rest();
             change.push(event.clone());
         }
-        self.audit.go_on(recorded, config.audit.as_ref(), &change);
+        self.audit.go_on(log, config.audit.as_ref(), &change);
         let (edition, serves) = before.renew(config, &self.shutdown).await;
         let edition = Arc::new(edition);
         let config = &edition.config;
         self.audit.note(event);
-        self.serve_by(&edition, secure);
-        info!(
-            digest = config.digest,
-            before = before.config.digest,
-            "the configuration was read again"
-        );
-        for key in &kept {
-            warn!(key, "has changed in the file, and counts only after a restart");
+        self.publish(&edition, tls);
+        info!(digest = config.digest, before = before.config.digest, "configuration reloaded");
+        for key in &needs_restart {
+            warn!(key, "setting changed in the file; restart the gateway to apply it");
         }
-        self.reloads.took(&kept);
+        self.reloads.applied(&needs_restart);
         self.telemetry.metrics().reloaded(true);
         self.edition.store(edition);
-        // Nobody waits for it when the gateway ends.
+        // At a shutdown the receiver may be gone.
         let _ = serves.send(());
-        Ok(kept)
+        Ok(needs_restart)
     }
 
-    /// Lets an edition answer from now on.
-    fn serve_by(&self, edition: &Edition, secure: Option<Arc<TlsServer>>) {
+    /// Publishes an edition: new requests use it from now on.
+    fn publish(&self, edition: &Edition, tls: Option<Arc<TlsServer>>) {
         let config = &edition.config;
         self.sessions.store(edition.sessions.clone());
-        if let Some(served) = &self.served {
-            let endpoint = &served.endpoint;
-            let renewed = endpoint.load().renew(config, edition.sessions.clone(), secure);
-            endpoint.store(Arc::new(renewed));
+        if let Some(Listening { service, .. }) = &self.endpoint {
+            let renewed = service.load().renew(config, edition.sessions.clone(), tls);
+            service.store(Arc::new(renewed));
         }
-        if let (Some(shown), Some(admin)) = (&self.shown, &config.admin) {
-            shown.endpoint.store(Arc::new(Admin::new(admin, config, self.state(edition))));
+        if let (Some(Listening { service, .. }), Some(admin)) = (&self.admin, &config.admin) {
+            service.store(Arc::new(Admin::new(admin, config, self.admin_state(edition))));
         }
         edition.gate.take_over();
     }
 
-    /// Makes what is fallible and slow, and what is another one than before; may be refused at any step.
+    /// Builds the parts that are fallible and slow, where they differ from those before: telemetry and the
+    /// audit log.
+    ///
+    /// # Errors
+    /// One of them cannot be built, or not within [`PREPARE_TIMEOUT`].
     async fn prepare(
         &self,
         config: &Config,
         before: Arc<Edition>,
     ) -> Result<(telemetry::Renewed, Next), String> {
-        let unanswered = "audit.path: its file system does not answer";
-        // One that hangs must not take one thread more with each try.
-        let only = self.preparing.clone().try_lock_owned().map_err(|_| unanswered)?;
-        let (measures, audit) = (self.telemetry.clone(), self.audit.clone());
-        let (telemetry, recorded) = (config.telemetry.clone(), config.audit.clone());
+        let unresponsive = "audit.path: the file system does not respond";
+        // A file system that hangs must block one thread only, however often the reload is tried.
+        let guard = self.preparing.clone().try_lock_owned().map_err(|_| unresponsive)?;
+        let telemetry = self.telemetry.clone();
+        let audit = self.audit.clone();
+        let telemetry_config = config.telemetry.clone();
+        let audit_config = config.audit.clone();
         let preparing = spawn_blocking(move || {
-            let _only = only;
-            let measured = measures.prepare(&telemetry, &before.config.telemetry)?;
-            let recorded = audit.prepare(recorded.as_ref(), before.config.audit.as_ref());
-            Ok((measured, recorded.map_err(|error| error.to_string())?))
+            let _guard = guard;
+            let before = &before.config;
+            let telemetry = telemetry.prepare(&telemetry_config, &before.telemetry)?;
+            let log = audit.prepare(audit_config.as_ref(), before.audit.as_ref());
+            Ok((telemetry, log.map_err(|error| error.to_string())?))
         });
-        match timeout(PREPARE, preparing).await {
+        match timeout(PREPARE_TIMEOUT, preparing).await {
             Ok(prepared) => prepared.map_err(|error| error.to_string())?,
-            Err(_) => Err(unanswered.to_owned()),
+            Err(_) => Err(unresponsive.to_owned()),
         }
     }
 
-    /// Takes note of a configuration that cannot be used.
+    /// Logs, records and counts a rejected configuration.
     fn reject(&self, why: String) {
-        error!(%why, "the configuration cannot be used; the one before stays");
+        error!(%why, "configuration rejected; the previous one stays in use");
         let mistakes = why.lines().count() as u64;
         self.audit.note(Event::new("config_rejected").number("mistakes", mistakes));
         self.reloads.rejected(why);
         self.telemetry.metrics().reloaded(false);
     }
 
-    /// What was in the files when they were read, and what is in them now.
-    async fn look_at(&self, source: &Source) -> (Vec<String>, Vec<String>) {
+    /// Returns the digests of the configuration's files as they were applied, and as they are now.
+    async fn digests(&self, source: &ConfigSource) -> (Vec<String>, Vec<String>) {
         let edition = self.edition.load_full();
         let mut used = vec![edition.config.digest.clone()];
         let mut paths = vec![source.path.clone()];
@@ -217,31 +228,32 @@ impl App {
             used.push(digest.clone());
             paths.push(path.clone());
         }
-        let look = move |path: &PathBuf| SourceFile::digest(fs::read(path).as_deref());
-        let now = spawn_blocking(move || paths.iter().map(look).collect()).await;
-        // Nothing can be told of what could not be looked at.
+        let digest = move |path: &PathBuf| SourceFile::digest(fs::read(path).as_deref());
+        let now = spawn_blocking(move || paths.iter().map(digest).collect()).await;
+        // Files that could not be polled count as unchanged.
         (used.clone(), now.unwrap_or(used))
     }
 }
 
-/// Leaves as it was what cannot change while the gateway runs; returns what would have.
-fn keep_fixed(config: &mut Config, before: &Config) -> Vec<&'static str> {
-    let mut kept = Vec::new();
+/// Keeps the addresses, which cannot change while the gateway runs. Returns the keys whose values in the
+/// file are different.
+fn keep_addresses(config: &mut Config, before: &Config) -> Vec<&'static str> {
+    let mut needs_restart = Vec::new();
     if config.server.listen != before.server.listen {
         config.server.listen = before.server.listen;
-        kept.push("server.listen");
+        needs_restart.push("server.listen");
     }
     match (&mut config.admin, &before.admin) {
         (Some(admin), Some(before)) if admin.listen == before.listen => {}
         (None, None) => {}
         (Some(admin), Some(before)) => {
             admin.listen = before.listen;
-            kept.push("admin.listen");
+            needs_restart.push("admin.listen");
         }
         (admin, before) => {
             admin.clone_from(before);
-            kept.push("admin.listen");
+            needs_restart.push("admin.listen");
         }
     }
-    kept
+    needs_restart
 }

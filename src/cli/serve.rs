@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::load::{load, load_supervised};
 use super::output::{print, printable};
 use super::runtime::runtime;
-use crate::app::{App, Source};
+use crate::app::{App, ConfigSource};
 use crate::downstream::Streams;
 use crate::router::UpstreamStatus;
 use crate::telemetry::log::Logging;
@@ -20,13 +20,13 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
-        shutdown::survive_large_files();
-        let terminated = shutdown::signal();
+        shutdown::handle_file_size_signal();
+        let terminated = shutdown::termination_signal();
         let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
         let source = source(path, &logging);
         let hang_up = Notify::new();
-        let hang_ups = shutdown::hang_ups(&hang_up);
-        let reloads = app.follow(&source, &hang_up);
+        let hang_ups = shutdown::reload_signals(&hang_up);
+        let reloads = app.watch_config(&source, &hang_up);
         // Errors of standard output are ignored: serving does not depend on it.
         let url = app.url().unwrap_or_default();
         let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
@@ -54,14 +54,14 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     let config = load(path)?;
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
-        shutdown::survive_large_files();
-        let terminated = shutdown::signal();
+        shutdown::handle_file_size_signal();
+        let terminated = shutdown::termination_signal();
         let app = App::new(config, true).map_err(|error| Failure::new(error.to_string()))?;
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
         let source = source(path, &logging);
         let hang_up = Notify::new();
-        let hang_ups = shutdown::hang_ups(&hang_up);
-        let reloads = app.follow(&source, &hang_up);
+        let hang_ups = shutdown::reload_signals(&hang_up);
+        let reloads = app.watch_config(&source, &hang_up);
         let mut served = std::pin::pin!(app.serve(streams));
         tokio::select! {
             () = hang_ups => {}
@@ -70,7 +70,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
                 // The client disconnected: there is nothing to drain.
                 tokio::select! {
                     () = app.stop() => {}
-                    () = shutdown::signal() => app.abort().await,
+                    () = shutdown::termination_signal() => app.abort().await,
                 }
                 logging.end().await;
                 return Ok(());
@@ -91,15 +91,15 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
 }
 
 /// Returns the source of reloads.
-fn source(path: &Path, logging: &Logging) -> Source {
-    Source { path: path.to_owned(), load: load_supervised, logs: logging.control().clone() }
+fn source(path: &Path, logging: &Logging) -> ConfigSource {
+    ConfigSource { path: path.to_owned(), load: load_supervised, logs: logging.control().clone() }
 }
 
 /// Drains the gateway. A second signal ends the drain at once.
 async fn drain(app: &App) {
     tokio::select! {
         () = app.drain() => {}
-        () = shutdown::signal() => app.abort().await,
+        () = shutdown::termination_signal() => app.abort().await,
     }
 }
 

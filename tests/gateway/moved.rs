@@ -244,7 +244,7 @@ async fn k2_logs_are_written_in_another_way() {
     let log = || fs::read_to_string(file("stderr")).unwrap();
     process.client().legacy("2025-06-18").await;
     write("log = \"debug\"\nlog_format = \"text\"\n");
-    eventually(async || log().contains("was read again").then_some(())).await;
+    eventually(async || log().contains("configuration reloaded").then_some(())).await;
     eventually(async || {
         process.client().legacy("2025-06-18").await;
         log().contains(": session opened revision").then_some(())
