@@ -12,7 +12,10 @@ use super::record::{Event, Stamp};
 /// Between all who record and the one who writes.
 pub(super) struct Queue {
     state: Mutex<State>,
-    wake: Condvar,
+    /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach another one.
+    work: Condvar,
+    /// Wakes the threads that wait until the writer has ended.
+    end: Condvar,
 }
 
 /// A record that waits.
@@ -86,7 +89,7 @@ impl Queue {
             closed: false,
             synced: None,
         };
-        Self { state: Mutex::new(state), wake: Condvar::new() }
+        Self { state: Mutex::new(state), work: Condvar::new(), end: Condvar::new() }
     }
 
     /// Bytes that wait, and when the oldest of them came.
@@ -100,7 +103,7 @@ impl Queue {
         let mut state = self.lock();
         (state.tuning, state.is_tuned) = (tuning, true);
         drop(state);
-        self.wake.notify_one();
+        self.work.notify_one();
     }
 
     /// Whether calls go on while nothing can be written.
@@ -132,43 +135,42 @@ impl Queue {
         let (written, waits) = oneshot::channel();
         state.push(Entry { event, stamp, written: Some(written) });
         drop(state);
-        self.wake.notify_one();
+        self.work.notify_one();
         Ok(Some(waits))
     }
 
     /// Takes a record that nobody waits for. One for which there is no room is counted.
     pub(super) fn note(&self, event: Event, stamp: Stamp) {
         self.lock().note(event, stamp);
-        self.wake.notify_one();
+        self.work.notify_one();
     }
 
     pub(super) fn rotate(&self) {
         self.lock().rotate = true;
-        self.wake.notify_one();
+        self.work.notify_one();
     }
 
     /// Tells the writer how a sync ended.
     pub(super) fn synced(&self, result: io::Result<()>) {
         self.lock().synced = Some(result);
-        // Whoever waits for the end may be waiting, too.
-        self.wake.notify_all();
+        self.work.notify_one();
     }
 
     /// Nobody records any more: what waits is written, however long that takes, and then it is over.
     pub(super) fn end(&self) {
         self.lock().ended = true;
-        self.wake.notify_all();
+        self.work.notify_one();
     }
 
     /// Ends the writing, whether all is written or not.
     pub(super) fn close(&self) {
         self.lock().closing = true;
-        self.wake.notify_all();
+        self.work.notify_one();
     }
 
     /// Waits for the end as long as that.
     pub(super) fn wait_for_end(&self, patience: Duration) {
-        let waited = self.wake.wait_timeout_while(self.lock(), patience, |state| !state.closed);
+        let waited = self.end.wait_timeout_while(self.lock(), patience, |state| !state.closed);
         drop(waited.map(drop));
     }
 
@@ -193,7 +195,7 @@ impl Queue {
                 || state.closing
                 || state.synced.is_some())
         };
-        let waited = self.wake.wait_timeout_while(self.lock(), patience, idle);
+        let waited = self.work.wait_timeout_while(self.lock(), patience, idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let is_tuned = std::mem::take(&mut state.is_tuned);
         let mut work = Work {
@@ -216,7 +218,7 @@ impl Queue {
     /// Waits for the end of a sync.
     pub(super) fn wait_for_sync(&self, patience: Duration) -> Option<io::Result<()>> {
         let is_under_way = |state: &mut State| state.synced.is_none();
-        let waited = self.wake.wait_timeout_while(self.lock(), patience, is_under_way);
+        let waited = self.work.wait_timeout_while(self.lock(), patience, is_under_way);
         waited.unwrap_or_else(PoisonError::into_inner).0.synced.take()
     }
 
@@ -252,7 +254,7 @@ impl Queue {
         let waiting = std::mem::take(&mut state.entries).len() as u64;
         let missing = state.missing.take().map_or(0, |gap| gap.count);
         drop(state);
-        self.wake.notify_all();
+        self.end.notify_all();
         waiting + missing
     }
 
@@ -274,5 +276,64 @@ impl State {
         let gap = self.missing.get_or_insert(Gap { count: 0, first: stamp, last: stamp });
         gap.count += 1;
         gap.last = stamp;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    use super::*;
+
+    /// Far longer than the test runs: a wait that ends has been woken.
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    fn queue() -> Arc<Queue> {
+        let log = LogSettings {
+            segment_size: 1,
+            segment_age: NEVER,
+            max_size: 1,
+            keep: 0,
+            checkpoint_records: 1,
+            checkpoint_every: NEVER,
+        };
+        let tuning = Tuning { limit: 1 << 20, degrades: false, sync_every: None, log };
+        Arc::new(Queue::new(tuning))
+    }
+
+    #[test]
+    fn d12_a_record_wakes_the_writer_while_others_wait_for_the_close() {
+        let queue = queue();
+        let closers: Vec<_> = (0..4)
+            .map(|_| {
+                let queue = queue.clone();
+                thread::spawn(move || queue.wait_for_end(NEVER))
+            })
+            .collect();
+        let (sender, taken) = mpsc::channel();
+        let waiting = queue.clone();
+        let writer = thread::spawn(move || {
+            loop {
+                let work = waiting.wait(NEVER, true);
+                if work.closing {
+                    break;
+                }
+                sender.send(work.entries.len()).unwrap();
+            }
+        });
+        let stamp = Stamp { wall: std::time::SystemTime::UNIX_EPOCH, up: Duration::ZERO };
+        // Often enough that the writer is asleep in some rounds when its record comes.
+        for round in 0..200 {
+            (0..20).for_each(|_| thread::yield_now());
+            queue.note(Event::new("test"), stamp);
+            // A deadline only so that the lost wake-up fails the test rather than hanging it.
+            let entries = taken.recv_timeout(Duration::from_secs(10));
+            assert_eq!(entries, Ok(1), "the wake-up of round {round} is lost");
+        }
+        queue.close();
+        writer.join().unwrap();
+        queue.closed();
+        closers.into_iter().for_each(|closer| closer.join().unwrap());
     }
 }
