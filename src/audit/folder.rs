@@ -84,7 +84,7 @@ impl Folder {
     }
 
     #[cfg(test)]
-    pub fn fail(&mut self, failing: Arc<Mutex<dyn Failing>>) {
+    pub(super) fn fail(&mut self, failing: Arc<Mutex<dyn Failing>>) {
         self.failpoints = Some(failing);
     }
 

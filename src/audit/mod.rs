@@ -14,6 +14,7 @@ mod log;
 mod queue;
 pub(crate) mod record;
 mod recover;
+mod sync_thread;
 pub(crate) mod verify;
 mod writer;
 

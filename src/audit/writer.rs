@@ -2,20 +2,21 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use tracing::{error, info, warn};
 
-use super::folder::Syncing;
 use super::log::{Log, Signed};
 use super::queue::{Entry, Queue, Tuning, Work};
 use super::record::{Event, Stamp};
+use super::sync_thread::{SyncThread, ended};
 
 /// Writes what waits in the queue, as much at once as there is.
 pub(super) struct Scribe {
     queue: Arc<Queue>,
     log: Log,
+    /// Absent until it could be started.
+    sync_thread: Option<SyncThread>,
     clock: Clock,
     tuning: Tuning,
     down: Option<Down>,
@@ -55,6 +56,7 @@ impl Scribe {
         Self {
             queue,
             log,
+            sync_thread: None,
             clock,
             tuning,
             down: None,
@@ -68,7 +70,9 @@ impl Scribe {
 
     /// Writes until the queue is closed.
     pub(super) fn run(mut self) {
-        let (jobs, queue) = (self.start_syncing(), self.queue.clone());
+        let queue = self.queue.clone();
+        let started = self.restart_sync_thread();
+        self.judge(started, (self.clock)());
         let mut ticked = Duration::ZERO;
         loop {
             // As long as too much is unsynced, nothing more is written: the queue fills up, and
@@ -82,8 +86,11 @@ impl Scribe {
                 self.tuning = tuning;
             }
             if let Some(result) = work.synced {
-                let ended = self.log.end_sync(result, now);
-                self.judge(ended, now);
+                let outcome = self.log.end_sync(result, now);
+                self.judge(outcome, now);
+            }
+            if !self.has_sync_thread() {
+                self.judge(Err(ended()), now);
             }
             let closing = work.closing;
             self.rotates |= work.rotate;
@@ -93,7 +100,7 @@ impl Scribe {
                 ticked = now.up;
                 self.tick(now);
             }
-            self.keep_house(now, &jobs);
+            self.keep_house(now);
             self.announce();
             // What cannot be written yet is tried again, as long as the gateway lives.
             if closing || (self.ended && self.down.is_none()) {
@@ -121,17 +128,15 @@ impl Scribe {
         sync.min(TICK).min(until).max(Duration::from_millis(1))
     }
 
-    /// Syncs in a thread of its own, so that nobody's record waits for that of others to reach the
-    /// disk.
-    fn start_syncing(&self) -> SyncSender<Syncing> {
-        let (jobs, waiting) = sync_channel::<Syncing>(1);
-        let queue = self.queue.clone();
-        std::thread::spawn(move || {
-            for job in waiting {
-                queue.synced(job.run());
-            }
-        });
-        jobs
+    fn has_sync_thread(&self) -> bool {
+        self.sync_thread.as_ref().is_some_and(SyncThread::is_alive)
+    }
+
+    fn restart_sync_thread(&mut self) -> io::Result<()> {
+        if !self.has_sync_thread() {
+            self.sync_thread = Some(SyncThread::start(self.queue.clone())?);
+        }
+        Ok(())
     }
 
     fn write(&mut self, Work { entries, missing, .. }: Work, now: Stamp) {
@@ -144,8 +149,8 @@ impl Scribe {
             && self.log.is_syncing()
             && let Some(result) = self.queue.wait_for_sync(LAST_SYNC)
         {
-            let ended = self.log.end_sync(result, now);
-            self.judge(ended, now);
+            let outcome = self.log.end_sync(result, now);
+            self.judge(outcome, now);
         }
         // Those who wait for records that are written but not synced hear nothing, and are refused.
         let synced = match self.tuning.sync_every {
@@ -177,16 +182,16 @@ impl Scribe {
     }
 
     /// Looks after what nobody waits for.
-    fn keep_house(&mut self, now: Stamp, jobs: &SyncSender<Syncing>) {
+    fn keep_house(&mut self, now: Stamp) {
         if self.down.is_some() {
             return;
         }
         self.watch_fill(now);
-        let kept = self.try_keep_house(now, jobs);
+        let kept = self.try_keep_house(now);
         self.judge(kept, now);
     }
 
-    fn try_keep_house(&mut self, now: Stamp, jobs: &SyncSender<Syncing>) -> io::Result<()> {
+    fn try_keep_house(&mut self, now: Stamp) -> io::Result<()> {
         if self.log.wants_checkpoint(now) {
             self.signed.push(self.log.sign(now)?);
         }
@@ -202,17 +207,25 @@ impl Scribe {
         match self.tuning.sync_every {
             Some(every) if is_due(every) => {
                 self.synced_at = now.up;
-                match self.log.begin_sync() {
-                    Some(Ok(job)) => {
-                        let _ = jobs.try_send(job);
-                        Ok(())
-                    }
-                    Some(Err(error)) => self.log.end_sync(Err(error), now),
-                    None => Ok(()),
-                }
+                self.begin_sync(now)
             }
             Some(_) => Ok(()),
             None => self.log.sync(now),
+        }
+    }
+
+    /// Hands what was written to the sync thread. What cannot be handed over counts as a failed sync.
+    fn begin_sync(&mut self, now: Stamp) -> io::Result<()> {
+        let Some(job) = self.log.begin_sync() else {
+            return Ok(());
+        };
+        let sent = job.and_then(|job| match &self.sync_thread {
+            Some(thread) => thread.sync(job),
+            None => Err(ended()),
+        });
+        match sent {
+            Ok(()) => Ok(()),
+            Err(error) => self.log.end_sync(Err(error), now),
         }
     }
 
@@ -264,7 +277,7 @@ impl Scribe {
         let event = Event::new("resumed")
             .text("after", &down.reason)
             .number("down_ms", u64::try_from(for_ms).unwrap_or(u64::MAX));
-        let tried = self.log.sync(now);
+        let tried = self.restart_sync_thread().and_then(|()| self.log.sync(now));
         let tried = tried.and_then(|()| self.log.append(std::iter::once((&event, now)), now));
         if tried.is_ok() {
             self.down = None;

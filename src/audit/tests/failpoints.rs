@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -244,6 +244,65 @@ fn d2_a_log_that_nobody_holds_any_more_is_ended_once_it_can_be_written_again() {
     let report = check(folder.path());
     assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
     assert_eq!((ids(folder.path()).get(&1), report.missing.len()), (Some(&1), 1));
+}
+
+/// Panics once where a segment is synced by a thread other than the writer.
+struct PanicInSyncThread(Arc<AtomicBool>);
+
+impl Failing for PanicInSyncThread {
+    fn at(&mut self, point: Point) -> io::Result<()> {
+        let is_writer = std::thread::current().name() == Some("writer");
+        if point == Point::BeforeSync && !is_writer && self.0.swap(false, Ordering::Relaxed) {
+            // A panic without the message of the panic hook.
+            std::panic::resume_unwind(Box::new("the sync thread panics"));
+        }
+        Ok(())
+    }
+}
+
+/// Yields until `is_true`. The deadline is there only so that a failure ends the test.
+fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !is_true() {
+        assert!(std::time::Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn d15_a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut folder, keys) = (Folder::open(directory.path()).unwrap(), Keys::new(&key()));
+    let recovered = recover(&folder, &keys).unwrap();
+    let panics = Arc::new(AtomicBool::new(false));
+    folder.fail(Arc::new(Mutex::new(PanicInSyncThread(panics.clone()))));
+    let log = Log::new(folder, Arc::new(keys), settings(), &recovered, at(0)).unwrap();
+    panics.store(true, Ordering::Relaxed);
+    let sync_every = Some(Duration::from_millis(1));
+    let tuning = Tuning { limit: 10_000, degrades: false, sync_every, log: settings() };
+    let queue = Arc::new(Queue::new(tuning.clone()));
+    let seconds = Arc::new(AtomicU64::new(5));
+    let now = seconds.clone();
+    let clock = Box::new(move || at(now.load(Ordering::Relaxed)));
+    let scribe = Scribe::new(queue.clone(), log, clock, tuning);
+    let writer = std::thread::Builder::new().name("writer".to_owned());
+    let writer = writer.spawn(move || scribe.run()).unwrap();
+    let submit = |id| queue.submit(None, Event::new("test").number("id", id), at(5));
+    let written = submit(1).unwrap().unwrap();
+    wait_until("the death of the sync thread goes unnoticed", || queue.is_down());
+    assert_eq!(written.blocking_recv(), Ok(()));
+    assert!(submit(2).is_err(), "a log that is down refuses");
+    seconds.store(7, Ordering::Relaxed);
+    wait_until("the sync thread is not restarted", || !queue.is_down());
+    assert_eq!(submit(3).unwrap().unwrap().blocking_recv(), Ok(()));
+    queue.end();
+    writer.join().unwrap();
+    assert!(check(directory.path()).mistakes.is_empty());
+    assert_eq!(ids(directory.path()), BTreeMap::from([(1, 1), (3, 1)]));
+    let text = fs::read_to_string(
+        directory.path().join(segments(directory.path()).unwrap().pop().unwrap()),
+    );
+    assert!(text.unwrap().contains("\"event\":\"resumed\",\"after\":\"the sync thread"));
 }
 
 #[test]
