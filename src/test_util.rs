@@ -17,7 +17,7 @@ pub mod audit {
     }
 
     pub mod verify {
-        pub use crate::audit::verify::{Known, Report, verify};
+        pub use crate::audit::verify::{Report, TrustAnchors, verify};
     }
 }
 

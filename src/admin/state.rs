@@ -68,7 +68,7 @@ impl State {
             "reloads": self.reloads.to_json(),
             "ready": why.is_empty(),
             "why": why,
-            "audit": match (self.audit.is_on(), self.audit.is_written()) {
+            "audit": match (self.audit.is_on(), self.audit.is_up()) {
                 (false, _) => "off",
                 (true, true) => "written",
                 (true, false) => "failing",

@@ -76,7 +76,10 @@ impl App {
     /// Builds the parts and starts the drivers of the upstreams. No client is served yet.
     fn build(config: Config, instances: Instances) -> io::Result<Self> {
         let telemetry = Telemetry::new(&config.telemetry).map_err(io::Error::other)?;
-        let audit = Audit::open(config.audit.as_ref(), instances == Instances::Several)?;
+        let audit = match instances {
+            Instances::One => Audit::open(config.audit.as_ref())?,
+            Instances::Several => Audit::open_shared(config.audit.as_ref())?,
+        };
         audit.note(config_event(&config, "config_loaded"));
         let shutdown = Shutdown::default();
         warn_about_config(&config);

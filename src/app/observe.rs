@@ -107,10 +107,10 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
         });
     };
     single(("promptgate.audit.up", "", "Whether the audit log is written"), |audit| {
-        flag(audit.is_written())
+        flag(audit.is_up())
     });
     single(("promptgate.audit.waiting", "By", "Records that wait to be written"), |audit| {
-        audit.waiting() as f64
+        audit.waiting_bytes() as f64
     });
     single(
         ("promptgate.audit.lag", "s", "Waiting time of the oldest record that waits"),

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use super::edition::Edition;
 use super::{App, Listening, config_event, warn_about_config};
 use crate::admin::Admin;
-use crate::audit::Next;
+use crate::audit::LogChange;
 use crate::audit::record::Event;
 use crate::config::{Config, ConfigError, SourceFile};
 use crate::downstream::{Serve, TlsServer};
@@ -143,12 +143,12 @@ impl App {
         tasks.spawn(self.telemetry.go_on(telemetry, stop));
         let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();
-        if matches!(log, Next::Other(_)) {
+        if matches!(log, LogChange::Replaced(_)) {
             // Refusals are recorded in the log that was in use when they happened.
             change = before.gate.refusals().rest();
             change.push(event.clone());
         }
-        self.audit.go_on(log, config.audit.as_ref(), &change);
+        self.audit.apply(log, config.audit.as_ref(), &change);
         let (edition, serves) = before.renew(config, &self.shutdown).await;
         let edition = Arc::new(edition);
         let config = &edition.config;
@@ -189,7 +189,7 @@ impl App {
         &self,
         config: &Config,
         before: Arc<Edition>,
-    ) -> Result<(telemetry::Renewed, Next), String> {
+    ) -> Result<(telemetry::Renewed, LogChange), String> {
         let unresponsive = "audit.path: the file system does not respond";
         // A file system that hangs must block one thread only, however often the reload is tried.
         let guard = self.preparing.clone().try_lock_owned().map_err(|_| unresponsive)?;

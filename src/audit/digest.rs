@@ -1,5 +1,5 @@
-//! What is recorded of arguments: which there were, how long, and a keyed digest of each value.
-//! Numbers and flags are digested as well: a value that is easily guessed is worth hiding most.
+//! Digests of arguments: for each value its path, its length and a keyed digest. Numbers and booleans
+//! are digested, too: a value that is easily guessed needs the protection most.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -9,50 +9,54 @@ use super::record::{Event, write_text};
 use crate::domain::json::{Json, Kind};
 use crate::seal::hex::hex;
 
-/// Values of one call that are told of.
+/// The limit of values of one call; more are left out, and the record is marked as truncated.
 const MAX_VALUES: usize = 64;
 
-/// Longest path of a value, and longest value where values may be written, in bytes as written.
+/// The limit of a path, in bytes as written.
 const MAX_PATH: usize = 128;
+
+/// The limit of a raw value, in bytes as written.
 const MAX_RAW: usize = 2048;
 
-/// Kept for the members that come after them: what a call was for and what was decided must not be
-/// pushed out.
-const REST: usize = 4 << 10;
+/// Bytes that are reserved for the members after the arguments: the prompt and the decision must not
+/// be pushed out.
+const RESERVED_BYTES: usize = 4 << 10;
 
-/// Adds them under `name`, by the path of each value: `{"who":{"bytes":5,"hmac":"…"}}`.
-pub(super) fn add(
+/// Adds the arguments as the member `name`, by the path of each value:
+/// `{"who":{"bytes":5,"hmac":"…"}}`. Values are written only if `raw`.
+pub(super) fn add_arguments(
     event: Event,
     name: &'static str,
     keys: &Keys,
     arguments: Json<'_>,
     raw: bool,
 ) -> Event {
-    let limit = event.room().saturating_sub(REST);
+    let limit = event.room().saturating_sub(RESERVED_BYTES);
     let (out, names) = (String::from("{"), HashSet::new());
-    let mut values = Values { keys, raw, limit, out, names, cut: false };
+    let mut values = Digests { keys, raw, limit, out, names, truncated: false };
     values.walk(arguments, &mut String::new());
     values.out.push('}');
-    event.json(name, &values.out).cut(values.cut)
+    let event = event.json(name, &values.out);
+    if values.truncated { event.mark_truncated() } else { event }
 }
 
-/// The digest of a value, as `promptgate audit hash` tells it.
+/// Returns the digest of a value, in hexadecimal, as `promptgate audit hash` prints it.
 pub fn value_digest(keys: &Keys, value: &[u8]) -> String {
     hex(&keys.digest(value))
 }
 
-struct Values<'a> {
+struct Digests<'a> {
     keys: &'a Keys,
     raw: bool,
-    /// Bytes that they may take.
+    /// The limit of `out`, in bytes.
     limit: usize,
     out: String,
-    /// As they are written: a member must not be there twice.
+    /// The names in `out`: a member must not occur twice.
     names: HashSet<String>,
-    cut: bool,
+    truncated: bool,
 }
 
-impl Values<'_> {
+impl Digests<'_> {
     fn walk(&mut self, value: Json<'_>, path: &mut String) {
         let length = path.len();
         let dot = if path.is_empty() { "" } else { "." };
@@ -79,7 +83,7 @@ impl Values<'_> {
         let text = value.as_str();
         let text = text.as_deref().unwrap_or(value.text());
         if self.names.len() == MAX_VALUES {
-            self.cut = true;
+            self.truncated = true;
             return;
         }
         let before = self.out.len();
@@ -95,17 +99,16 @@ impl Values<'_> {
             cut |= write_text(text, MAX_RAW, &mut self.out);
         }
         self.out.push('}');
-        self.cut |= cut;
-        match self.out.len() < self.limit {
-            true => drop(self.names.insert(name)),
-            false => {
-                self.out.truncate(before);
-                self.cut = true;
-            }
+        self.truncated |= cut;
+        if self.out.len() < self.limit {
+            self.names.insert(name);
+        } else {
+            self.out.truncate(before);
+            self.truncated = true;
         }
     }
 
-    /// A name for a path that no other value has, as a JSON string; whether it is another one than
+    /// Returns a name for a path as a JSON string that no other value has, and whether it differs from
     /// the path.
     fn name(&self, path: &str) -> (String, bool) {
         let mut name = String::new();
@@ -114,7 +117,8 @@ impl Values<'_> {
         while self.names.contains(&name) {
             let plain = name.trim_end_matches('"');
             name = format!("{plain}#{number}\"");
-            (number, cut) = (number + 1, true);
+            number += 1;
+            cut = true;
         }
         (name, cut)
     }
@@ -126,15 +130,15 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::super::record::{Head, MAX_LINE, Stamp, Writer};
+    use super::super::record::{Head, MAX_LINE, Stamp, WriterId};
     use super::*;
     use crate::seal::AuditKey;
 
     fn recorded(keys: &Keys, arguments: &str, raw: bool) -> (String, Value) {
         let json = Json::parse(arguments.as_bytes(), 64).unwrap();
-        let event = add(Event::new("received"), "arguments", keys, json, raw);
+        let event = add_arguments(Event::new("received"), "arguments", keys, json, raw);
         let stamp = Stamp { wall: SystemTime::now(), up: Duration::ZERO };
-        let writer = Writer { instance: "a".into(), boot: "b".into() };
+        let writer = WriterId { instance: "a".into(), boot: "b".into() };
         let mut out = Vec::new();
         Head::default().write(&event, stamp, &writer, keys, &mut out);
         assert!(out.len() <= MAX_LINE);
@@ -144,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn d7_values_are_digested_whatever_they_are_and_never_written() {
+    fn d7_values_of_every_type_are_digested_and_never_written() {
         let keys = Keys::new(&AuditKey::generate().0);
         let given = r#"{"who":"canary-7","deep":{"n":[471100000000001,true]},"na\nme":""}"#;
         let (line, value) = recorded(&keys, given, false);
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn d8_names_that_look_alike_once_they_are_cut_stay_apart() {
+    fn d8_names_that_are_equal_after_truncation_stay_distinct() {
         let keys = Keys::new(&AuditKey::generate().0);
         let long = "n".repeat(MAX_PATH);
         let given = format!(
@@ -168,13 +172,13 @@ mod tests {
         );
         let (line, value) = recorded(&keys, &given, false);
         let read = super::super::record::Line::read(line.trim_end().as_bytes());
-        assert!(read.is_some(), "no member is there twice: {line}");
+        assert!(read.is_some(), "no member occurs twice: {line}");
         assert_eq!(value["arguments"].as_object().unwrap().len(), 5);
         assert_eq!(value["truncated"], true);
     }
 
     #[test]
-    fn what_comes_after_the_arguments_is_not_pushed_out() {
+    fn arguments_leave_room_for_the_members_after_them() {
         let keys = Keys::new(&AuditKey::generate().0);
         let many: Vec<String> =
             (0..60).map(|i| format!("\"{}{i}\":\"v\"", "p".repeat(120))).collect();
@@ -182,7 +186,7 @@ mod tests {
         let json = Json::parse(text.as_bytes(), 64).unwrap();
         let mut event = Event::new("received");
         for name in ["arguments", "responses"] {
-            event = add(event, name, &keys, json, true);
+            event = add_arguments(event, name, &keys, json, true);
         }
         for name in ["upstream", "prompt", "definition"] {
             event = event.text(name, &"x".repeat(1000));
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_written_where_that_is_allowed_and_many_are_cut() {
+    fn raw_values_are_written_if_allowed_and_many_values_are_truncated() {
         let keys = Keys::new(&AuditKey::generate().0);
         let (_, value) = recorded(&keys, r#"{"who":"me"}"#, true);
         assert_eq!(value["arguments"]["who"]["value"], "me");

@@ -1,21 +1,21 @@
-//! The folder of a log and the files in it, with the points at which tests make them fail.
+//! The folder of a log with its files, and the fail points at which tests inject faults.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A folder that this process alone writes into.
+/// The folder of a log, locked so that no other process writes into it.
 pub(crate) struct Folder {
     path: PathBuf,
     failpoints: Failpoints,
-    /// Held as long as the log is open.
+    /// The locked file `lock`; the lock ends with the handle.
     _lock: File,
 }
 
-/// The places where a write can go wrong.
+/// The points at which a test can inject a fault.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Point {
+pub(crate) enum FailPoint {
     BeforeWrite,
     AfterPartialWrite,
     BeforeSync,
@@ -24,67 +24,71 @@ pub(crate) enum Point {
     AfterRename,
 }
 
-/// What tests let happen; nothing otherwise.
-pub(crate) trait Failing: Send {
-    fn at(&mut self, point: Point) -> io::Result<()>;
+/// Injects faults in tests.
+pub(crate) trait FaultInjector: Send {
+    /// Fails, or panics, at a point.
+    fn at(&mut self, point: FailPoint) -> io::Result<()>;
 
-    /// How much of a write of this length gets through before [`Point::AfterPartialWrite`].
-    fn writes(&mut self, length: usize) -> usize {
+    /// Returns how many of `length` bytes are written before [`FailPoint::AfterPartialWrite`].
+    fn allowed_length(&mut self, length: usize) -> usize {
         length
     }
 }
 
-type Failpoints = Option<Arc<Mutex<dyn Failing>>>;
+type Failpoints = Option<Arc<Mutex<dyn FaultInjector>>>;
 
-/// A segment that is written to.
+/// A segment that is open for writing.
 pub(crate) struct Segment {
     pub name: String,
-    /// How long it is.
+    /// The length, in bytes.
     pub bytes: u64,
     file: File,
     failpoints: Failpoints,
 }
 
-/// A way to sync a segment from another thread.
-pub(crate) struct Syncing {
+/// A sync of a segment that can run on a different thread.
+pub(crate) struct PendingSync {
     file: File,
     failpoints: Failpoints,
 }
 
-const LOCK: &str = "lock";
-const TEMPORARY: &str = "next.tmp";
-const SUFFIX: &str = ".jsonl";
-const PREFIX: &str = "audit-";
+const LOCK_FILE: &str = "lock";
+const TEMPORARY_FILE: &str = "next.tmp";
+const SEGMENT_SUFFIX: &str = ".jsonl";
+const SEGMENT_PREFIX: &str = "audit-";
 
 impl Folder {
-    /// Opens the folder, or makes it, for this process alone.
+    /// Opens and locks the folder; creates it if it does not exist.
     ///
     /// # Errors
-    /// When it is somebody else's, a link, or another process writes into it (`WouldBlock`).
+    /// When the folder or a segment is a link or belongs to another user (`PermissionDenied`), or
+    /// another process writes into the folder (`WouldBlock`).
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        make_private(path)?;
-        check_own(path, fs::symlink_metadata(path)?.is_dir())?;
-        let lock = own_file(OpenOptions::new().create(true).write(true), &path.join(LOCK))?;
+        create_private_directory(path)?;
+        check_owner(path, fs::symlink_metadata(path)?.is_dir())?;
+        let lock =
+            open_private(OpenOptions::new().create(true).write(true), &path.join(LOCK_FILE))?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => io::Error::new(
                 io::ErrorKind::WouldBlock,
-                "another running gateway writes into it; set another audit.path for this one",
+                "another running gateway writes into this folder; set another audit.path",
             ),
             fs::TryLockError::Error(error) => error,
         })?;
-        match fs::remove_file(path.join(TEMPORARY)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        if let Err(error) = fs::remove_file(path.join(TEMPORARY_FILE))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
         }
         for name in segments(path)? {
             let file = path.join(&name);
-            check_own(&file, fs::symlink_metadata(&file)?.is_file())?;
+            check_owner(&file, fs::symlink_metadata(&file)?.is_file())?;
         }
         Ok(Self { path: path.to_owned(), failpoints: None, _lock: lock })
     }
 
     #[cfg(test)]
-    pub(super) fn fail(&mut self, failing: Arc<Mutex<dyn Failing>>) {
+    pub(super) fn inject_faults(&mut self, failing: Arc<Mutex<dyn FaultInjector>>) {
         self.failpoints = Some(failing);
     }
 
@@ -92,64 +96,86 @@ impl Folder {
         &self.path
     }
 
-    /// The names of its segments, oldest first.
+    /// Returns the file names of the segments, oldest first.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
     pub(crate) fn segments(&self) -> io::Result<Vec<String>> {
         segments(&self.path)
     }
 
-    /// Bytes of all segments.
+    /// Returns the size of all segments, in bytes.
+    ///
+    /// # Errors
+    /// When the folder or a segment cannot be read.
     pub(crate) fn total(&self) -> io::Result<u64> {
         let length = |name: String| fs::metadata(self.path.join(name)).map(|meta| meta.len());
         self.segments()?.into_iter().map(length).sum()
     }
 
-    /// Makes a segment that is there whole or not at all: written and synced under another name first.
+    /// Creates a segment atomically: it is written and synced under a temporary name first.
+    ///
+    /// # Errors
+    /// When the file cannot be written, synced or renamed. It may exist after a failed rename.
     pub(crate) fn create(&self, name: &str, content: &[u8]) -> io::Result<Segment> {
-        let temporary = self.path.join(TEMPORARY);
+        let temporary = self.path.join(TEMPORARY_FILE);
         let made = self.write_whole(&temporary, name, content);
         if made.is_err() {
-            // As if nothing had been tried: there is room for the next try, and no half of this one.
+            // Frees the space and the name for the next attempt.
             let _ = fs::remove_file(&temporary);
         }
         made
     }
 
     fn write_whole(&self, temporary: &Path, name: &str, content: &[u8]) -> io::Result<Segment> {
-        let file = own_file(OpenOptions::new().create_new(true).append(true), temporary)?;
+        let file = open_private(OpenOptions::new().create_new(true).append(true), temporary)?;
         let failpoints = self.failpoints.clone();
         let mut segment = Segment { name: name.to_owned(), bytes: 0, file, failpoints };
         segment.append(content)?;
-        segment.syncing()?.run()?;
-        at(&self.failpoints, Point::BeforeRename)?;
+        segment.pending_sync()?.run()?;
+        at(&self.failpoints, FailPoint::BeforeRename)?;
         fs::rename(temporary, self.path.join(name))?;
-        at(&self.failpoints, Point::AfterRename)?;
+        at(&self.failpoints, FailPoint::AfterRename)?;
         self.sync()?;
         Ok(segment)
     }
 
-    /// Opens a segment to write on where it ends.
+    /// Opens an existing segment to append to it.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
     pub(crate) fn reopen(&self, name: &str) -> io::Result<Segment> {
-        let file = own_file(OpenOptions::new().append(true), &self.path.join(name))?;
+        let file = open_private(OpenOptions::new().append(true), &self.path.join(name))?;
         let bytes = file.metadata()?.len();
         let failpoints = self.failpoints.clone();
         Ok(Segment { name: name.to_owned(), bytes, file, failpoints })
     }
 
-    /// Cuts a segment, by another handle than the one that it is written with.
+    /// Truncates a segment to `bytes`, with a new handle.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or truncated.
     pub(crate) fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path.join(name))?;
         file.set_len(bytes)
     }
 
+    /// Removes a segment.
+    ///
+    /// # Errors
+    /// When the file cannot be removed, or the folder not synced.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path.join(name))?;
         self.sync()
     }
 
-    /// Keeps bytes that belong to no record.
-    pub(crate) fn keep(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    /// Appends the bytes of an incomplete record to a file of their own.
+    ///
+    /// # Errors
+    /// When the file cannot be written or synced.
+    pub(crate) fn save_torn(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut file =
-            own_file(OpenOptions::new().create(true).append(true), &self.path.join(name))?;
+            open_private(OpenOptions::new().create(true).append(true), &self.path.join(name))?;
         file.write_all(content)?;
         file.sync_all()?;
         self.sync()
@@ -159,56 +185,70 @@ impl Folder {
         File::open(&self.path)?.sync_all()
     }
 
-    /// Whether the segment is still the file of its name.
-    pub(crate) fn holds(&self, segment: &Segment) -> bool {
-        let there = fs::symlink_metadata(self.path.join(&segment.name));
-        there.and_then(|there| Ok(is_same(&there, &segment.file.metadata()?))).unwrap_or(false)
+    /// Whether the segment is still the file that has its name.
+    pub(crate) fn is_current(&self, segment: &Segment) -> bool {
+        let named = fs::symlink_metadata(self.path.join(&segment.name));
+        named.and_then(|named| Ok(is_same_file(&named, &segment.file.metadata()?))).unwrap_or(false)
     }
 }
 
 impl Segment {
-    /// Writes behind what is there. After an error nobody knows how much of it is.
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// When the write fails; any part of the bytes may have been written.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        at(&self.failpoints, Point::BeforeWrite)?;
+        at(&self.failpoints, FailPoint::BeforeWrite)?;
         let allowed = match &self.failpoints {
-            Some(failing) => lock(failing).writes(bytes.len()),
+            Some(failing) => lock(failing).allowed_length(bytes.len()),
             None => bytes.len(),
         };
         self.file.write_all(&bytes[..allowed])?;
         if allowed < bytes.len() {
-            at(&self.failpoints, Point::AfterPartialWrite)?;
+            at(&self.failpoints, FailPoint::AfterPartialWrite)?;
             self.file.write_all(&bytes[allowed..])?;
         }
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
-    pub(crate) fn syncing(&self) -> io::Result<Syncing> {
-        Ok(Syncing { file: self.file.try_clone()?, failpoints: self.failpoints.clone() })
+    /// Returns a sync of this segment.
+    ///
+    /// # Errors
+    /// When the file handle cannot be cloned.
+    pub(crate) fn pending_sync(&self) -> io::Result<PendingSync> {
+        Ok(PendingSync { file: self.file.try_clone()?, failpoints: self.failpoints.clone() })
     }
 }
 
-impl Syncing {
-    /// Brings to the disk what was written by now.
+impl PendingSync {
+    /// Syncs everything that is written by now to the disk.
+    ///
+    /// # Errors
+    /// When the sync fails.
     pub(crate) fn run(self) -> io::Result<()> {
-        at(&self.failpoints, Point::BeforeSync)?;
+        at(&self.failpoints, FailPoint::BeforeSync)?;
         self.file.sync_data()?;
-        at(&self.failpoints, Point::AfterSync)
+        at(&self.failpoints, FailPoint::AfterSync)
     }
 }
 
-/// Name of the segment of that number.
+/// Returns the file name of a segment.
 pub(crate) fn segment_name(number: u64) -> String {
-    format!("{PREFIX}{number:08}{SUFFIX}")
+    format!("{SEGMENT_PREFIX}{number:08}{SEGMENT_SUFFIX}")
 }
 
-/// The number in a segment's name.
+/// Returns the number in the file name of a segment; `None` for other files.
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    let digits = name.strip_prefix(SEGMENT_PREFIX)?.strip_suffix(SEGMENT_SUFFIX)?;
     digits.parse().ok().filter(|number| segment_name(*number) == name)
 }
 
-/// The segments of a folder that somebody else may be writing into, oldest first.
+/// Returns the file names of the segments in a folder, oldest first. A gateway may write into the
+/// folder at the same time.
+///
+/// # Errors
+/// When the folder cannot be read.
 pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
     let mut numbered = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -222,7 +262,7 @@ pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
     Ok(numbered.into_iter().map(|(_, name)| name).collect())
 }
 
-fn at(failpoints: &Failpoints, point: Point) -> io::Result<()> {
+fn at(failpoints: &Failpoints, point: FailPoint) -> io::Result<()> {
     match failpoints {
         Some(failing) => lock(failing).at(point),
         None => Ok(()),
@@ -230,13 +270,13 @@ fn at(failpoints: &Failpoints, point: Point) -> io::Result<()> {
 }
 
 fn lock<'a>(
-    failing: &'a Arc<Mutex<dyn Failing>>,
-) -> std::sync::MutexGuard<'a, dyn Failing + 'static> {
+    failing: &'a Arc<Mutex<dyn FaultInjector>>,
+) -> std::sync::MutexGuard<'a, dyn FaultInjector + 'static> {
     failing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens a file that only its owner may read, and no link.
-fn own_file(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+/// Opens a file with access for its owner only; does not follow a symbolic link.
+fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
@@ -245,7 +285,7 @@ fn own_file(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-fn make_private(path: &Path) -> io::Result<()> {
+fn create_private_directory(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -253,14 +293,15 @@ fn make_private(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-/// Whoever else could write there could write records.
-fn check_own(path: &Path, is_of_kind: bool) -> io::Result<()> {
+/// Checks that the path has the expected type and the right owner: another user who can write there
+/// could forge the end of the log.
+fn check_owner(path: &Path, is_expected_type: bool) -> io::Result<()> {
     let denied = |what: &str| {
         let message = format!("{} {what}", path.display());
         Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
     };
-    if !is_of_kind {
-        return denied("is a link, or not what it should be");
+    if !is_expected_type {
+        return denied("is a symbolic link or has the wrong file type");
     }
     #[cfg(unix)]
     {
@@ -273,13 +314,13 @@ fn check_own(path: &Path, is_of_kind: bool) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-fn is_same(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+fn is_same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
 #[cfg(not(unix))]
-fn is_same(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+fn is_same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
     a.len() == b.len()
 }
 
@@ -307,7 +348,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_are_not_followed() {
+    fn symbolic_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::create_dir(&real).unwrap();
@@ -320,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_told_by_their_names_in_their_order() {
+    fn segments_are_recognized_by_name_and_ordered_by_number() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["audit-00000010.jsonl", "audit-00000002.jsonl", "audit-2.jsonl", "x", "lock"] {
             fs::write(folder.path().join(name), "").unwrap();

@@ -1,29 +1,32 @@
-//! The first line of a segment: where the chain goes on from. It is no record and has no number, so
-//! that records can move to another segment as they are.
+//! The header, the first line of a segment: it names the record from which the hash chain continues.
+//! The header is not a record and has no sequence number, so that lines can be written again to a
+//! different segment unchanged.
 
 use super::keys::Keys;
 use super::record::{Head, Line, Stamp, end_line, write_text};
 use crate::seal::hex::{from_hex, hex};
 
-/// Where a segment goes on from.
+/// The header of a segment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Header {
+    /// The number of the segment; the first one has 1.
     pub number: u64,
     pub instance: String,
-    /// The last record before its first one; number 0 if it is the first of all.
+    /// The record before the first one of this segment; its number is 0 in the first segment.
     pub previous: Head,
-    /// The segment before it, and its length up to there.
+    /// The file name of the segment before; empty in the first segment.
     pub name: String,
+    /// The length of the segment before up to that record, in bytes.
     pub bytes: u64,
-    /// Why the one before it was given up, if it was: what it holds beyond that length does not count.
+    /// Why the segment before was abandoned, if it was: its content beyond `bytes` does not count.
     pub abandoned: Option<String>,
 }
 
-/// Longest reason that is kept, in bytes as written.
+/// The limit of the reason, in bytes as written: enough for an error of the system.
 const MAX_REASON: usize = 256;
 
 impl Header {
-    /// Its line.
+    /// Returns the line of the header, with its line feed.
     pub(crate) fn write(&self, stamp: Stamp, keys: &Keys) -> Vec<u8> {
         let Self { number, instance, previous, name, bytes, abandoned } = self;
         let time = humantime::format_rfc3339_micros(stamp.wall);
@@ -43,7 +46,7 @@ impl Header {
         line
     }
 
-    /// Reads what [`Header::write`] wrote, without its end.
+    /// Reads a line of [`Header::write`]; `None` if it is not a header.
     pub(crate) fn read(line: &Line<'_>) -> Option<Self> {
         Some(Self {
             number: line.number("segment")?,
@@ -58,8 +61,8 @@ impl Header {
         })
     }
 
-    /// Whether its code was made with these keys.
-    pub(crate) fn is_of(&self, line: &Line<'_>, keys: &Keys) -> bool {
+    /// Whether the authentication code of the line was made with these keys.
+    pub(crate) fn is_authentic(&self, line: &Line<'_>, keys: &Keys) -> bool {
         keys.link(&self.previous.mac, line.text) == line.mac
     }
 }
@@ -72,7 +75,7 @@ mod tests {
     use crate::seal::AuditKey;
 
     #[test]
-    fn a_header_is_read_as_it_was_written_and_belongs_to_its_key() {
+    fn a_header_survives_a_round_trip_and_is_authentic_only_under_its_key() {
         let header = Header {
             number: 7,
             instance: "0a".into(),
@@ -86,8 +89,8 @@ mod tests {
         let text = header.write(stamp, &keys);
         let line = Line::read(text.trim_ascii_end()).unwrap();
         assert_eq!(Header::read(&line).as_ref(), Some(&header));
-        assert!(header.is_of(&line, &keys));
-        assert!(!header.is_of(&line, &Keys::new(&AuditKey::generate().0)));
+        assert!(header.is_authentic(&line, &keys));
+        assert!(!header.is_authentic(&line, &Keys::new(&AuditKey::generate().0)));
         assert_eq!(line.seq(), None);
     }
 }

@@ -1,5 +1,5 @@
-//! The keys of one audit log, all derived from `audit.key`: chain, digests and signatures never
-//! share one.
+//! The keys of one audit log, all derived from `audit.key`: one for the hash chain, one for digests
+//! and one for signatures.
 
 use std::fmt;
 
@@ -11,19 +11,20 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use crate::seal::AuditKey;
 use crate::seal::hex::hex;
 
-/// What a log is written and checked with.
+/// The keys that write and verify a log.
 pub struct Keys {
     chain: hmac::Key,
     digest: hmac::Key,
     signing: Ed25519KeyPair,
-    /// Tells which key digests were made with, and nothing else of it.
+    /// Identifies the digest key without revealing it.
     digest_id: String,
 }
 
-/// An authentication code: HMAC-SHA256.
+/// A message authentication code: HMAC-SHA256.
 pub(crate) type Mac = [u8; 32];
 
 impl Keys {
+    /// Derives all keys from the secret.
     pub fn new(key: &AuditKey) -> Self {
         let hmac_key = |label| hmac::Key::new(hmac::HMAC_SHA256, &key.subkey(label));
         let digest = hmac_key("promptgate audit digest v1");
@@ -38,7 +39,7 @@ impl Keys {
         }
     }
 
-    /// The code of a text that follows `previous` in the chain.
+    /// Returns the code of a text that follows `previous` in the hash chain.
     pub fn link(&self, previous: &Mac, text: &[u8]) -> Mac {
         let mut context = hmac::Context::with_key(&self.chain);
         context.update(previous);
@@ -46,22 +47,23 @@ impl Keys {
         mac(context.sign())
     }
 
-    /// The digest of a value that is not to be written down: whoever has the key can tell whether
-    /// it was a certain one.
+    /// Returns the digest of a value that is not recorded itself. With the key a known value can be
+    /// compared with it.
     pub fn digest(&self, value: &[u8]) -> Mac {
         mac(hmac::sign(&self.digest, value))
     }
 
+    /// Returns the id of the digest key, in hexadecimal.
     pub fn digest_id(&self) -> &str {
         &self.digest_id
     }
 
-    /// Ed25519 (RFC 8032), in base64.
+    /// Returns the Ed25519 signature of a text (RFC 8032), in base64.
     pub fn sign(&self, text: &[u8]) -> String {
         BASE64_STANDARD.encode(self.signing.sign(text))
     }
 
-    /// The public half of the signing key.
+    /// Returns the public key of the signatures.
     pub fn public(&self) -> PublicKey {
         let bytes = self.signing.public_key().as_ref();
         PublicKey(bytes.try_into().expect("Ed25519 keys have 32 bytes"))
@@ -74,17 +76,17 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// What signatures are checked with by whoever has no secret.
+/// The public key that verifies checkpoints without the secret.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PublicKey([u8; 32]);
 
 impl PublicKey {
-    /// Reads base64 of exactly 32 bytes.
+    /// Parses base64 of exactly 32 bytes.
     pub fn parse(text: &str) -> Option<Self> {
         BASE64_STANDARD.decode(text.trim()).ok()?.try_into().ok().map(Self)
     }
 
-    /// Whether this is a signature of the text, in base64.
+    /// Whether `signature`, in base64, is a signature of the text under this key.
     pub fn verify(&self, text: &[u8], signature: &str) -> bool {
         let key = UnparsedPublicKey::new(&ED25519, &self.0);
         BASE64_STANDARD.decode(signature).is_ok_and(|bytes| key.verify(text, &bytes).is_ok())
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_checked_without_the_secret() {
+    fn a_signature_is_verified_without_the_secret() {
         let keys = Keys::new(&AuditKey::generate().0);
         let public = PublicKey::parse(&keys.public().to_string()).unwrap();
         let signature = keys.sign(b"a");

@@ -1,4 +1,4 @@
-//! One log that is written: what is recorded goes to its writer, and is waited for.
+//! One audit log with its writer: sends records to the writer, and waits until they are written.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,46 +7,46 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, timeout};
 
+use super::FolderUse;
 use super::digest;
 use super::folder::Folder;
 use super::keys::Keys;
 use super::log::{Log, LogSettings};
-use super::queue::{Queue, Tuning};
+use super::queue::{Queue, WriterSettings};
 use super::record::{Event, Stamp};
 use super::recover::recover;
-use super::writer::Scribe;
+use super::writer::LogWriter;
 use crate::config::{self, Durability};
 use crate::domain::document::Document;
 use crate::seal::AuditKey;
 
-/// A log that is written. Once nobody holds it any more it gets its proper end.
+/// A log that is being written. When the last handle is dropped, the writer ends the log with a
+/// checkpoint.
 pub struct Ledger {
-    /// Its folder.
+    /// The folder of the log.
     path: PathBuf,
     queue: Arc<Queue>,
     keys: Arc<Keys>,
     started: Instant,
 }
 
-/// The record of it cannot be written, so it must not happen.
+/// A record cannot be written, so the call must not continue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the audit log cannot be written")]
 pub struct Unrecorded;
 
-/// How long a record may take to be written before whoever waits is refused: a disk that hangs must
-/// not make calls hang.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout for writing a record, after which its call is refused: a disk that hangs must not
+/// make calls hang.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Ledger {
-    /// Opens the log of the configuration and starts writing. Where several gateways share a file,
-    /// as those that clients start themselves do (`shares`), each writes into a folder of its own
-    /// beside the first.
+    /// Opens the log of the configuration and starts its writer.
     ///
     /// # Errors
     /// When the folder cannot be used, or was written with another key.
-    pub(super) fn open(config: &config::Audit, shares: bool) -> io::Result<Self> {
-        let folder = open_folder(&config.path, shares)?;
-        let (key, made) = match config.key()? {
+    pub(super) fn open(config: &config::Audit, folder_use: FolderUse) -> io::Result<Self> {
+        let folder = open_folder(&config.path, folder_use)?;
+        let (key, created) = match config.key()? {
             Some(key) => (key, None),
             None => config.make_key().map(|(key, file)| (key, Some(file)))?,
         };
@@ -55,20 +55,20 @@ impl Ledger {
         let recovered = recover(&folder, &keys)?;
         let started = Instant::now();
         let now = Stamp { wall: SystemTime::now(), up: Duration::ZERO };
-        let tuning = tuning(config);
-        let log = Log::new(folder, keys.clone(), tuning.log.clone(), &recovered, now)?;
-        if let Some(file) = made {
+        let settings = writer_settings(config);
+        let log = Log::new(folder, keys.clone(), settings.log.clone(), &recovered, now)?;
+        if let Some(file) = created {
             tracing::warn!(
                 file = %file.display(),
-                "no audit key is set, so one was made; whoever has it can forge the log: keep it elsewhere and set \
+                "no audit key is set, so one was created; the key can forge the log: keep it elsewhere and set \
                  PROMPTGATE_AUDIT_KEY"
             );
         }
-        tracing::info!(path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log");
-        let queue = Arc::new(Queue::new(tuning.clone()));
+        tracing::info!(path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log opened");
+        let queue = Arc::new(Queue::new(settings.clone()));
         let clock = Box::new(move || stamp(started));
-        let scribe = Scribe::new(queue.clone(), log, clock, tuning);
-        std::thread::Builder::new().name("audit".to_owned()).spawn(move || scribe.run())?;
+        let log_writer = LogWriter::new(queue.clone(), log, clock, settings);
+        std::thread::Builder::new().name("audit".to_owned()).spawn(move || log_writer.run())?;
         let ledger = Self { path, queue, keys, started };
         let event = Event::new("started").text("version", env!("CARGO_PKG_VERSION"));
         ledger.note(event.number("after", recovered.head.seq));
@@ -79,63 +79,66 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Its folder.
+    /// Returns the folder of the log.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is written with this key.
-    pub(super) fn is_of(&self, key: &AuditKey) -> bool {
+    /// Whether the log is written with this key.
+    pub(super) fn uses_key(&self, key: &AuditKey) -> bool {
         Keys::new(key).public() == self.keys.public()
     }
 
-    /// What waits to be written.
+    /// Returns the queue of the writer.
     pub(super) fn queue(&self) -> &Arc<Queue> {
         &self.queue
     }
 
-    /// Whether audited calls are refused at present, since their records cannot be written.
+    /// Whether calls that must be recorded are refused at present, because the log is down.
     pub fn refuses(&self) -> bool {
         self.queue.is_down() && !self.queue.degrades()
     }
 
-    /// How long the oldest record has waited that is not written.
+    /// Returns how long the oldest waiting record has waited; `None` if none waits.
     pub(super) fn lag(&self) -> Option<Duration> {
         let since = self.queue.waiting().1?;
         Some(self.started.elapsed().saturating_sub(since))
     }
 
-    /// Records something, and waits until it is written.
+    /// Records an event, and waits until the record is written.
     ///
     /// # Errors
-    /// When it cannot be written and calls do not go on without.
+    /// When the record cannot be written within [`WRITE_TIMEOUT`], unless `audit.on_failure` is
+    /// `degrade`.
+    ///
+    /// # Cancel safety
+    /// A record in the queue is written even if the future is dropped.
     pub async fn record(&self, event: Event) -> Result<(), Unrecorded> {
         self.record_both(None, event).await
     }
 
-    /// The same, with a record that belongs right before it: both are written, or none.
+    /// Records two events, `before` right before `event`: both are written, or none.
     ///
     /// # Errors
-    /// As [`Ledger::record`].
+    /// As [`Ledger::record`]. Cancel safety is the same, too.
     pub async fn record_both(&self, before: Option<Event>, event: Event) -> Result<(), Unrecorded> {
-        let waits = self.queue.submit(before, event, stamp(self.started));
-        let waits = waits.map_err(|_| Unrecorded)?;
-        let Some(waits) = waits else {
+        let written = self.queue.submit(before, event, stamp(self.started));
+        let Some(written) = written.map_err(|_| Unrecorded)? else {
             return Ok(());
         };
-        match timeout(PATIENCE, waits).await {
+        match timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(())) => Ok(()),
             _ if self.queue.degrades() => Ok(()),
             _ => Err(Unrecorded),
         }
     }
 
-    /// Records something that nobody waits for, before whatever is recorded from now on.
+    /// Records an event without waiting until it is written. It precedes all later records.
     pub fn note(&self, event: Event) {
         self.queue.note(event, stamp(self.started));
     }
 
-    /// Adds what was said in the arguments of a call: their names, sizes and keyed digests, and the
+    /// Adds the arguments of a call to an event: their names, sizes in bytes and keyed digests; the
     /// values only if `raw`.
     pub fn with_arguments(
         &self,
@@ -144,28 +147,28 @@ impl Ledger {
         arguments: &Document,
         raw: bool,
     ) -> Event {
-        digest::add(event, name, &self.keys, arguments.json(), raw)
+        digest::add_arguments(event, name, &self.keys, arguments.json(), raw)
     }
 
-    /// The keyed digest of a value.
+    /// Returns the keyed digest of a value, in hexadecimal.
     pub fn digest(&self, value: &str) -> String {
         digest::value_digest(&self.keys, value.as_bytes())
     }
 
-    /// Which key digests are made with.
+    /// Returns the id of the key of the digests.
     pub fn digest_key(&self) -> &str {
         self.keys.digest_id()
     }
 
-    /// Goes on as this configuration says, in the same folder and with the same key.
-    pub(super) fn tune(&self, config: &config::Audit) {
-        self.queue.tune(tuning(config));
+    /// Applies changed settings; folder and key stay the same.
+    pub(super) fn reconfigure(&self, config: &config::Audit) {
+        self.queue.reconfigure(writer_settings(config));
     }
 }
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.queue.end();
+        self.queue.drain();
     }
 }
 
@@ -173,8 +176,8 @@ fn stamp(started: Instant) -> Stamp {
     Stamp { wall: SystemTime::now(), up: started.elapsed() }
 }
 
-fn tuning(config: &config::Audit) -> Tuning {
-    Tuning {
+fn writer_settings(config: &config::Audit) -> WriterSettings {
+    WriterSettings {
         limit: config.buffer,
         degrades: config.on_failure == config::OnAuditFailure::Degrade,
         sync_every: (config.durability == Durability::Interval).then_some(config.sync),
@@ -189,23 +192,27 @@ fn tuning(config: &config::Audit) -> Tuning {
     }
 }
 
-/// How many gateways may share a configuration file and still keep a log each.
-const SHARING: usize = 64;
+/// The limit of gateways that share a configuration and write a log each: each one tries the
+/// folders of all before it, so their number is bounded.
+const MAX_SHARED_LOGS: usize = 64;
 
-fn open_folder(path: &Path, shares: bool) -> io::Result<Folder> {
-    let names_file = |error: io::Error| {
+fn open_folder(path: &Path, folder_use: FolderUse) -> io::Result<Folder> {
+    let with_path = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                "; name a folder of the gateway's own, or \"\" to keep no log"
+                "; set a folder that the gateway can write, or \"\" to disable the audit log"
             }
             _ => "",
         };
         io::Error::new(error.kind(), format!("audit.path {}: {error}{hint}", path.display()))
     };
     let mut opened = Folder::open(path);
-    for number in 2..=SHARING {
+    for number in 2..=MAX_SHARED_LOGS {
         match &opened {
-            Err(error) if shares && error.kind() == io::ErrorKind::WouldBlock => {
+            Err(error)
+                if folder_use == FolderUse::Numbered
+                    && error.kind() == io::ErrorKind::WouldBlock =>
+            {
                 let mut name = path.as_os_str().to_owned();
                 name.push(format!("-{number}"));
                 opened = Folder::open(Path::new(&name));
@@ -213,5 +220,5 @@ fn open_folder(path: &Path, shares: bool) -> io::Result<Folder> {
             _ => break,
         }
     }
-    opened.map_err(names_file)
+    opened.map_err(with_path)
 }

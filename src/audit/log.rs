@@ -1,92 +1,96 @@
-//! The log as a state machine: records go in, lines lie on the disk. One thread owns it; the clock
-//! is handed in.
+//! The log as a state machine: records go in, lines are appended to segments. The writer thread owns
+//! it; the clock is handed in.
 //!
-//! What was written but not synced is kept, so that a file that fails can be left for another one,
-//! in which the same lines stand again. A file that failed to sync is never synced again: the
-//! system may have thrown away what it could not write, and say so once only.
+//! Lines that are written but not synced are kept in memory, so that a segment whose file fails can
+//! be abandoned and the same lines written to a new segment. A file that failed to sync is never
+//! synced again: the system may have discarded what it could not write, and reports that only once.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::folder::{Folder, Segment, Syncing, segment_name};
+use super::folder::{Folder, PendingSync, Segment, segment_name};
 use super::header::Header;
 use super::keys::Keys;
-use super::record::{Event, Head, Stamp, Writer};
+use super::record::{Event, Head, Stamp, WriterId};
 use super::recover::{Recovered, read_header};
 use crate::seal::hex::hex;
 
-/// An open log.
+/// A log that is open for writing.
 pub(crate) struct Log {
     folder: Folder,
     keys: Arc<Keys>,
     settings: LogSettings,
-    writer: Writer,
-    /// The last record that was written.
+    writer: WriterId,
+    /// The last record that was written, synced or not.
     head: Head,
-    /// The segment that is written to; none after it failed, until another one is there.
+    /// The current segment; `None` from a failure of its file until the next segment exists.
     segment: Option<Segment>,
     number: u64,
-    opened: Duration,
-    /// What is known to be on the disk.
-    durable: Mark,
-    /// What is being synced: up to where, and the lines since `durable`.
-    syncing: Option<Mark>,
-    in_sync: Vec<u8>,
-    /// Lines behind those.
-    fresh: Vec<u8>,
-    /// Why the last segment was given up.
-    broken: Option<String>,
+    opened_at: Duration,
+    /// The position up to which everything is known to be on the disk.
+    durable: Position,
+    /// The position that becomes `durable` when the sync under way succeeds, with the lines since
+    /// `durable`.
+    syncing: Option<Position>,
+    syncing_lines: Vec<u8>,
+    /// The lines after those, for the next sync.
+    unsynced_lines: Vec<u8>,
+    /// Why the last segment was abandoned.
+    abandon_reason: Option<String>,
     checkpoint: Checkpoint,
-    /// Bytes of all segments.
+    /// The size of all segments, in bytes.
     total: u64,
 }
 
-/// What bounds a log.
+/// The limits of a log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct LogSettings {
+    /// Bytes from which on a new segment is started.
     pub segment_size: u64,
     pub segment_age: Duration,
-    /// Of all segments.
+    /// The limit of all segments together, in bytes.
     pub max_size: u64,
-    /// How many segments are kept; 0 for all.
+    /// The number of segments that are kept; 0 keeps all.
     pub keep: usize,
+    /// Records after which a checkpoint is due.
     pub checkpoint_records: u64,
     pub checkpoint_every: Duration,
 }
 
-/// A place in a segment.
+/// A position in a segment: the last record before it, and the length in bytes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Mark {
+struct Position {
     head: Head,
     bytes: u64,
 }
 
-/// What was last signed.
+/// The last checkpoint: the number of its record, and when it was signed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Checkpoint {
     seq: u64,
     at: Duration,
 }
 
-/// A signed head, to be kept elsewhere: a log that ends before it was cut.
+/// A signed head. A copy that is kept elsewhere proves that a log that ends before it was truncated.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Signed {
+pub(crate) struct SignedCheckpoint {
     pub seq: u64,
     pub mac: String,
     pub signature: String,
 }
 
 impl Log {
-    /// From now on it has these bounds.
-    pub(crate) fn tune(&mut self, settings: LogSettings) {
+    /// Replaces the limits.
+    pub(crate) fn reconfigure(&mut self, settings: LogSettings) {
         self.settings = settings;
     }
 
-    /// Goes on where `recovered` ended.
+    /// Opens the log, which continues where `recovered` ended.
     ///
     /// # Errors
-    /// When the segment cannot be opened, or the first one not made.
+    /// When the last segment cannot be opened, or the first one not created.
     pub(crate) fn new(
         folder: Folder,
         keys: Arc<Keys>,
@@ -104,68 +108,73 @@ impl Log {
             head: recovered.head,
             segment: None,
             number: recovered.number,
-            opened: stamp.up,
-            durable: Mark { head: recovered.head, bytes: recovered.bytes },
+            opened_at: stamp.up,
+            durable: Position { head: recovered.head, bytes: recovered.bytes },
             syncing: None,
-            in_sync: Vec::new(),
-            fresh: Vec::new(),
-            broken: None,
+            syncing_lines: Vec::new(),
+            unsynced_lines: Vec::new(),
+            abandon_reason: None,
             checkpoint: Checkpoint { seq: recovered.head.seq, at: stamp.up },
         };
         match recovered.number {
             0 => log.start_segment(stamp)?,
             number => {
                 let segment = log.folder.reopen(&segment_name(number))?;
-                segment.syncing()?.run()?;
+                segment.pending_sync()?.run()?;
                 log.segment = Some(segment);
             }
         }
         Ok(log)
     }
 
-    /// Writes records; all of them or, as far as anybody is told, none.
+    /// Appends records: all of them, or none that counts as written.
     ///
     /// # Errors
-    /// When they could be written neither to the segment nor to a new one. What was written before
-    /// stays to be written again.
+    /// When they could be written neither to the segment nor to a new one. Unsynced lines of earlier
+    /// calls are kept, to be written again.
     pub(crate) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a Event, Stamp)>,
         now: Stamp,
     ) -> io::Result<()> {
-        let (start, before) = (self.fresh.len(), self.head);
+        let start = self.unsynced_lines.len();
+        let before = self.head;
         for (event, stamp) in records {
-            self.head.write(event, stamp, &self.writer, &self.keys, &mut self.fresh);
+            self.head.write(event, stamp, &self.writer, &self.keys, &mut self.unsynced_lines);
         }
         let written = self.write_from(start, now);
         if written.is_err() {
-            self.fresh.truncate(start);
+            self.unsynced_lines.truncate(start);
             self.head = before;
         }
         written
     }
 
     fn write_from(&mut self, start: usize, now: Stamp) -> io::Result<()> {
-        let length = (self.fresh.len() - start) as u64;
+        let length = (self.unsynced_lines.len() - start) as u64;
         if self.total + length > self.settings.max_size {
-            let full = "the segments take all of audit.max_size: move old ones away";
+            let full = "the segments have reached audit.max_size; move old segments away";
             return Err(io::Error::new(io::ErrorKind::StorageFull, full));
         }
         if let Some(segment) = &mut self.segment {
-            match segment.append(&self.fresh[start..]) {
+            match segment.append(&self.unsynced_lines[start..]) {
                 Ok(()) => {
                     self.total += length;
                     return Ok(());
                 }
-                Err(error) => self.give_up(&error),
+                Err(error) => self.abandon_segment(&error),
             }
         }
         self.start_segment(now)
     }
 
-    /// Leaves numbers out for records that could not be written, and says which.
+    /// Skips the sequence numbers of the records of a gap, and records which ones.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
     pub(crate) fn append_gap(&mut self, gap: &Gap, now: Stamp) -> io::Result<()> {
-        let (from, to) = (self.head.seq + 1, self.head.seq + gap.count);
+        let from = self.head.seq + 1;
+        let to = self.head.seq + gap.count;
         let time = |stamp: Stamp| format!("\"{}\"", humantime::format_rfc3339_micros(stamp.wall));
         let event = Event::new("gap")
             .number("from_seq", from)
@@ -181,21 +190,22 @@ impl Log {
         written
     }
 
-    /// What has to be synced, if there is anything and it is not being done already.
-    pub(crate) fn begin_sync(&mut self) -> Option<io::Result<Syncing>> {
+    /// Begins a sync of the unsynced lines. Returns `None` if there are none, or if a sync is under
+    /// way. The caller runs the sync, and reports its outcome to [`Log::end_sync`].
+    pub(crate) fn begin_sync(&mut self) -> Option<io::Result<PendingSync>> {
         let segment = self.segment.as_ref().filter(|_| self.syncing.is_none())?;
-        if self.fresh.is_empty() {
+        if self.unsynced_lines.is_empty() {
             return None;
         }
-        self.syncing = Some(Mark { head: self.head, bytes: segment.bytes });
-        std::mem::swap(&mut self.in_sync, &mut self.fresh);
-        Some(segment.syncing())
+        self.syncing = Some(Position { head: self.head, bytes: segment.bytes });
+        std::mem::swap(&mut self.syncing_lines, &mut self.unsynced_lines);
+        Some(segment.pending_sync())
     }
 
-    /// Takes in how a sync ended.
+    /// Applies the outcome of a sync. After a failure the lines are written to a new segment.
     ///
     /// # Errors
-    /// When it failed, and the lines could not be written to another segment either.
+    /// When the sync failed, and the lines could not be written to a new segment either.
     pub(crate) fn end_sync(&mut self, synced: io::Result<()>, now: Stamp) -> io::Result<()> {
         let Some(mark) = self.syncing.take() else {
             return Ok(());
@@ -203,60 +213,72 @@ impl Log {
         match synced {
             Ok(()) if self.segment.is_some() => {
                 self.durable = mark;
-                self.in_sync.clear();
+                self.syncing_lines.clear();
                 Ok(())
             }
-            // The segment was given up meanwhile, and its lines are to be written again.
+            // The segment was abandoned meanwhile: its lines are written again.
             Ok(()) => {
-                self.unsync();
+                self.requeue_syncing();
                 Ok(())
             }
             Err(error) => {
-                self.give_up(&error);
-                self.unsync();
+                self.abandon_segment(&error);
+                self.requeue_syncing();
                 self.start_segment(now)
             }
         }
     }
 
-    /// Syncs all that was written.
+    /// Syncs all unsynced lines, and blocks until that has ended.
+    ///
+    /// # Errors
+    /// As [`Log::end_sync`].
     pub(crate) fn sync(&mut self, now: Stamp) -> io::Result<()> {
         match self.begin_sync() {
-            Some(syncing) => self.end_sync(syncing.and_then(Syncing::run), now),
+            Some(syncing) => self.end_sync(syncing.and_then(PendingSync::run), now),
             None if self.segment.is_none() => self.start_segment(now),
             None => Ok(()),
         }
     }
 
-    /// Whether a sync is under way, whose end is to be told.
+    /// Whether a sync is under way whose outcome is not reported yet.
     pub(crate) fn is_syncing(&self) -> bool {
         self.syncing.is_some()
     }
 
-    /// Bytes that are kept until they are synced.
+    /// The size of the lines that are kept until they are synced, in bytes.
     pub(crate) fn unsynced(&self) -> usize {
-        self.in_sync.len() + self.fresh.len()
+        self.syncing_lines.len() + self.unsynced_lines.len()
     }
 
-    /// Whether the segment is large or old enough for another one.
+    /// Whether the segment has reached its size or age.
     pub(crate) fn wants_rotation(&self, now: Stamp) -> bool {
         let LogSettings { segment_size, segment_age, .. } = self.settings;
-        let is_old = now.up.saturating_sub(self.opened) >= segment_age;
+        let is_old = now.up.saturating_sub(self.opened_at) >= segment_age;
         self.segment.as_ref().is_some_and(|segment| segment.bytes >= segment_size || is_old)
     }
 
-    /// Ends the segment with a checkpoint and starts another one. Not while a sync is under way.
-    pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<Signed> {
+    /// Ends the segment with a checkpoint and starts the next one. The caller ensures that no sync
+    /// is under way.
+    ///
+    /// # Errors
+    /// When the checkpoint, the sync or the next segment fails.
+    pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<SignedCheckpoint> {
         let signed = self.sign(now)?;
         self.sync(now)?;
         self.start_segment(now)?;
         Ok(signed)
     }
 
-    /// The oldest segment, if there are more than are to be kept, and the number of its last record.
-    pub(crate) fn surplus(&self) -> io::Result<Option<(String, u64)>> {
+    /// Returns the oldest segment and the number of its last record, if there are more segments than
+    /// `keep`.
+    ///
+    /// # Errors
+    /// When the folder or the second segment cannot be read.
+    pub(crate) fn oldest_surplus(&self) -> io::Result<Option<(String, u64)>> {
         let names = self.folder.segments()?;
-        let (keep, [oldest, second, ..]) = (self.settings.keep, names.as_slice()) else {
+        let keep = self.settings.keep;
+        let [oldest, second, ..] = names.as_slice() else {
             return Ok(None);
         };
         if keep == 0 || names.len() <= keep {
@@ -266,26 +288,32 @@ impl Log {
         Ok(Some((oldest.clone(), header.previous.seq)))
     }
 
-    /// Removes a segment; that it is to be removed was recorded.
+    /// Removes a segment. The caller has recorded the removal before.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
     pub(crate) fn remove(&mut self, name: &str) -> io::Result<()> {
         self.folder.remove(name)?;
         self.total = self.folder.total()?;
         Ok(())
     }
 
-    /// Whether a checkpoint is due: enough records since the last one, or enough time.
+    /// Whether a checkpoint is due, by the number of records or by time.
     pub(crate) fn wants_checkpoint(&self, now: Stamp) -> bool {
         let since = self.head.seq - self.checkpoint.seq;
         since >= self.settings.checkpoint_records || self.checkpoint_due() <= now.up
     }
 
-    /// When the next one is due by time.
+    /// When the next checkpoint is due by time, as an `up` stamp.
     pub(crate) fn checkpoint_due(&self) -> Duration {
         self.checkpoint.at + self.settings.checkpoint_every
     }
 
-    /// Signs the head, and records the signature.
-    pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<Signed> {
+    /// Signs the head, and records the signature as a checkpoint.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<SignedCheckpoint> {
         let head = self.head;
         let text = signed_text(&self.writer.instance, &head);
         let signature = self.keys.sign(text.as_bytes());
@@ -296,57 +324,68 @@ impl Log {
             .text("signature", &signature);
         self.append(std::iter::once((&event, now)), now)?;
         self.checkpoint = Checkpoint { seq: self.head.seq, at: now.up };
-        Ok(Signed { seq: head.seq, mac, signature })
+        Ok(SignedCheckpoint { seq: head.seq, mac, signature })
     }
 
-    /// Whether the segment's file was taken away; another one is started then.
-    pub(crate) fn check_place(&mut self) -> bool {
-        let is_lost = self.segment.as_ref().is_some_and(|segment| !self.folder.holds(segment));
+    /// Abandons the segment if its file was removed or replaced. Returns whether it was.
+    pub(crate) fn abandon_if_removed(&mut self) -> bool {
+        let is_lost = self.segment.as_ref().is_some_and(|segment| !self.folder.is_current(segment));
         if is_lost {
-            self.give_up(&io::Error::new(io::ErrorKind::NotFound, "its file was taken away"));
+            self.abandon_segment(&io::Error::new(
+                io::ErrorKind::NotFound,
+                "its file was removed or replaced",
+            ));
         }
         is_lost
     }
 
-    /// Looks how much there is: others may have moved segments away.
+    /// Reads the size of all segments again: an operator may have moved segments away.
     pub(crate) fn recount(&mut self) {
         self.total = self.folder.total().unwrap_or(self.total);
     }
 
-    /// How full the folder is, in percent of what it may hold.
-    pub(crate) fn fill(&self) -> u64 {
+    /// Returns the size of all segments, in percent of `max_size`.
+    pub(crate) fn fill_percent(&self) -> u64 {
         self.total.saturating_mul(100) / self.settings.max_size.max(1)
     }
 
-    /// The last record that is known to be on the disk.
+    /// Returns the number of the last record that is known to be on the disk.
     pub(crate) fn durable_seq(&self) -> u64 {
         self.durable.head.seq
     }
 
-    pub(crate) fn writer(&self) -> &Writer {
+    /// Returns the folder of the log.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn writer(&self) -> &WriterId {
         &self.writer
     }
 
-    /// From here on nothing is written to the segment, nor synced.
-    fn give_up(&mut self, error: &io::Error) {
+    /// Stops writing and syncing the segment; its unsynced lines go to the next one.
+    fn abandon_segment(&mut self, error: &io::Error) {
         self.segment = None;
-        self.broken = Some(error.to_string());
+        self.abandon_reason = Some(error.to_string());
         if self.syncing.is_none() {
-            self.unsync();
+            self.requeue_syncing();
         }
     }
 
-    /// What was to be synced is to be written again.
-    fn unsync(&mut self) {
-        self.in_sync.append(&mut self.fresh);
-        std::mem::swap(&mut self.in_sync, &mut self.fresh);
+    /// Puts the lines of the sync under way back before the unsynced lines.
+    fn requeue_syncing(&mut self) {
+        self.syncing_lines.append(&mut self.unsynced_lines);
+        std::mem::swap(&mut self.syncing_lines, &mut self.unsynced_lines);
     }
 
     /// Starts the next segment with all lines that are not known to be on the disk.
+    ///
+    /// # Errors
+    /// When a sync of the segment before is still under way, or the file cannot be created.
     fn start_segment(&mut self, now: Stamp) -> io::Result<()> {
         if self.syncing.is_some() {
-            let why = self.broken.as_deref().unwrap_or_default();
-            return Err(io::Error::other(format!("{why} (its last sync has not ended yet)")));
+            let why = self.abandon_reason.as_deref().unwrap_or_default();
+            return Err(io::Error::other(format!("{why} (the last sync has not ended yet)")));
         }
         let number = self.number + 1;
         let header = Header {
@@ -355,28 +394,29 @@ impl Log {
             previous: self.durable.head,
             name: if self.number == 0 { String::new() } else { segment_name(self.number) },
             bytes: self.durable.bytes,
-            abandoned: self.broken.clone(),
+            abandoned: self.abandon_reason.clone(),
         };
         let mut content = header.write(now, &self.keys);
-        content.extend_from_slice(&self.fresh);
+        content.extend_from_slice(&self.unsynced_lines);
         let created = self.folder.create(&segment_name(number), &content);
-        // It may be there although that failed: nothing more must go to the one before it, and the
-        // next try takes its place.
-        let segment = created.inspect_err(|error| self.give_up(error))?;
-        if self.broken.take().is_some() {
-            // What is beyond the mark stands in the new one. Where this fails, the header says so.
+        // The file may exist although creating it failed: nothing more may go to the segment before
+        // it, and the next attempt replaces it.
+        let segment = created.inspect_err(|error| self.abandon_segment(error))?;
+        if self.abandon_reason.take().is_some() {
+            // The lines beyond `durable` are in the new segment. Where this fails, the header says so.
             let _ = self.folder.truncate(&header.name, header.bytes);
         }
-        self.fresh.clear();
-        (self.number, self.opened) = (number, now.up);
-        self.durable = Mark { head: self.head, bytes: segment.bytes };
+        self.unsynced_lines.clear();
+        self.number = number;
+        self.opened_at = now.up;
+        self.durable = Position { head: self.head, bytes: segment.bytes };
         self.segment = Some(segment);
         self.total = self.folder.total().unwrap_or(self.total);
         Ok(())
     }
 }
 
-/// Records that could not be written.
+/// A row of records that could not be written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Gap {
     pub count: u64,
@@ -384,7 +424,7 @@ pub(crate) struct Gap {
     pub last: Stamp,
 }
 
-/// What a checkpoint signs.
+/// Returns the text that the signature of a checkpoint covers.
 pub(crate) fn signed_text(instance: &str, head: &Head) -> String {
     let mac = hex(&head.mac);
     format!("promptgate audit checkpoint v1\n{instance}\n{}\n{mac}", head.seq)

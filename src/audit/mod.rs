@@ -1,9 +1,10 @@
-//! The audit log: who asked for what and what became of it, on the disk before anybody is answered.
+//! The audit log: every call with its caller and outcome, on the disk before the caller gets a
+//! response (docs/audit.md).
 //!
-//! Many record, one writes. A record is text before it reaches the [`queue`] of a [`ledger`]; the
-//! [`writer`] takes all that waits at once and hands it to the [`log`], which numbers, chains and
-//! appends it.
-//! [`verify`] reads it back and trusts nobody.
+//! Many threads record, one thread writes. A record is text before it enters the [`queue`] of a
+//! [`ledger`]. The [`writer`] takes all waiting records at once and hands them to the [`log`], which
+//! numbers, chains and appends them. The [`sync_thread`] syncs beside it. [`verify`] checks a log
+//! that it does not trust.
 
 pub(crate) mod digest;
 mod folder;
@@ -37,84 +38,115 @@ use record::Event;
 
 pub(crate) use ledger::{Ledger, Unrecorded};
 
-/// A handle on whichever log is written by now, cheap to copy. Switched off, it takes everything and
-/// keeps nothing.
+/// A handle on the current audit log, cheap to clone. While the log is disabled, it discards every
+/// record.
 #[derive(Clone, Default)]
 pub struct Audit(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
     ledger: ArcSwapOption<Ledger>,
-    /// Those before it that may not have ended yet, by their folders.
+    /// The folders and queues of earlier logs that may not have ended yet.
     replaced: Mutex<Vec<(PathBuf, Arc<Queue>)>>,
-    /// So that numbers are of one call each, whichever log tells of it.
+    /// The number of the last call. One counter for all logs, so that a call keeps its number when
+    /// the log is replaced.
     calls: AtomicU64,
-    /// Whether other gateways run with the same configuration.
-    shares: bool,
+    folder_use: FolderUse,
 }
 
-/// What becomes of the log under another configuration.
-pub enum Next {
-    /// It is written on.
-    Same,
-    /// Another one takes its place, or none.
-    Other(Option<Ledger>),
+/// Whether the folder of the log is for one gateway.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum FolderUse {
+    /// A folder that another gateway writes into is an error.
+    #[default]
+    Exclusive,
+    /// A folder that another gateway writes into is replaced by a numbered one beside it.
+    Numbered,
 }
 
-/// How long the end waits for the last records.
-const LAST_RECORDS: Duration = Duration::from_secs(8);
+/// The effect of a changed configuration on the log.
+pub enum LogChange {
+    /// The log continues.
+    Unchanged,
+    /// A different log takes its place; `None` disables the audit log.
+    Replaced(Option<Ledger>),
+}
+
+/// The timeout for the last records at a shutdown.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl Audit {
-    /// Opens the log of the configuration and starts writing. Where several gateways share a file,
-    /// as those that clients start themselves do (`shares`), each writes into a folder of its own
-    /// beside the first.
+    /// Opens the log of the configuration and starts its writer. `None` disables the audit log.
     ///
     /// # Errors
-    /// When the folder cannot be used, or was written with another key.
-    pub fn open(config: Option<&config::Audit>, shares: bool) -> io::Result<Self> {
-        let ledger = config.map(|config| Ledger::open(config, shares)).transpose()?;
-        let ledger = ArcSwapOption::from(ledger.map(Arc::new));
-        Ok(Self(Arc::new(Inner { ledger, shares, ..Inner::default() })))
+    /// When the folder cannot be used, is used by another gateway, or was written with another key.
+    pub fn open(config: Option<&config::Audit>) -> io::Result<Self> {
+        Self::open_in(config, FolderUse::Exclusive)
     }
 
-    /// Opens what the configuration asks for, if that is another log than `before`; [`Audit::go_on`]
-    /// then writes it. Blocks for a moment.
+    /// Like [`Audit::open`], for gateways that share a configuration, as those that clients start
+    /// do (`serve --stdio`): each one after the first writes into a numbered folder of its own.
     ///
     /// # Errors
-    /// As [`Audit::open`]; when the same folder is to be written with another key; and as long as a
-    /// log that was replaced before is still written in that folder.
+    /// When no folder can be used, or the folder was written with another key.
+    pub(crate) fn open_shared(config: Option<&config::Audit>) -> io::Result<Self> {
+        Self::open_in(config, FolderUse::Numbered)
+    }
+
+    fn open_in(config: Option<&config::Audit>, folder_use: FolderUse) -> io::Result<Self> {
+        let ledger = config.map(|config| Ledger::open(config, folder_use)).transpose()?;
+        let ledger = ArcSwapOption::from(ledger.map(Arc::new));
+        Ok(Self(Arc::new(Inner { ledger, folder_use, ..Inner::default() })))
+    }
+
+    /// Opens the log of a changed configuration, if it is not the log of `before`;
+    /// [`Audit::apply`] then switches to it. Blocks on the file system.
+    ///
+    /// # Errors
+    /// As [`Audit::open`]; when the key of the current log would change; and while an earlier log
+    /// is still written in the new folder (`WouldBlock`).
     pub fn prepare(
         &self,
         config: Option<&config::Audit>,
         before: Option<&config::Audit>,
-    ) -> io::Result<Next> {
+    ) -> io::Result<LogChange> {
         let running = self.ledger();
         let Some(config) = config else {
-            return Ok(if running.is_some() { Next::Other(None) } else { Next::Same });
+            return Ok(if running.is_some() {
+                LogChange::Replaced(None)
+            } else {
+                LogChange::Unchanged
+            });
         };
         if before.is_some_and(|before| config.is_same_log(before)) {
-            return Ok(Next::Same);
+            return Ok(LogChange::Unchanged);
         }
-        let is_there = |path: &Path| {
+        let is_same_directory = |path: &Path| {
             config.path.canonicalize().is_ok_and(|there| Some(there) == path.canonicalize().ok())
         };
-        if let Some(running) = running.filter(|running| is_there(running.path())) {
-            // The same key may be given in another way.
-            let is_same = config.key()?.is_some_and(|key| running.is_of(&key));
-            return if is_same { Ok(Next::Same) } else { Err(io::Error::other(OTHER_KEY)) };
+        if let Some(running) = running.filter(|running| is_same_directory(running.path())) {
+            // The same key may be configured in a different way.
+            let is_same = config.key()?.is_some_and(|key| running.uses_key(&key));
+            return if is_same {
+                Ok(LogChange::Unchanged)
+            } else {
+                Err(io::Error::other(KEY_CHANGED))
+            };
         }
-        if self.replaced().iter().any(|(path, queue)| !queue.is_closed() && is_there(path)) {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, STILL_WRITTEN));
+        if self.replaced().iter().any(|(path, queue)| !queue.is_closed() && is_same_directory(path))
+        {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, STILL_IN_USE));
         }
-        Ok(Next::Other(Some(Ledger::open(config, self.0.shares)?)))
+        Ok(LogChange::Replaced(Some(Ledger::open(config, self.0.folder_use)?)))
     }
 
-    /// From now on records go where `next` says, as configured. A log whose place another one takes
-    /// tells of `change`, says so, and gets its end once all calls have ended that are on record in it.
-    pub fn go_on(&self, next: Next, config: Option<&config::Audit>, change: &[Event]) {
-        let Next::Other(next) = next else {
+    /// Switches to the log of `next`, with the settings of `config`. The replaced log records the
+    /// events of `change` and `log_replaced`; it ends once all calls have ended that it has records
+    /// of.
+    pub fn apply(&self, next: LogChange, config: Option<&config::Audit>, change: &[Event]) {
+        let LogChange::Replaced(next) = next else {
             if let (Some(ledger), Some(config)) = (self.ledger(), config) {
-                ledger.tune(config);
+                ledger.reconfigure(config);
             }
             return;
         };
@@ -134,64 +166,65 @@ impl Audit {
         self.0.ledger.store(next);
     }
 
-    /// The log that is written at present: whoever holds it writes into it to its end.
+    /// Returns the current log. A call holds it until its last record, also when it is replaced
+    /// meanwhile.
     pub fn ledger(&self) -> Option<Arc<Ledger>> {
         self.0.ledger.load_full()
     }
 
-    /// Whether anything is recorded.
+    /// Whether the audit log is enabled.
     pub fn is_on(&self) -> bool {
         self.0.ledger.load().is_some()
     }
 
-    /// Whether audited calls are refused at present, since their records cannot be written.
+    /// Whether calls that must be recorded are refused at present, because the log is down.
     pub fn refuses(&self) -> bool {
         self.0.ledger.load().as_ref().is_some_and(|ledger| ledger.refuses())
     }
 
-    /// Whether records are written at present.
-    pub fn is_written(&self) -> bool {
+    /// Whether records can be written at present; also true while the log is disabled.
+    pub fn is_up(&self) -> bool {
         self.0.ledger.load().as_ref().is_none_or(|ledger| !ledger.queue().is_down())
     }
 
-    /// Bytes of records that wait to be written.
-    pub fn waiting(&self) -> usize {
+    /// Returns the size of the records that wait to be written, in bytes.
+    pub fn waiting_bytes(&self) -> usize {
         self.0.ledger.load().as_ref().map_or(0, |ledger| ledger.queue().waiting().0)
     }
 
-    /// How long the oldest record has waited that is not written.
+    /// Returns how long the oldest waiting record has waited; zero if none waits.
     pub fn lag(&self) -> Duration {
         self.0.ledger.load().as_ref().and_then(|ledger| ledger.lag()).unwrap_or_default()
     }
 
-    /// Records something that nobody waits for, before whatever is recorded from now on.
+    /// Records an event without waiting until it is written. It precedes all later records.
     pub fn note(&self, event: Event) {
         if let Some(ledger) = self.0.ledger.load().as_ref() {
             ledger.note(event);
         }
     }
 
-    /// A number for a call, of which several records tell.
+    /// Returns a new number for a call, which its records have in common.
     pub fn next_call(&self) -> u64 {
         self.0.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Starts another segment.
+    /// Starts a new segment.
     pub fn rotate(&self) {
         if let Some(ledger) = self.0.ledger.load().as_ref() {
             ledger.queue().rotate();
         }
     }
 
-    /// Writes what waits, signs it, and ends; those that were replaced and have not ended, too. Blocks
-    /// for a moment.
+    /// Ends the current log and all replaced ones: writes the waiting records and a checkpoint.
+    /// Blocks, at most for [`CLOSE_TIMEOUT`].
     pub fn close(&self) {
-        let until = Instant::now() + LAST_RECORDS;
+        let until = Instant::now() + CLOSE_TIMEOUT;
         let replaced = std::mem::take(&mut *self.replaced());
         let last = self.ledger().map(|ledger| ledger.queue().clone());
         let queues: Vec<_> =
             last.into_iter().chain(replaced.into_iter().map(|(_, queue)| queue)).collect();
-        // None waits for another one before it hears of the end.
+        // All of them end at the same time.
         queues.iter().for_each(|queue| queue.close());
         for queue in queues {
             queue.wait_for_end(until.saturating_duration_since(Instant::now()));
@@ -203,11 +236,10 @@ impl Audit {
     }
 }
 
-const STILL_WRITTEN: &str =
-    "audit.path: calls that began before are still recorded there; it is tried again";
+const STILL_IN_USE: &str = "audit.path: earlier calls are still recorded in this folder; retrying";
 
-const OTHER_KEY: &str =
-    "audit.key: a log keeps its key; set another audit.path together with another key";
+const KEY_CHANGED: &str =
+    "audit.key: the key of a log cannot change; set another audit.path together with another key";
 
 impl fmt::Debug for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,5 @@
-//! What waits to be written: bounded, and never dropped in silence.
+//! The queue of records between the threads that record and the writer: bounded in bytes. A record
+//! without room is refused or counted, never dropped silently.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use tokio::sync::oneshot;
 use super::log::{Gap, LogSettings};
 use super::record::{Event, Stamp};
 
-/// Between all who record and the one who writes.
+/// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
     state: Mutex<State>,
     /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach another one.
@@ -18,101 +19,114 @@ pub(super) struct Queue {
     end: Condvar,
 }
 
-/// A record that waits.
+/// A record in the queue.
 pub(super) struct Entry {
     pub event: Event,
     pub stamp: Stamp,
-    /// Told once it is written; nobody waits where there is none.
+    /// Completed once the record is written; dropped when it is refused. `None` for a record that
+    /// no caller waits for.
     pub written: Option<oneshot::Sender<()>>,
 }
 
 struct State {
-    tuning: Tuning,
-    /// Not yet told to the writer.
-    is_tuned: bool,
+    settings: WriterSettings,
+    /// Whether `settings` is newer than what the writer has.
+    settings_changed: bool,
     entries: Vec<Entry>,
+    /// Bytes of `entries`.
     bytes: usize,
     missing: Option<Gap>,
     is_down: bool,
     rotate: bool,
-    /// Nobody records any more; not yet told to the writer.
-    ended: bool,
-    /// It must be over.
+    /// Set by [`Queue::drain`], until the writer has seen it.
+    draining: bool,
     closing: bool,
     closed: bool,
-    synced: Option<io::Result<()>>,
+    sync_outcome: Option<io::Result<()>>,
 }
 
-/// What may be set otherwise while records are written.
+/// The settings that can change while the log is written.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Tuning {
-    /// Bytes that may wait, and that may be written and not synced.
+pub(super) struct WriterSettings {
+    /// The limit of waiting records, and of lines that are written but not synced; in bytes.
     pub limit: usize,
-    /// Whether calls go on while nothing can be written.
+    /// Whether calls continue unrecorded while the log is down (`audit.on_failure = "degrade"`).
     pub degrades: bool,
-    /// How often what was written is synced; nothing: each time, before anybody is told that it is
-    /// written.
+    /// The interval between syncs. `None`: every batch is synced before its callers are answered.
     pub sync_every: Option<Duration>,
     pub log: LogSettings,
 }
 
-/// What the writer has to do.
+/// The next work of the writer.
 pub(super) struct Work {
-    /// Another one than before.
-    pub tuning: Option<Tuning>,
+    /// `Some` if the settings have changed.
+    pub settings: Option<WriterSettings>,
     pub entries: Vec<Entry>,
     pub missing: Option<Gap>,
     pub rotate: bool,
-    /// Nobody records any more: it may be over once all is written.
-    pub ended: bool,
-    /// It must be over.
+    /// The last producer is gone: the writer ends once everything is written.
+    pub draining: bool,
+    /// The writer ends now, whether or not everything is written.
     pub closing: bool,
-    pub synced: Option<io::Result<()>>,
+    pub sync_outcome: Option<io::Result<()>>,
 }
 
-/// A record that cannot be written now.
+/// Whether the writer takes records out of the queue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Intake {
+    Open,
+    /// Records stay in the queue, which fills up, so that callers are refused.
+    Paused,
+}
+
+/// A record was refused: the log is down or closed, or the queue is full.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Refused;
 
 impl Queue {
-    pub(super) fn new(tuning: Tuning) -> Self {
+    pub(super) fn new(settings: WriterSettings) -> Self {
         let state = State {
-            tuning,
-            is_tuned: false,
+            settings,
+            settings_changed: false,
             entries: Vec::new(),
             bytes: 0,
             missing: None,
             is_down: false,
             rotate: false,
-            ended: false,
+            draining: false,
             closing: false,
             closed: false,
-            synced: None,
+            sync_outcome: None,
         };
         Self { state: Mutex::new(state), work: Condvar::new(), end: Condvar::new() }
     }
 
-    /// Bytes that wait, and when the oldest of them came.
+    /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one.
     pub(super) fn waiting(&self) -> (usize, Option<Duration>) {
         let state = self.lock();
         (state.bytes, state.entries.first().map(|entry| entry.stamp.up))
     }
 
-    /// From now on it is this way.
-    pub(super) fn tune(&self, tuning: Tuning) {
+    /// Replaces the settings, and hands them to the writer.
+    pub(super) fn reconfigure(&self, settings: WriterSettings) {
         let mut state = self.lock();
-        (state.tuning, state.is_tuned) = (tuning, true);
+        state.settings = settings;
+        state.settings_changed = true;
         drop(state);
         self.work.notify_one();
     }
 
-    /// Whether calls go on while nothing can be written.
+    /// Whether calls continue unrecorded while the log is down.
     pub(super) fn degrades(&self) -> bool {
-        self.lock().tuning.degrades
+        self.lock().settings.degrades
     }
 
-    /// Takes a record that somebody waits for, with the one that belongs before it; nothing to wait
-    /// for where calls go on without. Both or none.
+    /// Adds a record whose caller waits, and right before it the record `before`: both or none.
+    /// Returns the channel to wait on; `None` where the log is down or full and calls continue
+    /// unrecorded.
+    ///
+    /// # Errors
+    /// When the queue is closed, or the log is down or full and calls are refused then.
     pub(super) fn submit(
         &self,
         before: Option<Event>,
@@ -121,8 +135,8 @@ impl Queue {
     ) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.lock();
         let size = event.size() + before.as_ref().map_or(0, Event::size);
-        let fits = state.bytes + size <= state.tuning.limit;
-        if state.closed || (!state.tuning.degrades && (state.is_down || !fits)) {
+        let fits = state.bytes + size <= state.settings.limit;
+        if state.closed || (!state.settings.degrades && (state.is_down || !fits)) {
             return Err(Refused);
         }
         if state.is_down || !fits {
@@ -132,80 +146,82 @@ impl Queue {
         if let Some(event) = before {
             state.push(Entry { event, stamp, written: None });
         }
-        let (written, waits) = oneshot::channel();
+        let (written, receiver) = oneshot::channel();
         state.push(Entry { event, stamp, written: Some(written) });
         drop(state);
         self.work.notify_one();
-        Ok(Some(waits))
+        Ok(Some(receiver))
     }
 
-    /// Takes a record that nobody waits for. One for which there is no room is counted.
+    /// Adds a record that no caller waits for. Without room it is counted as missing.
     pub(super) fn note(&self, event: Event, stamp: Stamp) {
         self.lock().note(event, stamp);
         self.work.notify_one();
     }
 
+    /// Requests a new segment.
     pub(super) fn rotate(&self) {
         self.lock().rotate = true;
         self.work.notify_one();
     }
 
-    /// Tells the writer how a sync ended.
-    pub(super) fn synced(&self, result: io::Result<()>) {
-        self.lock().synced = Some(result);
+    /// Reports the outcome of a sync to the writer.
+    pub(super) fn sync_finished(&self, result: io::Result<()>) {
+        self.lock().sync_outcome = Some(result);
         self.work.notify_one();
     }
 
-    /// Nobody records any more: what waits is written, however long that takes, and then it is over.
-    pub(super) fn end(&self) {
-        self.lock().ended = true;
+    /// Ends the writer once every waiting record is written, however long that takes.
+    pub(super) fn drain(&self) {
+        self.lock().draining = true;
         self.work.notify_one();
     }
 
-    /// Ends the writing, whether all is written or not.
+    /// Ends the writer after one more try to write, even if records are lost.
     pub(super) fn close(&self) {
         self.lock().closing = true;
         self.work.notify_one();
     }
 
-    /// Waits for the end as long as that.
-    pub(super) fn wait_for_end(&self, patience: Duration) {
-        let waited = self.end.wait_timeout_while(self.lock(), patience, |state| !state.closed);
+    /// Blocks until the writer has ended, or for `timeout`.
+    pub(super) fn wait_for_end(&self, timeout: Duration) {
+        let waited = self.end.wait_timeout_while(self.lock(), timeout, |state| !state.closed);
         drop(waited.map(drop));
     }
 
-    /// Whether the writing has ended.
+    /// Whether the writer has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
+    /// Whether the log cannot be written at present.
     pub(super) fn is_down(&self) -> bool {
         self.lock().is_down
     }
 
-    /// Waits until there is something to do, or for `patience`. Records are left in the queue
-    /// unless `takes`.
-    pub(super) fn wait(&self, patience: Duration, takes: bool) -> Work {
+    /// Blocks the writer until there is work, or for `timeout`.
+    pub(super) fn wait(&self, timeout: Duration, intake: Intake) -> Work {
+        let takes = intake == Intake::Open;
         let idle = |state: &mut State| {
             let has_records = takes && (!state.entries.is_empty() || state.missing.is_some());
             !(has_records
-                || state.is_tuned
+                || state.settings_changed
                 || state.rotate
-                || state.ended
+                || state.draining
                 || state.closing
-                || state.synced.is_some())
+                || state.sync_outcome.is_some())
         };
-        let waited = self.work.wait_timeout_while(self.lock(), patience, idle);
+        let waited = self.work.wait_timeout_while(self.lock(), timeout, idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let is_tuned = std::mem::take(&mut state.is_tuned);
+        let settings_changed = std::mem::take(&mut state.settings_changed);
         let mut work = Work {
-            tuning: is_tuned.then(|| state.tuning.clone()),
+            settings: settings_changed.then(|| state.settings.clone()),
             entries: Vec::new(),
             missing: None,
             rotate: std::mem::take(&mut state.rotate),
-            ended: std::mem::take(&mut state.ended),
+            draining: std::mem::take(&mut state.draining),
             closing: state.closing,
-            synced: state.synced.take(),
+            sync_outcome: state.sync_outcome.take(),
         };
         if takes {
             work.entries = std::mem::take(&mut state.entries);
@@ -215,20 +231,20 @@ impl Queue {
         work
     }
 
-    /// Waits for the end of a sync.
-    pub(super) fn wait_for_sync(&self, patience: Duration) -> Option<io::Result<()>> {
-        let is_under_way = |state: &mut State| state.synced.is_none();
-        let waited = self.work.wait_timeout_while(self.lock(), patience, is_under_way);
-        waited.unwrap_or_else(PoisonError::into_inner).0.synced.take()
+    /// Blocks the writer until a sync has ended. Returns its outcome; `None` after `timeout`.
+    pub(super) fn wait_for_sync(&self, timeout: Duration) -> Option<io::Result<()>> {
+        let is_under_way = |state: &mut State| state.sync_outcome.is_none();
+        let waited = self.work.wait_timeout_while(self.lock(), timeout, is_under_way);
+        waited.unwrap_or_else(PoisonError::into_inner).0.sync_outcome.take()
     }
 
-    /// From now on nothing can be written. Records whose callers wait are refused, or kept if calls
-    /// go on; the others are kept.
+    /// Marks the log as down. Records whose callers wait are refused, unless calls continue
+    /// unrecorded; all other records, with `unwritten` before them, stay in the queue.
     pub(super) fn go_down(&self, unwritten: Vec<Entry>, missing: Option<Gap>) {
         let mut state = self.lock();
         state.is_down = true;
-        let degrades = state.tuning.degrades;
-        // Whoever waits hears it by the end of the channel.
+        let degrades = state.settings.degrades;
+        // A dropped sender refuses its caller.
         let keep = |mut entry: Entry| (entry.written.take().is_none() || degrades).then_some(entry);
         let later = std::mem::take(&mut state.entries);
         state.bytes = 0;
@@ -243,14 +259,16 @@ impl Queue {
         };
     }
 
+    /// Marks the log as up again.
     pub(super) fn go_up(&self) {
         self.lock().is_down = false;
     }
 
-    /// The writer has ended: nothing is taken any more. How many records were never written.
-    pub(super) fn closed(&self) -> u64 {
+    /// Closes the queue after the writer has ended. Returns how many records were never written.
+    pub(super) fn mark_closed(&self) -> u64 {
         let mut state = self.lock();
-        (state.closed, state.is_down) = (true, true);
+        state.closed = true;
+        state.is_down = true;
         let waiting = std::mem::take(&mut state.entries).len() as u64;
         let missing = state.missing.take().map_or(0, |gap| gap.count);
         drop(state);
@@ -270,7 +288,7 @@ impl State {
     }
 
     fn note(&mut self, event: Event, stamp: Stamp) {
-        if self.bytes + event.size() <= self.tuning.limit {
+        if self.bytes + event.size() <= self.settings.limit {
             return self.push(Entry { event, stamp, written: None });
         }
         let gap = self.missing.get_or_insert(Gap { count: 0, first: stamp, last: stamp });
@@ -298,8 +316,8 @@ mod tests {
             checkpoint_records: 1,
             checkpoint_every: NEVER,
         };
-        let tuning = Tuning { limit: 1 << 20, degrades: false, sync_every: None, log };
-        Arc::new(Queue::new(tuning))
+        let settings = WriterSettings { limit: 1 << 20, degrades: false, sync_every: None, log };
+        Arc::new(Queue::new(settings))
     }
 
     #[test]
@@ -315,7 +333,7 @@ mod tests {
         let waiting = queue.clone();
         let writer = thread::spawn(move || {
             loop {
-                let work = waiting.wait(NEVER, true);
+                let work = waiting.wait(NEVER, Intake::Open);
                 if work.closing {
                     break;
                 }
@@ -333,7 +351,7 @@ mod tests {
         }
         queue.close();
         writer.join().unwrap();
-        queue.closed();
+        queue.mark_closed();
         closers.into_iter().for_each(|closer| closer.join().unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Records as text: one JSON object a line, ASCII only, bounded, linked by its last member.
+//! Records as text: one JSON object per line, ASCII only, bounded, chained by its last member `mac`.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -7,46 +7,50 @@ use super::keys::{Keys, Mac};
 use crate::domain::json::Json;
 use crate::seal::hex::{from_hex, hex};
 
-/// Something that is recorded, as the members of a JSON object. What is too long is cut, and the
-/// record says so.
+/// An event to record, as the members of a JSON object. Values that are too long are truncated, and
+/// the record is marked with `"truncated":true`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event {
     members: String,
     truncated: bool,
 }
 
-/// Longest line, in bytes, its end included.
+/// The limit of a line, in bytes, including its line feed (docs/audit.md).
 pub(crate) const MAX_LINE: usize = 16 << 10;
 
-/// What a line takes beside the members of its event, about.
+/// Bytes of a line beside the members of its event, approximately.
 const OWN_MEMBERS: usize = 240;
 
-/// What the members of an event may take: the rest of a line is our own, and far shorter than a KiB.
+/// The limit of the members of an event, in bytes. The rest of a line is far shorter than the KiB that
+/// is reserved for it.
 const MAX_MEMBERS: usize = MAX_LINE - 1024;
 
-/// Longest text of one member, in bytes as written.
+/// The limit of the text of one member, in bytes as written.
 const MAX_TEXT: usize = 1024;
 
-/// Deepest nesting that is looked at when a record is read back; ours are flat.
+/// The limit of nesting when a record is read back. Records are nearly flat; a deeper line is not
+/// one.
 const MAX_DEPTH: usize = 16;
 
 impl Event {
+    /// Creates an event of this type.
     pub fn new(event: &'static str) -> Self {
         Self { members: format!("\"event\":\"{event}\""), truncated: false }
     }
 
-    /// Adds a text of a stranger: escaped, cut where it is too long.
+    /// Adds an untrusted text: escaped, and truncated after 1,024 bytes as written.
     pub fn text(self, name: &'static str, text: &str) -> Self {
         self.long_text(name, text, MAX_TEXT)
     }
 
-    /// The same with a limit of its own, in bytes as written.
+    /// Adds an untrusted text with a limit of its own, in bytes as written.
     pub fn long_text(mut self, name: &'static str, text: &str, limit: usize) -> Self {
         let mut value = String::new();
         self.truncated |= write_text(text, limit, &mut value);
         self.json(name, &value)
     }
 
+    /// Adds an untrusted text, if there is one.
     pub fn optional_text(self, name: &'static str, text: Option<&str>) -> Self {
         match text {
             Some(text) => self.text(name, text),
@@ -54,40 +58,41 @@ impl Event {
         }
     }
 
+    /// Adds a number.
     pub fn number(self, name: &'static str, number: u64) -> Self {
         self.json(name, &number.to_string())
     }
 
-    /// Adds a value that is ASCII JSON of our own making; left out if there is no room for it.
+    /// Adds a value that the gateway has written as ASCII JSON. Without room it is left out, and the
+    /// record is marked as truncated.
     pub fn json(mut self, name: &'static str, value: &str) -> Self {
-        match self.members.len() + name.len() + value.len() + 4 <= MAX_MEMBERS {
-            true => {
-                let _ = write!(self.members, ",\"{name}\":{value}");
-            }
-            false => self.truncated = true,
+        if self.members.len() + name.len() + value.len() + 4 <= MAX_MEMBERS {
+            let _ = write!(self.members, ",\"{name}\":{value}");
+        } else {
+            self.truncated = true;
         }
         self
     }
 
-    /// Marks what was cut before it came here.
-    pub fn cut(mut self, cut: bool) -> Self {
-        self.truncated |= cut;
+    /// Marks the record as truncated.
+    pub(super) fn mark_truncated(mut self) -> Self {
+        self.truncated = true;
         self
     }
 
-    /// Bytes that further members may take.
+    /// Returns the room for further members, in bytes.
     pub fn room(&self) -> usize {
         MAX_MEMBERS.saturating_sub(self.members.len())
     }
 
-    /// Bytes that its line takes, about.
+    /// Returns the size of the line of this event, in bytes, approximately.
     pub fn size(&self) -> usize {
         self.members.len() + OWN_MEMBERS
     }
 }
 
-/// Appends `text` as a JSON string of ASCII alone, of at most `limit` bytes between its quotes;
-/// tells whether it was cut. Nothing in a record can look like another one, or steer a terminal.
+/// Appends `text` as a JSON string of ASCII alone, with at most `limit` bytes between the quotes.
+/// Returns whether it was truncated. No text can look like a second record, or control a terminal.
 pub(crate) fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
     out.push('"');
     let start = out.len();
@@ -112,46 +117,49 @@ pub(crate) fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
     false
 }
 
-/// When something happened, by both clocks: the order of records is that of their numbers, whatever
-/// these say.
+/// The time of an event, by two clocks. The order of records is that of their sequence numbers, not
+/// of their times.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stamp {
+    /// The wall clock, which can be set back.
     pub wall: SystemTime,
-    /// Since the start of the process; it never goes back.
+    /// The time since the log was opened; monotonic.
     pub up: Duration,
 }
 
-/// Who writes.
+/// The identity of a writer, in each of its records.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Writer {
-    /// Of the log: the same in all its segments.
+pub struct WriterId {
+    /// The id of the log: the same in all its segments.
     pub instance: String,
-    /// Of this start of the gateway.
+    /// A random id, different each time the log is opened.
     pub boot: String,
 }
 
-/// The last record of a chain.
+/// The head of a hash chain: its last record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Head {
-    /// The first record has 1.
+    /// The sequence number. The first record has 1; 0 stands for no record.
     pub seq: u64,
     pub mac: Mac,
 }
 
 impl Head {
-    /// Writes the next record, and becomes it.
+    /// Appends the line of the next record, which becomes the head.
     pub fn write(
         &mut self,
         event: &Event,
         stamp: Stamp,
-        writer: &Writer,
+        writer: &WriterId,
         keys: &Keys,
         out: &mut Vec<u8>,
     ) {
-        let (seq, start) = (self.seq + 1, out.len());
+        let seq = self.seq + 1;
+        let start = out.len();
         let mut text = String::with_capacity(event.members.len() + 320);
         let time = humantime::format_rfc3339_micros(stamp.wall);
-        let (up, Writer { instance, boot }) = (stamp.up.as_micros(), writer);
+        let up = stamp.up.as_micros();
+        let WriterId { instance, boot } = writer;
         let _ = write!(
             text,
             "{{\"seq\":{seq},\"time\":\"{time}\",\"up_us\":{up},\"instance\":\"{instance}\",\
@@ -169,27 +177,28 @@ impl Head {
 
 const MAC: &[u8] = b",\"mac\":\"";
 
-/// What stands behind the text that a code is made of: its name, 64 digits, and the end.
+/// The bytes after the authenticated text: the name `mac`, 64 hexadecimal digits, and the closing
+/// quote and brace.
 const MAC_LEN: usize = MAC.len() + 64 + 2;
 
-/// Ends a line with the code of what stands before it.
+/// Ends a line with the authentication code of the text before it.
 pub(crate) fn end_line(mac: &Mac, out: &mut Vec<u8>) {
     out.extend_from_slice(MAC);
     out.extend_from_slice(hex(mac).as_bytes());
     out.extend_from_slice(b"\"}\n");
 }
 
-/// A line as it is read back.
+/// A line that was read back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'a> {
     pub json: Json<'a>,
-    /// What the code was made of.
+    /// The authenticated part of the line.
     pub text: &'a [u8],
     pub mac: Mac,
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line without its end; nothing if it is none of ours.
+    /// Parses a line without its line feed; `None` if it is not a line of an audit log.
     pub(crate) fn read(line: &'a [u8]) -> Option<Self> {
         let (text, mac) = line.split_at_checked(line.len().checked_sub(MAC_LEN)?)?;
         let digits = mac.strip_prefix(MAC)?.strip_suffix(b"\"}")?;
@@ -198,19 +207,22 @@ impl<'a> Line<'a> {
         Some(Self { json, text, mac })
     }
 
-    /// Its number, if it is a record.
+    /// Returns the sequence number; `None` if the line is not a record.
     pub(crate) fn seq(&self) -> Option<u64> {
         self.number("seq")
     }
 
+    /// Returns a member that is a non-negative integer.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.json.get(name)?.text().parse().ok()
     }
 
+    /// Returns a member that is a string.
     pub(crate) fn string(&self, name: &str) -> Option<String> {
         Some(self.json.get(name)?.as_str()?.into_owned())
     }
 
+    /// Whether the line is a record of this event.
     pub(crate) fn is(&self, event: &str) -> bool {
         self.json.get("event").is_some_and(|e| e.is(event))
     }
@@ -226,14 +238,14 @@ mod tests {
     fn write(event: &Event) -> Vec<u8> {
         let keys = Keys::new(&AuditKey::generate().0);
         let stamp = Stamp { wall: SystemTime::UNIX_EPOCH, up: Duration::from_micros(5) };
-        let writer = Writer { instance: "a".into(), boot: "b".into() };
+        let writer = WriterId { instance: "a".into(), boot: "b".into() };
         let (mut head, mut out) = (Head::default(), Vec::new());
         head.write(event, stamp, &writer, &keys, &mut out);
         out
     }
 
     #[test]
-    fn d8_what_strangers_write_stays_inside_its_record() {
+    fn d8_untrusted_text_stays_inside_its_record() {
         let forged = "x\n{\"seq\":7}\u{1b}[2J\u{2028}\u{1f600}\"\\";
         let line = write(&Event::new("test").text("name", forged));
         assert_eq!(line.iter().filter(|&&b| b == b'\n').count(), 1);
@@ -245,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn d8_what_is_too_long_is_cut_and_says_so() {
+    fn d8_a_text_that_is_too_long_is_truncated_and_marked() {
         let event = Event::new("test").text("name", &"\u{2028}".repeat(1 << 20));
         let line = write(&event);
         let read = Line::read(line.trim_ascii_end()).unwrap();
@@ -259,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_back_as_it_was(text in any::<String>()) {
+        fn any_text_survives_a_round_trip(text in any::<String>()) {
             let mut out = String::new();
             prop_assert!(!write_text(&text, usize::MAX, &mut out));
             prop_assert!(out.is_ascii());
@@ -268,7 +280,7 @@ mod tests {
         }
 
         #[test]
-        fn reading_strangers_lines_never_fails_badly(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn reading_an_arbitrary_line_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Line::read(&bytes);
         }
     }

@@ -1,4 +1,5 @@
-//! The start: where a log that is there ends, and what a crash left half written.
+//! Recovery at the start: finds the end of an existing log, and moves an incomplete line of a crash
+//! aside.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,24 +8,26 @@ use std::path::Path;
 use super::folder::{Folder, segment_number};
 use super::header::Header;
 use super::keys::Keys;
-use super::record::{Head, Line, MAX_LINE, Writer};
+use super::record::{Head, Line, MAX_LINE, WriterId};
 use crate::seal::hex::hex;
 use crate::seal::random;
 
-/// Where a log goes on.
+/// The position where a log continues.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Recovered {
-    pub writer: Writer,
-    /// The last whole record.
+    pub writer: WriterId,
+    /// The last complete record.
     pub head: Head,
-    /// Number of the last segment, and its length; 0 if there is none.
+    /// The number of the last segment; 0 if there is none.
     pub number: u64,
+    /// The length of the last segment, in bytes.
     pub bytes: u64,
-    /// Bytes behind the last whole record, which were put aside.
+    /// Bytes after the last complete record, which were moved to a `.torn` file.
     pub torn: u64,
 }
 
-/// Finds the end of the log in a folder, and puts aside what stands behind its last whole record.
+/// Finds the end of the log in a folder, and moves all bytes after the last complete record to a
+/// `.torn` file.
 ///
 /// # Errors
 /// When a file cannot be read or written, or the log was written with another key.
@@ -32,40 +35,43 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
     let boot = hex(&random::<8>());
     let segments = folder.segments()?;
     let Some(name) = segments.last() else {
-        let writer = Writer { instance: hex(&random::<8>()), boot };
+        let writer = WriterId { instance: hex(&random::<8>()), boot };
         return Ok(Recovered { writer, head: Head::default(), number: 0, bytes: 0, torn: 0 });
     };
     let text = fs::read(folder.path().join(name))?;
     let header = first_line(&text).and_then(|line| Some((Header::read(&line)?, line)));
     let Some((header, line)) = header else {
-        return Err(unusable(name, "does not start with a header of a segment"));
+        return Err(invalid_segment(name, "does not start with a segment header"));
     };
-    if !header.is_of(&line, keys) {
-        let what = "was written with another audit.key: give that key, or set another audit.path";
-        return Err(unusable(name, what));
+    if !header.is_authentic(&line, keys) {
+        let what = "was written with another audit.key: set that key, or another audit.path";
+        return Err(invalid_segment(name, what));
     }
-    let end = whole(&text);
+    let end = valid_length(&text);
     let (kept, torn) = text.split_at(end);
     if !torn.is_empty() {
         let stem = name.trim_end_matches(".jsonl");
-        folder.keep(&format!("{stem}-{end}.torn"), torn)?;
+        folder.save_torn(&format!("{stem}-{end}.torn"), torn)?;
         folder.truncate(name, end as u64)?;
     }
     let number = segment_number(name).unwrap_or_default();
     let head = last_record(kept).unwrap_or(header.previous);
-    let writer = Writer { instance: header.instance, boot };
+    let writer = WriterId { instance: header.instance, boot };
     Ok(Recovered { writer, head, number, bytes: end as u64, torn: torn.len() as u64 })
 }
 
-/// The header of a segment.
+/// Reads the header of a segment.
+///
+/// # Errors
+/// When the file cannot be read, or does not start with a header (`InvalidData`).
 pub(crate) fn read_header(path: &Path) -> io::Result<Header> {
     let mut line = Vec::new();
     BufReader::new(File::open(path)?).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
     let header = first_line(&line).and_then(|line| Header::read(&line));
-    header.ok_or_else(|| unusable(&path.display().to_string(), "has no header"))
+    header.ok_or_else(|| invalid_segment(&path.display().to_string(), "has no header"))
 }
 
-fn unusable(name: &str, what: &str) -> io::Error {
+fn invalid_segment(name: &str, what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{name} {what}"))
 }
 
@@ -73,9 +79,9 @@ fn first_line(text: &[u8]) -> Option<Line<'_>> {
     Line::read(text.split(|&b| b == b'\n').next()?)
 }
 
-/// Where the last line ends that is a whole one: a crash of the system may leave more than half a
-/// line behind.
-fn whole(text: &[u8]) -> usize {
+/// Returns the offset after the last complete line: a crash of the system may leave more than one
+/// incomplete line.
+fn valid_length(text: &[u8]) -> usize {
     let mut end = text.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
     while end > 0 {
         let start = start_of_last_line(&text[..end]);
@@ -93,7 +99,7 @@ fn last_record(text: &[u8]) -> Option<Head> {
     Some(Head { seq: line.seq()?, mac: line.mac })
 }
 
-/// Where the last line of a text starts that ends with a line feed.
+/// Returns the offset of the last line of a text that ends with a line feed.
 fn start_of_last_line(text: &[u8]) -> usize {
     let before = &text[..text.len().saturating_sub(1)];
     before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1)

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::folder::Syncing;
+use super::folder::PendingSync;
 use super::queue::Queue;
 
 /// A handle on the thread, which ends when the handle is dropped.
 pub(super) struct SyncThread {
-    jobs: SyncSender<Syncing>,
+    jobs: SyncSender<PendingSync>,
     is_alive: Arc<AtomicBool>,
 }
 
@@ -39,7 +39,7 @@ impl SyncThread {
     ///
     /// # Errors
     /// When the thread has ended.
-    pub(super) fn sync(&self, job: Syncing) -> io::Result<()> {
+    pub(super) fn sync(&self, job: PendingSync) -> io::Result<()> {
         self.jobs.try_send(job).map_err(|_| ended())
     }
 }
@@ -51,9 +51,9 @@ pub(super) fn ended() -> io::Error {
 
 /// Owns the receiver: when a job panics, it is dropped before `death`, so that each job that was
 /// sent successfully is covered by a report.
-fn run(jobs: Receiver<Syncing>, death: &DeathReport) {
+fn run(jobs: Receiver<PendingSync>, death: &DeathReport) {
     for job in jobs {
-        death.queue.synced(job.run());
+        death.queue.sync_finished(job.run());
     }
 }
 
@@ -66,6 +66,6 @@ struct DeathReport {
 impl Drop for DeathReport {
     fn drop(&mut self) {
         self.is_alive.store(false, Ordering::Release);
-        self.queue.synced(Err(ended()));
+        self.queue.sync_finished(Err(ended()));
     }
 }

@@ -1,4 +1,5 @@
-//! The one thread that writes, and the one that syncs beside it.
+//! The writer: the one thread that appends to a log. It takes all records that wait in the queue at
+//! once, and hands syncs to the sync thread.
 
 use std::io;
 use std::sync::Arc;
@@ -6,124 +7,129 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 
-use super::log::{Log, Signed};
-use super::queue::{Entry, Queue, Tuning, Work};
+use super::log::{Gap, Log, SignedCheckpoint};
+use super::queue::{Entry, Intake, Queue, WriterSettings};
 use super::record::{Event, Stamp};
 use super::sync_thread::{SyncThread, ended};
 
-/// Writes what waits in the queue, as much at once as there is.
-pub(super) struct Scribe {
+/// The state of the writer.
+pub(super) struct LogWriter {
     queue: Arc<Queue>,
     log: Log,
-    /// Absent until it could be started.
+    /// `None` until it could be started.
     sync_thread: Option<SyncThread>,
     clock: Clock,
-    tuning: Tuning,
-    down: Option<Down>,
-    /// Somebody wants another segment.
-    rotates: bool,
-    /// Nobody records any more.
-    ended: bool,
-    /// Checkpoints that are not known to be on the disk: told elsewhere, they must not be lost here.
-    signed: Vec<Signed>,
+    settings: WriterSettings,
+    /// `Some` while the log cannot be written.
+    outage: Option<Outage>,
+    rotation_requested: bool,
+    /// The last producer is gone: the writer ends once everything is written.
+    draining: bool,
+    /// Checkpoints that are not known to be on the disk. They are logged only then: a checkpoint
+    /// that is kept elsewhere must not be missing here.
+    signed: Vec<SignedCheckpoint>,
     synced_at: Duration,
     is_nearly_full: bool,
 }
 
 type Clock = Box<dyn Fn() -> Stamp + Send>;
 
-/// Since when nothing can be written, and why.
-struct Down {
+/// A time in which the log cannot be written.
+struct Outage {
     since: Duration,
     retried: Duration,
     reason: String,
 }
 
-/// How often it is looked whether writing works again, and whether the file is still there.
+/// The interval of retries, and of the check that the segment's file is still in its place.
 const TICK: Duration = Duration::from_secs(1);
 
-/// As much unsynced is synced before its time: a disk that is given much at once lets writers wait.
-const SYNC_BYTES: usize = 1 << 20;
+/// Unsynced bytes from which on a sync is due before its time: a disk that gets much at once blocks
+/// those who write.
+const EARLY_SYNC_BYTES: usize = 1 << 20;
 
-/// How long the last sync may take when the gateway ends.
-const LAST_SYNC: Duration = Duration::from_secs(5);
+/// The timeout of the last sync at a shutdown.
+const FINAL_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// From how many percent of `audit.max_size` on it is told that the folder gets full.
-const NEARLY_FULL: u64 = 80;
+/// The percentage of `audit.max_size` from which on a warning is logged.
+const NEARLY_FULL_PERCENT: u64 = 80;
 
-impl Scribe {
-    pub(super) fn new(queue: Arc<Queue>, log: Log, clock: Clock, tuning: Tuning) -> Self {
+impl LogWriter {
+    pub(super) fn new(queue: Arc<Queue>, log: Log, clock: Clock, settings: WriterSettings) -> Self {
         Self {
             queue,
             log,
             sync_thread: None,
             clock,
-            tuning,
-            down: None,
-            rotates: false,
-            ended: false,
+            settings,
+            outage: None,
+            rotation_requested: false,
+            draining: false,
             signed: Vec::new(),
             synced_at: Duration::ZERO,
             is_nearly_full: false,
         }
     }
 
-    /// Writes until the queue is closed.
+    /// Writes until the queue is closed or drained.
     pub(super) fn run(mut self) {
         let queue = self.queue.clone();
         let started = self.restart_sync_thread();
-        self.judge(started, (self.clock)());
+        self.go_down_on_error(started, (self.clock)());
         let mut ticked = Duration::ZERO;
         loop {
-            // As long as too much is unsynced, nothing more is written: the queue fills up, and
-            // callers are told.
-            let takes = self.down.is_none()
-                && !(self.log.is_syncing() && self.log.unsynced() > self.tuning.limit);
-            let work = queue.wait(self.patience(), takes);
+            let work = queue.wait(self.wait_time(), self.intake());
             let now = (self.clock)();
-            if let Some(tuning) = work.tuning {
-                self.log.tune(tuning.log.clone());
-                self.tuning = tuning;
+            if let Some(settings) = work.settings {
+                self.log.reconfigure(settings.log.clone());
+                self.settings = settings;
             }
-            if let Some(result) = work.synced {
+            if let Some(result) = work.sync_outcome {
                 let outcome = self.log.end_sync(result, now);
-                self.judge(outcome, now);
+                self.go_down_on_error(outcome, now);
             }
-            if !self.has_sync_thread() {
-                self.judge(Err(ended()), now);
+            if self.outage.is_none() && !self.has_sync_thread() {
+                self.go_down_on_error(Err(ended()), now);
             }
             let closing = work.closing;
-            self.rotates |= work.rotate;
-            self.ended |= work.ended;
-            self.write(Work { synced: None, tuning: None, ..work }, now);
+            self.rotation_requested |= work.rotate;
+            self.draining |= work.draining;
+            self.write(work.entries, work.missing, now);
             if now.up.saturating_sub(ticked) >= TICK {
                 ticked = now.up;
                 self.tick(now);
             }
-            self.keep_house(now);
-            self.announce();
-            // What cannot be written yet is tried again, as long as the gateway lives.
-            if closing || (self.ended && self.down.is_none()) {
+            self.maintain(now);
+            self.log_checkpoints();
+            // A log that drains is retried as long as the gateway runs.
+            if closing || (self.draining && self.outage.is_none()) {
                 break;
             }
         }
         self.finish();
-        // Whoever hears of the end finds the folder free.
+        // Releases the lock of the folder before the end is reported.
         drop(self.log);
-        let lost = queue.closed();
+        let lost = queue.mark_closed();
         if lost > 0 {
             error!(
                 count = lost,
-                "audit records were never written: the end came before that was possible"
+                "audit records were never written: the log could not be written until its end"
             );
         }
     }
 
-    fn patience(&self) -> Duration {
-        if self.down.is_some() {
+    fn intake(&self) -> Intake {
+        // With too much unsynced nothing more is written: the queue fills up, and callers are
+        // refused.
+        let is_behind = self.log.is_syncing() && self.log.unsynced() > self.settings.limit;
+        if self.outage.is_some() || is_behind { Intake::Paused } else { Intake::Open }
+    }
+
+    fn wait_time(&self) -> Duration {
+        if self.outage.is_some() {
             return TICK;
         }
-        let sync = self.tuning.sync_every.unwrap_or(TICK);
+        let sync = self.settings.sync_every.unwrap_or(TICK);
         let until = self.log.checkpoint_due().saturating_sub((self.clock)().up);
         sync.min(TICK).min(until).max(Duration::from_millis(1))
     }
@@ -139,21 +145,21 @@ impl Scribe {
         Ok(())
     }
 
-    fn write(&mut self, Work { entries, missing, .. }: Work, now: Stamp) {
+    fn write(&mut self, entries: Vec<Entry>, missing: Option<Gap>, now: Stamp) {
         if let Err(error) = self.append(&entries, now) {
             self.queue.go_down(entries, missing);
-            return self.judge(Err(error), now);
+            return self.go_down_on_error(Err(error), now);
         }
-        // What is being synced, since it was not always waited for, ends first.
-        if self.tuning.sync_every.is_none()
+        // A sync that began under `durability = "interval"` ends before the next one begins.
+        if self.settings.sync_every.is_none()
             && self.log.is_syncing()
-            && let Some(result) = self.queue.wait_for_sync(LAST_SYNC)
+            && let Some(result) = self.queue.wait_for_sync(FINAL_SYNC_TIMEOUT)
         {
             let outcome = self.log.end_sync(result, now);
-            self.judge(outcome, now);
+            self.go_down_on_error(outcome, now);
         }
-        // Those who wait for records that are written but not synced hear nothing, and are refused.
-        let synced = match self.tuning.sync_every {
+        // If the sync fails, the senders are dropped, and the callers are refused.
+        let synced = match self.settings.sync_every {
             None => self.log.sync(now),
             Some(_) => Ok(()),
         };
@@ -163,48 +169,52 @@ impl Scribe {
             }
         }
         let Some(gap) = missing else {
-            return self.judge(synced, now);
+            return self.go_down_on_error(synced, now);
         };
         match synced.and_then(|()| self.log.append_gap(&gap, now)) {
-            Ok(()) => warn!(count = gap.count, "audit records are missing: there was no room"),
+            Ok(()) => warn!(
+                path = %self.log.path().display(),
+                count = gap.count,
+                "audit records are missing: audit.buffer was full"
+            ),
             Err(error) => {
                 self.queue.go_down(Vec::new(), Some(gap));
-                self.judge(Err(error), now);
+                self.go_down_on_error(Err(error), now);
             }
         }
     }
 
     fn append(&mut self, entries: &[Entry], now: Stamp) -> io::Result<()> {
-        match entries.is_empty() {
-            true => Ok(()),
-            false => self.log.append(entries.iter().map(|entry| (&entry.event, entry.stamp)), now),
+        if entries.is_empty() {
+            return Ok(());
         }
+        self.log.append(entries.iter().map(|entry| (&entry.event, entry.stamp)), now)
     }
 
-    /// Looks after what nobody waits for.
-    fn keep_house(&mut self, now: Stamp) {
-        if self.down.is_some() {
+    /// Does the work that no caller waits for: checkpoints, rotation, syncs.
+    fn maintain(&mut self, now: Stamp) {
+        if self.outage.is_some() {
             return;
         }
-        self.watch_fill(now);
-        let kept = self.try_keep_house(now);
-        self.judge(kept, now);
+        self.warn_if_nearly_full(now);
+        let outcome = self.try_maintain(now);
+        self.go_down_on_error(outcome, now);
     }
 
-    fn try_keep_house(&mut self, now: Stamp) -> io::Result<()> {
+    fn try_maintain(&mut self, now: Stamp) -> io::Result<()> {
         if self.log.wants_checkpoint(now) {
             self.signed.push(self.log.sign(now)?);
         }
-        if (self.rotates || self.log.wants_rotation(now)) && !self.log.is_syncing() {
-            self.rotates = false;
+        if (self.rotation_requested || self.log.wants_rotation(now)) && !self.log.is_syncing() {
+            self.rotation_requested = false;
             self.signed.push(self.log.rotate(now)?);
             self.remove_surplus(now)?;
         }
         let is_due = |every| {
             let is_time = now.up.saturating_sub(self.synced_at) >= every;
-            is_time || (!self.log.is_syncing() && self.log.unsynced() >= SYNC_BYTES)
+            is_time || (!self.log.is_syncing() && self.log.unsynced() >= EARLY_SYNC_BYTES)
         };
-        match self.tuning.sync_every {
+        match self.settings.sync_every {
             Some(every) if is_due(every) => {
                 self.synced_at = now.up;
                 self.begin_sync(now)
@@ -214,7 +224,7 @@ impl Scribe {
         }
     }
 
-    /// Hands what was written to the sync thread. What cannot be handed over counts as a failed sync.
+    /// Hands unsynced lines to the sync thread. A failure to do so counts as a failed sync.
     fn begin_sync(&mut self, now: Stamp) -> io::Result<()> {
         let Some(job) = self.log.begin_sync() else {
             return Ok(());
@@ -229,10 +239,10 @@ impl Scribe {
         }
     }
 
-    /// Removes the oldest segments beyond those that are kept; that they are gone stands in the log
-    /// before.
+    /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a record
+    /// before the file is removed.
     fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
-        while let Some((name, last_seq)) = self.log.surplus()? {
+        while let Some((name, last_seq)) = self.log.oldest_surplus()? {
             let event =
                 Event::new("segment_removed").text("name", &name).number("last_seq", last_seq);
             self.log.append(std::iter::once((&event, now)), now)?;
@@ -242,92 +252,105 @@ impl Scribe {
         Ok(())
     }
 
-    /// What is looked at once in a while.
+    /// Does the checks that are due once every [`TICK`].
     fn tick(&mut self, now: Stamp) {
-        if self.log.check_place() {
-            error!("the audit log's file was taken away; another segment is started");
+        if self.log.abandon_if_removed() {
+            error!(
+                path = %self.log.path().display(),
+                "the audit segment's file was removed or replaced; starting a new segment"
+            );
             self.queue.note(Event::new("segment_lost"), now);
         }
         self.log.recount();
         self.retry(now);
     }
 
-    fn watch_fill(&mut self, now: Stamp) {
-        let fill = self.log.fill();
-        if fill >= NEARLY_FULL && !self.is_nearly_full {
+    fn warn_if_nearly_full(&mut self, now: Stamp) {
+        let fill = self.log.fill_percent();
+        if fill >= NEARLY_FULL_PERCENT && !self.is_nearly_full {
             warn!(
+                path = %self.log.path().display(),
                 percent = fill,
-                "the audit log gets full: move old segments away, or raise audit.max_size"
+                "the audit log is nearly full; move old segments away or raise audit.max_size"
             );
             self.queue.note(Event::new("nearly_full").number("percent", fill), now);
         }
-        self.is_nearly_full = fill >= NEARLY_FULL;
+        self.is_nearly_full = fill >= NEARLY_FULL_PERCENT;
     }
 
-    /// Tries whether writing works again.
+    /// Tries to write again, at most once every [`TICK`].
     fn retry(&mut self, now: Stamp) {
-        let Some(down) = &mut self.down else {
+        let Some(outage) = &mut self.outage else {
             return;
         };
-        if self.log.is_syncing() || now.up.saturating_sub(down.retried) < TICK {
+        if self.log.is_syncing() || now.up.saturating_sub(outage.retried) < TICK {
             return;
         }
-        down.retried = now.up;
-        let for_ms = now.up.saturating_sub(down.since).as_millis();
+        outage.retried = now.up;
+        let for_ms = now.up.saturating_sub(outage.since).as_millis();
         let event = Event::new("resumed")
-            .text("after", &down.reason)
+            .text("after", &outage.reason)
             .number("down_ms", u64::try_from(for_ms).unwrap_or(u64::MAX));
         let tried = self.restart_sync_thread().and_then(|()| self.log.sync(now));
         let tried = tried.and_then(|()| self.log.append(std::iter::once((&event, now)), now));
         if tried.is_ok() {
-            self.down = None;
+            self.outage = None;
             self.queue.go_up();
-            info!("the audit log is written again");
+            info!(path = %self.log.path().display(), "the audit log is written again");
         }
     }
 
-    /// Takes note of a failure: from then on callers are refused, or go on unrecorded.
-    fn judge(&mut self, outcome: io::Result<()>, now: Stamp) {
-        let Err(failure) = outcome else {
+    /// Marks the log as down after a failure: from then on calls are refused, or continue
+    /// unrecorded, until a retry succeeds.
+    fn go_down_on_error(&mut self, outcome: io::Result<()>, now: Stamp) {
+        let Err(error) = outcome else {
             return;
         };
-        if self.down.is_none() {
-            error!(%failure, "the audit log cannot be written; audit.on_failure says what becomes of calls");
-            let reason = failure.to_string();
-            self.down = Some(Down { since: now.up, retried: now.up, reason });
+        if self.outage.is_none() {
+            let path = self.log.path().display();
+            let calls = if self.settings.degrades { "unrecorded" } else { "refused" };
+            error!(%path, %error, calls, "the audit log cannot be written; retrying");
+            let reason = error.to_string();
+            self.outage = Some(Outage { since: now.up, retried: now.up, reason });
             self.queue.go_down(Vec::new(), None);
         }
     }
 
-    /// The last words: what waits, that it was the end, and a checkpoint.
+    /// Writes the waiting records, the event `stopped` and a checkpoint.
     fn finish(&mut self) {
         if self.log.is_syncing()
-            && let Some(result) = self.queue.wait_for_sync(LAST_SYNC)
+            && let Some(result) = self.queue.wait_for_sync(FINAL_SYNC_TIMEOUT)
         {
             let _ = self.log.end_sync(result, (self.clock)());
         }
-        let work = self.queue.wait(Duration::ZERO, true);
+        let work = self.queue.wait(Duration::ZERO, Intake::Open);
         let now = (self.clock)();
-        self.write(Work { synced: None, tuning: None, ..work }, now);
+        self.write(work.entries, work.missing, now);
         let event = Event::new("stopped");
         let last = self.log.append(std::iter::once((&event, now)), now);
         let last = last.and_then(|()| self.log.sign(now));
         match last.and_then(|signed| self.log.sync(now).map(|()| signed)) {
             Ok(signed) => self.signed.push(signed),
-            Err(failure) => error!(%failure, "the audit log has no proper end"),
+            Err(error) => error!(
+                path = %self.log.path().display(),
+                %error,
+                "the audit log ends without a checkpoint"
+            ),
         }
-        self.announce();
+        self.log_checkpoints();
     }
 
-    /// Says a checkpoint where it can be kept by others: the log that ends before it was cut.
-    fn announce(&mut self) {
-        let (durable, instance) = (self.log.durable_seq(), &self.log.writer().instance);
-        self.signed.retain(|Signed { seq, mac, signature }| {
-            let is_kept = *seq <= durable;
-            if is_kept {
+    /// Writes checkpoints that are on the disk to the gateway's log, so that a copy is kept
+    /// elsewhere: an audit log that ends before its last checkpoint was truncated.
+    fn log_checkpoints(&mut self) {
+        let durable = self.log.durable_seq();
+        let instance = &self.log.writer().instance;
+        self.signed.retain(|SignedCheckpoint { seq, mac, signature }| {
+            let is_durable = *seq <= durable;
+            if is_durable {
                 info!(count = seq, head = mac, instance, signature, "audit checkpoint");
             }
-            !is_kept
+            !is_durable
         });
     }
 }

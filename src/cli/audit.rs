@@ -11,7 +11,7 @@ use super::load::load;
 use super::output::{print, printable};
 use crate::audit::digest::value_digest;
 use crate::audit::keys::{Keys, PublicKey};
-use crate::audit::verify::{self, Kept, Known, Mistake, Report};
+use crate::audit::verify::{self, KeptCheckpoint, Mistake, Report, TrustAnchors};
 use crate::config::{self, Config};
 
 /// Record numbers that are listed one by one: enough to find the calls, short enough for a terminal.
@@ -20,14 +20,14 @@ const MAX_LISTED: usize = 10;
 /// Verifies a log and prints the report. Fails if the log is not intact.
 pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     let config = &args.file.config;
-    let mut known = Known::default();
+    let mut anchors = TrustAnchors::default();
     let mut dir = args.dir.clone();
     if let Some(text) = &args.public_key {
         let invalid = "--public-key is not a public key: copy it from the log line `audit log`";
-        known.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
+        anchors.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
     } else {
         let audit = settings(config)?;
-        known.keys = Some(keys(&audit)?);
+        anchors.keys = Some(keys(&audit)?);
         dir.get_or_insert(audit.path);
     }
     let dir = match dir {
@@ -35,10 +35,10 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
         None => settings(config)?.path,
     };
     if let Some(file) = &args.checkpoints {
-        known.checkpoints = checkpoints(file)?;
+        anchors.checkpoints = checkpoints(file)?;
     }
-    let public = known.keys.as_ref().map(|keys| keys.public().to_string());
-    let report = verify::verify(&dir, known);
+    let public = anchors.keys.as_ref().map(|keys| keys.public().to_string());
+    let report = verify::verify(&dir, anchors);
     let report = report.map_err(|error| cannot_read(&dir, &error))?;
     print(&text(&dir, &report, public.as_deref()))?;
     if report.mistakes.is_empty() {
@@ -49,9 +49,9 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
 }
 
 /// Reads the checkpoints in a file of JSON lines; other lines are skipped.
-fn checkpoints(file: &Path) -> Result<Vec<Kept>, Failure> {
+fn checkpoints(file: &Path) -> Result<Vec<KeptCheckpoint>, Failure> {
     let text = fs::read_to_string(file).map_err(|error| cannot_read(file, &error))?;
-    let checkpoints: Vec<_> = text.lines().filter_map(Kept::read).collect();
+    let checkpoints: Vec<_> = text.lines().filter_map(KeptCheckpoint::read).collect();
     if checkpoints.is_empty() {
         return Err(Failure::new(format!(
             "{} contains no checkpoint; it must be the gateway's log as JSON lines (log_format = \"json\")",

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use promptgate::test_util::audit::keys::Keys;
-use promptgate::test_util::audit::verify::{Known, verify};
+use promptgate::test_util::audit::verify::{TrustAnchors, verify};
 use promptgate::test_util::domain::caller::Caller;
 use promptgate::test_util::domain::fault::Fault;
 use promptgate::test_util::domain::method::Method;
@@ -70,7 +70,8 @@ pub fn records(path: &Path) -> Vec<Value> {
 /// Nothing is wrong with the log; what it says of itself.
 pub fn check(path: &Path) -> promptgate::test_util::audit::verify::Report {
     let keys = Keys::new(&AuditKey::parse(KEY).unwrap());
-    let report = verify(path, Known { keys: Some(keys), ..Known::default() }).unwrap();
+    let report =
+        verify(path, TrustAnchors { keys: Some(keys), ..TrustAnchors::default() }).unwrap();
     assert!(report.mistakes.is_empty(), "{:#?}", report.mistakes);
     report
 }

@@ -1,4 +1,4 @@
-//! The log under failing disks and crashes: at every point where a write can go wrong, in every way.
+//! Tests of the log under failing disks and crashes: each kind of fault at each fail point.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,45 +10,45 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{append, at, check, key, open, settings};
-use crate::audit::folder::{Failing, Folder, Point, segments};
+use crate::audit::folder::{FailPoint, FaultInjector, Folder, segments};
 use crate::audit::keys::Keys;
 use crate::audit::log::Log;
-use crate::audit::queue::{Queue, Tuning};
+use crate::audit::queue::{Queue, WriterSettings};
 use crate::audit::record::{Event, Line};
 use crate::audit::recover::{Recovered, recover};
-use crate::audit::writer::Scribe;
+use crate::audit::writer::LogWriter;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Action {
-    /// The process ends there.
+    /// The process ends at that point.
     Abort,
     Once(i32),
-    /// From then on nothing succeeds, until the disk is well again.
+    /// Nothing succeeds from then on, until `well` is set.
     Forever(i32),
 }
 
-/// Fails at the n-th point that is passed.
+/// Injects a fault at the n-th fail point.
 pub(super) struct FailAt {
     left: usize,
     action: Action,
-    passed: Vec<Point>,
+    passed: Vec<FailPoint>,
     has_failed: bool,
     well: bool,
 }
 
 impl FailAt {
-    /// Lets so many points be passed before the first one at which it fails.
+    /// Passes `left` points before the first fault.
     fn new(left: usize, action: Action) -> Arc<Mutex<Self>> {
-        let (passed, has_failed, well) = (Vec::new(), false, false);
-        Arc::new(Mutex::new(Self { left, action, passed, has_failed, well }))
+        let passed = Vec::new();
+        Arc::new(Mutex::new(Self { left, action, passed, has_failed: false, well: false }))
     }
 }
 
-impl Failing for FailAt {
-    fn at(&mut self, point: Point) -> io::Result<()> {
+impl FaultInjector for FailAt {
+    fn at(&mut self, point: FailPoint) -> io::Result<()> {
         self.passed.push(point);
         if self.well {
             return Ok(());
@@ -59,7 +59,7 @@ impl Failing for FailAt {
         }
         self.has_failed = true;
         match self.action {
-            // As a panic that nobody is told of.
+            // A panic without the message of the panic hook.
             Action::Abort => std::panic::resume_unwind(Box::new("the process ends")),
             Action::Once(code) => {
                 self.well = true;
@@ -69,8 +69,8 @@ impl Failing for FailAt {
         }
     }
 
-    fn writes(&mut self, length: usize) -> usize {
-        // Within a line.
+    fn allowed_length(&mut self, length: usize) -> usize {
+        // The write breaks off within a line.
         if self.well { length } else { length / 2 }
     }
 }
@@ -82,12 +82,12 @@ pub(super) fn try_open(
     let (mut folder, keys) = (Folder::open(path).unwrap(), Keys::new(&key()));
     let recovered = recover(&folder, &keys).unwrap();
     if let Some(failing) = failing {
-        folder.fail(failing);
+        folder.inject_faults(failing);
     }
     Ok((Log::new(folder, Arc::new(keys), settings(), &recovered, at(0))?, recovered))
 }
 
-/// How often each id stands in the log.
+/// Counts how often each id occurs in the log.
 fn ids(path: &Path) -> BTreeMap<u64, usize> {
     let mut ids = BTreeMap::new();
     for name in segments(path).unwrap() {
@@ -100,15 +100,14 @@ fn ids(path: &Path) -> BTreeMap<u64, usize> {
     ids
 }
 
-/// The panic of an abort leaves it poisoned.
+/// Locks the injector, which a panic leaves poisoned.
 fn lock(failing: &Mutex<FailAt>) -> MutexGuard<'_, FailAt> {
     failing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const RECORDS: u64 = 12;
 
-/// Writes, syncs and rotates; whatever fails is tried once more and then left. Tells which records
-/// count as written.
+/// Writes, syncs and rotates, and ignores failures. Adds the ids that count as written to `written`.
 fn script(log: &mut Log, written: &Mutex<Vec<u64>>) {
     for id in 0..RECORDS {
         if append(log, id).is_ok() {
@@ -124,7 +123,7 @@ fn script(log: &mut Log, written: &Mutex<Vec<u64>>) {
 }
 
 #[test]
-fn d1_d3_d5_at_every_point_and_in_every_way_what_counted_as_written_is_there_once() {
+fn d1_d3_d5_written_records_occur_exactly_once_after_every_fault_at_every_point() {
     let actions = [
         Action::Abort,
         Action::Once(EIO),
@@ -142,7 +141,7 @@ fn d1_d3_d5_at_every_point_and_in_every_way_what_counted_as_written_is_there_onc
             let failing = FailAt::new(left, action);
             let written = Mutex::new(Vec::new());
             let failed = catch_unwind(AssertUnwindSafe(|| {
-                // A disk that is broken at the start is told at the start.
+                // A disk that fails at the start is reported by `Log::new`.
                 if let Ok((mut log, _)) = try_open(&path, Some(failing.clone())) {
                     script(&mut log, &written);
                     lock(&failing).well = true;
@@ -157,7 +156,7 @@ fn d1_d3_d5_at_every_point_and_in_every_way_what_counted_as_written_is_there_onc
             };
             let what = format!("{action:?} at point {left}, after {last:?}");
             assert_eq!(failed.is_err(), action == Action::Abort && has_failed, "{what}");
-            // The next start.
+            // The next start of the gateway.
             let (mut log, _) = open(&path);
             append(&mut log, 100).unwrap();
             log.sync(at(100)).unwrap();
@@ -179,7 +178,7 @@ fn d1_d3_d5_at_every_point_and_in_every_way_what_counted_as_written_is_there_onc
 }
 
 #[test]
-fn d1_what_a_crash_leaves_half_written_is_put_aside() {
+fn d1_an_incomplete_line_of_a_crash_is_moved_to_a_torn_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
     let (mut log, _) = open(&path);
@@ -188,7 +187,7 @@ fn d1_what_a_crash_leaves_half_written_is_put_aside() {
     let name = segments(&path).unwrap().remove(0);
     let mut text = fs::read(path.join(&name)).unwrap();
     let whole = text.len();
-    // A half line; and, after a loss of power, what was never written.
+    // An incomplete line; and, after a power failure, zeros in place of what was never written.
     for torn in [&b"{\"seq\":2,\"ti"[..], b"\0\0\0\0\n\0\0"] {
         text.truncate(whole);
         text.extend_from_slice(torn);
@@ -203,7 +202,7 @@ fn d1_what_a_crash_leaves_half_written_is_put_aside() {
 }
 
 #[test]
-fn d2_what_has_failed_first_is_told_even_while_the_last_sync_goes_on() {
+fn d2_the_first_failure_is_reported_while_the_last_sync_is_under_way() {
     let folder = tempfile::tempdir().unwrap();
     let action = Action::Forever(ENOSPC);
     let failing = FailAt::new(usize::MAX, action);
@@ -217,27 +216,27 @@ fn d2_what_has_failed_first_is_told_even_while_the_last_sync_goes_on() {
 }
 
 #[test]
-fn d2_a_log_that_nobody_holds_any_more_is_ended_once_it_can_be_written_again() {
+fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let action = Action::Forever(ENOSPC);
     let failing = FailAt::new(usize::MAX, action);
     let (log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
     let sync_every = Some(Duration::from_millis(10));
-    let tuning = Tuning { limit: 1000, degrades: true, sync_every, log: settings() };
+    let tuning = WriterSettings { limit: 1000, degrades: true, sync_every, log: settings() };
     let queue = Arc::new(Queue::new(tuning.clone()));
     let looks = AtomicU64::new(0);
     let clock = Box::new(move || at(looks.fetch_add(1, Ordering::Relaxed)));
-    let scribe = Scribe::new(queue.clone(), log, clock, tuning);
+    let log_writer = LogWriter::new(queue.clone(), log, clock, tuning);
     lock(&failing).left = 0;
-    // One that fits and one for which there is no room.
+    // One that fits in the queue, and one that does not.
     queue.note(Event::new("test").number("id", 1), at(1));
     queue.note(Event::new("test").text("x", &"x".repeat(900)), at(1));
-    queue.end();
-    let writing = std::thread::spawn(move || scribe.run());
+    queue.drain();
+    let writing = std::thread::spawn(move || log_writer.run());
     while !lock(&failing).has_failed || !queue.is_down() {
         std::thread::yield_now();
     }
-    assert!(!queue.is_closed(), "it is tried again");
+    assert!(!queue.is_closed(), "it is retried");
     lock(&failing).well = true;
     writing.join().unwrap();
     assert!(queue.is_closed());
@@ -249,10 +248,10 @@ fn d2_a_log_that_nobody_holds_any_more_is_ended_once_it_can_be_written_again() {
 /// Panics once where a segment is synced by a thread other than the writer.
 struct PanicInSyncThread(Arc<AtomicBool>);
 
-impl Failing for PanicInSyncThread {
-    fn at(&mut self, point: Point) -> io::Result<()> {
+impl FaultInjector for PanicInSyncThread {
+    fn at(&mut self, point: FailPoint) -> io::Result<()> {
         let is_writer = std::thread::current().name() == Some("writer");
-        if point == Point::BeforeSync && !is_writer && self.0.swap(false, Ordering::Relaxed) {
+        if point == FailPoint::BeforeSync && !is_writer && self.0.swap(false, Ordering::Relaxed) {
             // A panic without the message of the panic hook.
             std::panic::resume_unwind(Box::new("the sync thread panics"));
         }
@@ -275,18 +274,18 @@ fn d15_a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let (mut folder, keys) = (Folder::open(directory.path()).unwrap(), Keys::new(&key()));
     let recovered = recover(&folder, &keys).unwrap();
     let panics = Arc::new(AtomicBool::new(false));
-    folder.fail(Arc::new(Mutex::new(PanicInSyncThread(panics.clone()))));
+    folder.inject_faults(Arc::new(Mutex::new(PanicInSyncThread(panics.clone()))));
     let log = Log::new(folder, Arc::new(keys), settings(), &recovered, at(0)).unwrap();
     panics.store(true, Ordering::Relaxed);
     let sync_every = Some(Duration::from_millis(1));
-    let tuning = Tuning { limit: 10_000, degrades: false, sync_every, log: settings() };
+    let tuning = WriterSettings { limit: 10_000, degrades: false, sync_every, log: settings() };
     let queue = Arc::new(Queue::new(tuning.clone()));
     let seconds = Arc::new(AtomicU64::new(5));
     let now = seconds.clone();
     let clock = Box::new(move || at(now.load(Ordering::Relaxed)));
-    let scribe = Scribe::new(queue.clone(), log, clock, tuning);
+    let log_writer = LogWriter::new(queue.clone(), log, clock, tuning);
     let writer = std::thread::Builder::new().name("writer".to_owned());
-    let writer = writer.spawn(move || scribe.run()).unwrap();
+    let writer = writer.spawn(move || log_writer.run()).unwrap();
     let submit = |id| queue.submit(None, Event::new("test").number("id", id), at(5));
     let written = submit(1).unwrap().unwrap();
     wait_until("the death of the sync thread goes unnoticed", || queue.is_down());
@@ -295,7 +294,7 @@ fn d15_a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     seconds.store(7, Ordering::Relaxed);
     wait_until("the sync thread is not restarted", || !queue.is_down());
     assert_eq!(submit(3).unwrap().unwrap().blocking_recv(), Ok(()));
-    queue.end();
+    queue.drain();
     writer.join().unwrap();
     assert!(check(directory.path()).mistakes.is_empty());
     assert_eq!(ids(directory.path()), BTreeMap::from([(1, 1), (3, 1)]));
@@ -306,7 +305,7 @@ fn d15_a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
 }
 
 #[test]
-fn d6_what_is_added_behind_the_end_of_a_segment_that_was_given_up_is_told() {
+fn d6_a_line_added_after_the_end_of_an_abandoned_segment_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
     drop(open(&path));
@@ -320,13 +319,13 @@ fn d6_what_is_added_behind_the_end_of_a_segment_that_was_given_up_is_told() {
     drop(log);
     assert!(lock(&failing).has_failed && check(&path).mistakes.is_empty());
     let names = segments(&path).unwrap();
-    assert_eq!(names.len(), 2, "it was given up");
-    // A whole line of the log, put where it does not belong.
+    assert_eq!(names.len(), 2, "it was abandoned");
+    // A complete line of the log, in the wrong place.
     let line = fs::read(path.join(&names[1])).unwrap();
     let line = line.split_inclusive(|&b| b == b'\n').next_back().unwrap().to_vec();
     let mut first = fs::read(path.join(&names[0])).unwrap();
     first.extend_from_slice(&line);
     fs::write(path.join(&names[0]), first).unwrap();
     let mistakes = check(&path).mistakes;
-    assert!(mistakes[0].what.contains("behind the end"), "{mistakes:?}");
+    assert!(mistakes[0].what.contains("after the end"), "{mistakes:?}");
 }

@@ -1,4 +1,4 @@
-//! The log on a disk, as a state machine that is told the time.
+//! Tests of the log on a file system, with a clock that is handed in.
 
 mod failpoints;
 mod tampering;
@@ -14,7 +14,7 @@ use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
 use super::record::{Event, Head, Line, Stamp};
 use super::recover::{Recovered, recover};
-use super::verify::{Kept, Known, Report, verify};
+use super::verify::{KeptCheckpoint, Report, TrustAnchors, verify};
 use crate::seal::AuditKey;
 use crate::seal::hex::from_hex;
 use failpoints::try_open;
@@ -53,12 +53,12 @@ fn check(path: &Path) -> Report {
     check_against(path, Vec::new())
 }
 
-fn check_against(path: &Path, checkpoints: Vec<Kept>) -> Report {
-    verify(path, Known { keys: Some(Keys::new(&key())), public: None, checkpoints }).unwrap()
+fn check_against(path: &Path, checkpoints: Vec<KeptCheckpoint>) -> Report {
+    verify(path, TrustAnchors { keys: Some(Keys::new(&key())), public: None, checkpoints }).unwrap()
 }
 
-/// A log of three segments with checkpoints, and the signed head that is kept elsewhere.
-fn sample(path: &Path) -> Kept {
+/// Writes a log of four segments with checkpoints, and returns a copy of the last checkpoint.
+fn sample(path: &Path) -> KeptCheckpoint {
     let (mut log, recovered) = open(path);
     for id in 0..30 {
         append(&mut log, id).unwrap();
@@ -70,11 +70,11 @@ fn sample(path: &Path) -> Kept {
     let signed = log.sign(at(31)).unwrap();
     log.sync(at(31)).unwrap();
     let head = Head { seq: signed.seq, mac: from_hex(&signed.mac).unwrap() };
-    Kept { instance: recovered.writer.instance, head, signature: signed.signature }
+    KeptCheckpoint { instance: recovered.writer.instance, head, signature: signed.signature }
 }
 
 #[test]
-fn d2_what_is_missing_has_numbers_of_its_own() {
+fn d2_missing_records_have_sequence_numbers_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     append(&mut log, 1).unwrap();
@@ -87,7 +87,7 @@ fn d2_what_is_missing_has_numbers_of_its_own() {
 }
 
 #[test]
-fn d9_a_clock_that_goes_back_changes_no_order() {
+fn d9_a_clock_that_is_set_back_does_not_change_the_order() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     for id in [7200, 3600, 7201] {
@@ -105,24 +105,24 @@ fn d9_a_clock_that_goes_back_changes_no_order() {
 }
 
 #[test]
-fn old_segments_are_removed_as_configured_and_the_log_says_so() {
+fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
     sample(&path);
     let (mut log, _) = open(&path);
-    assert_eq!(log.surplus().unwrap(), None, "0 keeps all");
+    assert_eq!(log.oldest_surplus().unwrap(), None, "0 keeps all");
     drop(log);
     let (folder_handle, keys) = (Folder::open(&path).unwrap(), Keys::new(&key()));
     let recovered = recover(&folder_handle, &keys).unwrap();
     let settings = LogSettings { keep: 3, ..settings() };
     log = Log::new(folder_handle, Arc::new(keys), settings, &recovered, at(0)).unwrap();
-    let (name, last_seq) = log.surplus().unwrap().unwrap();
+    let (name, last_seq) = log.oldest_surplus().unwrap().unwrap();
     assert_eq!((name.as_str(), last_seq), ("audit-00000001.jsonl", 11));
     let event = Event::new("segment_removed").number("last_seq", last_seq);
     log.append(std::iter::once((&event, at(1))), at(1)).unwrap();
     log.remove(&name).unwrap();
     log.sync(at(2)).unwrap();
-    assert_eq!(log.surplus().unwrap(), None);
+    assert_eq!(log.oldest_surplus().unwrap(), None);
     let report = check(&path);
     assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
     assert_eq!((report.first, report.removed), (12, 11));

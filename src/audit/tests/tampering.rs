@@ -1,4 +1,4 @@
-//! A log that somebody has changed, and what is no change.
+//! Tests of the verification: every change of a log is reported, and nothing else.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::audit::folder::{Folder, segments};
 use crate::audit::keys::Keys;
 use crate::audit::record::MAX_LINE;
 use crate::audit::recover::recover;
-use crate::audit::verify::{Known, verify};
+use crate::audit::verify::{TrustAnchors, verify};
 use crate::seal::AuditKey;
 
 /// Changes the lines of one segment.
@@ -25,7 +25,7 @@ fn tamper(path: &Path, segment: usize, change: impl FnOnce(&mut Vec<Vec<u8>>)) {
 }
 
 #[test]
-fn d6_whatever_is_changed_is_told_with_its_number() {
+fn d6_every_change_is_reported_with_its_sequence_number() {
     type Change = fn(&mut Vec<Vec<u8>>);
     let cases: [(&str, Change, u64); 8] = [
         ("a flipped byte", |l| l[3][60] ^= 1, 14),
@@ -46,7 +46,8 @@ fn d6_whatever_is_changed_is_told_with_its_number() {
         assert_eq!((whole.first, whole.last, whole.segments), (1, 35, 4));
         tamper(&path, 1, change);
         let report = check(&path);
-        let first = report.mistakes.first().unwrap_or_else(|| panic!("{what}: nothing was told"));
+        let first =
+            report.mistakes.first().unwrap_or_else(|| panic!("{what}: nothing was reported"));
         assert_eq!(first.seq.unwrap_or_default(), seq, "{what}: {:?}", report.mistakes);
     }
 }
@@ -55,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn property_12_any_byte_that_is_another_one_is_told(
+    fn property_12_any_changed_byte_is_reported(
         segment in any::<Index>(), at in any::<Index>(), bits in 1_u8..,
     ) {
         let folder = tempfile::tempdir().unwrap();
@@ -64,7 +65,7 @@ proptest! {
         let names = segments(&path).unwrap();
         let (name, is_last) = (segment.get(&names), segment.index(names.len()) == names.len() - 1);
         let mut text = fs::read(path.join(name)).unwrap();
-        // A last line without its end is a line that is being written.
+        // A last line without its line feed counts as a line that is being written.
         let length = if is_last { text.len() - 1 } else { text.len() };
         text[at.index(length)] ^= bits;
         fs::write(path.join(name), text).unwrap();
@@ -73,7 +74,7 @@ proptest! {
 }
 
 #[test]
-fn d6_a_segment_taken_away_is_told() {
+fn d6_a_removed_segment_is_reported() {
     for (segment, missing) in [(0, 1), (1, 12), (2, 23)] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit");
@@ -86,17 +87,17 @@ fn d6_a_segment_taken_away_is_told() {
 }
 
 #[test]
-fn d6_a_log_that_was_cut_or_made_anew_is_told_by_a_checkpoint_kept_elsewhere() {
+fn d6_a_truncated_or_rewritten_end_is_detected_by_a_kept_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
     let kept = sample(&path);
     assert!(check_against(&path, vec![kept.clone()]).mistakes.is_empty());
-    // Whoever holds the folder alone cannot sign, but can cut.
+    // Without the key a log cannot be signed, but it can be truncated.
     tamper(&path, 3, |lines| lines.truncate(1));
-    assert!(check(&path).mistakes.is_empty(), "nothing in the log tells");
+    assert!(check(&path).mistakes.is_empty(), "undetectable from the log alone");
     let report = check_against(&path, vec![kept.clone()]);
     assert_eq!(report.mistakes[0].seq, Some(34), "{:?}", report.mistakes);
-    // Whoever has the key can write another end.
+    // With the key a different end can be written.
     let (mut log, _) = open(&path);
     for id in 50..60 {
         append(&mut log, id).unwrap();
@@ -105,7 +106,7 @@ fn d6_a_log_that_was_cut_or_made_anew_is_told_by_a_checkpoint_kept_elsewhere() {
     drop(log);
     assert!(check(&path).mistakes.is_empty());
     let report = check_against(&path, vec![kept.clone()]);
-    assert!(report.mistakes[0].what.contains("another one"), "{:?}", report.mistakes);
+    assert!(report.mistakes[0].what.contains("differs from"), "{:?}", report.mistakes);
     let mut forged = kept;
     forged.head.mac[0] ^= 1;
     let report = check_against(&path, vec![forged]);
@@ -113,19 +114,21 @@ fn d6_a_log_that_was_cut_or_made_anew_is_told_by_a_checkpoint_kept_elsewhere() {
 }
 
 #[test]
-fn without_the_secret_the_public_key_checks_checkpoints() {
+fn without_the_secret_the_public_key_verifies_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
     sample(&path);
-    let known =
-        |key: &AuditKey| Known { public: Some(Keys::new(key).public()), ..Known::default() };
+    let known = |key: &AuditKey| TrustAnchors {
+        public: Some(Keys::new(key).public()),
+        ..TrustAnchors::default()
+    };
     assert!(verify(&path, known(&key())).unwrap().mistakes.is_empty());
     let other = verify(&path, known(&AuditKey::generate().0)).unwrap();
     assert!(other.mistakes[0].what.contains("signature"), "{:?}", other.mistakes);
 }
 
 #[test]
-fn another_key_is_refused_before_it_spoils_the_chain() {
+fn another_key_is_refused_before_it_breaks_the_chain() {
     let folder = tempfile::tempdir().unwrap();
     drop(open(folder.path()));
     let other = Keys::new(&AuditKey::generate().0);
@@ -134,7 +137,7 @@ fn another_key_is_refused_before_it_spoils_the_chain() {
 }
 
 #[test]
-fn d6_an_emptied_or_replaced_log_is_told_by_a_kept_checkpoint() {
+fn d6_an_emptied_or_replaced_log_is_detected_by_a_kept_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
     let kept = sample(&path);
@@ -142,15 +145,15 @@ fn d6_an_emptied_or_replaced_log_is_told_by_a_kept_checkpoint() {
         fs::remove_file(path.join(name)).unwrap();
     }
     let emptied = check_against(&path, vec![kept.clone()]).mistakes;
-    assert!(emptied[0].what.contains("not here"), "{emptied:?}");
-    // Another log of the same gateway, from its first record on.
+    assert!(emptied[0].what.contains("is missing"), "{emptied:?}");
+    // A different log of the same gateway, from its first record on.
     sample(&path);
     let replaced = check_against(&path, vec![kept]).mistakes;
-    assert!(replaced[0].what.contains("not here"), "{replaced:?}");
+    assert!(replaced[0].what.contains("is missing"), "{replaced:?}");
 }
 
 #[test]
-fn d1_a_line_that_is_being_written_or_was_when_the_gateway_was_killed_is_no_mistake() {
+fn d1_an_incomplete_last_line_is_unfinished_and_not_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
     let kept = sample(&path);
@@ -164,7 +167,7 @@ fn d1_a_line_that_is_being_written_or_was_when_the_gateway_was_killed_is_no_mist
         assert!(report.mistakes.is_empty(), "{end}: {:?}", report.mistakes);
         assert_eq!((report.last, report.unfinished), (whole.last - 1, (end - last) as u64));
     }
-    // What was signed is missed all the same, and nothing else goes by that name.
+    // A kept checkpoint still detects the missing record, and no other damage counts as unfinished.
     fs::write(path.join(&name), &text[..last - 1]).unwrap();
     assert!(!check_against(&path, vec![kept]).mistakes.is_empty());
     let long = [&text, "x".repeat(MAX_LINE + 1).as_bytes()].concat();

@@ -1,7 +1,7 @@
-//! `promptgate audit verify`: whether a log is whole and as it was written, without trusting
-//! whoever holds it.
+//! `promptgate audit verify`: checks that a log is complete and unmodified, without trust in the
+//! machine that stores it.
 
-mod judge;
+mod verifier;
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -12,97 +12,106 @@ use super::folder::segments;
 use super::keys::{Keys, PublicKey};
 use super::record::Head;
 use crate::seal::hex::from_hex;
-use judge::{Behind, Judge};
+use verifier::{Successor, Verifier};
 
-/// What is known of a log by somebody who checks it.
+/// The keys and checkpoints that a log is verified against.
 #[derive(Debug, Default)]
-pub struct Known {
-    /// With the secret everything is checked; without it numbers, shape and, with a public key,
-    /// checkpoints.
+pub struct TrustAnchors {
+    /// The keys of the log. With them everything is verified; without them the format, the sequence
+    /// numbers and, with a public key, the checkpoints.
     pub keys: Option<Keys>,
+    /// The public key of the checkpoints; by default that of `keys`.
     pub public: Option<PublicKey>,
-    /// Checkpoints that were kept elsewhere.
-    pub checkpoints: Vec<Kept>,
+    /// Copies of checkpoints that were kept elsewhere.
+    pub checkpoints: Vec<KeptCheckpoint>,
 }
 
-/// A checkpoint that was kept elsewhere.
+/// A copy of a checkpoint that was kept elsewhere.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Kept {
+pub struct KeptCheckpoint {
+    /// The id of its log.
     pub instance: String,
+    /// The record that it signs.
     pub head: Head,
+    /// The Ed25519 signature, in base64.
     pub signature: String,
 }
 
-/// What was found.
+/// The result of a verification.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The numbers of the first and of the last record.
+    /// The sequence number of the first record.
     pub first: u64,
+    /// The sequence number of the last record.
     pub last: u64,
+    /// The number of records.
     pub records: u64,
     pub segments: usize,
-    /// Everything that should not be; nothing of a log that is whole.
+    /// The violations that were found, at most 100; empty for an intact log.
     pub mistakes: Vec<Mistake>,
-    /// Records that the log itself says are missing.
+    /// The sequence numbers that the log itself declares missing (event `gap`).
     pub missing: Vec<RangeInclusive<u64>>,
-    /// Calls that were received and of which no end was recorded, by the numbers of their records:
-    /// a crash came between.
+    /// The calls with `received` but without `completed`, by the sequence numbers of `received`: the
+    /// gateway was killed in between, and their outcome is unknown.
     pub unknown: Vec<u64>,
-    /// The last record that is covered by a checkpoint of the log.
+    /// The last record that a checkpoint of the log covers.
     pub checkpoint: Option<u64>,
-    /// The last record that was removed as configured.
+    /// The last record of the segments that were removed as configured (`audit.keep`); 0 if none.
     pub removed: u64,
-    /// Bytes of a line at the very end that has no end of its own: the gateway is writing it just
-    /// now, or was killed while it did. As long as the power did not fail, nobody was told that it is
-    /// on record.
+    /// The size of an incomplete line at the very end, in bytes: the gateway is writing it, or was
+    /// killed while it did. Unless the power failed, no caller was answered on the strength of that
+    /// record.
     pub unfinished: u64,
 }
 
-/// Something that is wrong.
+/// A violation that the verification found.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mistake {
+    /// The file name of the segment; empty if it concerns the log as a whole.
     pub segment: String,
-    /// Number of the record, where it has one.
+    /// The sequence number of the record, if it concerns one.
     pub seq: Option<u64>,
+    /// The description, for an operator.
     pub what: String,
 }
 
-/// How many mistakes are told: from the first one on a broken log has many.
+/// The limit of reported violations: behind the first one a broken log has many.
 const MAX_MISTAKES: usize = 100;
 
-impl Kept {
-    /// Reads a line of a log of the gateway, or of an audit log; nothing if it is no checkpoint.
+impl KeptCheckpoint {
+    /// Reads a line of the gateway's own log, or of an audit log; `None` if it is not a checkpoint.
     pub fn read(line: &str) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_str(line).ok()?;
         let text = |name: &str| value.get(name)?.as_str();
         let seq = value.get("count")?.as_u64()?;
         let mac = from_hex(text("head")?)?;
-        let (instance, signature) = (text("instance")?.to_owned(), text("signature")?.to_owned());
+        let instance = text("instance")?.to_owned();
+        let signature = text("signature")?.to_owned();
         Some(Self { instance, head: Head { seq, mac }, signature })
     }
 }
 
-/// Walks a log from its first segment to its last.
+/// Verifies a log from its first segment to its last.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub fn verify(path: &Path, known: Known) -> io::Result<Report> {
+pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<Report> {
     let names = segments(path)?;
-    let mut judge = Judge::new(known);
+    let mut verifier = Verifier::new(anchors);
     for (index, name) in names.iter().enumerate() {
-        let behind = match names.get(index + 1) {
-            Some(next) => Behind::Segment(super::recover::read_header(&path.join(next)).ok()),
-            None => Behind::Nothing,
+        let successor = match names.get(index + 1) {
+            Some(next) => Successor::Segment(super::recover::read_header(&path.join(next)).ok()),
+            None => Successor::None,
         };
         let text = match File::open(path.join(name)) {
-            // The gateway has removed it meanwhile, as configured; the ones behind it say so.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && judge.head.is_none() => {
+            // The gateway has removed it meanwhile, as configured; the later segments record that.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && verifier.head.is_none() => {
                 continue;
             }
             opened => opened?,
         };
-        judge.segment(name, BufReader::new(text), behind)?;
+        verifier.segment(name, BufReader::new(text), successor)?;
     }
-    judge.report.segments = names.len();
-    Ok(judge.finish())
+    verifier.report.segments = names.len();
+    Ok(verifier.finish())
 }

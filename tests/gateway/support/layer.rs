@@ -52,7 +52,7 @@ impl Layer {
             false => format!("{toml}[audit]\npath = \"\"\n"),
         };
         let config = Config::parse("test", &toml, Path::new("."), &[]).unwrap();
-        let audit = Audit::open(config.audit.as_ref(), false).unwrap();
+        let audit = Audit::open(config.audit.as_ref()).unwrap();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let telemetry = Telemetry::silent();

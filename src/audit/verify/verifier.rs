@@ -1,9 +1,9 @@
-//! The walk through a log, line by line.
+//! The verifier, which reads a log line by line.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 
-use super::{Kept, Known, MAX_MISTAKES, Mistake, Report};
+use super::{KeptCheckpoint, MAX_MISTAKES, Mistake, Report, TrustAnchors};
 use crate::audit::folder::segment_number;
 use crate::audit::header::Header;
 use crate::audit::keys::{Keys, Mac};
@@ -11,56 +11,61 @@ use crate::audit::log::signed_text;
 use crate::audit::record::{Head, Line, MAX_LINE};
 use crate::seal::hex::from_hex;
 
-/// What stands behind a segment.
-pub(super) enum Behind {
-    Nothing,
-    /// Another one with this header, if it can be read.
+/// The segment after the one that is verified.
+pub(super) enum Successor {
+    None,
+    /// The header of the next segment, if it can be read.
     Segment(Option<Header>),
 }
 
-/// What the walk knows so far.
-pub(super) struct Judge {
-    known: Known,
+/// The state of a verification.
+pub(super) struct Verifier {
+    anchors: TrustAnchors,
     pub report: Report,
+    /// The last record that was read, or the one that the first header names.
     pub head: Option<Head>,
     instance: String,
+    /// The file name of the current segment.
     name: String,
-    /// Calls without their end, by start of the gateway and number of the call.
+    /// The sequence numbers of `received` without `completed`, by `boot` and `call`.
     open: HashMap<(String, u64), u64>,
-    /// What was found at the places that kept checkpoints name.
-    kept: Vec<Option<Mac>>,
-    /// Whether one of them is of this log.
-    has_kept: bool,
+    /// The codes of the records that the kept checkpoints sign, in the order of the checkpoints.
+    found: Vec<Option<Mac>>,
+    /// Whether a kept checkpoint belongs to this log.
+    has_own_checkpoint: bool,
 }
 
-impl Judge {
-    pub(crate) fn new(known: Known) -> Self {
-        let kept = vec![None; known.checkpoints.len()];
+impl Verifier {
+    pub(crate) fn new(anchors: TrustAnchors) -> Self {
+        let found = vec![None; anchors.checkpoints.len()];
         Self {
-            known,
+            anchors,
             report: Report::default(),
             head: None,
             instance: String::new(),
             name: String::new(),
             open: HashMap::new(),
-            kept,
-            has_kept: false,
+            found,
+            has_own_checkpoint: false,
         }
     }
 
-    /// Judges one segment.
+    /// Verifies one segment.
+    ///
+    /// # Errors
+    /// When the segment cannot be read.
     pub(crate) fn segment(
         &mut self,
         name: &str,
         mut text: impl BufRead,
-        behind: Behind,
+        successor: Successor,
     ) -> io::Result<()> {
         let before = std::mem::replace(&mut self.name, name.to_owned());
-        let (is_last, next) = match behind {
-            Behind::Nothing => (true, None),
-            Behind::Segment(header) => (false, header),
+        let (is_last, next) = match successor {
+            Successor::None => (true, None),
+            Successor::Segment(header) => (false, header),
         };
-        // What was written again elsewhere does not count here.
+        // Lines beyond the length that the next header gives were written again there.
         let counts = next.filter(|next| next.abandoned.is_some() && next.name == name);
         let (mut line, mut at, mut is_first) = (Vec::new(), 0, true);
         let (mut beyond, mut is_torn) = (None, false);
@@ -73,8 +78,8 @@ impl Judge {
             let read = line.strip_suffix(b"\n").and_then(Line::read);
             if counts.as_ref().is_some_and(|next| at >= next.bytes) {
                 match read.filter(|_| !is_torn) {
-                    Some(line) => beyond = self.beyond(&line, beyond),
-                    // Half a line, with which the writing broke off.
+                    Some(line) => beyond = self.abandoned_line(&line, beyond),
+                    // An incomplete line, at which writing failed.
                     None => is_torn = true,
                 }
                 continue;
@@ -84,43 +89,49 @@ impl Judge {
                 (Some(line), true) => self.header(&line, &before),
                 (Some(line), false) => self.record(&line),
                 (None, false) if is_last && length <= MAX_LINE && !line.ends_with(b"\n") => {
-                    // By now the rest of it may be there, and would be taken for a line.
+                    // A further read could return the rest of the line as a line of its own.
                     self.report.unfinished = length as u64;
                     return Ok(());
                 }
                 (None, _) => {
                     let after = self.head.map(|head| head.seq + 1);
-                    self.wrong(after, "this line is no whole record: it was cut or written over");
+                    self.report_mistake(
+                        after,
+                        "the line is not a complete record: it was truncated or overwritten",
+                    );
                 }
             }
             is_first = false;
         }
     }
 
-    /// A line that was written again elsewhere, or never counted: it must go on from the one before
-    /// it, all the same.
-    fn beyond(&mut self, line: &Line<'_>, before: Option<Head>) -> Option<Head> {
+    /// Verifies a line of an abandoned segment beyond its counted length: it must continue the hash
+    /// chain, too. Returns it as the head of these lines.
+    fn abandoned_line(&mut self, line: &Line<'_>, before: Option<Head>) -> Option<Head> {
         let head = before.or(self.head).unwrap_or_default();
         let seq = line.seq().unwrap_or_default();
-        if let Some(keys) = &self.known.keys
+        if let Some(keys) = &self.anchors.keys
             && keys.link(&head.mac, line.text) != line.mac
         {
-            self.wrong(Some(seq), "this line was added behind the end of its segment");
+            self.report_mistake(Some(seq), "the line was added after the end of its segment");
         }
         Some(Head { seq, mac: line.mac })
     }
 
     fn header(&mut self, line: &Line<'_>, before: &str) {
         let Some(header) = Header::read(line) else {
-            return self.wrong(None, "the segment does not start with its header");
+            return self.report_mistake(None, "the segment does not start with a header");
         };
         if segment_number(&self.name) != Some(header.number) {
-            self.wrong(None, "the file has the name of another segment");
+            self.report_mistake(None, "the file name does not match the number in the header");
         }
-        if let Some(keys) = &self.known.keys
-            && !header.is_of(line, keys)
+        if let Some(keys) = &self.anchors.keys
+            && !header.is_authentic(line, keys)
         {
-            self.wrong(None, "the header was changed, or the log was written with another key");
+            self.report_mistake(
+                None,
+                "the header was changed, or the log was written with another key",
+            );
         }
         match self.head {
             None => {
@@ -133,25 +144,28 @@ impl Judge {
                     std::cmp::Ordering::Less => {
                         format!("the records {} to {seq} are missing", head.seq + 1)
                     }
-                    _ => "the segment before it ends in another way than it did".to_owned(),
+                    _ => "the end of the segment before was changed".to_owned(),
                 };
-                self.wrong(Some(head.seq + 1), what);
+                self.report_mistake(Some(head.seq + 1), what);
             }
             Some(head) if header.name != before => {
-                let what = format!("it goes on from {}, which is not before it", header.name);
-                self.wrong(Some(head.seq + 1), what);
+                let what = format!(
+                    "the segment continues {}, which is not the segment before it",
+                    header.name
+                );
+                self.report_mistake(Some(head.seq + 1), what);
             }
             Some(_) => {}
         }
         if header.instance != self.instance {
-            self.wrong(None, "the segment belongs to another log");
+            self.report_mistake(None, "the segment belongs to another log");
         }
         self.head = Some(header.previous);
     }
 
     fn record(&mut self, line: &Line<'_>) {
         let Some(seq) = line.seq() else {
-            return self.wrong(None, "this line is no record");
+            return self.report_mistake(None, "the line is not a record");
         };
         let head = self.head.unwrap_or_default();
         let mut expected = head.seq + 1;
@@ -164,19 +178,19 @@ impl Judge {
         }
         if seq > expected {
             let what = format!("the records {expected} to {} are missing", seq - 1);
-            self.wrong(Some(expected), what);
+            self.report_mistake(Some(expected), what);
         } else if seq < expected {
-            self.wrong(Some(seq), "the record is out of order, or there twice");
+            self.report_mistake(Some(seq), "the record is out of order or a duplicate");
         }
-        if let Some(keys) = &self.known.keys
+        if let Some(keys) = &self.anchors.keys
             && keys.link(&head.mac, line.text) != line.mac
         {
-            self.wrong(Some(seq), "the record, or the one before it, is not as it was written");
+            self.report_mistake(Some(seq), "the record, or the record before it, was changed");
         }
         self.head = Some(Head { seq, mac: line.mac });
         self.report.records += 1;
         self.report.last = seq;
-        for (kept, found) in self.known.checkpoints.iter().zip(&mut self.kept) {
+        for (kept, found) in self.anchors.checkpoints.iter().zip(&mut self.found) {
             if kept.head.seq == seq {
                 *found = Some(line.mac);
             }
@@ -184,7 +198,7 @@ impl Judge {
         self.event(line, seq, head);
     }
 
-    /// What a record means to the record as a whole.
+    /// Applies the meaning of a record to the report.
     fn event(&mut self, line: &Line<'_>, seq: u64, before: Head) {
         let call = || Some((line.string("boot")?, line.number("call")?));
         if line.is("received") {
@@ -204,84 +218,92 @@ impl Judge {
         let signed =
             Head { seq: line.number("count").unwrap_or_default(), mac: head.unwrap_or_default() };
         if signed != before {
-            self.wrong(Some(seq), "the checkpoint is not of the record before it");
+            self.report_mistake(Some(seq), "the checkpoint does not sign the record before it");
         } else if !self.is_signed(&self.instance, &signed, &signature) {
-            self.wrong(Some(seq), "the signature of the checkpoint is not of this log's key");
+            self.report_mistake(
+                Some(seq),
+                "the signature of the checkpoint was not made with this log's key",
+            );
         }
         self.report.checkpoint = Some(signed.seq);
     }
 
     fn has_key(&self) -> bool {
-        self.known.keys.is_some() || self.known.public.is_some()
+        self.anchors.keys.is_some() || self.anchors.public.is_some()
     }
 
     fn is_signed(&self, instance: &str, head: &Head, signature: &str) -> bool {
-        let own = || self.known.keys.as_ref().map(Keys::public);
-        let Some(public) = self.known.public.clone().or_else(own) else {
+        let own = || self.anchors.keys.as_ref().map(Keys::public);
+        let Some(public) = self.anchors.public.clone().or_else(own) else {
             return true;
         };
         public.verify(signed_text(instance, head).as_bytes(), signature)
     }
 
+    /// Completes the report: records missing at the start, kept checkpoints, calls without an end.
     pub(crate) fn finish(mut self) -> Report {
         self.name = String::new();
-        let (first, removed) = (self.report.first, self.report.removed);
+        let first = self.report.first;
+        let removed = self.report.removed;
         if first > removed + 1 {
             let what = format!("the records {} to {} are missing", removed + 1, first - 1);
-            self.wrong(Some(removed + 1), what);
+            self.report_mistake(Some(removed + 1), what);
         }
-        let checkpoints = std::mem::take(&mut self.known.checkpoints);
-        for (kept, found) in checkpoints.iter().zip(std::mem::take(&mut self.kept)) {
-            self.compare(kept, found);
+        let checkpoints = std::mem::take(&mut self.anchors.checkpoints);
+        for (kept, found) in checkpoints.iter().zip(std::mem::take(&mut self.found)) {
+            self.check_kept(kept, found);
         }
-        if !checkpoints.is_empty() && !self.has_kept {
-            self.wrong(None, "none of the kept checkpoints is of this log");
+        if !checkpoints.is_empty() && !self.has_own_checkpoint {
+            self.report_mistake(None, "none of the kept checkpoints belongs to this log");
         }
         self.report.unknown = self.open.into_values().collect();
         self.report.unknown.sort_unstable();
         self.report
     }
 
-    /// Holds a checkpoint that was kept elsewhere against what is here.
-    fn compare(&mut self, kept: &Kept, found: Option<Mac>) {
-        let Kept { instance, head, signature } = kept;
+    /// Compares a kept checkpoint with the record that it signs.
+    fn check_kept(&mut self, kept: &KeptCheckpoint, found: Option<Mac>) {
+        let KeptCheckpoint { instance, head, signature } = kept;
         if *instance != self.instance {
-            // Of another gateway's log, maybe; one that this key has signed belongs here.
+            // It may belong to the log of another gateway, unless it is signed with this log's key.
             if self.has_key() && self.is_signed(instance, head, signature) {
-                self.wrong(
+                self.report_mistake(
                     None,
-                    format!("a kept checkpoint is of a log that is not here: {instance}"),
+                    format!("a kept checkpoint belongs to a log that is missing: {instance}"),
                 );
             }
             return;
         }
-        self.has_kept = true;
+        self.has_own_checkpoint = true;
         if head.seq < self.report.first {
             return;
         }
         if !self.is_signed(instance, head, signature) {
-            return self
-                .wrong(Some(head.seq), "the kept checkpoint is not signed with this log's key");
+            return self.report_mistake(
+                Some(head.seq),
+                "the kept checkpoint is not signed with this log's key",
+            );
         }
         match found {
             Some(mac) if mac == head.mac => {}
-            Some(_) => {
-                self.wrong(Some(head.seq), "the record is another one than when it was signed")
-            }
+            Some(_) => self.report_mistake(
+                Some(head.seq),
+                "the record differs from the one that a kept checkpoint has signed",
+            ),
             None => {
                 let what = format!(
                     "the log ends at record {}, but a kept checkpoint has signed record {}",
                     self.report.last, head.seq
                 );
-                self.wrong(Some(self.report.last + 1), what);
+                self.report_mistake(Some(self.report.last + 1), what);
             }
         }
     }
 
-    fn wrong(&mut self, seq: Option<u64>, what: impl Into<String>) {
+    fn report_mistake(&mut self, seq: Option<u64>, what: impl Into<String>) {
         if self.report.mistakes.len() < MAX_MISTAKES {
-            let (segment, what) = (self.name.clone(), what.into());
-            self.report.mistakes.push(Mistake { segment, seq, what });
+            let segment = self.name.clone();
+            self.report.mistakes.push(Mistake { segment, seq, what: what.into() });
         }
     }
 }
@@ -290,7 +312,7 @@ impl Judge {
 mod tests {
     use super::*;
 
-    /// A file that goes on behind each end that was seen, which an empty part stands for.
+    /// A file that grows while it is read: an empty part is an end of file, after which it continues.
     struct Growing<'a> {
         parts: Vec<&'a [u8]>,
         at_end: bool,
@@ -325,17 +347,17 @@ mod tests {
     }
 
     #[test]
-    fn d1_a_line_that_is_finished_while_it_is_read_is_no_mistake() {
+    fn d1_a_line_that_is_completed_during_the_verification_is_not_reported() {
         let whole = "{\"segment\":1,\"time\":\"t\",\"instance\":\"i\",\"after\":0,\"after_mac\":\"";
         let whole = format!(
             "{whole}{0}\",\"previous\":\"\",\"previous_bytes\":0,\"mac\":\"{0}\"}}\n",
             "0".repeat(64)
         );
         let parts = vec![whole.as_bytes(), b"{\"seq\":1,", b"", b"\"x\":1}\n"];
-        let mut judge = Judge::new(Known::default());
+        let mut verifier = Verifier::new(TrustAnchors::default());
         let text = Growing { parts, at_end: false };
-        judge.segment("audit-00000001.jsonl", text, Behind::Nothing).unwrap();
-        let report = judge.finish();
+        verifier.segment("audit-00000001.jsonl", text, Successor::None).unwrap();
+        let report = verifier.finish();
         assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
         assert_eq!(report.unfinished, 9);
     }
