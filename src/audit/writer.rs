@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::log::{Gap, Log, SignedCheckpoint};
 use super::queue::{Entry, Intake, Queue, WriterSettings};
@@ -38,7 +38,10 @@ type Clock = Box<dyn Fn() -> Stamp + Send>;
 struct Outage {
     since: Duration,
     retried: Duration,
+    /// The first failure, for the event `resumed`.
     reason: String,
+    /// The failure that was logged last.
+    logged: String,
 }
 
 /// The interval of retries, and of the check that the segment's file is still in its place.
@@ -298,6 +301,7 @@ impl LogWriter {
             self.queue.go_up();
             info!(path = %self.log.path().display(), "the audit log is written again");
         }
+        self.go_down_on_error(tried, now);
     }
 
     /// Marks the log as down after a failure: from then on calls are refused, or continue
@@ -306,13 +310,21 @@ impl LogWriter {
         let Err(error) = outcome else {
             return;
         };
-        if self.outage.is_none() {
-            let path = self.log.path().display();
-            let calls = if self.settings.degrades { "unrecorded" } else { "refused" };
-            error!(%path, %error, calls, "the audit log cannot be written; retrying");
-            let reason = error.to_string();
-            self.outage = Some(Outage { since: now.up, retried: now.up, reason });
-            self.queue.go_down(Vec::new(), None);
+        let reason = error.to_string();
+        let path = self.log.path().display();
+        if self.outage.as_ref().is_some_and(|outage| outage.logged == reason) {
+            debug!(%path, %error, "the audit log still cannot be written; retrying");
+            return;
+        }
+        let calls = if self.settings.degrades { "unrecorded" } else { "refused" };
+        error!(%path, %error, calls, "the audit log cannot be written; retrying");
+        match &mut self.outage {
+            Some(outage) => outage.logged = reason,
+            None => {
+                let logged = reason.clone();
+                self.outage = Some(Outage { since: now.up, retried: now.up, reason, logged });
+                self.queue.go_down(Vec::new(), None);
+            }
         }
     }
 
