@@ -105,7 +105,7 @@ impl App {
             loading.await.map_err(|error| format!("the configuration cannot be read: {error}"))?;
         let (config, written) = loaded?;
         match self.reload(config).await {
-            Ok(_) => logs.go_on(written).await,
+            Ok(_) => logs.apply(written).await,
             Err(why) => {
                 // Dropping the unused exporter blocks for a moment.
                 let _ = spawn_blocking(move || drop(written)).await;
@@ -140,7 +140,7 @@ impl App {
         let (telemetry, log) = self.prepare(&config, before.clone()).await?;
         warn_about_config(&config);
         let (stop, tasks) = (self.shutdown.stop.clone(), &self.shutdown.background);
-        tasks.spawn(self.telemetry.go_on(telemetry, stop));
+        tasks.spawn(self.telemetry.apply(telemetry, stop));
         let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();
         if matches!(log, LogChange::Replaced(_)) {
@@ -159,7 +159,7 @@ impl App {
             warn!(key, "setting changed in the file; restart the gateway to apply it");
         }
         self.reloads.applied(&needs_restart);
-        self.telemetry.metrics().reloaded(true);
+        self.telemetry.metrics().reload_applied();
         self.edition.store(edition);
         // At a shutdown the receiver may be gone.
         let _ = serves.send(());
@@ -216,7 +216,7 @@ impl App {
         let mistakes = why.lines().count() as u64;
         self.audit.note(Event::new("config_rejected").number("mistakes", mistakes));
         self.reloads.rejected(why);
-        self.telemetry.metrics().reloaded(false);
+        self.telemetry.metrics().reload_rejected();
     }
 
     /// Returns the digests of the configuration's files as they were applied, and as they are now.

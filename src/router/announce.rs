@@ -81,7 +81,7 @@ impl Announcer {
     /// Records and logs prompts whose definitions changed under the same names.
     pub(crate) fn record(&self, redefined: &[Redefined]) {
         let metrics = self.telemetry.metrics();
-        redefined.iter().for_each(|redefined| metrics.redefined(&redefined.upstream));
+        redefined.iter().for_each(|redefined| metrics.definition_changed(&redefined.upstream));
         for Redefined { upstream, raw_name, before, now } in redefined.iter().take(RECORDED) {
             warn!(upstream, name = excerpt(raw_name), "prompt definition changed");
             let event = Event::new("definition_changed").text("upstream", upstream);

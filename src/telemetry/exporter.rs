@@ -1,4 +1,4 @@
-//! The way to a collector: OTLP over HTTP, protobuf, encrypted where its URL says so.
+//! The HTTP client of the OTLP exporters: OTLP over HTTP with protobuf, with TLS for an `https` URL.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use crate::net::tls;
 
-/// Sends what the SDK has put together. The SDK calls from threads of its own, which have no runtime:
-/// what is sent is sent on ours.
+/// The HTTP client that the OpenTelemetry SDK sends its requests with. The SDK calls it from threads of
+/// its own, which have no tokio runtime, so each request runs on the runtime of the gateway.
 pub(super) struct Exporter {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     runtime: Handle,
@@ -29,27 +29,30 @@ pub(super) struct Exporter {
     was_failing: AtomicBool,
 }
 
-/// How long one try may take. The SDK tries again a few times, and has no limit of its own.
-const TRY: Duration = Duration::from_secs(2);
+/// The timeout of one attempt. The SDK retries a few times, and has no timeout of its own.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Largest answer of a collector that is read.
-const ANSWER: usize = 64 << 10;
+/// The limit of a response of the collector, in bytes: far above the largest partial-success message.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl Exporter {
+    /// Creates a client that uses the current tokio runtime.
+    ///
     /// # Errors
-    /// When there is no runtime, or no certificate can be trusted.
+    /// When there is no current runtime, or no trusted root certificates are found.
     pub(crate) fn new() -> Result<Self, String> {
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(TRY));
+        tcp.set_connect_timeout(Some(ATTEMPT_TIMEOUT));
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(tls::client(None)?)
             .https_or_http()
             .enable_all_versions()
             .wrap_connector(tcp);
-        let client =
-            Client::builder(Quiet(runtime.clone())).pool_timer(TokioTimer::new()).build(https);
+        let client = Client::builder(SuppressedExecutor(runtime.clone()))
+            .pool_timer(TokioTimer::new())
+            .build(https);
         Ok(Self {
             client,
             runtime,
@@ -58,7 +61,7 @@ impl Exporter {
         })
     }
 
-    /// Whether the last thing that was sent did not arrive, unlike what was sent when this was last asked.
+    /// Whether the last request failed, unlike the one before the last call.
     pub(crate) fn has_begun_to_fail(&self) -> bool {
         let is_failing = self.is_failing.load(Ordering::Relaxed);
         !self.was_failing.swap(is_failing, Ordering::Relaxed) && is_failing
@@ -77,24 +80,25 @@ impl HttpClient for Exporter {
         let client = self.client.clone();
         let sending = async move {
             let (head, body) = client.request(request.map(Full::new)).await?.into_parts();
-            let body = Limited::new(body, ANSWER).collect().await?.to_bytes();
+            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };
-        let sending = async move { timeout(TRY, sending).await? };
-        // What is said on the way is not sent in its turn.
+        let sending = async move { timeout(ATTEMPT_TIMEOUT, sending).await? };
+        // Spans and logs of the request itself are not exported.
         let sent = self.runtime.spawn(sending.with_context(Context::current())).await;
-        let sent = sent.map_err(HttpError::from).and_then(|answer| answer);
-        let is_taken = sent.as_ref().is_ok_and(|answer| answer.status().is_success());
+        let sent = sent.map_err(HttpError::from).and_then(|response| response);
+        let is_taken = sent.as_ref().is_ok_and(|response| response.status().is_success());
         self.is_failing.store(!is_taken, Ordering::Relaxed);
         sent
     }
 }
 
-/// Runs the tasks of connections without telemetry of their own.
+/// An executor for connection tasks that suppresses their spans and logs, which would be exported in
+/// turn.
 #[derive(Clone)]
-struct Quiet(Handle);
+struct SuppressedExecutor(Handle);
 
-impl<F> hyper::rt::Executor<F> for Quiet
+impl<F> hyper::rt::Executor<F> for SuppressedExecutor
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {

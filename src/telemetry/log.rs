@@ -1,4 +1,4 @@
-//! Logs: to standard error, and to the collector if there is one.
+//! Logs: to standard error and, if one is configured, to a collector.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -25,20 +25,21 @@ use super::exporter::Exporter;
 use super::{SCOPE, resource};
 use crate::config::{LogFormat, Telemetry};
 
-/// Lines that may wait to be read. Beyond that they are left out: whoever does not read the log
-/// must not stop calls.
-const WAITING_LINES: usize = 16_384;
+/// The limit of lines that wait for the reader of standard error. Further lines are dropped: a reader
+/// that stalls must not stop calls.
+const MAX_BUFFERED_LINES: usize = 16_384;
 
-/// How long the last lines may take to be sent.
-const LAST_LINES: Duration = Duration::from_secs(1);
+/// The timeout of the last export of lines.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Logs are written as long as this lives, and the last ones when it is dropped.
+/// The running log. When it is dropped, the remaining lines are written.
+#[must_use = "the log ends when this is dropped"]
 pub(crate) struct Logging {
     _lines: WorkerGuard,
     control: Control,
 }
 
-/// Sets how logs are written while they are; cheap to copy.
+/// A handle that changes the settings of the running log; cheap to clone.
 #[derive(Clone)]
 pub struct Control(Arc<Inner>);
 
@@ -46,53 +47,56 @@ struct Inner {
     filter: Box<dyn Fn(Targets) + Send + Sync>,
     is_json: Arc<AtomicBool>,
     bridge: Box<dyn Fn(Option<Bridge>) + Send + Sync>,
-    sent: ArcSwapOption<SdkLoggerProvider>,
+    otlp: ArcSwapOption<SdkLoggerProvider>,
 }
 
 type Bridge = OpenTelemetryTracingBridge<SdkLoggerProvider, opentelemetry_sdk::logs::SdkLogger>;
 
-/// What another configuration makes anew.
+/// The settings and parts that a changed configuration replaces.
 pub struct Renewed {
     filter: Targets,
     is_json: bool,
-    /// Absent: lines go where they went.
-    sent: Option<Option<SdkLoggerProvider>>,
+    /// `None`: the export continues; `Some(None)`: it ends.
+    otlp: Option<Option<SdkLoggerProvider>>,
 }
 
-/// Writes logs to standard error, by a thread of its own: text on a terminal, JSON elsewhere, unless told
-/// otherwise. Where a collector is named they are sent to it, too, which needs a tokio runtime.
+/// Starts the log. Lines go to standard error, written by a thread of its own: by default as text on a
+/// terminal and as JSON elsewhere. With a collector they are exported, too, which needs a tokio runtime.
 ///
 /// # Errors
-/// When there is no way to the collector.
+/// When the exporter cannot be created.
 pub(crate) fn init(telemetry: &Telemetry) -> Result<Logging, String> {
-    let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES);
+    let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_BUFFERED_LINES);
     let (writer, guard) = lines.finish(io::stderr());
     let is_json = Arc::new(AtomicBool::new(is_json(telemetry)));
     let layer = fmt::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
-    let layer = layer.event_format(Lines::new(is_json.clone()));
-    let sent = telemetry.otlp.as_ref().map(|otlp| sender(telemetry, otlp)).transpose()?;
-    let (bridge, bridged) = reload::Layer::new(sent.as_ref().map(OpenTelemetryTracingBridge::new));
-    let (of_lines, lines_filtered) = reload::Layer::new(filter(telemetry));
-    let (of_sent, sent_filtered) = reload::Layer::new(filter(telemetry));
-    // What libraries say while something is sent must not be sent in its turn.
-    let ours = filter_fn(|metadata| metadata.target().starts_with(SCOPE));
-    let bridge = bridge.with_filter(of_sent.and(ours));
-    tracing_subscriber::registry().with(layer.with_filter(of_lines)).with(bridge).init();
-    // They fail only when there are no logs any more.
+    let layer = layer.event_format(LineFormat::new(is_json.clone()));
+    let otlp = telemetry.otlp.as_ref().map(|otlp| otlp_provider(telemetry, otlp)).transpose()?;
+    let (bridge, bridge_handle) =
+        reload::Layer::new(otlp.as_ref().map(OpenTelemetryTracingBridge::new));
+    let (line_filter, line_filter_handle) = reload::Layer::new(filter(telemetry));
+    let (otlp_filter, otlp_filter_handle) = reload::Layer::new(filter(telemetry));
+    // Lines of libraries are not exported: an export would cause the next one.
+    let is_own = filter_fn(|metadata| metadata.target().starts_with(SCOPE));
+    let bridge = bridge.with_filter(otlp_filter.and(is_own));
+    tracing_subscriber::registry().with(layer.with_filter(line_filter)).with(bridge).init();
+    // Reloading fails only after the subscriber is gone.
     let filter = move |filter: Targets| {
-        let _ = lines_filtered.reload(filter.clone());
-        let _ = sent_filtered.reload(filter);
+        let _ = line_filter_handle.reload(filter.clone());
+        let _ = otlp_filter_handle.reload(filter);
     };
-    let bridge = move |bridge| drop(bridged.reload(bridge));
-    let sent = ArcSwapOption::from(sent.map(Arc::new));
-    let (filter, bridge) = (Box::new(filter), Box::new(bridge));
+    let bridge = move |bridge| drop(bridge_handle.reload(bridge));
+    let otlp = ArcSwapOption::from(otlp.map(Arc::new));
+    let filter = Box::new(filter);
+    let bridge = Box::new(bridge);
     Ok(Logging {
         _lines: guard,
-        control: Control(Arc::new(Inner { filter, is_json, bridge, sent })),
+        control: Control(Arc::new(Inner { filter, is_json, bridge, otlp })),
     })
 }
 
-/// The configuration has checked it; INFO is what it stands for by default.
+/// Returns the filter. The configuration has validated it, so the fallback, INFO as by default, is not
+/// reached.
 fn filter(telemetry: &Telemetry) -> Targets {
     telemetry.log.parse().unwrap_or_else(|_| Targets::new().with_default(Level::INFO))
 }
@@ -105,7 +109,8 @@ fn is_json(telemetry: &Telemetry) -> bool {
     }
 }
 
-fn sender(telemetry: &Telemetry, otlp: &str) -> Result<SdkLoggerProvider, String> {
+/// Creates the exporter of lines to a collector.
+fn otlp_provider(telemetry: &Telemetry, otlp: &str) -> Result<SdkLoggerProvider, String> {
     let exporter = LogExporter::builder().with_http();
     let exporter = exporter.with_shared_http_client(Arc::new(Exporter::new()?));
     let exporter = exporter.with_endpoint(format!("{otlp}/v1/logs")).build();
@@ -115,57 +120,58 @@ fn sender(telemetry: &Telemetry, otlp: &str) -> Result<SdkLoggerProvider, String
 }
 
 impl Logging {
+    /// Returns the handle that changes the settings.
     pub(crate) fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Sends the last lines to the collector, within a few seconds.
+    /// Exports the remaining lines to the collector, within [`FLUSH_TIMEOUT`].
     pub(crate) async fn end(&self) {
-        if let Some(sent) = self.control.0.sent.load_full() {
-            end(sent).await;
+        if let Some(otlp) = self.control.0.otlp.load_full() {
+            end(otlp).await;
         }
     }
 }
 
-async fn end(sent: Arc<SdkLoggerProvider>) {
-    let _ = timeout(LAST_LINES, spawn_blocking(move || sent.shutdown())).await;
+async fn end(otlp: Arc<SdkLoggerProvider>) {
+    let _ = timeout(FLUSH_TIMEOUT, spawn_blocking(move || otlp.shutdown())).await;
 }
 
 impl Control {
-    /// Makes what is another one under this configuration than under the one before;
-    /// [`Control::go_on`] then uses it.
+    /// Creates the parts that differ between two configurations; [`Control::apply`] switches to them.
     ///
     /// # Errors
     /// As [`init`].
     pub fn prepare(&self, config: &Telemetry, before: &Telemetry) -> Result<Renewed, String> {
         let is_same = config.otlp == before.otlp && config.service_name == before.service_name;
-        let sender = || config.otlp.as_ref().map(|otlp| sender(config, otlp)).transpose();
-        let sent = (!is_same).then(sender).transpose()?;
-        Ok(Renewed { filter: filter(config), is_json: is_json(config), sent })
+        let open = || config.otlp.as_ref().map(|otlp| otlp_provider(config, otlp)).transpose();
+        let otlp = (!is_same).then(open).transpose()?;
+        Ok(Renewed { filter: filter(config), is_json: is_json(config), otlp })
     }
 
-    /// From now on logs are written in this way; what waits to be sent goes where it would have gone before.
-    pub async fn go_on(&self, Renewed { filter, is_json, sent }: Renewed) {
+    /// Switches to the renewed settings at once, then exports the remaining lines to the previous collector.
+    /// When the future is dropped, they are lost.
+    pub async fn apply(&self, Renewed { filter, is_json, otlp }: Renewed) {
         self.0.is_json.store(is_json, Ordering::Relaxed);
         (self.0.filter)(filter);
-        let Some(sent) = sent else {
+        let Some(otlp) = otlp else {
             return;
         };
-        (self.0.bridge)(sent.as_ref().map(OpenTelemetryTracingBridge::new));
-        if let Some(before) = self.0.sent.swap(sent.map(Arc::new)) {
+        (self.0.bridge)(otlp.as_ref().map(OpenTelemetryTracingBridge::new));
+        if let Some(before) = self.0.otlp.swap(otlp.map(Arc::new)) {
             end(before).await;
         }
     }
 }
 
-/// Lines as people or as programs read them.
-struct Lines {
+/// The format of lines, text or JSON, which can change while the log runs.
+struct LineFormat {
     is_json: Arc<AtomicBool>,
     text: Format,
     json: Format<Json>,
 }
 
-impl Lines {
+impl LineFormat {
     fn new(is_json: Arc<AtomicBool>) -> Self {
         let text = fmt::format().with_target(false);
         let json = text.clone().json().flatten_event(true);
@@ -173,7 +179,7 @@ impl Lines {
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -184,9 +190,10 @@ where
         writer: Writer<'_>,
         event: &Event<'_>,
     ) -> std::fmt::Result {
-        match self.is_json.load(Ordering::Relaxed) {
-            true => self.json.format_event(context, writer, event),
-            false => self.text.format_event(context, writer, event),
+        if self.is_json.load(Ordering::Relaxed) {
+            self.json.format_event(context, writer, event)
+        } else {
+            self.text.format_event(context, writer, event)
         }
     }
 }

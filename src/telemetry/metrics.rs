@@ -1,4 +1,5 @@
-//! What is counted and timed: the durations of the semantic conventions, and what is the gateway's own.
+//! The metric instruments: durations of the OpenTelemetry semantic conventions for MCP, and counters of
+//! the gateway.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 use super::SCOPE;
 use super::prometheus::Reader;
 
-/// The instruments. What is looked at rather than counted is told by [`super::Telemetry::gauge`].
+/// The counters and histograms. Gauges are registered with [`super::Telemetry::gauge`].
 pub struct Metrics {
     meter: Meter,
     reader: Reader,
-    /// Keeps the instruments; dropped, they count for nobody.
+    /// Owns the instruments, which are no longer read once it is dropped.
     _provider: SdkMeterProvider,
     pub(super) server_duration: Histogram<f64>,
     pub(super) client_duration: Histogram<f64>,
@@ -25,14 +26,15 @@ pub struct Metrics {
     refused: Counter<u64>,
     denied: Counter<u64>,
     sessions: Counter<u64>,
-    changes_heard: Counter<u64>,
-    changes_told: Counter<u64>,
-    redefined: Counter<u64>,
+    list_changes_received: Counter<u64>,
+    list_changes_sent: Counter<u64>,
+    definition_changed: Counter<u64>,
     reloads: Counter<u64>,
-    pub(super) prompts: Labels,
+    pub(super) prompts: LabelValues,
 }
 
-/// In seconds (OpenTelemetry, semantic conventions for MCP, `mcp.server.operation.duration`).
+/// The bounds of the histogram buckets, in seconds (OpenTelemetry, semantic conventions for MCP,
+/// `mcp.server.operation.duration`).
 const SECONDS: [f64; 14] =
     [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
@@ -40,8 +42,9 @@ const SERVER_DURATION: &str = "mcp.server.operation.duration";
 const CLIENT_DURATION: &str = "mcp.client.operation.duration";
 const USES: &str = "promptgate.prompt.uses";
 
-/// How many series an instrument may have. Those by prompt have some for each name, by method and
-/// outcome; room for series is taken at once, so the others get no more than there are upstreams.
+/// Returns the limit of series of an instrument. An instrument with a label for the prompt has several
+/// series for each name, by method and outcome. The SDK allocates the series in advance, so the other
+/// instruments get no more than the number of upstreams needs.
 fn series(instrument: &str, label_values: usize) -> usize {
     match instrument {
         SERVER_DURATION | CLIENT_DURATION | USES => label_values * 4 + 500,
@@ -50,7 +53,8 @@ fn series(instrument: &str, label_values: usize) -> usize {
 }
 
 impl Metrics {
-    /// In the name of `resource`; labels that strangers name have up to `label_values` values.
+    /// Creates the instruments of `resource`. A label whose values clients choose has at most `label_values`
+    /// values.
     pub(super) fn new(resource: Resource, label_values: usize) -> Self {
         let reader = Reader::default();
         let provider = SdkMeterProvider::builder()
@@ -72,53 +76,53 @@ impl Metrics {
         Self {
             server_duration: seconds(
                 SERVER_DURATION,
-                "Requests of clients, from their reading to their answer",
+                "Duration of client requests, from reading to response",
             ),
             client_duration: seconds(
                 CLIENT_DURATION,
-                "Requests to upstreams, from their sending to their answer",
+                "Duration of requests to upstreams, from sending to response",
             ),
             client_session: seconds(
                 "mcp.client.session.duration",
-                "Connections to upstreams, at their end",
+                "Duration of connections to upstreams",
             ),
-            uses: count(USES, "{use}", "Gets and completions that an upstream has answered"),
+            uses: count(USES, "{use}", "Gets and completions that an upstream answered"),
             refused: count(
                 "promptgate.refused",
                 "{request}",
-                "Requests that were refused before anybody was asked",
+                "Requests that were refused before an upstream was called",
             ),
             denied: count(
                 "promptgate.denied",
                 "{call}",
-                "Calls of prompts that their callers may not use",
+                "Calls of prompts that access rules denied",
             ),
             sessions: count(
                 "promptgate.sessions.created",
                 "{session}",
                 "Sessions of legacy clients that were created",
             ),
-            changes_heard: count(
+            list_changes_received: count(
                 "promptgate.list_changed.received",
                 "{notice}",
-                "Notices of upstreams that their list has changed",
+                "list_changed notifications received from upstreams",
             ),
-            changes_told: count(
+            list_changes_sent: count(
                 "promptgate.list_changed.sent",
                 "{notice}",
-                "Notices to clients that their list has changed",
+                "list_changed notifications sent to clients",
             ),
-            redefined: count(
+            definition_changed: count(
                 "promptgate.definitions.changed",
                 "{prompt}",
-                "Prompts that are other ones under the same names",
+                "Prompt definitions that changed under the same name",
             ),
             reloads: count(
                 "promptgate.config.reloads",
                 "{reload}",
-                "Reloads of the configuration, applied or rejected",
+                "Configuration reloads, by outcome",
             ),
-            prompts: Labels::new(label_values),
+            prompts: LabelValues::new(label_values),
             meter,
             reader,
             _provider: provider,
@@ -133,7 +137,7 @@ impl Metrics {
         &self.reader
     }
 
-    /// A request was refused before anybody was asked, by this limit if it was one.
+    /// Counts a request that was refused before an upstream was called, by `limit` if a rate limit refused it.
     pub fn refused(&self, reason: &'static str, limit: Option<&str>) {
         let reason = KeyValue::new("error.type", reason);
         match limit {
@@ -145,37 +149,46 @@ impl Metrics {
         }
     }
 
-    /// Somebody asked for a prompt that it may not use.
+    /// Counts a call of a prompt that the access rules deny.
     pub fn denied(&self, method: &'static str) {
         self.denied.add(1, &[KeyValue::new("mcp.method.name", method)]);
     }
 
+    /// Counts a session that was created for a legacy client.
     pub fn session_created(&self, revision: &'static str) {
         self.sessions.add(1, &[KeyValue::new("mcp.protocol.version", revision)]);
     }
 
-    /// An upstream says that its list has changed.
-    pub fn change_heard(&self, upstream: &str) {
-        self.changes_heard.add(1, &[by_upstream(upstream)]);
+    /// Counts a `list_changed` notification of an upstream.
+    pub fn list_changed_received(&self, upstream: &str) {
+        self.list_changes_received.add(1, &[by_upstream(upstream)]);
     }
 
-    /// A client is told that its list has changed.
-    pub fn change_told(&self) {
-        self.changes_told.add(1, &[]);
+    /// Counts a `list_changed` notification to a client.
+    pub fn list_changed_sent(&self) {
+        self.list_changes_sent.add(1, &[]);
     }
 
-    /// A prompt of an upstream is another one than before.
-    pub fn redefined(&self, upstream: &str) {
-        self.redefined.add(1, &[by_upstream(upstream)]);
+    /// Counts a prompt definition that changed under the same name.
+    pub fn definition_changed(&self, upstream: &str) {
+        self.definition_changed.add(1, &[by_upstream(upstream)]);
     }
 
-    /// Counts a reload of the configuration, applied or rejected.
-    pub fn reloaded(&self, is_applied: bool) {
-        let outcome = if is_applied { "applied" } else { "rejected" };
+    /// Counts a changed configuration that was applied.
+    pub fn reload_applied(&self) {
+        self.count_reload("applied");
+    }
+
+    /// Counts a changed configuration that was rejected.
+    pub fn reload_rejected(&self) {
+        self.count_reload("rejected");
+    }
+
+    fn count_reload(&self, outcome: &'static str) {
         self.reloads.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
     }
 
-    /// An upstream has answered a call for a prompt.
+    /// Counts a get or completion that an upstream answered.
     pub fn used(&self, method: &'static str, upstream: &str, public_name: &str) {
         let labels = [
             KeyValue::new("mcp.method.name", method),
@@ -185,7 +198,7 @@ impl Metrics {
         self.uses.add(1, &labels);
     }
 
-    /// A connection to an upstream has ended.
+    /// Records the duration of a connection to an upstream at its end.
     pub fn upstream_session(
         &self,
         upstream: &str,
@@ -197,31 +210,32 @@ impl Metrics {
     }
 }
 
-/// The label that tells upstreams apart.
+/// The label with the id of the upstream.
 pub(crate) const UPSTREAM: &str = "promptgate.upstream";
 
 pub(super) fn by_upstream(id: &str) -> KeyValue {
     KeyValue::new(UPSTREAM, id.to_owned())
 }
 
-/// Values of one label: the first ones stand for themselves, the rest for "other", so that nobody can
-/// make more series than there is room for.
-pub(super) struct Labels {
+/// The values of one label: the first ones are used as they are, all later ones become "other", so that
+/// clients cannot create series without bound.
+pub(super) struct LabelValues {
     seen: DashSet<Arc<str>>,
-    most: usize,
+    limit: usize,
 }
 
-impl Labels {
-    fn new(most: usize) -> Self {
-        Self { seen: DashSet::new(), most }
+impl LabelValues {
+    fn new(limit: usize) -> Self {
+        Self { seen: DashSet::new(), limit }
     }
 
+    /// Returns the value, or "other" beyond the limit.
     pub(crate) fn label(&self, text: &str) -> Value {
         let known = self.seen.get(text).map(|known| known.clone());
         let label = known.or_else(|| {
-            // Two at once may both find the last place: one more does no harm.
+            // Two threads can both take the last place: one value more does no harm.
             let text: Arc<str> = text.into();
-            (self.seen.len() < self.most).then(|| {
+            (self.seen.len() < self.limit).then(|| {
                 self.seen.insert(text.clone());
                 text
             })
@@ -235,8 +249,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beyond_its_limit_a_label_says_other() {
-        let labels = Labels::new(2);
+    fn values_beyond_the_limit_become_other() {
+        let labels = LabelValues::new(2);
         let label = |text| labels.label(text).as_str().into_owned();
         assert_eq!([label("a"), label("b"), label("c"), label("a")], ["a", "b", "other", "a"]);
     }

@@ -1,15 +1,14 @@
-//! What the gateway says about itself: logs, spans and metrics (OpenTelemetry, semantic conventions for
-//! MCP).
+//! Logs, spans and metrics of the gateway (OpenTelemetry, semantic conventions for MCP).
 //!
-//! There is one set of aggregates, read by whoever scrapes and by the task that pushes. Spans are made by
-//! hand at the two places that know an operation whole, so that a call costs two of them and no more.
+//! There is one set of metric aggregates, read by Prometheus scrapes and by the task that pushes. Spans
+//! are created by hand at the two places that know a whole operation, so that a call has exactly two.
 
 mod exporter;
 pub(crate) mod log;
 mod metrics;
 mod operation;
 mod prometheus;
-mod sending;
+mod otlp;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,37 +28,44 @@ pub(crate) use metrics::{Metrics, UPSTREAM};
 pub(crate) use operation::{
     ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation, TransportKind,
 };
-use sending::Sending;
+use otlp::OtlpPipeline;
 
-/// A handle on what is measured, cheap to copy.
+/// A handle on spans and metrics, cheap to clone.
 #[derive(Clone)]
 pub struct Telemetry(Arc<Inner>);
 
 struct Inner {
     metrics: ArcSwap<Metrics>,
-    /// Absent where nothing is sent: then traces of clients pass through as they are.
-    sending: ArcSwapOption<Sending>,
+    /// `None` without a collector: then the trace context of clients passes through unchanged.
+    otlp: ArcSwapOption<OtlpPipeline>,
+    /// All gauges, to be registered again when the metrics are renewed.
     gauges: Mutex<Vec<Gauge>>,
 }
 
-/// Lets a meter look at a value.
+/// Registers an observable gauge with a meter.
 type Gauge = Box<dyn Fn(&Meter) + Send + Sync>;
 
-/// What another configuration makes anew.
+/// The parts that a changed configuration replaces.
 #[derive(Default)]
 pub struct Renewed {
+    /// `None`: the metrics continue.
     metrics: Option<Metrics>,
-    sending: Option<Option<Sending>>,
+    /// `None`: the export continues; `Some(None)`: it ends.
+    otlp: Option<Option<OtlpPipeline>>,
 }
 
-/// The name of the gateway among all that is instrumented.
+/// The instrumentation scope of spans, metrics and logs.
 const SCOPE: &str = "promptgate";
 
-/// How often metrics are pushed, unless OTEL_METRIC_EXPORT_INTERVAL says otherwise, in milliseconds.
-const PUSH_EVERY: Duration = Duration::from_secs(60);
+/// The default interval of metric pushes (OpenTelemetry, `OTEL_METRIC_EXPORT_INTERVAL`, in
+/// milliseconds).
+const PUSH_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long spans that have begun may still end where they would have gone before.
-const LINGER: Duration = Duration::from_secs(60);
+/// The shortest interval of metric pushes: a shorter one would only keep a worker thread busy.
+const MIN_PUSH_INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long open spans may still end and be exported to the previous collector after a reload.
+const OLD_SPANS_GRACE: Duration = Duration::from_secs(60);
 
 impl std::fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -68,30 +74,29 @@ impl std::fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Where a collector is named this needs a tokio runtime, on which it is spoken with.
+    /// Creates spans and metrics as configured. With a collector this needs a tokio runtime.
     ///
     /// # Errors
-    /// When there is no way to the collector.
+    /// When the exporters cannot be created.
     pub fn new(config: &config::Telemetry) -> Result<Self, String> {
         let metrics = Metrics::new(resource(config), config.label_values);
-        Ok(Self::with(metrics, Sending::new(config)?))
+        Ok(Self::with(metrics, OtlpPipeline::new(config)?))
     }
 
-    /// Measures, and tells nobody.
+    /// Counts without export, for tests and commands that serve no one.
     pub fn silent() -> Self {
         Self::with(Metrics::new(Resource::builder_empty().build(), 1), None)
     }
 
-    fn with(metrics: Metrics, sending: Option<Sending>) -> Self {
+    fn with(metrics: Metrics, otlp: Option<OtlpPipeline>) -> Self {
         Self(Arc::new(Inner {
             metrics: ArcSwap::from_pointee(metrics),
-            sending: ArcSwapOption::from(sending.map(Arc::new)),
+            otlp: ArcSwapOption::from(otlp.map(Arc::new)),
             gauges: Mutex::default(),
         }))
     }
 
-    /// Makes what is another one under this configuration than under the one before;
-    /// [`Telemetry::go_on`] then uses it.
+    /// Creates the parts that differ between two configurations; [`Telemetry::apply`] switches to them.
     ///
     /// # Errors
     /// As [`Telemetry::new`].
@@ -102,23 +107,25 @@ impl Telemetry {
     ) -> Result<Renewed, String> {
         let config::Telemetry { otlp, trace_sample, service_name, label_values, .. } = config;
         let is_same_service = *service_name == before.service_name;
-        let counts_on = is_same_service && *label_values == before.label_values;
-        let sends_on =
+        let keeps_metrics = is_same_service && *label_values == before.label_values;
+        let keeps_otlp =
             is_same_service && *otlp == before.otlp && *trace_sample == before.trace_sample;
-        let metrics = (!counts_on).then(|| Metrics::new(resource(config), *label_values));
-        let sending = (!sends_on).then(|| Sending::new(config)).transpose()?;
-        Ok(Renewed { metrics, sending })
+        let metrics = (!keeps_metrics).then(|| Metrics::new(resource(config), *label_values));
+        let otlp = (!keeps_otlp).then(|| OtlpPipeline::new(config)).transpose()?;
+        Ok(Renewed { metrics, otlp })
     }
 
-    /// From now on this is used. What was counted by now is told where it would have been told before, and spans that
-    /// have begun and end soon go there, too; the future that is returned sees to that, until `stop`.
-    pub fn go_on(
+    /// Switches to the renewed parts at once. The returned future pushes the last values of the metrics to
+    /// the previous collector, and keeps its span export for [`OLD_SPANS_GRACE`] or until `stop`. When the
+    /// future is dropped, spans that are not exported yet are lost.
+    pub fn apply(
         &self,
-        Renewed { metrics, sending }: Renewed,
+        Renewed { metrics, otlp }: Renewed,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let is_same = metrics.is_none() && sending.is_none();
-        let (sends_on, was_sent) = (sending.is_none(), self.0.sending.load_full());
+        let is_same = metrics.is_none() && otlp.is_none();
+        let keeps_otlp = otlp.is_none();
+        let previous = self.0.otlp.load_full();
         let counted = match metrics {
             Some(metrics) => {
                 self.gauges().iter().for_each(|gauge| gauge(metrics.meter()));
@@ -126,31 +133,32 @@ impl Telemetry {
             }
             None => self.0.metrics.load_full(),
         };
-        if let Some(sending) = sending {
-            self.0.sending.store(sending.map(Arc::new));
+        if let Some(otlp) = otlp {
+            self.0.otlp.store(otlp.map(Arc::new));
         }
         async move {
-            let Some(sent) = was_sent.filter(|_| !is_same) else {
+            let Some(previous) = previous.filter(|_| !is_same) else {
                 return;
             };
-            sent.push(&counted).await;
-            if !sends_on {
-                let _ = stop.run_until_cancelled(sleep(LINGER)).await;
-                sent.end().await;
+            previous.push(&counted).await;
+            if !keeps_otlp {
+                let _ = stop.run_until_cancelled(sleep(OLD_SPANS_GRACE)).await;
+                previous.shut_down().await;
             }
         }
     }
 
+    /// Returns the current instruments.
     pub fn metrics(&self) -> Guard<Arc<Metrics>> {
         self.0.metrics.load()
     }
 
-    fn sending(&self) -> Guard<Option<Arc<Sending>>> {
-        self.0.sending.load()
+    fn otlp(&self) -> Guard<Option<Arc<OtlpPipeline>>> {
+        self.0.otlp.load()
     }
 
-    /// A value that is looked at whenever somebody wants to know: `look` tells it, for each set of labels
-    /// that there is. It must not block.
+    /// Registers an observable gauge with its name, unit (UCUM) and description. `look` reports a value for
+    /// each set of labels whenever the metrics are read. It must not block.
     pub fn gauge(
         &self,
         (name, unit, description): (&'static str, &'static str, &'static str),
@@ -167,7 +175,7 @@ impl Telemetry {
                     observer.observe(value, &labels.collect::<Vec<_>>());
                 });
             };
-            // The meter's provider keeps it.
+            // The meter's provider keeps the gauge.
             let _ = gauge.with_description(description).with_callback(callback).build();
         });
         gauge(self.metrics().meter());
@@ -178,45 +186,45 @@ impl Telemetry {
         self.0.gauges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All metrics by now, as Prometheus reads them.
+    /// Returns the current values of all metrics in the Prometheus text exposition format.
     pub fn prometheus(&self) -> String {
         self.metrics().reader().text()
     }
 
-    /// Pushes metrics once in a while, until `stop`.
+    /// Pushes metrics at each interval, until `stop`.
     pub async fn push(self, stop: CancellationToken) {
         let every =
             std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok().and_then(|ms| ms.parse().ok());
-        let every = every.map_or(PUSH_EVERY, Duration::from_millis).max(Duration::from_millis(10));
+        let every = every.map_or(PUSH_INTERVAL, Duration::from_millis).max(MIN_PUSH_INTERVAL);
         while stop.run_until_cancelled(sleep(every)).await.is_some() {
             if stop.run_until_cancelled(self.push_once()).await.is_none() {
                 return;
             }
-            if self.sending().as_ref().is_some_and(|sending| sending.has_begun_to_fail()) {
-                warn!("the collector of telemetry.otlp_endpoint does not take what is sent to it");
+            if self.otlp().as_ref().is_some_and(|otlp| otlp.has_begun_to_fail()) {
+                warn!("telemetry export failed; check telemetry.otlp_endpoint and its collector");
             }
         }
     }
 
     async fn push_once(&self) {
-        if let Some(sending) = self.0.sending.load_full() {
-            sending.push(&self.0.metrics.load_full()).await;
+        if let Some(otlp) = self.0.otlp.load_full() {
+            otlp.push(&self.0.metrics.load_full()).await;
         }
     }
 
-    /// Sends what was not sent yet, and ends; within a few seconds, whatever the collector does.
+    /// Exports the remaining spans and the last values of the metrics, within three seconds, whether or not
+    /// the collector responds.
     pub async fn end(&self) {
-        if let Some(sending) = self.0.sending.load_full() {
-            // Neither waits for the other.
-            tokio::join!(sending.end(), self.push_once());
+        if let Some(otlp) = self.0.otlp.load_full() {
+            tokio::join!(otlp.shut_down(), self.push_once());
         }
     }
 }
 
-/// Tells this process from others, in all that it sends.
+/// The `service.instance.id` of this process.
 static INSTANCE: LazyLock<String> = LazyLock::new(|| hex(&random::<16>()));
 
-/// Who speaks.
+/// Returns the resource of all spans, metrics and logs.
 fn resource(config: &config::Telemetry) -> Resource {
     Resource::builder()
         .with_service_name(config.service_name.clone())

@@ -1,4 +1,4 @@
-//! One operation as it is measured: a span on the side that it is seen from, and how long it took.
+//! The measurement of one operation: its span and its duration, as seen by the server or by the client.
 
 use std::net::IpAddr;
 
@@ -18,36 +18,36 @@ use crate::domain::trace::Trace;
 use crate::seal;
 use crate::seal::hex::hex;
 
-/// What somebody asks the gateway.
+/// The attributes of a request from a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerAttributes<'a> {
     pub method: &'static str,
     pub revision: &'static str,
     pub transport: TransportKind,
-    /// What tells its session from others; only a short digest of it is told.
+    /// The identity of the session, of which only a short digest is exported.
     pub session: Option<&'a [u8]>,
-    /// Of the request, as JSON.
+    /// The JSON-RPC id, as JSON.
     pub id: &'a str,
-    /// As the client names it, whether or not there is such a prompt.
+    /// The name that the client sent, whether or not a prompt has it.
     pub prompt: Option<&'a str>,
     pub client: Option<IpAddr>,
 }
 
-/// What the gateway asks an upstream.
+/// The attributes of a request to an upstream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientAttributes<'a> {
     pub method: &'static str,
     pub upstream: &'a str,
-    /// Once it is agreed.
+    /// `None` before it is negotiated.
     pub revision: Option<&'static str>,
     pub transport: TransportKind,
-    /// Host and port, where there are any.
+    /// Host and port; `None` for a child process.
     pub server: Option<(&'a str, u16)>,
-    /// Its raw name.
+    /// The raw name of the prompt.
     pub prompt: Option<&'a str>,
 }
 
-/// What messages travel on.
+/// The transport of the messages (OpenTelemetry, `network.transport`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum TransportKind {
     Http,
@@ -65,15 +65,17 @@ impl TransportKind {
     }
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End<'a> {
+    /// Success.
     Well,
     Fault(&'a Fault),
     Cancelled,
 }
 
-/// A request of a client, from its reading to its answer. Dropped, it was cancelled.
+/// A request of a client, from reading to response. An operation that is dropped counts as cancelled.
+#[must_use = "an operation that is dropped counts as cancelled"]
 pub(crate) struct ServerOperation {
     telemetry: Telemetry,
     began: Instant,
@@ -86,14 +88,14 @@ pub(crate) struct ServerOperation {
 }
 
 impl ServerOperation {
-    /// From here on `trace` stands at this operation, if its spans go anywhere.
+    /// Starts the operation. If spans are exported, its span becomes the parent in `trace`.
     pub(crate) fn begin(
         telemetry: &Telemetry,
         request: ServerAttributes<'_>,
         trace: &mut Trace,
     ) -> Self {
         let ServerAttributes { method, revision, transport, .. } = request;
-        let span = start(telemetry, SpanKind::Server, (method, request.prompt), trace, || {
+        let span = start(telemetry, SpanKind::Server, method, request.prompt, trace, || {
             let mut attributes = vec![
                 KeyValue::new("mcp.method.name", method),
                 KeyValue::new("mcp.protocol.version", revision),
@@ -120,7 +122,7 @@ impl ServerOperation {
         }
     }
 
-    /// Where logs of this operation belong; nothing if its span goes nowhere.
+    /// Returns the context that logs of this operation belong to; `None` if its span is not recorded.
     pub(crate) fn context(&self) -> Option<Context> {
         let span = self.span.as_ref().filter(|span| span.is_recording())?;
         Some(Context::new().with_remote_span_context(span.span_context().clone()))
@@ -138,12 +140,12 @@ impl ServerOperation {
         labels.push(KeyValue::new("mcp.protocol.version", self.revision));
         labels.extend(self.transport.attributes());
         labels.extend(failure(ended, true));
-        // A name that nobody has must not take the place of one that somebody has.
-        let is_there = match ended {
+        // The name of a prompt that does not exist must not use up a value of the label.
+        let exists = match ended {
             End::Well | End::Fault(Fault::Upstream(_)) => true,
             End::Fault(_) | End::Cancelled => false,
         };
-        let prompt = self.prompt.as_deref().filter(|_| is_there);
+        let prompt = self.prompt.as_deref().filter(|_| exists);
         labels.extend(
             prompt.map(|name| KeyValue::new("gen_ai.prompt.name", metrics.prompts.label(name))),
         );
@@ -162,7 +164,8 @@ impl Drop for ServerOperation {
     }
 }
 
-/// A request to an upstream, from its sending to its answer. Dropped, it was cancelled.
+/// A request to an upstream, from sending to response. An operation that is dropped counts as cancelled.
+#[must_use = "an operation that is dropped counts as cancelled"]
 pub(crate) struct ClientOperation {
     telemetry: Telemetry,
     began: Instant,
@@ -172,7 +175,7 @@ pub(crate) struct ClientOperation {
 }
 
 impl ClientOperation {
-    /// From here on `trace` stands at this operation, if its spans go anywhere.
+    /// Starts the operation. If spans are exported, its span becomes the parent in `trace`.
     pub(crate) fn begin(
         telemetry: &Telemetry,
         client_attributes: ClientAttributes<'_>,
@@ -189,12 +192,12 @@ impl ClientOperation {
             let port = KeyValue::new("server.port", i64::from(port));
             [KeyValue::new("server.address", host.to_owned()), port]
         }));
-        let span = start(telemetry, SpanKind::Client, (method, prompt), trace, || {
+        let span = start(telemetry, SpanKind::Client, method, prompt, trace, || {
             let name = prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
             labels.iter().cloned().chain(name).collect()
         });
-        let (telemetry, began) = (telemetry.clone(), Instant::now());
-        Self { telemetry, began, labels, span, has_ended: false }
+        let telemetry = telemetry.clone();
+        Self { telemetry, began: Instant::now(), labels, span, has_ended: false }
     }
 
     pub(crate) fn end(mut self, error: Option<&Kind>) {
@@ -204,7 +207,7 @@ impl ClientOperation {
 
     fn record(&mut self, ended: End<'_>) {
         self.has_ended = true;
-        // Where nobody was asked nothing took any time.
+        // A call that was refused by the concurrency limit did not reach the upstream.
         let was_reached =
             !matches!(ended, End::Fault(Fault::Upstream(fault)) if fault.kind == Kind::Busy);
         if was_reached {
@@ -226,18 +229,19 @@ impl Drop for ClientOperation {
     }
 }
 
-/// A span `{method} {prompt}` below where `trace` stands, which stands at it from then on. Attributes are
-/// made only if it is recorded.
+/// Starts a span `{method} {prompt}` as a child of `trace`, which then names it as the parent. Attributes
+/// are computed only if the span is recorded. Returns `None` if spans are not exported.
 fn start(
     telemetry: &Telemetry,
     kind: SpanKind,
-    (method, prompt): (&'static str, Option<&str>),
+    method: &'static str,
+    prompt: Option<&str>,
     trace: &mut Trace,
     attributes: impl FnOnce() -> Vec<KeyValue>,
 ) -> Option<Span> {
-    let sending = telemetry.sending();
-    let tracer = sending.as_ref()?.tracer();
-    let parent = match position(trace) {
+    let otlp = telemetry.otlp();
+    let tracer = otlp.as_ref()?.tracer();
+    let parent = match span_context(trace) {
         Some(parent) => Context::new().with_remote_span_context(parent),
         None => Context::new(),
     };
@@ -249,7 +253,7 @@ fn start(
         span.set_attributes(attributes());
     }
     let at = span.span_context();
-    // At the very end spans go nowhere any more.
+    // After the shutdown of the exporter spans are not valid.
     if !at.is_valid() {
         return None;
     }
@@ -259,8 +263,8 @@ fn start(
     Some(span)
 }
 
-/// Where a trace stands (W3C Trace Context); [`Trace`] has checked its shape.
-fn position(trace: &Trace) -> Option<SpanContext> {
+/// Parses the parent of a trace (W3C Trace Context, `traceparent`); [`Trace`] has validated its format.
+fn span_context(trace: &Trace) -> Option<SpanContext> {
     let mut parts = trace.parent.as_deref()?.split('-').skip(1);
     let (id, parent, flags) = (parts.next()?, parts.next()?, parts.next()?);
     let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()? & 1);
@@ -269,7 +273,8 @@ fn position(trace: &Trace) -> Option<SpanContext> {
     Some(SpanContext::new(id, parent, flags, true, state))
 }
 
-/// What is said of a failure. Upstreams may use any code: in metrics all that MCP does not know are one.
+/// Returns the attributes of a failure. Upstreams can use any error code: in metrics all codes that are not
+/// reserved share the value "other".
 fn failure(ended: End<'_>, in_metrics: bool) -> impl Iterator<Item = KeyValue> {
     let (kind, code) = match ended {
         End::Well => (None, None),
@@ -290,7 +295,7 @@ fn finish(mut span: Span, ended: End<'_>) {
         span.set_attributes(failure(ended, false));
         match ended {
             End::Well => {}
-            // The reason alone: what an upstream says may hold anything.
+            // The reason alone: the message of an upstream can contain anything.
             End::Fault(fault) => span.set_status(Status::error(fault.reason())),
             End::Cancelled => span.set_status(Status::error("cancelled")),
         }
@@ -303,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_collector_a_trace_passes_as_it_came() {
+    fn without_a_collector_the_trace_context_passes_unchanged() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let mut trace = Trace { parent: Some(parent.to_owned()), ..Trace::default() };
         let attributes = ServerAttributes {
@@ -322,17 +327,17 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_where_its_parent_says() {
+    fn the_parent_of_a_trace_is_parsed() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let state = Some("congo=t61rcWkgMzE".to_owned());
         let at =
-            position(&Trace { parent: Some(parent.to_owned()), state, baggage: None }).unwrap();
+            span_context(&Trace { parent: Some(parent.to_owned()), state, baggage: None }).unwrap();
         assert_eq!(at.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(
             (at.span_id().to_string().as_str(), at.is_sampled()),
             ("b7ad6b7169203331", true)
         );
         assert_eq!(at.trace_state().header(), "congo=t61rcWkgMzE");
-        assert!(position(&Trace::default()).is_none());
+        assert!(span_context(&Trace::default()).is_none());
     }
 }

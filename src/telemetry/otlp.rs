@@ -1,4 +1,4 @@
-//! What is sent to a collector: spans as they end, metrics when they are pushed.
+//! The export to a collector over OTLP: spans in batches as they end, metrics at each push.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +20,22 @@ use super::exporter::Exporter;
 use super::{Metrics, SCOPE, resource};
 use crate::config;
 
-/// The way to a collector.
-pub(super) struct Sending {
+/// The exporters of spans and metrics to one collector.
+pub(super) struct OtlpPipeline {
     tracer: SdkTracer,
     tracers: SdkTracerProvider,
     metrics: MetricExporter,
     exporter: Arc<Exporter>,
 }
 
-/// How long the last export may hold up the end.
-const LAST_EXPORT: Duration = Duration::from_secs(3);
+/// The timeout of a metrics push, and of the last export at a shutdown.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-impl Sending {
-    /// Nothing if no collector is named.
+impl OtlpPipeline {
+    /// Creates the exporters; `None` if no collector is configured. Needs a tokio runtime.
     ///
     /// # Errors
-    /// When there is no way to it.
+    /// When the HTTP client or an exporter cannot be created.
     pub(crate) fn new(config: &config::Telemetry) -> Result<Option<Self>, String> {
         let Some(otlp) = &config.otlp else {
             return Ok(None);
@@ -54,7 +54,7 @@ impl Sending {
         let version = env!("CARGO_PKG_VERSION");
         let scope = InstrumentationScope::builder(SCOPE).with_version(version).build();
         let tracer = tracers.tracer_with_scope(scope);
-        // Its waits between tries would block a thread that serves; the next push tells the same.
+        // The waits between retries would block a worker thread; the next push has the same data.
         let metrics = MetricExporter::builder().with_http();
         let metrics = metrics.with_retry_policy(RetryPolicy::disabled());
         let metrics = metrics.with_shared_http_client(exporter.clone());
@@ -63,31 +63,31 @@ impl Sending {
         Ok(Some(Self { tracer, tracers, metrics, exporter }))
     }
 
+    /// Returns the tracer, which creates the spans.
     pub(crate) fn tracer(&self) -> &SdkTracer {
         &self.tracer
     }
 
-    /// Whether the last thing that was sent did not arrive, unlike what was sent when this was last asked.
+    /// Whether the last request failed, unlike the one before the last call.
     pub(crate) fn has_begun_to_fail(&self) -> bool {
         self.exporter.has_begun_to_fail()
     }
 
-    /// Sends all metrics as they are by now; within a few seconds.
+    /// Exports the current values of all metrics, within [`EXPORT_TIMEOUT`]. A failure is counted by the
+    /// exporter. When the future is dropped, the export is lost; the next one has the same data.
     pub(crate) async fn push(&self, metrics: &Metrics) {
         let mut all = ResourceMetrics::default();
         if metrics.reader().collect(&mut all).is_ok() {
             let quiet = Context::new().with_telemetry_suppressed();
-            // Whether it has arrived, the exporter counts.
             let pushed = self.metrics.export(&all).with_context(quiet);
-            let _ = timeout(LAST_EXPORT, pushed).await;
+            let _ = timeout(EXPORT_TIMEOUT, pushed).await;
         }
     }
 
-    /// Sends the spans that were not sent yet, and no more; within a few seconds, whatever the collector
-    /// does.
-    pub(crate) async fn end(&self) {
+    /// Exports the remaining spans and stops, within [`EXPORT_TIMEOUT`].
+    pub(crate) async fn shut_down(&self) {
         let tracers = self.tracers.clone();
-        let ending = spawn_blocking(move || tracers.shutdown_with_timeout(LAST_EXPORT));
-        let _ = timeout(LAST_EXPORT, ending).await;
+        let stopped = spawn_blocking(move || tracers.shutdown_with_timeout(EXPORT_TIMEOUT));
+        let _ = timeout(EXPORT_TIMEOUT, stopped).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Metrics as Prometheus reads them (text exposition format 0.0.4; OpenTelemetry, Prometheus
-//! compatibility).
+//! The Prometheus text exposition format of the metrics (version 0.0.4; OpenTelemetry specification,
+//! Prometheus and OpenMetrics compatibility).
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -12,8 +12,8 @@ use opentelemetry_sdk::metrics::data::{AggregatedMetrics, Metric, MetricData, Re
 use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
 
-/// The one reader of all metrics, shared by those who look at it: a second one would count everything a
-/// second time.
+/// The one reader of all metrics, shared by scrapes and pushes: a second reader would aggregate everything
+/// a second time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reader(Arc<ManualReader>);
 
@@ -40,16 +40,16 @@ impl MetricReader for Reader {
 }
 
 impl Reader {
-    /// All metrics by now.
+    /// Returns the current values of all metrics as text.
     pub(crate) fn text(&self) -> String {
         let mut all = ResourceMetrics::default();
-        // Without a provider there is nothing to tell.
+        // Without a provider there are no metrics.
         let _ = self.collect(&mut all);
         encode(&all)
     }
 }
 
-/// Families in the order of their names, so that two looks can be compared.
+/// Writes all metric families in the order of their names, so that two scrapes can be compared.
 fn encode(all: &ResourceMetrics) -> String {
     let resource: Vec<_> =
         all.resource().iter().map(|(k, v)| KeyValue::new(k.clone(), v.clone())).collect();
@@ -68,11 +68,11 @@ fn encode(all: &ResourceMetrics) -> String {
     out
 }
 
-/// The name of a family, and its lines.
+/// Returns the name of a metric family, and its lines.
 fn family<T: Copy + Display>(metric: &Metric, data: &MetricData<T>) -> (String, String) {
     let is_counter = matches!(data, MetricData::Sum(sum) if sum.is_monotonic());
     let name = family_name(metric.name(), metric.unit(), is_counter);
-    // In the order of their labels: the SDK keeps them in that of a hash.
+    // Sorted by labels: the SDK has them in hash order.
     let mut points: BTreeMap<String, String> = BTreeMap::new();
     let mut single = |attributes: String, value: T| {
         let line = format!("{name}{} {value}\n", braces(&attributes, None));
@@ -104,7 +104,7 @@ fn family<T: Copy + Display>(metric: &Metric, data: &MetricData<T>) -> (String, 
             }
             "histogram"
         }
-        // None is made here.
+        // The gateway has no such instrument.
         MetricData::ExponentialHistogram(_) => return (name, String::new()),
     };
     let mut text = format!("# HELP {name} ");
@@ -128,12 +128,12 @@ fn family_name(name: &str, unit: &str, is_counter: bool) -> String {
     out
 }
 
-/// Our names hold dots beside what may stand in a name.
+/// Replaces characters that Prometheus does not allow in names; OpenTelemetry names contain dots.
 fn legal(name: &str) -> String {
     name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_")
 }
 
-/// `a="b",c="d"`, in the order of the names.
+/// Returns labels as `a="b",c="d"`, in the order of their names.
 fn labels<'a>(pairs: impl Iterator<Item = &'a KeyValue>) -> String {
     let named = pairs.map(|pair| (legal(pair.key.as_str()), pair.value.as_str()));
     let mut out = String::new();

@@ -181,7 +181,7 @@ impl Driver {
                 self.listening.store(true, Ordering::Relaxed);
                 self.wake.changed.notify_one();
                 if is_notice {
-                    self.telemetry.metrics().change_heard(self.upstream.id.as_str());
+                    self.telemetry.metrics().list_changed_received(self.upstream.id.as_str());
                 }
             });
             let ended = heard.await;

@@ -167,7 +167,7 @@ impl NotificationStream {
             let digest = self.changes.digest();
             if let Some(event) = digest.and_then(|digest| self.list_changed(digest)) {
                 if let Some(telemetry) = &self.telemetry {
-                    telemetry.metrics().change_told();
+                    telemetry.metrics().list_changed_sent();
                 }
                 return Some(event);
             }

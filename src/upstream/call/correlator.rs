@@ -277,7 +277,7 @@ impl Correlator {
         match (method, params) {
             (LIST_CHANGED, _) => {
                 if let Some(changed) = &self.sinks.changed {
-                    self.sinks.telemetry.metrics().change_heard(&self.sinks.upstream);
+                    self.sinks.telemetry.metrics().list_changed_received(&self.sinks.upstream);
                     changed.notify_one();
                 }
             }
