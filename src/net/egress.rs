@@ -195,7 +195,7 @@ fn in_reach(
 }
 
 /// The innermost error: "Connection refused" says more than "client error (Connect)".
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -1,7 +1,7 @@
 //! The HTTP client of the OTLP exporters: OTLP over HTTP with protobuf, with TLS for an `https` URL.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,6 +18,8 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::health::{ExportHealth, HealthChange};
+use crate::net::egress::root_cause;
 use crate::net::tls;
 
 /// The HTTP client that the OpenTelemetry SDK sends its requests with. The SDK calls it from threads of
@@ -25,8 +27,7 @@ use crate::net::tls;
 pub(super) struct Exporter {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     runtime: Handle,
-    is_failing: AtomicBool,
-    was_failing: AtomicBool,
+    health: Mutex<ExportHealth>,
 }
 
 /// The timeout of one attempt. The SDK retries a few times, and has no timeout of its own.
@@ -53,18 +54,12 @@ impl Exporter {
         let client = Client::builder(SuppressedExecutor(runtime.clone()))
             .pool_timer(TokioTimer::new())
             .build(https);
-        Ok(Self {
-            client,
-            runtime,
-            is_failing: AtomicBool::new(false),
-            was_failing: AtomicBool::new(false),
-        })
+        Ok(Self { client, runtime, health: Mutex::default() })
     }
 
-    /// Whether the last request failed, unlike the one before the last call.
-    pub(crate) fn has_begun_to_fail(&self) -> bool {
-        let is_failing = self.is_failing.load(Ordering::Relaxed);
-        !self.was_failing.swap(is_failing, Ordering::Relaxed) && is_failing
+    /// Returns what has changed in the health of the export since the last call.
+    pub(super) fn report_health(&self) -> Option<HealthChange> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).report()
     }
 }
 
@@ -87,8 +82,12 @@ impl HttpClient for Exporter {
         // Spans and logs of the request itself are not exported.
         let sent = self.runtime.spawn(sending.with_context(Context::current())).await;
         let sent = sent.map_err(HttpError::from).and_then(|response| response);
-        let is_taken = sent.as_ref().is_ok_and(|response| response.status().is_success());
-        self.is_failing.store(!is_taken, Ordering::Relaxed);
+        let outcome = match &sent {
+            Ok(response) if response.status().is_success() => Ok(()),
+            Ok(response) => Err(format!("HTTP {}", response.status().as_u16())),
+            Err(error) => Err(root_cause(error.as_ref())),
+        };
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).record(outcome);
         sent
     }
 }

@@ -4,6 +4,7 @@
 //! are created by hand at the two places that know a whole operation, so that a call has exactly two.
 
 mod exporter;
+mod health;
 pub(crate) mod log;
 mod metrics;
 mod operation;
@@ -19,11 +20,12 @@ use opentelemetry::metrics::{AsyncInstrument, Meter};
 use opentelemetry_sdk::Resource;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, info, warn};
 
 use crate::config;
 use crate::seal::hex::hex;
 use crate::seal::random;
+use health::HealthChange;
 pub(crate) use metrics::{Metrics, UPSTREAM};
 pub(crate) use operation::{
     ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation, TransportKind,
@@ -191,7 +193,7 @@ impl Telemetry {
         self.metrics().reader().text()
     }
 
-    /// Pushes metrics at each interval, until `stop`.
+    /// Pushes metrics at each interval, until `stop`, and logs changes in the health of the export.
     pub async fn push(self, stop: CancellationToken) {
         let every =
             std::env::var("OTEL_METRIC_EXPORT_INTERVAL").ok().and_then(|ms| ms.parse().ok());
@@ -200,9 +202,23 @@ impl Telemetry {
             if stop.run_until_cancelled(self.push_once()).await.is_none() {
                 return;
             }
-            if self.otlp().as_ref().is_some_and(|otlp| otlp.has_begun_to_fail()) {
-                warn!("telemetry export failed; check telemetry.otlp_endpoint and its collector");
+            self.log_health();
+        }
+    }
+
+    fn log_health(&self) {
+        match self.otlp().as_ref().and_then(|otlp| otlp.report_health()) {
+            Some(HealthChange::Failing(error)) => {
+                warn!(
+                    error,
+                    "telemetry export failed; check telemetry.otlp_endpoint and its collector"
+                );
             }
+            Some(HealthChange::StillFailing(error)) => {
+                debug!(error, "telemetry export still fails")
+            }
+            Some(HealthChange::Recovered) => info!("telemetry export works again"),
+            None => {}
         }
     }
 

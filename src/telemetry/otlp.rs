@@ -17,6 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::exporter::Exporter;
+use super::health::HealthChange;
 use super::{Metrics, SCOPE, resource};
 use crate::config;
 
@@ -68,9 +69,9 @@ impl OtlpPipeline {
         &self.tracer
     }
 
-    /// Whether the last request failed, unlike the one before the last call.
-    pub(crate) fn has_begun_to_fail(&self) -> bool {
-        self.exporter.has_begun_to_fail()
+    /// Returns what has changed in the health of the export since the last call.
+    pub(super) fn report_health(&self) -> Option<HealthChange> {
+        self.exporter.report_health()
     }
 
     /// Exports the current values of all metrics, within [`EXPORT_TIMEOUT`]. A failure is counted by the
