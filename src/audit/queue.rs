@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn d12_a_record_wakes_the_writer_while_others_wait_for_the_close() {
+    fn a_record_wakes_the_writer_while_threads_wait_for_its_end() {
         let queue = queue();
         let closers: Vec<_> = (0..4)
             .map(|_| {

@@ -269,7 +269,7 @@ fn wait_until(what: &str, is_true: impl Fn() -> bool) {
 }
 
 #[test]
-fn d15_a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
+fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let directory = tempfile::tempdir().unwrap();
     let (mut folder, keys) = (Folder::open(directory.path()).unwrap(), Keys::new(&key()));
     let recovered = recover(&folder, &keys).unwrap();
