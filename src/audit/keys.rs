@@ -108,6 +108,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn chains_and_digests_of_earlier_releases_stay_valid() {
+        let key = AuditKey::parse("BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=").unwrap();
+        let keys = Keys::new(&key);
+        assert_eq!(keys.digest_id(), "d7501d60");
+        assert_eq!(
+            hex(&keys.digest(b"a value")),
+            "c792b0f23aba22e8e8209d35889266f89925ad43f5bb5ed2c4619d1854a38918"
+        );
+        let first = keys.link(&[0; 32], br#"{"seq":1}"#);
+        assert_eq!(hex(&first), "45c1a7e2a20c5ad7ad1c7a5198cd0f76d13a4a943ad979ee2b5bde7c79e607a3");
+        assert_eq!(
+            hex(&keys.link(&first, br#"{"seq":2}"#)),
+            "62193ab8f5b183b6c37d4a162e103b2c99f8a66cee520f44cebb50b3240447f5"
+        );
+        assert_eq!(keys.public().to_string(), "A8itXinl8Wb6mTy5m1y1uqgW9mgwFgqV+mQnHZtFPBc=");
+        assert_eq!(
+            keys.sign(br#"{"seq":3}"#),
+            "nPUG3IZ11MttqwOenl7L7CfHUQMt50YZ5me5Nen0EGBgQAYUoHNrP7WFvpkbyFMv+Xso60mMUjLe52cbhsrHBA=="
+        );
+    }
+
+    #[test]
     fn a_signature_is_verified_without_the_secret() {
         let keys = Keys::new(&AuditKey::generate().0);
         let public = PublicKey::parse(&keys.public().to_string()).unwrap();

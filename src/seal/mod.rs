@@ -172,6 +172,41 @@ mod tests {
         assert_eq!(sealer.open(Kind::Cursor, "", &longer), None);
     }
 
+    #[test]
+    fn tokens_and_digests_of_earlier_releases_stay_valid() {
+        let sealer = sealer(&[7]);
+        for (kind, token) in [
+            (
+                Kind::Cursor,
+                "MWECF372FlXQkgK1lz8f_o-NVzbfEY3djuhqJ7HVX28Y-SaF8d_ZdyMIsJBUfbNOVZO4POCAc7B2MGgj2jV6An3vktYQ",
+            ),
+            (
+                Kind::Event,
+                "UA2iXhtZBb560rk_TFbv729WdkD5mVGlg3heaC1oeZxXDFXABRUMlZkKazDjjWG8OfsBTLIkPZ1iAUyO_tbWFcejXHRf",
+            ),
+            (
+                Kind::Session,
+                "5ofE88bimmjmuDzvWL-9jxwI2QUoJQJd_oreNP2NtXd4XEiWvVuD9b5Oixm321pNWDrMWNnDN-fNMRXXtnkoV8fxkx61",
+            ),
+            (
+                Kind::State,
+                "ky7yJC5Buyf8yjnVQdqahKXjtUHDdDvz0Uz0EJGSSNWBHFQ3upD-ffLUN0Icr_5VI26bF7c0XOzi7SPblaHuuvQv-xrb",
+            ),
+        ] {
+            let opened = sealer.open(kind, "/mcp", token);
+            assert_eq!(opened.as_deref(), Some(&b"a place, a session or a state"[..]), "{kind:?}");
+        }
+        assert_eq!(
+            digest_text(&digest(["a", "bc", ""])),
+            "sha256:74f2dff90c16bd75e74ea8ab93e0f683754b4ae5a7e2b6c960734cf5c656341a"
+        );
+        // FIPS 180-4, the example of one block.
+        assert_eq!(
+            digest_text(&sha256(b"abc")),
+            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+
     proptest! {
         #[test]
         fn one_flipped_bit_never_opens(plain in prop::collection::vec(any::<u8>(), 0..60), at in any::<usize>(), bit in 0..7u32) {
