@@ -2,7 +2,9 @@
 //!
 //! The *source* is split before anything is rendered, so no argument can forge a message.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
+use serde_saphyr::{Options, SnippetMode, UserMessageFormatter};
 
 /// What stands between the `---` lines.
 #[derive(Debug, Deserialize)]
@@ -11,7 +13,7 @@ pub(crate) struct FrontMatter {
     pub name: String,
     pub title: Option<String>,
     pub description: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     pub arguments: Vec<ArgumentSpec>,
     pub icons: Option<serde_json::Value>,
     /// Handed to clients as `_meta.version`.
@@ -27,7 +29,7 @@ pub(crate) struct ArgumentSpec {
     #[serde(default)]
     pub required: bool,
     /// What completion offers.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "list")]
     pub choices: Vec<String>,
 }
 
@@ -98,8 +100,7 @@ impl Source {
     }
 
     fn parse(front: &str, body: &str) -> Result<Self, String> {
-        let front: FrontMatter =
-            serde_yaml_ng::from_str(front).map_err(|e| format!("front matter: {e}"))?;
+        let front = read_front_matter(front)?;
         let mut messages = Vec::new();
         for (role, part) in split_messages(body)? {
             messages.extend(split_embeds(&part)?.into_iter().map(|piece| (role, piece)));
@@ -112,6 +113,41 @@ impl Source {
 }
 
 const FENCE: &str = "---";
+
+/// Values, lists and mappings of one front matter, those that aliases repeat included: a thousand
+/// arguments with ten choices each pass, and aliases of aliases end before they take memory.
+const MAX_NODES: usize = 20_000;
+
+fn read_front_matter(yaml: &str) -> Result<FrontMatter, String> {
+    // Lines are counted in the file, whose first one is the fence.
+    let rendering = serde_saphyr::render_options! {
+        formatter: &UserMessageFormatter,
+        snippets: SnippetMode::Off,
+        line_offset: 1,
+    };
+    serde_saphyr::from_str_with_options(yaml, options())
+        .map_err(|error| format!("front matter: {}", error.render_with_options(rendering)))
+}
+
+/// A list; a key without a value holds an empty one.
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(yaml: D) -> Result<Vec<T>, D::Error> {
+    Option::deserialize(yaml).map(Option::unwrap_or_default)
+}
+
+/// The core schema of YAML 1.2: `yes` and `007` are text, and each key stands once.
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_nodes: MAX_NODES },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        merge_keys: MergeKeyPolicy::Error,
+        strict_booleans: true,
+        leading_zero_numbers_as_strings: true,
+        underscored_numbers_as_strings: true,
+        ignore_binary_tag_for_string: true,
+        non_finite_float_policy: NonFiniteFloatPolicy::Reject,
+        with_snippet: false,
+    }
+}
 
 /// Splits at `## user` and `## assistant` headings outside fenced code. Without any, the whole
 /// body is one message of the user.
@@ -244,11 +280,142 @@ mod tests {
     }
 
     #[test]
+    fn front_matter_keeps_the_text_of_its_scalars() {
+        for text in [
+            "yes",
+            "no",
+            "on",
+            "y",
+            "1",
+            "1.0",
+            "1.10",
+            "007",
+            "0x1F",
+            "1_000",
+            "-3",
+            "1e3",
+            ".inf",
+            "true",
+            "2024-01-01",
+            "12:30",
+            "=",
+            "<<",
+            "48x48",
+            "C:\\dir",
+        ] {
+            let yaml = format!(
+                "---\nname: {text}\ntitle: {text}\narguments:\n- name: {text}\n  choices: [{text}]\n---\nx"
+            );
+            let front = read(&yaml).unwrap().front;
+            assert_eq!((front.name.as_str(), front.title.as_deref()), (text, Some(text)));
+            let argument = &front.arguments[0];
+            assert_eq!(
+                (argument.name.as_str(), argument.choices.as_slice()),
+                (text, &[text.to_owned()][..])
+            );
+        }
+    }
+
+    #[test]
+    fn a_version_is_a_number_or_text() {
+        for (yaml, expected) in [
+            ("2", "number 2"),
+            ("1.0", "number 1.0"),
+            ("0x10", "number 16"),
+            ("-3", "number -3"),
+            ("1e3", "number 1000.0"),
+            ("\"2\"", "text 2"),
+            ("!!str 2", "text 2"),
+            ("1.2.3", "text 1.2.3"),
+            ("007", "text 007"),
+            ("1_000", "text 1_000"),
+            ("yes", "text yes"),
+            ("2024-01-01", "text 2024-01-01"),
+            ("~", "none"),
+            ("true", "error"),
+            ("[1]", "error"),
+            (".nan", "error"),
+        ] {
+            let found = match read(&format!("---\nname: a\nversion: {yaml}\n---\nx")) {
+                Err(_) => "error".to_owned(),
+                Ok(Source { front: FrontMatter { version: None, .. }, .. }) => "none".to_owned(),
+                Ok(Source { front: FrontMatter { version: Some(version), .. }, .. }) => {
+                    match version {
+                        Version::Number(number) => format!("number {number}"),
+                        Version::Text(text) => format!("text {text}"),
+                    }
+                }
+            };
+            assert_eq!(found, expected, "{yaml}");
+        }
+    }
+
+    #[test]
+    fn a_flag_is_true_or_false() {
+        let required = |flag: &str| {
+            let yaml = format!("---\nname: a\narguments:\n- name: x\n  required: {flag}\n---\nx");
+            read(&yaml).map(|source| source.front.arguments[0].required)
+        };
+        assert_eq!((required("true"), required("False")), (Ok(true), Ok(false)));
+        for flag in ["yes", "on", "y", "1", "", "~"] {
+            assert!(required(flag).unwrap_err().contains("line 5"), "{flag}");
+        }
+    }
+
+    #[test]
+    fn keys_without_a_value_are_as_good_as_none() {
+        let front =
+            read("---\nname: a\ntitle:\nicons: ~\nversion:\narguments:\n---\nx").unwrap().front;
+        assert!(front.title.is_none() && front.icons.is_none() && front.version.is_none());
+        assert!(front.arguments.is_empty());
+    }
+
+    #[test]
+    fn icons_are_json() {
+        let yaml = "---\nname: a\nicons: [{src: s, sizes: [48x48], n: 1, f: 1.5, y: yes, t: true, z: ~, 1: k}]\n---\nx";
+        let expected = serde_json::json!([{"src": "s", "sizes": ["48x48"], "n": 1, "f": 1.5,
+            "y": "yes", "t": true, "z": null, "1": "k"}]);
+        assert_eq!(read(yaml).unwrap().front.icons, Some(expected));
+    }
+
+    #[test]
+    fn aliases_repeat_values_within_bounds() {
+        let front = read("---\nname: &n a\ntitle: *n\n---\nx").unwrap().front;
+        assert_eq!(front.title.as_deref(), Some("a"));
+        // Nine times nine times nine …: a billion values in 300 bytes.
+        let mut bomb = "---\nname: a\nicons:\n- &a0 [x]\n".to_owned();
+        for level in 1..10 {
+            let inner = vec![format!("*a{}", level - 1); 9].join(", ");
+            bomb.push_str(&format!("- &a{level} [{inner}]\n"));
+        }
+        assert!(read(&(bomb + "---\nx")).unwrap_err().starts_with("front matter: "));
+        let long = format!(
+            "---\nname: &n {}\nicons: [{}]\n---\nx",
+            "n".repeat(100_000),
+            "*n, ".repeat(1_000)
+        );
+        assert!(read(&long).is_err(), "a hundred megabytes in a hundred kilobytes");
+        let deep =
+            format!("---\nname: a\nicons: {}{}\n---\nx", "[".repeat(10_000), "]".repeat(10_000));
+        assert!(read(&deep).is_err());
+        assert!(read("---\nname: a\nicons: &i [*i]\n---\nx").is_err());
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (text, said) in [
             ("---\nname: a\n", "closing"),
             ("---\ntitle: a\n---\nx", "missing field `name`"),
-            ("---\nname: a\nnmae: b\n---\nx", "unknown field"),
+            ("---\nname: a\nnmae: b\n---\nx", "unknown field `nmae`"),
+            ("---\nname: a\nnmae: b\n---\nx", "line 3, column 1"),
+            ("---\nname: a\narguments:\n- {name: x, must: true}\n---\nx", "unknown field `must`"),
+            ("---\nname: a\nname: b\n---\nx", "`name` is not allowed here at line 3"),
+            ("---\nname: a\narguments:\n- name: x\n  \"name\": y\n---\nx", "at line 5"),
+            ("---\nname: a\nicons: [{src: x, src: y}]\n---\nx", "duplicate"),
+            ("---\nname: a\n<<: {title: b}\n---\nx", "merge key"),
+            ("---\nname: a\ntitle: *b\n---\nx", "line 3"),
+            ("---\nname:\n---\nx", "null"),
+            ("---\nname: a\ntitle: [b]\n---\nx", "line 3, column 8"),
             ("---\nname: a\n---\n \n", "no text"),
             ("---\nname: a\n---\nx\n## user\ny", "before the first"),
             ("---\nname: a\n---\n{{ embed(file) }}", "literal"),
