@@ -292,9 +292,24 @@ mod tests {
         let spin =
             "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}x";
         assert_eq!(render(spin, &[]), Err(RenderError::OutOfFuel));
+        let nested = "{% macro spin() %}{% for a in range(10000) %}{% endfor %}{% endmacro %}\
+                      {% for a in range(10000) %}{{ spin() }}{% endfor %}x";
+        assert_eq!(render(nested, &[]), Err(RenderError::OutOfFuel), "macros share the fuel");
+        let endless = "{% for a in range(10000) %}{{ who }}{% endfor %}";
+        assert_eq!(render(endless, &[("who", "yyyyyyyy")]), Err(RenderError::TooLarge));
         let long = "y".repeat(3000);
         assert_eq!(render("{{ who }}{{ who }}", &[("who", &long)]), Err(RenderError::TooLarge));
         assert!(render("{{ who }}", &[("who", &long)]).is_ok());
+    }
+
+    #[test]
+    fn filters_that_make_much_out_of_little_are_not_there() {
+        for filtered in
+            ["who | indent(9)", "who | join('x')", "who | replace('a', 'b')", "'%s' | format(who)"]
+        {
+            let rendered = render(&format!("{{{{ {filtered} }}}}"), &[("who", "x")]);
+            assert_eq!(rendered, Err(RenderError::Failed), "{filtered}");
+        }
     }
 
     #[test]
