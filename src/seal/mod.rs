@@ -12,7 +12,7 @@ pub(crate) mod pem;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
-use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
 
@@ -70,7 +70,7 @@ impl Sealer {
         let nonce: [u8; NONCE_LEN] = random();
         let payload = Payload { msg: plain, aad: endpoint.as_bytes() };
         let sealed = self.ciphers[0][kind as usize]
-            .encrypt(XNonce::from_slice(&nonce), payload)
+            .encrypt(&XNonce::from(nonce), payload)
             // The cipher only fails beyond 256 GiB of plain text.
             .unwrap_or_default();
         BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat())
@@ -83,11 +83,11 @@ impl Sealer {
             return None;
         }
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
-        let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
         let payload = || Payload { msg: sealed, aad: endpoint.as_bytes() };
         self.ciphers
             .iter()
-            .find_map(|c| c[kind as usize].decrypt(XNonce::from_slice(nonce), payload()).ok())
+            .find_map(|c| c[kind as usize].decrypt(&XNonce::from(*nonce), payload()).ok())
     }
 }
 
@@ -120,7 +120,7 @@ pub fn digest_text(digest: &[u8; 32]) -> String {
 }
 
 fn derive(key: &[u8; KEY_LEN], kind: Kind) -> XChaCha20Poly1305 {
-    XChaCha20Poly1305::new(Key::from_slice(&subkey(key, kind.label())))
+    XChaCha20Poly1305::new(&subkey(key, kind.label()).into())
 }
 
 fn subkey(key: &[u8; KEY_LEN], label: &str) -> [u8; KEY_LEN] {
