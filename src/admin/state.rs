@@ -94,7 +94,9 @@ impl State {
                     "rawName": owner.raw_name, "digest": owner.digest})
             })
             .collect();
-        json!({"prompts": prompts, "leftOut": catalog.content.left_out})
+        let left_out = &catalog.content.left_out;
+        let look_alikes = &catalog.content.look_alikes;
+        json!({"prompts": prompts, "leftOut": left_out, "lookAlikes": look_alikes})
     }
 }
 

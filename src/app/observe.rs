@@ -78,6 +78,10 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
     single(("promptgate.catalog.left_out", "{prompt}", "Prompts that are left out"), |edition| {
         edition.router.catalog().content.left_out.len() as f64
     });
+    let look_alikes = "Pairs of prompts of different upstreams that look alike";
+    single(("promptgate.catalog.look_alikes", "{pair}", look_alikes), |edition| {
+        edition.router.catalog().content.look_alikes.len() as f64
+    });
     single(
         (
             "promptgate.calls.cancellable",

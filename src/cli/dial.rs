@@ -133,7 +133,9 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
     for (upstream, row) in config.upstreams.iter().zip(&mut rows) {
         row["listed"] = counts.get(&upstream.id).copied().unwrap_or_default().into();
     }
-    json!({"upstreams": rows, "leftOut": catalog.content.left_out})
+    let left_out = &catalog.content.left_out;
+    let look_alikes = &catalog.content.look_alikes;
+    json!({"upstreams": rows, "leftOut": left_out, "lookAlikes": look_alikes})
 }
 
 /// The columns of the table of upstreams.
@@ -160,6 +162,10 @@ fn text(report: &Value) -> String {
     for left_out in report["leftOut"].as_array().into_iter().flatten() {
         let (upstream, name) = (text(&left_out["upstream"]), text(&left_out["name"]));
         let _ = writeln!(notes, "{upstream}: {name:?} is left out: {}", text(&left_out["reason"]));
+    }
+    for pair in report["lookAlikes"].as_array().into_iter().flatten() {
+        let shown = |side: &Value| format!("{} ({:?})", text(&side["name"]), text(&side["text"]));
+        let _ = writeln!(notes, "{} looks like {}", shown(&pair["one"]), shown(&pair["other"]));
     }
     let separator = if notes.is_empty() { "" } else { "\n\n" };
     format!("{}{separator}{}", table(&COLUMNS, rows), notes.trim_end())

@@ -24,6 +24,7 @@ pub(crate) mod translate;
 pub(crate) mod meta;
 pub(crate) mod mcp_name;
 pub(crate) mod merge;
+pub(crate) mod confusable;
 pub(crate) mod cursor;
 pub(crate) mod request_state;
 pub(crate) mod fault;

@@ -13,6 +13,8 @@ use super::uri::is_unsafe;
 pub struct Prompt {
     /// The name on the upstream, unchecked: naming decides whether it can be listed.
     pub name: String,
+    /// As it is listed, without hidden text.
+    pub title: Option<String>,
     pub arguments: Vec<Argument>,
     /// Every other member as JSON text, each led by a comma: `,"title":"…","arguments":[…]`.
     rest: String,
@@ -48,12 +50,16 @@ impl Prompt {
         let name = value.get("name").and_then(Json::as_str);
         let name = name.ok_or(PromptError::NoName)?.into_owned();
         let mut rest = String::with_capacity(value.text().len());
+        let mut title = None;
         let mut arguments = Vec::new();
         for (key, member) in value.members() {
             match key.as_str().as_deref() {
                 _ if member.kind() == Kind::Null => continue,
                 Some("name") => continue,
-                Some("title") => shape(&name, "title", "a string", is_string(member))?,
+                Some("title") => {
+                    shape(&name, "title", "a string", is_string(member))?;
+                    title = member.as_str().map(|title| hidden::visible(&title));
+                }
                 Some("description") => shape(&name, "description", "a string", is_string(member))?,
                 Some("icons") => {
                     let ok = array_of(member, is_icon);
@@ -85,7 +91,7 @@ impl Prompt {
                 _ => rest.push_str(member.text()),
             }
         }
-        Ok(Self { name, arguments, rest })
+        Ok(Self { name, title, arguments, rest })
     }
 
     /// Writes the definition under its public name, as one element of `prompts`.

@@ -41,6 +41,8 @@ pub struct Content {
     /// The view of a caller that may see everything.
     pub everyone: Arc<View>,
     pub left_out: Vec<LeftOut>,
+    /// Listed all the same: which of both means well only people can judge.
+    pub look_alikes: Vec<LookAlike>,
 }
 
 /// The upstream and raw name behind a public name.
@@ -82,6 +84,23 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+/// Two listed prompts of different upstreams that a reader may take for each other.
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+pub struct LookAlike {
+    pub one: ShownPrompt,
+    pub other: ShownPrompt,
+}
+
+/// A prompt, and the text under which it looks like another one.
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+pub struct ShownPrompt {
+    pub upstream: String,
+    /// The public name.
+    pub name: String,
+    /// An excerpt of the public name, the raw name or the title.
+    pub text: String,
+}
+
 impl Content {
     /// `owners` come in byte order of their public names.
     pub fn new(
@@ -89,8 +108,9 @@ impl Content {
         owners: Vec<Owner>,
         everyone: View,
         left_out: Vec<LeftOut>,
+        look_alikes: Vec<LookAlike>,
     ) -> Self {
-        Self { generation, owners, everyone: Arc::new(everyone), left_out }
+        Self { generation, owners, everyone: Arc::new(everyone), left_out, look_alikes }
     }
 
     /// The owners of all prompts, in the order of [`Content::everyone`].

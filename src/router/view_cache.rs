@@ -215,7 +215,7 @@ mod tests {
             arguments: Vec::new(),
             digest: String::new(),
         };
-        Content::new(generation, vec![owner], everyone, Vec::new())
+        Content::new(generation, vec![owner], everyone, Vec::new(), Vec::new())
     }
 
     #[test]

@@ -1,20 +1,23 @@
 //! The merge of all known lists into one content.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 
 use tracing::{info, warn};
 use unicode_normalization::UnicodeNormalization;
+use unicode_security::confusable_detection::skeleton;
 
 use super::Refresh;
+use crate::domain::confusable::{Shown, confusables};
 use crate::domain::fault::excerpt;
-use crate::domain::merge;
+use crate::domain::merge::{self, Merged};
 use crate::router::announce::Redefined;
-use crate::router::catalog::{Content, LeftOut, Owner};
+use crate::router::catalog::{Content, LeftOut, LookAlike, Owner, ShownPrompt};
 use crate::router::view::View;
 use crate::seal;
 
-/// Prompts that are named in the log after one merge: an upstream full of bad names must not drown the
-/// log.
+/// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of bad names must
+/// not drown the log.
 const LOGGED: usize = 20;
 
 impl Refresh {
@@ -40,6 +43,7 @@ impl Refresh {
                 digest: seal::digest_text(&seal::digest(definition.definition())),
             }
         });
+        let look_alikes = self.look_alikes(&sources, &merged);
         let named = merged.left_out.into_iter().map(|left_out| LeftOut {
             upstream: self.upstreams[left_out.source].source.id.to_string(),
             raw_name: left_out.raw_name,
@@ -47,7 +51,7 @@ impl Refresh {
         });
         let left_out: Vec<_> = named.chain(self.malformed()).chain(self.blocked()).collect();
         let generation = self.content.generation + 1;
-        let content = Content::new(generation, owners.collect(), view, left_out);
+        let content = Content::new(generation, owners.collect(), view, left_out, look_alikes);
         self.log(&content);
         content
     }
@@ -65,6 +69,30 @@ impl Refresh {
             })
         };
         content.owners().iter().filter_map(redefined).collect()
+    }
+
+    /// Prompts of different upstreams with names or titles that look alike.
+    fn look_alikes(&self, sources: &[merge::Source<'_>], merged: &Merged) -> Vec<LookAlike> {
+        // Skeletons take a few microseconds each, and one upstream alone needs none.
+        let first = merged.entries.first().map(|entry| entry.source);
+        if merged.entries.iter().all(|entry| Some(entry.source) == first) {
+            return Vec::new();
+        }
+        let texts = merged.entries.iter().enumerate().flat_map(|(place, entry)| {
+            let prompt = &sources[entry.source].prompts[entry.prompt];
+            let names = [entry.public_name.as_str(), prompt.name.as_str()];
+            let texts = names.into_iter().chain(prompt.title.as_deref());
+            texts.map(move |text| Shown { source: entry.source, entry: place, text })
+        });
+        let described = |shown: Shown<'_>| ShownPrompt {
+            upstream: self.upstreams[shown.source].source.id.to_string(),
+            name: merged.entries[shown.entry].public_name.clone(),
+            text: excerpt(shown.text),
+        };
+        confusables(texts, |text| skeleton(text).collect())
+            .into_iter()
+            .map(|pair| LookAlike { one: described(pair.one), other: described(pair.other) })
+            .collect()
     }
 
     fn malformed(&self) -> impl Iterator<Item = LeftOut> {
@@ -91,10 +119,9 @@ impl Refresh {
         })
     }
 
-    /// Logs the change, and each prompt that is newly left out.
+    /// Logs the change, each prompt that is newly left out, and each new pair of look-alikes.
     fn log(&self, content: &Content) {
-        let before: HashSet<_> = self.content.left_out.iter().collect();
-        let news: Vec<_> = content.left_out.iter().filter(|l| !before.contains(l)).collect();
+        let news = added(&self.content.left_out, &content.left_out);
         for LeftOut { upstream, raw_name, reason } in news.iter().take(LOGGED) {
             warn!(
                 upstream,
@@ -106,8 +133,40 @@ impl Refresh {
         if news.len() > LOGGED {
             warn!(more = news.len() - LOGGED, "more prompts left out of the list");
         }
+        let news = added(&self.content.look_alikes, &content.look_alikes);
+        for LookAlike { one, other } in news.iter().take(LOGGED) {
+            warn!(
+                upstream = one.upstream,
+                name = one.name,
+                text = one.text,
+                other_upstream = other.upstream,
+                other_name = other.name,
+                other_text = other.text,
+                "prompts of two upstreams look alike; check that neither imitates the other"
+            );
+        }
+        if news.len() > LOGGED {
+            warn!(more = news.len() - LOGGED, "more prompts of two upstreams look alike");
+        }
         if content.everyone.digest() != self.content.everyone.digest() {
             info!(prompts = content.everyone.len(), "catalog changed");
         }
+    }
+}
+
+/// What is in `now` and not in `before`.
+fn added<'a, T: Eq + Hash>(before: &[T], now: &'a [T]) -> Vec<&'a T> {
+    let before: HashSet<_> = before.iter().collect();
+    now.iter().filter(|item| !before.contains(item)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_before_is_not_logged_again() {
+        assert_eq!(added(&[1, 2], &[2, 3]), [&3]);
+        assert_eq!(added(&[1, 2], &[2, 1]), [&0; 0]);
     }
 }

@@ -392,6 +392,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn u11_look_alikes_of_two_upstreams_are_listed_and_named() {
+        let (mut refresh, now) = (refresh(&["a", "b", "c"], OnFailure::Stale), Instant::now());
+        refresh.take(good(&refresh, 0, &["review", "tea", "st\u{430}ff", "staff"]), now);
+        refresh.take(good(&refresh, 1, &["r\u{435}view", "tea"]), now);
+        let titled = serde_json::json!({"name": "x", "title": "rev\u{456}ew"}).to_string();
+        let titled = Prompt::read(Json::parse(titled.as_bytes(), 8).unwrap()).unwrap();
+        let listed = Listed { prompts: vec![titled], ..Listed::default() };
+        let driver = refresh.upstreams[2].source.driver;
+        refresh.take(Report { driver, outcome: Ok(Walked { listed, fresh_for: None }) }, now);
+        let catalog = refresh.snapshot();
+        assert_eq!(count(&catalog), 7);
+        let names = |pair: &super::super::catalog::LookAlike| {
+            [&pair.one, &pair.other].map(|prompt| (prompt.name.clone(), prompt.text.clone()))
+        };
+        let found: Vec<_> = catalog.content.look_alikes.iter().map(names).collect();
+        let (a, b) = (("a__review", "review"), ("b__r\u{435}view", "r\u{435}view"));
+        let c = ("c__x", "rev\u{456}ew");
+        let pairs = [[a, b], [a, c], [b, c]];
+        assert_eq!(found, pairs.map(|pair| pair.map(|(n, t)| (n.to_owned(), t.to_owned()))));
+    }
+
+    #[tokio::test]
     async fn u11_composed_and_decomposed_twins_are_one_name() {
         let (mut refresh, now) = (refresh(&["a"], OnFailure::Stale), Instant::now());
         refresh.take(good(&refresh, 0, &["caf\u{e9}", "cafe\u{301}", "tea"]), now);

@@ -372,7 +372,7 @@ mod tests {
         let prompt = Prompt::read(Json::parse(prompt.as_bytes(), 8).unwrap()).unwrap();
         let entry = Entry { public_name: n.to_string(), source: 0, prompt: 0 };
         let view = View::new([(&entry, &prompt)]);
-        let content = Arc::new(Content::new(n.into(), Vec::new(), view, Vec::new()));
+        let content = Arc::new(Content::new(n.into(), Vec::new(), view, Vec::new(), Vec::new()));
         let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
         Published { content, views: Arc::new(ViewCache::new(&config, Arc::new(Everything))) }
     }

@@ -1,0 +1,99 @@
+//! Prompts of different upstreams that a reader may take for each other (UTS 39, Unicode Security
+//! Mechanisms, "Confusable Detection").
+
+use std::collections::{BTreeMap, HashSet};
+
+/// A text under which a listed prompt is shown: its public name, its raw name or its title.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shown<'a> {
+    pub source: usize,
+    /// Place of the prompt in the merged list.
+    pub entry: usize,
+    pub text: &'a str,
+}
+
+/// Two different texts of prompts of different sources with one skeleton.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Confusable<'a> {
+    pub one: Shown<'a>,
+    pub other: Shown<'a>,
+}
+
+/// Pairs that are found in one merged list: they are for people, and a list that imitates another one
+/// as a whole has as many pairs as both have prompts, multiplied.
+pub const MAX_PAIRS: usize = 1_000;
+
+/// Finds the pairs among `shown`, each pair of prompts once, at most [`MAX_PAIRS`]. `skeleton` maps a text
+/// to the form in which texts that look alike are equal.
+pub fn confusables<'a>(
+    shown: impl IntoIterator<Item = Shown<'a>>,
+    skeleton: impl Fn(&str) -> String,
+) -> Vec<Confusable<'a>> {
+    let mut groups: BTreeMap<String, Vec<Shown<'a>>> = BTreeMap::new();
+    for shown in shown {
+        groups.entry(skeleton(shown.text)).or_default().push(shown);
+    }
+    let mut pairs = Vec::new();
+    let mut seen = HashSet::new();
+    for group in groups.values_mut() {
+        // Without repeated texts of one source, nearly every comparison below finds a pair.
+        group.sort_unstable_by_key(|shown| (shown.source, shown.text, shown.entry));
+        group.dedup_by_key(|shown| (shown.source, shown.text));
+        for (at, one) in group.iter().enumerate() {
+            let others = &group[at..];
+            let others = &others[others.partition_point(|other| other.source == one.source)..];
+            for other in others.iter().filter(|other| other.text != one.text) {
+                if pairs.len() == MAX_PAIRS {
+                    return pairs;
+                }
+                if seen.insert((one.entry, other.entry)) {
+                    pairs.push(Confusable { one: *one, other: *other });
+                }
+            }
+        }
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skeleton(text: &str) -> String {
+        text.replace('1', "l").replace('0', "O")
+    }
+
+    fn shown(source: usize, entry: usize, text: &str) -> Shown<'_> {
+        Shown { source, entry, text }
+    }
+
+    fn pairs<'a>(all: &[Shown<'a>]) -> Vec<(&'a str, &'a str)> {
+        let found = confusables(all.iter().copied(), skeleton);
+        found.iter().map(|pair| (pair.one.text, pair.other.text)).collect()
+    }
+
+    #[test]
+    fn different_texts_of_different_sources_with_one_skeleton_are_a_pair() {
+        assert_eq!(pairs(&[shown(0, 0, "al"), shown(1, 1, "a1")]), [("al", "a1")]);
+        assert_eq!(pairs(&[shown(0, 0, "al"), shown(0, 1, "a1")]), [], "one source");
+        assert_eq!(pairs(&[shown(0, 0, "al"), shown(1, 1, "al")]), [], "one text");
+        assert_eq!(pairs(&[shown(0, 0, "al"), shown(1, 1, "bl")]), []);
+    }
+
+    #[test]
+    fn two_prompts_are_one_pair_whatever_looks_alike() {
+        let (a, b) = (["al", "Al"], ["a1", "A1"]);
+        let all = [(0, a), (1, b)].map(|(source, texts)| texts.map(|t| shown(source, source, t)));
+        assert_eq!(pairs(all.as_flattened()).len(), 1);
+        let three = [shown(0, 0, "l0"), shown(1, 1, "10"), shown(2, 2, "1O")];
+        assert_eq!(pairs(&three), [("l0", "10"), ("l0", "1O"), ("10", "1O")]);
+    }
+
+    #[test]
+    fn pairs_are_bounded() {
+        let texts: Vec<_> = (0..64u32).map(|n| format!("{n:06b}").replace('0', "l")).collect();
+        let all = texts.iter().enumerate();
+        let all: Vec<_> = all.flat_map(|(at, t)| [shown(0, at, t), shown(1, 64 + at, t)]).collect();
+        assert_eq!(pairs(&all).len(), MAX_PAIRS);
+    }
+}
