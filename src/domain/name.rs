@@ -5,7 +5,13 @@
 //! This is the only file that knows the separator.
 
 use std::fmt;
-use std::sync::Arc;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, LazyLock};
+
+use icu_properties::props::{
+    DefaultIgnorableCodePoint, GeneralCategory, PrependedConcatenationMark,
+};
+use icu_properties::{CodePointMapData, CodePointSetData};
 
 /// Identifies an upstream: `[a-z0-9][a-z0-9-]*`, at most [`MAX_PREFIX`] bytes.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -135,19 +141,47 @@ fn check_raw(raw: &str) -> Result<(), NameError> {
     }
 }
 
-/// Characters that a reader does not see, or that change how its neighbours look: controls, soft
-/// hyphen, bidirectional marks, zero-width and other format characters, variation selectors, tags
-/// and the interlinear marks (Unicode general category Cf and the default ignorables).
+/// Whether a reader does not see this character, or it changes how its neighbours look: controls, line and
+/// paragraph separators, format characters (general category Cf) and default ignorables, such as soft
+/// hyphens, bidirectional and zero-width characters, fillers, variation selectors and tags. Prepended
+/// concatenation marks are format characters, too, but are seen.
 pub(crate) fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
-            | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            | '\u{e0000}'..='\u{e0fff}')
+    if c.is_ascii() {
+        return c.is_ascii_control();
+    }
+    let c = u32::from(c);
+    let at = HIDDEN.partition_point(|range| *range.end() < c);
+    HIDDEN.get(at).is_some_and(|range| *range.start() <= c)
 }
+
+/// Hidden characters as ranges, in order and apart, derived from Unicode data: a search among some twenty
+/// of them takes half the time of looking up the properties of a character.
+static HIDDEN: LazyLock<Vec<RangeInclusive<u32>>> = LazyLock::new(|| {
+    let category = CodePointMapData::<GeneralCategory>::new();
+    let seen = CodePointSetData::new::<PrependedConcatenationMark>();
+    let ignorable = CodePointSetData::new::<DefaultIgnorableCodePoint>();
+    let categories = [
+        GeneralCategory::Control,
+        GeneralCategory::Format,
+        GeneralCategory::LineSeparator,
+        GeneralCategory::ParagraphSeparator,
+    ];
+    let mut ranges: Vec<_> = categories
+        .into_iter()
+        .flat_map(|of| category.iter_ranges_for_value(of))
+        .filter(|range| !seen.contains32(*range.start()))
+        .chain(ignorable.iter_ranges())
+        .collect();
+    ranges.sort_unstable_by_key(|range| *range.start());
+    ranges.dedup_by(|next, last| {
+        let meets = *next.start() <= *last.end() + 1;
+        if meets {
+            *last = *last.start()..=*last.end().max(next.end());
+        }
+        meets
+    });
+    ranges
+});
 
 #[cfg(test)]
 mod tests {
@@ -187,6 +221,66 @@ mod tests {
         assert!(public(&"x".repeat(16)).is_ok());
         let too_long = NameError::TooLong { length: 21, limit: 20 };
         assert_eq!(public(&"x".repeat(17)), Err(too_long));
+    }
+
+    #[test]
+    fn hidden_characters_are_what_no_reader_sees() {
+        for (range, hidden, reason) in [
+            ('\0'..='\u{1f}', true, "controls"),
+            (' '..='~', false, "ASCII"),
+            ('\u{7f}'..='\u{9f}', true, "controls"),
+            ('\u{a0}'..='\u{a0}', false, "a no-break space is as wide as a space"),
+            ('\u{ad}'..='\u{ad}', true, "a soft hyphen shows at line ends only"),
+            ('\u{300}'..='\u{34e}', false, "combining marks are drawn"),
+            ('\u{34f}'..='\u{34f}', true, "the grapheme joiner is never drawn"),
+            ('\u{600}'..='\u{605}', false, "Arabic number signs are drawn around their digits"),
+            ('\u{61c}'..='\u{61c}', true, "a bidirectional mark reorders its neighbours"),
+            ('\u{6dd}'..='\u{6dd}', false, "the end of an ayah is drawn around its number"),
+            ('\u{70f}'..='\u{70f}', false, "the Syriac abbreviation mark is a line above"),
+            ('\u{890}'..='\u{891}', false, "Arabic pound and piastre marks are drawn"),
+            ('\u{8e2}'..='\u{8e2}', false, "the disputed end of an ayah is drawn"),
+            ('\u{115f}'..='\u{1160}', true, "Hangul fillers stand for letters that are not there"),
+            ('\u{17b4}'..='\u{17b5}', true, "inherent Khmer vowels are not drawn"),
+            ('\u{180b}'..='\u{180f}', true, "Mongolian variation selectors and vowel separator"),
+            ('\u{2000}'..='\u{200a}', false, "spaces have a width"),
+            ('\u{200b}'..='\u{200f}', true, "zero width, joiners, bidirectional marks"),
+            ('\u{2028}'..='\u{202e}', true, "line and paragraph separators, embeddings, overrides"),
+            (
+                '\u{2060}'..='\u{206f}',
+                true,
+                "word joiner, invisible operators, isolates, deprecated",
+            ),
+            (
+                '\u{2800}'..='\u{2800}',
+                false,
+                "the empty Braille cell is a symbol as wide as others",
+            ),
+            ('\u{3164}'..='\u{3164}', true, "the Hangul filler"),
+            ('\u{4e00}'..='\u{9fff}', false, "ideographs"),
+            ('\u{fe00}'..='\u{fe0f}', true, "variation selectors"),
+            ('\u{feff}'..='\u{feff}', true, "the byte order mark has no width"),
+            ('\u{ffa0}'..='\u{ffa0}', true, "the halfwidth Hangul filler"),
+            ('\u{fff0}'..='\u{fff8}', true, "not assigned, and ignorable once it is"),
+            ('\u{fff9}'..='\u{fffb}', true, "interlinear annotation hides text behind text"),
+            ('\u{fffc}'..='\u{fffd}', false, "the replacement characters are drawn"),
+            ('\u{110bd}'..='\u{110bd}', false, "the Kaithi number sign is drawn below its digits"),
+            ('\u{110cd}'..='\u{110cd}', false, "the Kaithi number sign above its digits, too"),
+            ('\u{13430}'..='\u{1343f}', true, "hieroglyph controls only arrange their neighbours"),
+            ('\u{1bca0}'..='\u{1bca3}', true, "shorthand controls only arrange their neighbours"),
+            ('\u{1d173}'..='\u{1d17a}', true, "beginnings and ends of beams, ties, slurs, phrases"),
+            ('\u{1f300}'..='\u{1f5ff}', false, "pictographs"),
+            ('\u{e0000}'..='\u{e0fff}', true, "tags, variation selectors, and room for more"),
+        ] {
+            for c in range {
+                assert_eq!(is_hidden(c), hidden, "U+{:04X}: {reason}", u32::from(c));
+            }
+        }
+    }
+
+    #[test]
+    fn hidden_ranges_stand_in_order_and_apart() {
+        assert!(HIDDEN.len() > 10, "{HIDDEN:X?}");
+        assert!(HIDDEN.windows(2).all(|pair| *pair[0].end() + 1 < *pair[1].start()), "{HIDDEN:X?}");
     }
 
     proptest! {
