@@ -1,173 +1,72 @@
 //! The Prometheus text exposition format of the metrics (version 0.0.4; OpenTelemetry specification,
 //! Prometheus and OpenMetrics compatibility).
 
-use std::collections::BTreeMap;
-use std::fmt::{Display, Write as _};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use opentelemetry::KeyValue;
+use opentelemetry_prometheus::PrometheusExporter;
 use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::metrics::data::{AggregatedMetrics, Metric, MetricData, ResourceMetrics};
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::reader::MetricReader;
-use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
+use opentelemetry_sdk::metrics::{InstrumentKind, Pipeline, Temporality};
+use prometheus::{Registry, TextEncoder};
 
 /// The one reader of all metrics, shared by scrapes and pushes: a second reader would aggregate everything
 /// a second time.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reader(Arc<ManualReader>);
+#[derive(Clone, Debug)]
+pub(super) struct Reader {
+    exporter: Arc<PrometheusExporter>,
+    /// Collects from the exporter.
+    registry: Registry,
+}
 
 impl MetricReader for Reader {
     fn register_pipeline(&self, pipeline: Weak<Pipeline>) {
-        self.0.register_pipeline(pipeline);
+        self.exporter.register_pipeline(pipeline);
     }
 
     fn collect(&self, all: &mut ResourceMetrics) -> OTelSdkResult {
-        self.0.collect(all)
+        self.exporter.collect(all)
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        Ok(())
+        self.exporter.force_flush()
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
+        self.exporter.shutdown_with_timeout(timeout)
     }
 
-    fn temporality(&self, _: InstrumentKind) -> Temporality {
-        Temporality::Cumulative
+    fn temporality(&self, kind: InstrumentKind) -> Temporality {
+        self.exporter.temporality(kind)
+    }
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        let registry = Registry::new();
+        let exporter = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            // There is one scope, and it would stand on every line.
+            .scope_info_enabled(false)
+            .build()
+            .expect("a new registry takes its first collector");
+        Self { exporter: Arc::new(exporter), registry }
     }
 }
 
 impl Reader {
-    /// Returns the current values of all metrics as text.
+    /// Returns the current values of all metrics as text, ordered by names and labels, so that two scrapes can be
+    /// compared.
     pub(crate) fn text(&self) -> String {
-        let mut all = ResourceMetrics::default();
-        // Without a provider there are no metrics.
-        let _ = self.collect(&mut all);
-        encode(&all)
-    }
-}
-
-/// Writes all metric families in the order of their names, so that two scrapes can be compared.
-fn encode(all: &ResourceMetrics) -> String {
-    let resource: Vec<_> =
-        all.resource().iter().map(|(k, v)| KeyValue::new(k.clone(), v.clone())).collect();
-    let mut families = BTreeMap::new();
-    for metric in all.scope_metrics().flat_map(|scope| scope.metrics()) {
-        let (name, text) = match metric.data() {
-            AggregatedMetrics::F64(data) => family(metric, data),
-            AggregatedMetrics::U64(data) => family(metric, data),
-            AggregatedMetrics::I64(data) => family(metric, data),
-        };
-        families.entry(name).or_insert(text);
-    }
-    let mut out = String::from("# HELP target_info Target metadata\n# TYPE target_info gauge\n");
-    let _ = writeln!(out, "target_info{{{}}} 1", labels(resource.iter()));
-    out.extend(families.into_values());
-    out
-}
-
-/// Returns the name of a metric family, and its lines.
-fn family<T: Copy + Display>(metric: &Metric, data: &MetricData<T>) -> (String, String) {
-    let is_counter = matches!(data, MetricData::Sum(sum) if sum.is_monotonic());
-    let name = family_name(metric.name(), metric.unit(), is_counter);
-    // Sorted by labels: the SDK has them in hash order.
-    let mut points: BTreeMap<String, String> = BTreeMap::new();
-    let mut single = |attributes: String, value: T| {
-        let line = format!("{name}{} {value}\n", braces(&attributes, None));
-        points.insert(attributes, line);
-    };
-    let kind = match data {
-        MetricData::Sum(sum) => {
-            sum.data_points().for_each(|p| single(labels(p.attributes()), p.value()));
-            if is_counter { "counter" } else { "gauge" }
-        }
-        MetricData::Gauge(gauge) => {
-            gauge.data_points().for_each(|p| single(labels(p.attributes()), p.value()));
-            "gauge"
-        }
-        MetricData::Histogram(histogram) => {
-            for point in histogram.data_points() {
-                let attributes = labels(point.attributes());
-                let (mut block, mut seen) = (String::new(), 0);
-                let bounds = point.bounds().map(|bound| bound.to_string());
-                for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(point.bucket_counts()) {
-                    seen += count;
-                    let inside = braces(&attributes, Some(&bound));
-                    let _ = writeln!(block, "{name}_bucket{inside} {seen}");
-                }
-                let outside = braces(&attributes, None);
-                let _ = writeln!(block, "{name}_sum{outside} {}", point.sum());
-                let _ = writeln!(block, "{name}_count{outside} {seen}");
-                points.insert(attributes, block);
-            }
-            "histogram"
-        }
-        // The gateway has no such instrument.
-        MetricData::ExponentialHistogram(_) => return (name, String::new()),
-    };
-    let mut text = format!("# HELP {name} ");
-    escape(metric.description(), &mut text);
-    let _ = writeln!(text, "\n# TYPE {name} {kind}");
-    text.extend(points.into_values());
-    (name, text)
-}
-
-fn family_name(name: &str, unit: &str, is_counter: bool) -> String {
-    let mut out = legal(name);
-    let unit = match unit {
-        "s" => "_seconds",
-        "By" => "_bytes",
-        _ => "",
-    };
-    out.push_str(unit);
-    if is_counter {
-        out.push_str("_total");
-    }
-    out
-}
-
-/// Replaces characters that Prometheus does not allow in names; OpenTelemetry names contain dots.
-fn legal(name: &str) -> String {
-    name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_")
-}
-
-/// Returns labels as `a="b",c="d"`, in the order of their names.
-fn labels<'a>(pairs: impl Iterator<Item = &'a KeyValue>) -> String {
-    let named = pairs.map(|pair| (legal(pair.key.as_str()), pair.value.as_str()));
-    let mut out = String::new();
-    for (key, value) in named.collect::<BTreeMap<_, _>>() {
-        let comma = if out.is_empty() { "" } else { "," };
-        let _ = write!(out, "{comma}{key}=\"");
-        escape(&value, &mut out);
-        out.push('"');
-    }
-    out
-}
-
-fn braces(labels: &str, bound: Option<&str>) -> String {
-    match (labels, bound) {
-        ("", None) => String::new(),
-        (labels, None) => format!("{{{labels}}}"),
-        ("", Some(bound)) => format!("{{le=\"{bound}\"}}"),
-        (labels, Some(bound)) => format!("{{{labels},le=\"{bound}\"}}"),
-    }
-}
-
-fn escape(text: &str, out: &mut String) {
-    for c in text.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '"' => out.push_str("\\\""),
-            c => out.push(c),
-        }
+        // Every family has a name and a value, so encoding cannot fail.
+        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry::KeyValue;
     use opentelemetry::metrics::MeterProvider;
     use opentelemetry_sdk::metrics::SdkMeterProvider;
 
