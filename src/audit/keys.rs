@@ -5,11 +5,11 @@ use std::fmt;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use ring::hmac;
-use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
 use crate::seal::AuditKey;
 use crate::seal::hex::hex;
+use crate::seal::provider::hmac;
+use crate::seal::provider::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
 /// The keys that write and verify a log.
 pub struct Keys {

@@ -73,7 +73,7 @@ impl TlsFiles {
     /// # Errors
     /// The key of the file that cannot be used, and the reason.
     pub fn config(&self) -> Result<ServerConfig, String> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = crate::seal::provider::tls();
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|e| e.to_string())?;

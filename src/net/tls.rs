@@ -1,18 +1,16 @@
 //! Encryption of connections that the gateway opens itself.
 
-use std::sync::Arc;
-
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::seal::pem::certificates;
+use crate::seal::provider;
 
 /// Trusts what the system trusts, or else the public authorities, and the certificates in `ca`, which is PEM.
 ///
 /// # Errors
 /// When `ca` holds no certificate that can be trusted.
 pub(crate) fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(provider::tls())
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
         .with_root_certificates(roots(ca)?)

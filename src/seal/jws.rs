@@ -6,8 +6,9 @@ use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind, Result};
 use jsonwebtoken::signature::{self, Signer, Verifier};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind, EncodingKey};
-use ring::rand::SystemRandom;
-use ring::signature as algorithms;
+
+use super::provider::rand::SystemRandom;
+use super::provider::{self, error, signature as algorithms};
 
 /// Lets `jsonwebtoken` work; more than once does no harm.
 pub fn install() {
@@ -43,14 +44,14 @@ impl Verifier<Vec<u8>> for Verifying {
             DecodingKeyKind::RsaModulusExponent { n, e } => {
                 algorithms::RsaPublicKeyComponents { n, e }.verify(parameters, message, signed)
             }
-            DecodingKeyKind::SecretOrDer(_) => Err(ring::error::Unspecified),
+            DecodingKeyKind::SecretOrDer(_) => Err(error::Unspecified),
         };
         let raw = |algorithm: &'static dyn algorithms::VerificationAlgorithm| match self.key.kind()
         {
             DecodingKeyKind::SecretOrDer(key) => {
                 algorithms::UnparsedPublicKey::new(algorithm, key).verify(message, signed)
             }
-            DecodingKeyKind::RsaModulusExponent { .. } => Err(ring::error::Unspecified),
+            DecodingKeyKind::RsaModulusExponent { .. } => Err(error::Unspecified),
         };
         let verified = match self.algorithm {
             Algorithm::RS256 => rsa(&algorithms::RSA_PKCS1_2048_8192_SHA256),
@@ -62,7 +63,7 @@ impl Verifier<Vec<u8>> for Verifying {
             Algorithm::ES256 => raw(&algorithms::ECDSA_P256_SHA256_FIXED),
             Algorithm::ES384 => raw(&algorithms::ECDSA_P384_SHA384_FIXED),
             Algorithm::EdDSA => raw(&algorithms::ED25519),
-            _ => Err(ring::error::Unspecified),
+            _ => Err(error::Unspecified),
         };
         verified.map_err(|_| signature::Error::new())
     }
@@ -96,7 +97,7 @@ fn signer(algorithm: &Algorithm, key: &EncodingKey) -> Result<Box<dyn JwtSigner>
         Ok::<_, Error>(PrivateKey::Rsa(key, encoding))
     };
     let ec = |curve| {
-        let key = algorithms::EcdsaKeyPair::from_pkcs8(curve, der, &SystemRandom::new());
+        let key = provider::ecdsa_key(curve, der);
         key.map(PrivateKey::Ec).map_err(|_| Error::from(ErrorKind::InvalidEcdsaKey))
     };
     if key.family() != algorithm.family() {
@@ -127,7 +128,7 @@ impl Signer<Vec<u8>> for Signing {
         let failed = |_| signature::Error::new();
         match &self.key {
             PrivateKey::Rsa(key, encoding) => {
-                let mut signed = vec![0; key.public().modulus_len()];
+                let mut signed = vec![0; provider::signature_len(key)];
                 key.sign(*encoding, &random, message, &mut signed).map_err(failed)?;
                 Ok(signed)
             }

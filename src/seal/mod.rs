@@ -8,6 +8,7 @@ pub(crate) mod hex;
 pub(crate) mod jws;
 mod keys;
 pub(crate) mod pem;
+pub(crate) mod provider;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;

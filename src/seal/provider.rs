@@ -1,0 +1,44 @@
+//! The library behind TLS, JSON Web Signatures, and the chains and signatures of the audit log: ring, or
+//! AWS-LC with the cargo feature `aws-lc-rs`. This is the only place that chooses.
+
+use std::sync::Arc;
+
+#[cfg(feature = "aws-lc-rs")]
+pub(crate) use aws_lc_rs::{error, hmac, rand, signature};
+#[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
+pub(crate) use ring::{error, hmac, rand, signature};
+use rustls::crypto::CryptoProvider;
+
+#[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
+compile_error!("a cryptographic library is needed: enable the feature `ring` or `aws-lc-rs`");
+
+/// The provider of TLS, for clients and servers.
+pub(crate) fn tls() -> Arc<CryptoProvider> {
+    #[cfg(feature = "aws-lc-rs")]
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    #[cfg(not(feature = "aws-lc-rs"))]
+    let provider = rustls::crypto::ring::default_provider();
+    Arc::new(provider)
+}
+
+/// Reads a key for ECDSA; PKCS #8 in DER.
+///
+/// # Errors
+/// When this is no key on that curve.
+pub(crate) fn ecdsa_key(
+    curve: &'static signature::EcdsaSigningAlgorithm,
+    der: &[u8],
+) -> Result<signature::EcdsaKeyPair, error::KeyRejected> {
+    #[cfg(feature = "aws-lc-rs")]
+    return signature::EcdsaKeyPair::from_pkcs8(curve, der);
+    #[cfg(not(feature = "aws-lc-rs"))]
+    signature::EcdsaKeyPair::from_pkcs8(curve, der, &rand::SystemRandom::new())
+}
+
+/// The length of what an RSA key signs, in bytes.
+pub(crate) fn signature_len(key: &signature::RsaKeyPair) -> usize {
+    #[cfg(feature = "aws-lc-rs")]
+    return key.public_modulus_len();
+    #[cfg(not(feature = "aws-lc-rs"))]
+    key.public().modulus_len()
+}
