@@ -159,7 +159,7 @@ async fn p2_a_cedar_file_is_checked_and_denies_by_default() {
 
 #[tokio::test]
 async fn states_do_not_outlive_the_right_to_the_prompt() {
-    use crate::support::asker::form;
+    use crate::support::server_request_upstream::form;
     let upstream = Upstream::modern_asker(vec![form("Which colour?")]).await;
     let seal =
         "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";

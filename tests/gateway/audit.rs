@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::gateway::api_key;
-use crate::support::layer::Layer;
+use crate::support::session_layer::Layer;
 use crate::support::{Gateway, Upstream, eventually, write_greeting};
 
 pub const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";

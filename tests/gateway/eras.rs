@@ -311,7 +311,7 @@ async fn u14_a_subscription_that_is_never_acknowledged_or_ends_at_once_costs_nob
 #[tokio::test]
 async fn u18_a_list_that_asks_is_no_list() {
     let upstream = Upstream::modern(|asked| {
-        let (method, params) = crate::support::asker::form("Which colour?");
+        let (method, params) = crate::support::server_request_upstream::form("Which colour?");
         (asked.method() == "prompts/list").then(|| {
             asked.result(json!({"resultType": "input_required", "requestState": "s",
                 "inputRequests": {"k": {"method": method, "params": params}}}))

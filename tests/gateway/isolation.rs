@@ -7,9 +7,9 @@ use promptgate::test_util::session::{Dispatch, Refusal};
 use serde_json::json;
 
 use super::audit::Log;
-use crate::support::asker::{blue, form};
 use crate::support::client::request;
-use crate::support::layer::{Layer, NOW};
+use crate::support::server_request_upstream::{blue, form};
+use crate::support::session_layer::{Layer, NOW};
 use crate::support::{Process, Upstream, eventually};
 
 fn fault(turn: Result<Dispatch, Refusal>) -> Option<Fault> {

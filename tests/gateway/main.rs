@@ -11,36 +11,36 @@ mod batches;
 mod callers;
 mod calls;
 mod canaries;
-mod carried;
 mod cli;
 #[cfg(target_os = "linux")]
 mod crashes;
+mod cross_caller_isolation;
 mod cursors;
 mod documents;
 #[cfg(target_os = "linux")]
 mod drain;
 mod eras;
 mod floods;
-#[cfg(unix)]
-mod followed;
-mod grants;
+mod forwarding;
+mod generated_histories;
+mod generated_rules;
 mod health;
-mod histories;
 mod isolation;
 mod library;
 mod limits;
+mod list_changed;
 mod listing;
 mod matrix;
-#[cfg(unix)]
-mod moved;
-mod notices;
+mod oauth_client_credentials;
 #[cfg(target_os = "linux")]
 mod overload;
-mod permitted;
-mod questions;
 mod reload;
+#[cfg(unix)]
+mod reload_follow;
+#[cfg(unix)]
+mod reload_sinks;
+mod server_requests;
 mod stdio;
-mod strangers;
 mod streams;
 mod telemetry;
 mod tls;

@@ -266,7 +266,7 @@ async fn w19_no_answer_is_lost_at_the_end_of_the_input() {
 
 #[tokio::test]
 async fn x1_a_question_that_cannot_be_answered_any_more_does_not_hold_up_the_end() {
-    use crate::support::asker::form;
+    use crate::support::server_request_upstream::form;
     let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
     let toml = "[server.limits]\npre_drain = \"0s\"\n".to_owned() + &upstream.patient_table("up");
     let gateway = Gateway::start(&toml).await;

@@ -1,21 +1,21 @@
 //! What the tests share: a gateway in this process, a client that can send anything, upstreams
 //! that can answer anything.
 
-pub mod asker;
+pub mod server_request_upstream;
 pub mod client;
 pub mod collector;
 pub mod gateway;
 pub mod h2;
-pub mod layer;
-pub mod party;
+pub mod session_layer;
+pub mod client_modes;
 pub mod process;
 pub mod provider;
 pub mod server;
 pub mod upstream;
 
 pub use client::Client;
+pub use client_modes::{Manner, Party};
 pub use gateway::Gateway;
-pub use party::{Manner, Party};
 pub use process::Process;
 pub use server::{Server, Speaks};
 pub use upstream::{Live, Play, Presentation, Upstream};

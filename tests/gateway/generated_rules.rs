@@ -6,7 +6,7 @@ use proptest::sample::select;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::histories::over_histories;
+use super::generated_histories::over_histories;
 use crate::support::gateway::{api_key, upstream_tables};
 use crate::support::{Gateway, Upstream};
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::audit::{KEY, Log, check};
-use super::followed::Followed;
+use super::reload_follow::Followed;
 use crate::support::collector::Collector;
 use crate::support::{Client, Gateway, Live, Process, Upstream, eventually};
 

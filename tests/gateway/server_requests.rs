@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::support::asker::{ServerRequest, blue, form, page};
+use crate::support::server_request_upstream::{Question, blue, form, page};
 use crate::support::{Gateway, Live, Manner, PATIENCE, Party, Play, Upstream, eventually};
 
 const FORM: &str = r#"{"elicitation":{"form":{}}}"#;

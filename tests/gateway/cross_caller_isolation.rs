@@ -6,10 +6,10 @@ use proptest::sample::select;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::histories::over_histories;
-use crate::support::asker::{blue, form};
+use super::generated_histories::over_histories;
 use crate::support::client::{Reply, modern, request};
 use crate::support::gateway::{api_key, upstream_tables};
+use crate::support::server_request_upstream::{blue, form};
 use crate::support::{Client, Gateway, Upstream};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
