@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde_json::json;
 use support::client::request;
 use support::upstream::good_modern;
-use support::{Client, Play, Process, Upstream};
+use support::{Client, Process, Scripted, Upstream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
@@ -64,18 +64,18 @@ async fn upstreams() -> [(&'static str, Upstream); 4] {
     let flapping =
         Upstream::start(move |asked| match count.fetch_add(1, Ordering::Relaxed) / 200 % 2 {
             0 => good_modern(asked),
-            _ => Play::Break(Vec::new()),
+            _ => Scripted::Break(Vec::new()),
         })
         .await;
     let slow = Upstream::modern(|asked| {
-        (asked.method() == "prompts/get").then(|| Play::Stall(b"HTTP/1.1 200 OK\r\n".to_vec()))
+        (asked.method() == "prompts/get").then(|| Scripted::Stall(b"HTTP/1.1 200 OK\r\n".to_vec()))
     })
     .await;
     let garbage = Upstream::modern(move |asked| {
         let texts: [&[u8]; 4] = [b"not json", b"{\"jsonrpc\":\"2.0\"", b"[[[[", b"\xff\xfe"];
         let text = texts[breaks.fetch_add(1, Ordering::Relaxed) % texts.len()];
         let json = vec![("Content-Type", "application/json".to_owned())];
-        (asked.method() == "prompts/get").then(|| Play::Http(200, json, text.to_vec()))
+        (asked.method() == "prompts/get").then(|| Scripted::Http(200, json, text.to_vec()))
     })
     .await;
     [("well", well), ("flaps", flapping), ("slow", slow), ("garbage", garbage)]

@@ -159,8 +159,9 @@ async fn p2_a_cedar_file_is_checked_and_denies_by_default() {
 
 #[tokio::test]
 async fn states_do_not_outlive_the_right_to_the_prompt() {
-    use crate::support::server_request_upstream::form;
-    let upstream = Upstream::modern_asker(vec![form("Which colour?")]).await;
+    use crate::support::server_request_upstream::form_elicitation;
+    let upstream =
+        Upstream::modern_with_input_requests(vec![form_elicitation("Which colour?")]).await;
     let seal =
         "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
     let allowed = "[[access.rules]]\nallow = [\"get\"]\n";

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::audit::Log;
 use crate::support::gateway::api_key;
-use crate::support::provider::{Mood, Provider, SigningKey};
+use crate::support::provider::{JwksResponse, Provider, SigningKey};
 use crate::support::upstream::HANG;
 use crate::support::{Client, Gateway, Process, Upstream, eventually};
 
@@ -105,13 +105,13 @@ async fn it_is_ready_once_every_upstream_was_heard_of_or_had_its_time() {
 async fn a5_without_the_keys_of_its_tokens_it_is_not_ready() {
     let key = SigningKey::ec("e");
     let provider = Provider::start(&[&key]).await;
-    provider.set(Mood::Status(500));
+    provider.set(JwksResponse::Status(500));
     let toml = format!("{ADMIN}{}cooldown = \"10ms\"\n", provider.table());
     let gateway = Gateway::start(&toml).await;
     let (code, why) = look(&gateway.admin(), "/readyz").await;
     assert_eq!(code, 503);
     assert!(why.to_string().contains("auth_unavailable"), "{why}");
-    provider.set(Mood::Well);
+    provider.set(JwksResponse::Well);
     eventually(async || (look(&gateway.admin(), "/readyz").await.0 == 200).then_some(())).await;
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::gateway::api_key;
-use crate::support::session_layer::Layer;
+use crate::support::session_layer::SessionLayer;
 use crate::support::{Gateway, Upstream, eventually, write_greeting};
 
 pub const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -302,7 +302,7 @@ impl Rights for Broken {
 async fn d10_a_call_that_panics_is_on_record_and_takes_nothing_else_with_it() {
     let log = Log::new();
     let upstream = Upstream::with_prompts(&["p", "cursed"]).await;
-    let layer = Layer::with_rights(&(log.table() + &upstream.table("up")), Arc::new(Broken));
+    let layer = SessionLayer::with_rights(&(log.table() + &upstream.table("up")), Arc::new(Broken));
     let get = async |name: &str| layer.call("ann", "prompts/get", json!({"name": name})).await;
     assert_eq!(get("up__cursed").await.unwrap_err(), Fault::Internal);
     assert!(get("up__p").await.is_ok());

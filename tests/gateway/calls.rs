@@ -35,7 +35,7 @@ async fn a_get_goes_to_its_owner_under_the_raw_name_with_its_arguments() {
     assert!(result["_meta"]["promptgate/digest"].as_str().unwrap().starts_with("sha256:"));
     assert_eq!(get("one__a__b").await["_meta"]["promptgate/upstream"], "one");
 
-    let asked = other.asked();
+    let asked = other.received();
     let asked = asked.iter().find(|a| a.method() == "prompts/get").unwrap();
     assert_eq!(asked.header("mcp-method"), Some("prompts/get"));
     assert_eq!(asked.header("mcp-name"), Some("greet"));
@@ -172,7 +172,7 @@ async fn completions_go_to_the_owner_with_their_context() {
         "argument": {"name": "b", "value": "x"}, "context": {"arguments": {"a": "known"}}});
     let result = gateway.client().ask("completion/complete", params).await;
     assert_eq!(result["completion"], json!({"values": ["known"], "total": 1, "hasMore": false}));
-    let asked = upstream.asked();
+    let asked = upstream.received();
     let asked = &asked.iter().find(|a| a.method() == "completion/complete").unwrap().message;
     assert_eq!(asked["params"]["ref"], json!({"type": "ref/prompt", "name": "p"}));
     assert_eq!(asked["params"]["argument"], json!({"name": "b", "value": "x"}));

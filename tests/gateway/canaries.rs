@@ -14,7 +14,7 @@ async fn a10_d7_k5_no_secret_shows_in_logs_records_answers_or_at_upstreams() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let refusing = Upstream::start(|_| {
         let said = b"canary-upstream said: your key canary-bearer is bad".to_vec();
-        crate::support::Play::Http(401, vec![], said)
+        crate::support::Scripted::Http(401, vec![], said)
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ async fn a10_d7_k5_no_secret_shows_in_logs_records_answers_or_at_upstreams() {
         let session = client.with("Mcp-Session-Id", "canary-session").post(&json!(1)).await;
         answers.push_str(&String::from_utf8_lossy(&session.body));
     }
-    let seen = format!("{:?}", upstream.asked());
+    let seen = format!("{:?}", upstream.received());
     process.stop().await;
 
     // What was said to the caller who sent it, and to the upstream that it was for, is no leak.

@@ -1,5 +1,5 @@
-//! Over generated histories: nobody notices anybody else (fault matrix, property 6). What a caller sees is,
-//! byte for byte, what it sees when it is alone.
+//! Isolation of callers over generated histories (fault matrix, property 6): what a caller receives is, byte for
+//! byte, what it receives when it is the only caller.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::generated_histories::over_histories;
 use crate::support::client::{Reply, modern, request};
 use crate::support::gateway::{api_key, upstream_tables};
-use crate::support::server_request_upstream::{blue, form};
+use crate::support::server_request_upstream::{accept_blue, form_elicitation};
 use crate::support::{Client, Gateway, Upstream};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +105,7 @@ impl Caller {
     async fn answer(&self, state: String) -> Reply {
         let mut params = get("asks__p");
         params["requestState"] = state.into();
-        params["inputResponses"] = json!({"answer": blue()});
+        params["inputResponses"] = json!({"answer": accept_blue()});
         self.modern("prompts/get", params).await
     }
 
@@ -170,7 +170,8 @@ fn property_6_a_caller_sees_the_same_whatever_another_one_does() {
     let (_upstreams, gateways) = runtime.block_on(async {
         let one = Upstream::with_prompts(&["p", "q"]).await;
         let two = Upstream::with_prompts(&["p"]).await;
-        let capabilities = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+        let asks =
+            Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
         let keys = api_key("alice", "alice") + &api_key("bob", "bob") + "groups = [\"more\"]\n";
         let toml = keys
             + RULES

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::audit::{KEY, check, records};
 use crate::support::client::request;
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, Live, PATIENCE, Process, Upstream, eventually};
+use crate::support::{Gateway, OpenStream, PATIENCE, Process, Upstream, eventually};
 
 /// A folder with a configuration that keeps a log in it.
 fn folder(toml: &str) -> tempfile::TempDir {
@@ -36,7 +36,7 @@ fn last_event(folder: &tempfile::TempDir) -> Value {
 
 #[tokio::test]
 async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
-    let (live, slow) = Live::new();
+    let (live, slow) = OpenStream::new();
     let upstream = Upstream::modern(move |asked| {
         let is_slow = asked.message["params"]["arguments"]["slow"] == "yes";
         (asked.method() == "prompts/get" && is_slow).then(|| slow.clone())
@@ -92,7 +92,7 @@ async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
         .unwrap()
         .message["id"]
         .clone();
-    live.say(&json!({"jsonrpc": "2.0", "id": id,
+    live.send(&json!({"jsonrpc": "2.0", "id": id,
         "result": {"resultType": "complete", "messages": []}}));
     assert_eq!(asking.await.unwrap()["messages"], json!([]));
     let ended = timeout(PATIENCE, process.child.wait()).await.expect("it ends").unwrap();

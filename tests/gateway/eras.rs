@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{modern, request};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Gateway, Play, Upstream, eventually};
+use crate::support::{Gateway, Scripted, Upstream, eventually};
 
 #[tokio::test]
 async fn every_legacy_upstream_is_found_however_it_refuses_discover() {
@@ -15,12 +15,12 @@ async fn every_legacy_upstream_is_found_however_it_refuses_discover() {
             .into_bytes()
     };
     let refusals = [
-        Play::Http(200, json_type(), error(-32601, "0")),
-        Play::Http(404, json_type(), error(-32601, "0")),
-        Play::Http(400, json_type(), error(-32000, "null")),
-        Play::Http(404, text_type(), b"not found".to_vec()),
-        Play::Http(400, json_type(), error(-32600, "0")),
-        Play::Http(405, vec![], vec![]),
+        Scripted::Http(200, json_type(), error(-32601, "0")),
+        Scripted::Http(404, json_type(), error(-32601, "0")),
+        Scripted::Http(400, json_type(), error(-32000, "null")),
+        Scripted::Http(404, text_type(), b"not found".to_vec()),
+        Scripted::Http(400, json_type(), error(-32600, "0")),
+        Scripted::Http(405, vec![], vec![]),
     ];
     for refusal in refusals {
         let refuse = refusal.clone();
@@ -31,7 +31,7 @@ async fn every_legacy_upstream_is_found_however_it_refuses_discover() {
         .await;
         let gateway = Gateway::before(&[("up", &upstream)]).await;
         assert_eq!(gateway.client().names().await.0, ["up__p"], "{refusal:?}");
-        let asked = upstream.asked();
+        let asked = upstream.received();
         let list = asked.iter().find(|a| a.method() == "prompts/list").unwrap();
         assert_eq!(list.header("mcp-session-id"), Some("legacy-session"));
         assert_eq!(list.header("mcp-protocol-version"), Some("2025-06-18"));
@@ -46,7 +46,7 @@ async fn what_says_nothing_about_the_era_is_asked_again() {
     for status in [401, 429, 503] {
         let upstream = Upstream::modern(move |asked| {
             let first = asked.connection == 0 && asked.method() == "server/discover";
-            first.then(|| Play::Http(status, vec![("Connection", "close".into())], vec![]))
+            first.then(|| Scripted::Http(status, vec![("Connection", "close".into())], vec![]))
         })
         .await;
         let gateway = Gateway::before(&[("up", &upstream)]).await;
@@ -70,7 +70,7 @@ async fn a_configured_revision_skips_the_search() {
     let gateway = Gateway::start(&toml).await;
     assert_eq!(gateway.client().names().await.0, ["legacy__p", "modern__p"]);
     assert_eq!(legacy.methods()[0], "initialize");
-    assert_eq!(legacy.asked()[0].message["params"]["protocolVersion"], "2025-03-26");
+    assert_eq!(legacy.received()[0].message["params"]["protocolVersion"], "2025-03-26");
 }
 
 #[tokio::test]
@@ -82,7 +82,9 @@ async fn u15_a_lost_upstream_session_is_opened_again_and_the_get_repeated() {
             SESSIONS.fetch_add(1, Ordering::SeqCst);
             good_legacy(asked, "2025-11-25")
         }
-        "prompts/get" if SESSIONS.load(Ordering::SeqCst) == 1 => Play::Http(404, vec![], vec![]),
+        "prompts/get" if SESSIONS.load(Ordering::SeqCst) == 1 => {
+            Scripted::Http(404, vec![], vec![])
+        }
         _ => good_legacy(asked, "2025-11-25"),
     })
     .await;
@@ -95,8 +97,8 @@ async fn u15_a_lost_upstream_session_is_opened_again_and_the_get_repeated() {
 #[tokio::test]
 async fn an_upstream_may_answer_as_a_stream() {
     let upstream = Upstream::start(|asked| match (good_modern(asked), asked.method()) {
-        (Play::Json(answer), _) => {
-            Play::Stream(format!("event: message\r\ndata: {answer}\r\n\r\n").into_bytes())
+        (Scripted::Json(answer), _) => {
+            Scripted::Stream(format!("event: message\r\ndata: {answer}\r\n\r\n").into_bytes())
         }
         (other, _) => other,
     })
@@ -238,7 +240,7 @@ async fn u14_the_era_is_found_again_when_it_stops_holding() {
         true if asked.method() == "initialize" || asked.header("mcp-session-id").is_some() => {
             good_legacy(asked, "2025-06-18")
         }
-        true => Play::Http(400, vec![], vec![]),
+        true => Scripted::Http(400, vec![], vec![]),
     })
     .await;
     let gateway = Gateway::start(&(upstream.patient_table("up") + "poll = \"20ms\"\n")).await;
@@ -273,7 +275,7 @@ async fn u14_an_upstream_that_refuses_our_version_and_names_it_is_asked_once_mor
             let error = json!({"code": -32022, "message": "version", "data": data});
             let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
             let headers = vec![("Content-Type", "application/json".to_owned())];
-            return Play::Http(400, headers, body.into_bytes());
+            return Scripted::Http(400, headers, body.into_bytes());
         }
         good_modern(asked)
     })
@@ -295,7 +297,7 @@ async fn u14_a_subscription_that_is_never_acknowledged_or_ends_at_once_costs_nob
                 "capabilities": {"prompts": {"listChanged": true}},
             })),
             // Nothing is ever said on it.
-            "subscriptions/listen" if ends_at_once => Play::Stream(Vec::new()),
+            "subscriptions/listen" if ends_at_once => Scripted::Stream(Vec::new()),
             "subscriptions/listen" => crate::support::upstream::HANG,
             _ => good_modern(asked),
         })
@@ -311,7 +313,8 @@ async fn u14_a_subscription_that_is_never_acknowledged_or_ends_at_once_costs_nob
 #[tokio::test]
 async fn u18_a_list_that_asks_is_no_list() {
     let upstream = Upstream::modern(|asked| {
-        let (method, params) = crate::support::server_request_upstream::form("Which colour?");
+        let (method, params) =
+            crate::support::server_request_upstream::form_elicitation("Which colour?");
         (asked.method() == "prompts/list").then(|| {
             asked.result(json!({"resultType": "input_required", "requestState": "s",
                 "inputRequests": {"k": {"method": method, "params": params}}}))

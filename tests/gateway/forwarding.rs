@@ -1,26 +1,30 @@
-//! What else crosses the gateway beside calls and their answers: progress, cancellation, metadata and
-//! the trace.
+//! What the gateway forwards beside requests and responses: progress, cancellation, `_meta` and
+//! trace context.
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::support::client::request;
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Gateway, Live, Manner, PATIENCE, Party, Play, Presentation, Upstream};
+use crate::support::{
+    ClientMode, Gateway, ModeClient, OpenStream, PATIENCE, Received, Scripted, Upstream,
+};
 
 /// An upstream of either era whose gets stay open: each comes with the stream of its answer.
-async fn open_ended(is_modern: bool) -> (Upstream, mpsc::UnboundedReceiver<(Live, Presentation)>) {
+async fn open_ended(
+    is_modern: bool,
+) -> (Upstream, mpsc::UnboundedReceiver<(OpenStream, Received)>) {
     let (sender, gets) = mpsc::unbounded_channel();
     let upstream = Upstream::start(move |asked| {
         if asked.method() == "prompts/get" {
-            let (live, play) = Live::new();
+            let (live, scripted) = OpenStream::new();
             let _ = sender.send((live, asked.clone()));
-            return play;
+            return scripted;
         }
         match (is_modern, asked.http_method.as_str(), asked.method()) {
             (true, ..) => good_modern(asked),
-            (false, "GET", _) => Play::Http(405, vec![], vec![]),
-            (false, _, "notifications/cancelled") => Play::Http(202, vec![], vec![]),
+            (false, "GET", _) => Scripted::Http(405, vec![], vec![]),
+            (false, _, "notifications/cancelled") => Scripted::Http(202, vec![], vec![]),
             (false, ..) => good_legacy(asked, "2025-06-18"),
         }
     })
@@ -28,18 +32,20 @@ async fn open_ended(is_modern: bool) -> (Upstream, mpsc::UnboundedReceiver<(Live
     (upstream, gets)
 }
 
-async fn next(gets: &mut mpsc::UnboundedReceiver<(Live, Presentation)>) -> (Live, Presentation) {
+async fn next(
+    gets: &mut mpsc::UnboundedReceiver<(OpenStream, Received)>,
+) -> (OpenStream, Received) {
     let get = tokio::time::timeout(PATIENCE, gets.recv()).await.expect("a call in time");
     get.expect("a call")
 }
 
-fn progress(asked: &Presentation, progress: f64) -> Value {
+fn progress(asked: &Received, progress: f64) -> Value {
     let token = &asked.message["params"]["_meta"]["progressToken"];
     let params = json!({"progressToken": token, "progress": progress, "message": "so far"});
     json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 }
 
-fn done(asked: &Presentation) -> Value {
+fn done(asked: &Received) -> Value {
     json!({"jsonrpc": "2.0", "id": asked.message["id"],
         "result": {"resultType": "complete", "messages": []}})
 }
@@ -62,9 +68,9 @@ async fn progress_comes_under_the_clients_own_token_and_only_forward() {
                 let theirs = &asked.message["params"]["_meta"]["progressToken"];
                 assert_ne!(*theirs, json!("mine"));
                 for at in [1.0, 3.0, 2.0, 4.0] {
-                    live.say(&progress(&asked, at));
+                    live.send(&progress(&asked, at));
                 }
-                live.say(&done(&asked));
+                live.send(&done(&asked));
             };
             let (mut stream, ()) = tokio::join!(opening, upstream);
             for at in [1.0, 3.0, 4.0] {
@@ -94,11 +100,11 @@ async fn an_answer_before_which_nothing_is_said_is_one_json_object() {
         let upstream = async {
             let (live, asked) = next(&mut gets).await;
             let meta = &asked.message["params"]["_meta"];
-            assert_eq!(meta.get("progressToken").is_some(), capabilities);
-            if !capabilities {
-                live.say(&progress(&asked, 1.0));
+            assert_eq!(meta.get("progressToken").is_some(), asks);
+            if !asks {
+                live.send(&progress(&asked, 1.0));
             }
-            live.say(&done(&asked));
+            live.send(&done(&asked));
         };
         let (reply, ()) = tokio::join!(client.post(&get), upstream);
         assert_eq!(reply.header("content-type"), Some("application/json"));
@@ -109,22 +115,24 @@ async fn an_answer_before_which_nothing_is_said_is_one_json_object() {
 async fn progress_reaches_stdio_and_the_older_transport_too() {
     let (upstream, mut gets) = open_ended(true).await;
     let gateway = Gateway::start(&upstream.patient_table("up")).await;
-    for manner in [Manner::Sse("2024-11-05"), Manner::Stdio("2025-11-25"), Manner::ModernStdio] {
-        let mut party = Party::connect(&gateway, manner).await;
+    for client_mode in
+        [ClientMode::Sse("2024-11-05"), ClientMode::Stdio("2025-11-25"), ClientMode::ModernStdio]
+    {
+        let mut client = ModeClient::connect(&gateway, client_mode).await;
         let params = json!({"name": "up__p", "_meta": {"progressToken": 5}});
-        let mut get = party.request("prompts/get", params);
+        let mut get = client.request("prompts/get", params);
         get["params"]["_meta"]["progressToken"] = json!(5);
-        party.send(&get).await;
+        client.send(&get).await;
         let (live, asked) = next(&mut gets).await;
-        live.say(&progress(&asked, 0.5));
-        let told = party.hear().await;
+        live.send(&progress(&asked, 0.5));
+        let told = client.next_message().await;
         assert_eq!(
             (&told["method"], &told["params"]["progressToken"]),
             (&json!("notifications/progress"), &json!(5)),
-            "{manner:?}"
+            "{client_mode:?}"
         );
-        live.say(&done(&asked));
-        assert_eq!(party.hear().await["id"], get["id"]);
+        live.send(&done(&asked));
+        assert_eq!(client.next_message().await["id"], get["id"]);
     }
 }
 
@@ -149,7 +157,7 @@ async fn w15_a_modern_client_that_goes_away_cancels_a_legacy_one_does_not() {
             false => {
                 upstream.was_asked("notifications/cancelled").await;
                 let cancels = upstream
-                    .asked()
+                    .received()
                     .into_iter()
                     .filter(|asked| asked.method() == "notifications/cancelled");
                 let ids: Vec<_> =
@@ -167,7 +175,7 @@ async fn w15_a_modern_client_that_goes_away_cancels_a_legacy_one_does_not() {
         // It is gone, and the call goes on: its id is in use until the upstream has answered.
         let again = legacy.post(&get).await;
         assert_eq!(again.refusal().2, "id_in_use");
-        live.say(&done(&asked));
+        live.send(&done(&asked));
         drop(live);
         let reply = crate::support::eventually(async || {
             let ping = legacy.post(&request(4, "ping", json!({}))).await;
@@ -182,22 +190,25 @@ async fn w15_a_call_that_is_cancelled_by_message_ends_without_an_answer() {
     for is_modern in [false, true] {
         let (upstream, mut gets) = open_ended(is_modern).await;
         let gateway = Gateway::start(&upstream.patient_table("up")).await;
-        for manner in [Manner::Sse("2025-11-25"), Manner::Stdio("2025-11-25"), Manner::ModernStdio]
-        {
-            let mut party = Party::connect(&gateway, manner).await;
-            let get = party.request("prompts/get", json!({"name": "up__p"}));
-            party.send(&get).await;
+        for client_mode in [
+            ClientMode::Sse("2025-11-25"),
+            ClientMode::Stdio("2025-11-25"),
+            ClientMode::ModernStdio,
+        ] {
+            let mut client = ModeClient::connect(&gateway, client_mode).await;
+            let get = client.request("prompts/get", json!({"name": "up__p"}));
+            client.send(&get).await;
             let (live, _) = next(&mut gets).await;
             let cancel = |id: &Value| {
                 json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
                     "params": {"requestId": id}})
             };
             // Unknown ones are passed over.
-            party.send(&cancel(&json!("unknown"))).await;
-            party.send(&cancel(&get["id"])).await;
+            client.send(&cancel(&json!("unknown"))).await;
+            client.send(&cancel(&get["id"])).await;
             tokio::time::timeout(PATIENCE, live.closed()).await.expect("it was cancelled");
-            let next = party.answer("prompts/list", json!({})).await;
-            assert!(next.get("result").is_some(), "the connection lives, {manner:?}");
+            let next = client.answer("prompts/list", json!({})).await;
+            assert!(next.get("result").is_some(), "the connection lives, {client_mode:?}");
         }
     }
 }
@@ -225,7 +236,7 @@ async fn metadata_and_trace_are_carried_up_without_what_is_reserved() {
         ] {
             params["_meta"] = meta.clone();
             assert_eq!(client.post(&request(1, method, params)).await.status, 200);
-            let asked = upstream.asked();
+            let asked = upstream.received();
             let asked = asked.iter().rfind(|asked| asked.method() == method).expect("it was asked");
             let theirs = &asked.message["params"]["_meta"];
             assert_eq!(theirs["com.example/k"], json!({"v": [1]}));

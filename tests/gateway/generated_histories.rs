@@ -1,4 +1,4 @@
-//! Over generated histories: every request ends once (fault matrix, property 1).
+//! Over generated histories: every request gets exactly one response (fault matrix, property 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::support::client::{modern, modern_bytes, request};
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, PATIENCE, Play, Presentation, Upstream, eventually, metrics};
+use crate::support::{Gateway, PATIENCE, Received, Scripted, Upstream, eventually, metrics};
 
 /// Tries whether something holds for this many histories of such steps.
 pub fn over_histories<S: std::fmt::Debug>(
@@ -78,19 +78,19 @@ fn call(fate: Fate) -> (&'static str, Value) {
     }
 }
 
-fn as_fated(asked: &Presentation) -> Option<Play> {
+fn as_fated(asked: &Received) -> Option<Scripted> {
     let result = json!({"resultType": "complete", "messages": []});
     let answer = json!({"jsonrpc": "2.0", "id": asked.message["id"], "result": result});
     match asked.message["params"]["arguments"]["fate"].as_str()? {
         "Fails" => Some(asked.error(7, "no")),
         "Hangs" => Some(HANG),
-        "BreaksOff" => Some(Play::Break(b"HTTP/1.1 200 OK\r\nContent-".to_vec())),
+        "BreaksOff" => Some(Scripted::Break(b"HTTP/1.1 200 OK\r\nContent-".to_vec())),
         "IsNoJson" => {
             let json = ("Content-Type", "application/json".to_owned());
-            Some(Play::Http(200, vec![json], b"{]".to_vec()))
+            Some(Scripted::Http(200, vec![json], b"{]".to_vec()))
         }
         "IsAnsweredTwice" => {
-            Some(Play::Stream(format!("data: {answer}\n\ndata: {answer}\n\n").into_bytes()))
+            Some(Scripted::Stream(format!("data: {answer}\n\ndata: {answer}\n\n").into_bytes()))
         }
         _ => None,
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use serde_json::json;
 
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, Play, Upstream, eventually, write_greeting};
+use crate::support::{Gateway, Scripted, Upstream, eventually, write_greeting};
 
 fn gets(upstream: &Upstream) -> usize {
     upstream.methods().iter().filter(|method| *method == "prompts/get").count()
@@ -19,7 +19,7 @@ async fn u16_after_a_row_of_failures_an_upstream_is_left_alone_and_one_call_trie
     let well = is_well.clone();
     let upstream = Upstream::modern(move |asked| {
         let breaks = asked.method() == "prompts/get" && !well.load(Ordering::SeqCst);
-        breaks.then(|| Play::Http(500, vec![], vec![]))
+        breaks.then(|| Scripted::Http(500, vec![], vec![]))
     })
     .await;
     let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned()
@@ -187,7 +187,7 @@ async fn u16_an_upstream_that_comes_and_goes_is_neither_stormed_nor_told_of_all_
     // Every third request breaks, whatever it is about.
     let upstream = Upstream::modern(move |_| {
         let is_down = count.fetch_add(1, Ordering::SeqCst) % 3 == 2;
-        is_down.then(|| Play::Break(Vec::new()))
+        is_down.then(|| Scripted::Break(Vec::new()))
     })
     .await;
     let steady = Upstream::with_prompts(&["p"]).await;

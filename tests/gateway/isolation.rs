@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::audit::Log;
 use crate::support::client::request;
-use crate::support::server_request_upstream::{blue, form};
-use crate::support::session_layer::{Layer, NOW};
+use crate::support::server_request_upstream::{accept_blue, form_elicitation};
+use crate::support::session_layer::{NOW, SessionLayer};
 use crate::support::{Process, Upstream, eventually};
 
 fn fault(turn: Result<Dispatch, Refusal>) -> Option<Fault> {
@@ -19,7 +19,7 @@ fn fault(turn: Result<Dispatch, Refusal>) -> Option<Fault> {
 #[tokio::test]
 async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     let log = Log::new();
-    let layer = Layer::start(&log.table());
+    let layer = SessionLayer::start(&log.table());
     let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}});
     let opened = layer.read("alice", &Headers::default(), &request(0, "initialize", params));
     let Ok(Dispatch::Answer { session: Some(session), .. }) = opened else { panic!("a session") };
@@ -48,12 +48,13 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
 
 #[tokio::test]
 async fn a8_cursors_and_states_of_another_caller_are_not_valid() {
-    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    let upstream =
+        Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
     let pages = Upstream::with_prompts(&["a", "b"]).await;
     let toml = "[listing]\npage_size = 1\n".to_owned()
         + &upstream.patient_table("up")
         + &pages.patient_table("pages");
-    let layer = Layer::start(&toml);
+    let layer = SessionLayer::start(&toml);
     let list = layer.call("alice", "prompts/list", json!({})).await.unwrap();
     let next = json!({"cursor": list["nextCursor"]});
     let stolen = layer.call("bob", "prompts/list", next.clone()).await;
@@ -64,7 +65,7 @@ async fn a8_cursors_and_states_of_another_caller_are_not_valid() {
     let asked = layer.call("alice", "prompts/get", get.clone()).await.unwrap();
     let mut back = get;
     back["requestState"] = asked["requestState"].clone();
-    back["inputResponses"] = json!({"answer": blue()});
+    back["inputResponses"] = json!({"answer": accept_blue()});
     let calls = upstream.gets().len();
     let stolen = layer.call("bob", "prompts/get", back.clone()).await;
     assert_eq!(stolen.unwrap_err(), RequestFault::InvalidState.into());

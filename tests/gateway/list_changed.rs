@@ -1,4 +1,4 @@
-//! Changes of the list, from any upstream to every client (fault matrix, L).
+//! `notifications/prompts/list_changed`, from any upstream to every client (fault matrix, L).
 
 use std::fs;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 
 use crate::support::client::{Stream, modern};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Gateway, Play, Presentation, Upstream, eventually};
+use crate::support::{Gateway, Received, Scripted, Upstream, eventually};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 const STREAM: [(&str, &str); 1] = [("Accept", "text/event-stream")];
@@ -77,7 +77,7 @@ async fn an_edit_of_the_text_alone_is_told() {
 
 #[tokio::test]
 async fn l2_the_first_list_after_the_start_is_no_change() {
-    let slow = Telling::modern().await;
+    let slow = NotifyingUpstream::modern().await;
     let gateway = Gateway::start(&(QUICK.to_owned() + &slow.upstream.patient_table("up"))).await;
     // Before anything is known, and listed right afterwards.
     let mut stream = gateway.client().listen().await;
@@ -180,7 +180,7 @@ async fn legacy_streams_have_a_lifetime() {
 }
 
 /// An upstream of either era that tells of changes: the list gets a second prompt when told so.
-struct Telling {
+struct NotifyingUpstream {
     upstream: Upstream,
     changed: Arc<AtomicBool>,
     events: broadcast::Sender<String>,
@@ -189,8 +189,8 @@ struct Telling {
     during_walk: Arc<AtomicBool>,
 }
 
-impl Telling {
-    async fn start(answer: fn(&Presentation) -> Play, stream: fn(&Presentation) -> bool) -> Self {
+impl NotifyingUpstream {
+    async fn start(answer: fn(&Received) -> Scripted, stream: fn(&Received) -> bool) -> Self {
         let (changed, walks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (events, _) = broadcast::channel(20_000);
         let (is_changed, walked, sender) = (changed.clone(), walks.clone(), events.clone());
@@ -198,7 +198,7 @@ impl Telling {
         let during = during_walk.clone();
         let upstream = Upstream::start(move |asked| {
             if stream(asked) {
-                return Play::Events(sender.clone());
+                return Scripted::Events(sender.clone());
             }
             match asked.method() {
                 "server/discover" | "initialize" => declaring(answer(asked)),
@@ -227,7 +227,7 @@ impl Telling {
     }
 
     async fn legacy() -> Self {
-        let answer = |asked: &Presentation| good_legacy(asked, "2025-06-18");
+        let answer = |asked: &Received| good_legacy(asked, "2025-06-18");
         Self::start(answer, |asked| asked.http_method == "GET").await
     }
 
@@ -255,12 +255,14 @@ fn notice() -> String {
 }
 
 /// The same answer, declaring `listChanged`.
-fn declaring(play: Play) -> Play {
+fn declaring(scripted: Scripted) -> Scripted {
     let with = |text: String| text.replace("\"prompts\":{}", "\"prompts\":{\"listChanged\":true}");
-    match play {
-        Play::Json(json) => Play::Json(serde_json::from_str(&with(json.to_string())).unwrap()),
-        Play::Http(status, headers, body) => {
-            Play::Http(status, headers, with(String::from_utf8(body).unwrap()).into_bytes())
+    match scripted {
+        Scripted::Json(json) => {
+            Scripted::Json(serde_json::from_str(&with(json.to_string())).unwrap())
+        }
+        Scripted::Http(status, headers, body) => {
+            Scripted::Http(status, headers, with(String::from_utf8(body).unwrap()).into_bytes())
         }
         other => other,
     }
@@ -268,7 +270,7 @@ fn declaring(play: Play) -> Play {
 
 #[tokio::test]
 async fn a_change_in_an_upstream_of_either_era_reaches_the_client() {
-    for telling in [Telling::modern().await, Telling::legacy().await] {
+    for telling in [NotifyingUpstream::modern().await, NotifyingUpstream::legacy().await] {
         let gateway = telling.gateway().await;
         let mut stream = gateway.client().listen().await;
         telling.changed.store(true, Ordering::SeqCst);
@@ -279,7 +281,7 @@ async fn a_change_in_an_upstream_of_either_era_reaches_the_client() {
 
 #[tokio::test]
 async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
-    let telling = Telling::modern().await;
+    let telling = NotifyingUpstream::modern().await;
     let gateway = telling.gateway().await;
     let (before, started) = (telling.walks.load(Ordering::SeqCst), tokio::time::Instant::now());
     let mut stream = gateway.client().listen().await;
@@ -296,7 +298,7 @@ async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
 
 #[tokio::test]
 async fn l4_a_change_during_a_walk_leads_to_one_more_walk() {
-    let telling = Telling::modern().await;
+    let telling = NotifyingUpstream::modern().await;
     let gateway = telling.gateway().await;
     let mut stream = gateway.client().listen().await;
     let before = telling.walks.load(Ordering::SeqCst);
@@ -308,7 +310,7 @@ async fn l4_a_change_during_a_walk_leads_to_one_more_walk() {
 
 #[tokio::test]
 async fn l2_a_notice_without_a_change_is_not_passed_on() {
-    let telling = Telling::modern().await;
+    let telling = NotifyingUpstream::modern().await;
     let gateway = telling.gateway().await;
     let mut stream = gateway.client().listen().await;
     let before = telling.walks.load(Ordering::SeqCst);
@@ -323,7 +325,7 @@ async fn l2_a_notice_without_a_change_is_not_passed_on() {
 
 #[tokio::test]
 async fn l6_a_change_that_nobody_tells_of_is_found_by_polling() {
-    let telling = Telling::start(good_modern, |_| false).await;
+    let telling = NotifyingUpstream::start(good_modern, |_| false).await;
     let table = telling.upstream.patient_table("up") + "poll = \"50ms\"\n";
     let gateway = Gateway::start(&(QUICK.to_owned() + &table)).await;
     settled(&gateway, "up__p").await;
@@ -334,7 +336,7 @@ async fn l6_a_change_that_nobody_tells_of_is_found_by_polling() {
 
 #[tokio::test]
 async fn u19_many_lists_at_once_are_one_walk() {
-    let telling = Telling::start(good_legacy_2025, |_| false).await;
+    let telling = NotifyingUpstream::start(good_legacy_2025, |_| false).await;
     let gateway = Gateway::start(&telling.upstream.patient_table("up")).await;
     let lists = (0..50).map(|_| {
         let client = gateway.client();
@@ -346,6 +348,6 @@ async fn u19_many_lists_at_once_are_one_walk() {
     assert!(telling.walks.load(Ordering::SeqCst) <= 2, "one walk, and one trailing at most");
 }
 
-fn good_legacy_2025(asked: &Presentation) -> Play {
+fn good_legacy_2025(asked: &Received) -> Scripted {
     good_legacy(asked, "2025-11-25")
 }

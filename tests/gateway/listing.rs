@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::support::client::request;
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, Play, Upstream, eventually};
+use crate::support::{Gateway, Scripted, Upstream, eventually};
 
 #[tokio::test]
 async fn u1_an_upstream_that_is_down_holds_up_nobody_and_is_named() {
@@ -44,7 +44,7 @@ async fn u1_an_upstream_that_goes_down_keeps_its_list_and_comes_back_by_itself()
     static DOWN: AtomicBool = AtomicBool::new(false);
     let upstream = Upstream::modern(|asked| {
         let _ = asked;
-        DOWN.load(Ordering::SeqCst).then(|| Play::Http(503, vec![], vec![]))
+        DOWN.load(Ordering::SeqCst).then(|| Scripted::Http(503, vec![], vec![]))
     })
     .await;
     let gateway = Gateway::start(&(upstream.table("up") + "poll = \"20ms\"\n")).await;

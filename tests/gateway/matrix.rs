@@ -3,43 +3,43 @@
 use serde_json::{Value, json};
 
 use crate::support::server::messages;
-use crate::support::{Gateway, Manner, Party, Server, Speaks};
+use crate::support::{ClientMode, Gateway, ModeClient, Server, ServerMode};
 
-const CLIENTS: [Manner; 9] = [
-    Manner::Sse("2024-11-05"),
-    Manner::Http("2024-11-05"),
-    Manner::Http("2025-03-26"),
-    Manner::Http("2025-06-18"),
-    Manner::Http("2025-11-25"),
-    Manner::Modern,
-    Manner::Stdio("2025-03-26"),
-    Manner::Stdio("2025-11-25"),
-    Manner::ModernStdio,
+const CLIENTS: [ClientMode; 9] = [
+    ClientMode::Sse("2024-11-05"),
+    ClientMode::Http("2024-11-05"),
+    ClientMode::Http("2025-03-26"),
+    ClientMode::Http("2025-06-18"),
+    ClientMode::Http("2025-11-25"),
+    ClientMode::Modern,
+    ClientMode::Stdio("2025-03-26"),
+    ClientMode::Stdio("2025-11-25"),
+    ClientMode::ModernStdio,
 ];
 
-const UPSTREAMS: [Speaks; 9] = [
-    Speaks::Sse,
-    Speaks::Http("2024-11-05"),
-    Speaks::Http("2025-03-26"),
-    Speaks::Http("2025-06-18"),
-    Speaks::Http("2025-11-25"),
-    Speaks::Modern,
-    Speaks::Stdio,
-    Speaks::ModernStdio,
-    Speaks::Library,
+const UPSTREAMS: [ServerMode; 9] = [
+    ServerMode::Sse,
+    ServerMode::Http("2024-11-05"),
+    ServerMode::Http("2025-03-26"),
+    ServerMode::Http("2025-06-18"),
+    ServerMode::Http("2025-11-25"),
+    ServerMode::Modern,
+    ServerMode::Stdio,
+    ServerMode::ModernStdio,
+    ServerMode::Library,
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l7_every_client_reaches_every_upstream() {
-    let rows = UPSTREAMS.map(|speaks| tokio::spawn(row(speaks)));
+    let rows = UPSTREAMS.map(|server_mode| tokio::spawn(row(server_mode)));
     println!("pages/contents/completions/notices of {CLIENTS:?}");
     let mut count = 0;
-    for (speaks, row) in UPSTREAMS.iter().zip(rows) {
-        let cells = row.await.unwrap_or_else(|e| panic!("{speaks:?}: {e}"));
+    for (server_mode, row) in UPSTREAMS.iter().zip(rows) {
+        let cells = row.await.unwrap_or_else(|e| panic!("{server_mode:?}: {e}"));
         let shown = cells.iter().map(|Cell { pages, contents, completions, notices }| {
             format!("{pages}/{contents}/{completions}/{notices}")
         });
-        println!("{:20} {}", format!("{speaks:?}"), shown.collect::<Vec<_>>().join(" "));
+        println!("{:20} {}", format!("{server_mode:?}"), shown.collect::<Vec<_>>().join(" "));
         count += cells.len();
     }
     assert_eq!(count, CLIENTS.len() * UPSTREAMS.len());
@@ -55,41 +55,41 @@ struct Cell {
 }
 
 /// All clients before one upstream.
-async fn row(speaks: Speaks) -> Vec<Cell> {
-    let server = Server::start(speaks).await;
+async fn row(server_mode: ServerMode) -> Vec<Cell> {
+    let server = Server::start(server_mode).await;
     let toml = format!(
         "[listing]\npage_size = 2\nsettle = \"10ms\"\n[telemetry]\nlog = \"warn\"\n{}",
         server.table
     );
     let gateway = Gateway::start(&toml).await;
     let summary = gateway.summary().await;
-    assert_eq!(summary, [("up".to_owned(), 3, None)], "{speaks:?}");
-    let mut parties = Vec::new();
-    for manner in CLIENTS {
-        parties.push((manner, Party::connect(&gateway, manner).await));
+    assert_eq!(summary, [("up".to_owned(), 3, None)], "{server_mode:?}");
+    let mut clients = Vec::new();
+    for client_mode in CLIENTS {
+        clients.push((client_mode, ModeClient::connect(&gateway, client_mode).await));
     }
     let mut cells = vec![Cell::default(); CLIENTS.len()];
-    for ((manner, party), cell) in parties.iter_mut().zip(&mut cells) {
-        let (names, pages) = names(party).await;
-        assert_eq!(names, ["up__all", "up__change", "up__last"], "{manner:?} {speaks:?}");
+    for ((client_mode, client), cell) in clients.iter_mut().zip(&mut cells) {
+        let (names, pages) = names(client).await;
+        assert_eq!(names, ["up__all", "up__change", "up__last"], "{client_mode:?} {server_mode:?}");
         cell.pages = pages;
-        cell.contents = get_all(party, *manner, speaks).await;
+        cell.contents = get_all(client, *client_mode, server_mode).await;
         let argument = json!({"name": "a", "value": "x"});
         let params =
             json!({"ref": {"type": "ref/prompt", "name": "up__all"}, "argument": argument});
-        let completed = party.ask("completion/complete", params).await;
+        let completed = client.ask("completion/complete", params).await;
         assert_eq!(
             completed["completion"]["values"],
             json!(["xylophone"]),
-            "{manner:?} {speaks:?}"
+            "{client_mode:?} {server_mode:?}"
         );
         cell.completions = 1;
     }
     for expected in [4, 3] {
         server.change(&gateway.client()).await;
-        for ((manner, party), cell) in parties.iter_mut().zip(&mut cells) {
-            party.hear_of_change().await;
-            assert_eq!(names(party).await.0.len(), expected, "{manner:?} {speaks:?}");
+        for ((client_mode, client), cell) in clients.iter_mut().zip(&mut cells) {
+            client.await_list_changed().await;
+            assert_eq!(names(client).await.0.len(), expected, "{client_mode:?} {server_mode:?}");
             cell.notices += 1;
         }
     }
@@ -97,10 +97,10 @@ async fn row(speaks: Speaks) -> Vec<Cell> {
 }
 
 /// The names of all pages, of which there are two, and their number.
-async fn names(party: &mut Party) -> (Vec<String>, usize) {
+async fn names(client: &mut ModeClient) -> (Vec<String>, usize) {
     let (mut names, mut params, mut pages) = (Vec::new(), json!({}), 0);
     loop {
-        let result = party.ask("prompts/list", params).await;
+        let result = client.ask("prompts/list", params).await;
         let prompts = result["prompts"].as_array().unwrap().iter();
         names.extend(prompts.map(|prompt| prompt["name"].as_str().unwrap().to_owned()));
         pages += 1;
@@ -113,24 +113,30 @@ async fn names(party: &mut Party) -> (Vec<String>, usize) {
     (names, pages)
 }
 
-async fn get_all(party: &mut Party, manner: Manner, speaks: Speaks) -> usize {
-    let result = party.ask("prompts/get", json!({"name": "up__all"})).await;
-    let is_modern = matches!(manner, Manner::Modern | Manner::ModernStdio);
+async fn get_all(
+    client: &mut ModeClient,
+    client_mode: ClientMode,
+    server_mode: ServerMode,
+) -> usize {
+    let result = client.ask("prompts/get", json!({"name": "up__all"})).await;
+    let is_modern = matches!(client_mode, ClientMode::Modern | ClientMode::ModernStdio);
     assert_eq!(result.get("resultType").is_some(), is_modern);
     let got: Vec<_> = contents(&result["messages"]);
-    let expected = match speaks {
+    let expected = match server_mode {
         // A library embeds files, and links to nothing.
-        Speaks::Library => contents(&result["messages"]),
-        _ => contents(&translated(manner)),
+        ServerMode::Library => contents(&result["messages"]),
+        _ => contents(&translated(client_mode)),
     };
-    assert_eq!(got, expected, "{manner:?} {speaks:?}");
+    assert_eq!(got, expected, "{client_mode:?} {server_mode:?}");
     let kinds: Vec<_> = got.iter().map(|content| content["type"].as_str().unwrap()).collect();
-    let audio = if manner == Manner::Http("2024-11-05") || manner == Manner::Sse("2024-11-05") {
+    let audio = if client_mode == ClientMode::Http("2024-11-05")
+        || client_mode == ClientMode::Sse("2024-11-05")
+    {
         "resource"
     } else {
         "audio"
     };
-    assert_eq!(kinds[..5], ["text", "image", audio, "resource", "resource"], "{manner:?}");
+    assert_eq!(kinds[..5], ["text", "image", audio, "resource", "resource"], "{client_mode:?}");
     kinds.len()
 }
 
@@ -139,10 +145,12 @@ fn contents(messages: &Value) -> Vec<Value> {
 }
 
 /// What a client is to get of what the upstream sends.
-fn translated(manner: Manner) -> Value {
-    let revision = match manner {
-        Manner::Sse(revision) | Manner::Http(revision) | Manner::Stdio(revision) => revision,
-        Manner::Modern | Manner::ModernStdio => "2026-07-28",
+fn translated(client_mode: ClientMode) -> Value {
+    let revision = match client_mode {
+        ClientMode::Sse(revision) | ClientMode::Http(revision) | ClientMode::Stdio(revision) => {
+            revision
+        }
+        ClientMode::Modern | ClientMode::ModernStdio => "2026-07-28",
     };
     let mut messages = messages();
     if revision < "2025-03-26" {

@@ -1,4 +1,4 @@
-//! Tokens that the gateway gets for itself: where it asks for them, how often, and where it does not.
+//! OAuth client credentials for upstreams: discovery, caching, renewal, and which addresses are refused.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use crate::support::gateway::api_key;
 use crate::support::upstream::good_modern;
-use crate::support::{Gateway, Play, Presentation, Upstream, eventually};
+use crate::support::{Gateway, Received, Scripted, Upstream, eventually};
 
-/// An upstream that wants tokens, and gives them out, too.
+/// An upstream that demands access tokens and is its own authorization server.
 #[derive(Clone, Default)]
-struct Issuing {
+struct TokenIssuer {
     tokens: Arc<Mutex<Vec<String>>>,
     /// Tokens with numbers below this are not taken any more.
     least: Arc<AtomicUsize>,
@@ -23,12 +23,12 @@ struct Issuing {
     refuses: Arc<AtomicBool>,
 }
 
-fn json_body(status: u16, value: &Value) -> Play {
+fn json_body(status: u16, value: &Value) -> Scripted {
     let headers = vec![("Content-Type", "application/json".to_owned())];
-    Play::Http(status, headers, value.to_string().into_bytes())
+    Scripted::Http(status, headers, value.to_string().into_bytes())
 }
 
-impl Issuing {
+impl TokenIssuer {
     fn lasting(lifetime: u64) -> Self {
         Self { lifetime, ..Self::default() }
     }
@@ -38,7 +38,7 @@ impl Issuing {
         Upstream::start(move |asked| own.answer(asked)).await
     }
 
-    fn answer(&self, asked: &Presentation) -> Play {
+    fn answer(&self, asked: &Received) -> Scripted {
         let origin = format!("http://{}", asked.header("host").unwrap_or_default());
         match asked.path.as_str() {
             "/.well-known/oauth-protected-resource/mcp" => json_body(
@@ -73,7 +73,7 @@ impl Issuing {
                         let place = format!("{origin}/.well-known/oauth-protected-resource/mcp");
                         let challenge =
                             format!("Bearer resource_metadata=\"{place}\", scope=\"prompts\"");
-                        Play::Http(401, vec![("WWW-Authenticate", challenge)], vec![])
+                        Scripted::Http(401, vec![("WWW-Authenticate", challenge)], vec![])
                     }
                 }
             }
@@ -98,7 +98,7 @@ async fn get(gateway: &Gateway) -> Value {
 
 #[tokio::test]
 async fn a_token_is_found_by_discovery_got_once_and_sent_with_everything() {
-    let issuing = Issuing::lasting(3600);
+    let issuing = TokenIssuer::lasting(3600);
     let upstream = issuing.start().await;
     let toml = oauth(&upstream, "") + &api_key("ci", "canary-of-the-client");
     let gateway = Gateway::start(&toml).await;
@@ -113,7 +113,7 @@ async fn a_token_is_found_by_discovery_got_once_and_sent_with_everything() {
         call.await.unwrap();
     }
     assert_eq!(issuing.count(), 1);
-    let asked = upstream.asked();
+    let asked = upstream.received();
     let token = asked.iter().find(|asked| asked.path == "/token").unwrap();
     let basic = format!("Basic {}", BASE64_STANDARD.encode("gate%20way:s%3Acret%26"));
     assert_eq!(token.header("authorization"), Some(basic.as_str()));
@@ -127,7 +127,7 @@ async fn a_token_is_found_by_discovery_got_once_and_sent_with_everything() {
 
 #[tokio::test]
 async fn a_given_endpoint_is_asked_before_the_upstream_is() {
-    let issuing = Issuing::lasting(3600);
+    let issuing = TokenIssuer::lasting(3600);
     let upstream = issuing.start().await;
     let given = format!(
         ", token_url = \"http://{}/token\", scope = \"a b\", resource = \"urn:x\"",
@@ -135,7 +135,7 @@ async fn a_given_endpoint_is_asked_before_the_upstream_is() {
     );
     let gateway = Gateway::start(&oauth(&upstream, &given)).await;
     get(&gateway).await;
-    let asked = upstream.asked();
+    let asked = upstream.received();
     assert_eq!(asked[0].path, "/token", "nothing had to be found out");
     assert!(asked[0].body_text().ends_with("resource=urn%3Ax&scope=a%20b"));
     assert!(asked.iter().all(|asked| !asked.path.contains("well-known")));
@@ -143,13 +143,13 @@ async fn a_given_endpoint_is_asked_before_the_upstream_is() {
 
 #[tokio::test]
 async fn a_token_is_renewed_before_its_end_and_one_that_is_taken_back_at_once() {
-    let issuing = Issuing::lasting(1);
+    let issuing = TokenIssuer::lasting(1);
     let upstream = issuing.start().await;
     let gateway = Gateway::start(&oauth(&upstream, "")).await;
     get(&gateway).await;
     let refused = || {
         upstream
-            .asked()
+            .received()
             .iter()
             .filter(|a| a.path == "/mcp" && a.header("authorization").is_none())
             .count()
@@ -163,7 +163,7 @@ async fn a_token_is_renewed_before_its_end_and_one_that_is_taken_back_at_once() 
     .await;
     assert_eq!(refused(), at_first);
     // Taken back: the call that finds out is sent again, with another one.
-    let long = Issuing::lasting(3600);
+    let long = TokenIssuer::lasting(3600);
     let upstream = long.start().await;
     let gateway = Gateway::start(&oauth(&upstream, "")).await;
     get(&gateway).await;
@@ -181,12 +181,12 @@ async fn a_token_is_renewed_before_its_end_and_one_that_is_taken_back_at_once() 
 
 #[tokio::test]
 async fn a_place_that_was_found_out_is_looked_for_anew_when_it_gives_no_token() {
-    let issuing = Issuing::lasting(1);
+    let issuing = TokenIssuer::lasting(1);
     let upstream = issuing.start().await;
     let gateway = Gateway::start(&oauth(&upstream, "")).await;
     get(&gateway).await;
     let looked = || {
-        upstream.asked().iter().filter(|a| a.path.contains("oauth-authorization-server")).count()
+        upstream.received().iter().filter(|a| a.path.contains("oauth-authorization-server")).count()
     };
     assert_eq!(looked(), 1);
     issuing.refuses.store(true, Ordering::SeqCst);
@@ -206,7 +206,7 @@ async fn a_place_that_was_found_out_is_looked_for_anew_when_it_gives_no_token() 
 
 #[tokio::test]
 async fn a_refused_client_is_told_to_the_operator_and_not_asked_for_again_and_again() {
-    let issuing = Issuing::lasting(3600);
+    let issuing = TokenIssuer::lasting(3600);
     issuing.refuses.store(true, Ordering::SeqCst);
     let upstream = issuing.start().await;
     let other = Upstream::with_prompts(&["q"]).await;
@@ -220,7 +220,7 @@ async fn a_refused_client_is_told_to_the_operator_and_not_asked_for_again_and_ag
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("invalid_client") && !message.contains("s:cret"), "{message}");
     }
-    let asked = upstream.asked().iter().filter(|asked| asked.path == "/token").count();
+    let asked = upstream.received().iter().filter(|asked| asked.path == "/token").count();
     assert!(asked <= 5, "{asked}");
     issuing.refuses.store(false, Ordering::SeqCst);
     eventually(async || {
@@ -260,7 +260,7 @@ async fn a12_an_upstream_cannot_send_the_gateway_elsewhere_for_a_token() {
             };
             match asked.path.as_str() {
                 "/redirect" => {
-                    Play::Http(302, vec![("Location", format!("http://{hole}/"))], vec![])
+                    Scripted::Http(302, vec![("Location", format!("http://{hole}/"))], vec![])
                 }
                 "/huge" => json_body(200, &json!({"resource": huge})),
                 "/foreign-resource" => metadata("https://evil.example.com/mcp", &origin),
@@ -281,16 +281,16 @@ async fn a12_an_upstream_cannot_send_the_gateway_elsewhere_for_a_token() {
                         None => meant.clone(),
                     };
                     let challenge = format!("Bearer resource_metadata=\"{place}\"");
-                    Play::Http(401, vec![("WWW-Authenticate", challenge)], vec![])
+                    Scripted::Http(401, vec![("WWW-Authenticate", challenge)], vec![])
                 }
-                _ => Play::Http(404, vec![], vec![]),
+                _ => Scripted::Http(404, vec![], vec![]),
             }
         })
         .await;
         let gateway = Gateway::start(&oauth(&upstream, "")).await;
         let summary = gateway.summary().await;
         assert_eq!(summary[0].2, Some("upstream_auth_failed"), "{place}");
-        let tokens = upstream.asked().iter().filter(|asked| asked.path.contains("/t")).count();
+        let tokens = upstream.received().iter().filter(|asked| asked.path.contains("/t")).count();
         assert_eq!(tokens, 0, "{place}");
     }
     let knock = timeout(std::time::Duration::ZERO, sinkhole.accept()).await;

@@ -18,13 +18,13 @@ use crate::support::upstream::HANG;
 use crate::support::{Client, PATIENCE, Process, Upstream, eventually, metrics};
 
 /// A running binary, and where it can be looked at.
-struct TimeoutIo {
+struct ObservedProcess {
     process: Process,
     admin: Client,
     folder: tempfile::TempDir,
 }
 
-impl TimeoutIo {
+impl ObservedProcess {
     async fn start(toml: &str) -> Self {
         Self::with(toml, &[]).await
     }
@@ -100,7 +100,7 @@ impl Kept {
 #[tokio::test]
 async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_served_later() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let gateway = TimeoutIo::start(&upstream.table("up")).await;
+    let gateway = ObservedProcess::start(&upstream.table("up")).await;
     let client = gateway.process.client();
     // Half of the limit for connections; and a limit that is reached before that half is.
     for spare in [None, Some(6)] {
@@ -144,7 +144,7 @@ async fn m3_two_hundred_large_bodies_are_taken_as_far_as_there_is_room_and_the_r
     let toml =
         "[server.limits]\nin_flight_bytes = \"32MiB\"\n".to_owned() + &upstream.patient_table("up");
     // As documented for where memory is tight.
-    let gateway = TimeoutIo::with(&toml, &[("MIMALLOC_PURGE_DELAY", "1")]).await;
+    let gateway = ObservedProcess::with(&toml, &[("MIMALLOC_PURGE_DELAY", "1")]).await;
     let params = json!({"name": "up__p", "arguments": {"x": "y".repeat((4 << 20) - 2_000)}});
     let (body, headers) = modern(1, "prompts/get", params);
     let (body, headers) = (Arc::new(body.to_string().into_bytes()), Arc::new(headers));
@@ -179,7 +179,7 @@ async fn m3_two_hundred_large_bodies_are_taken_as_far_as_there_is_room_and_the_r
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m5_bodies_that_are_costly_to_read_are_refused_and_others_are_served() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let gateway = TimeoutIo::start(&upstream.patient_table("up")).await;
+    let gateway = ObservedProcess::start(&upstream.patient_table("up")).await;
     let most = (4 << 20) - 100;
     let fill = |open: &str, unit: &str, close: &str| {
         let count = (most - open.len() - close.len()) / unit.len();
@@ -241,7 +241,7 @@ async fn m4_l5_a_thousand_streams_cost_little_are_told_once_and_leave_nothing_be
         "[listing]\nsettle = \"50ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
         library.path()
     );
-    let gateway = TimeoutIo::start(&toml).await;
+    let gateway = ObservedProcess::start(&toml).await;
     let client = gateway.process.client();
     let open = async |count: usize| {
         let mut streams: Vec<Stream> = Vec::new();
@@ -287,7 +287,7 @@ async fn m6_after_all_kinds_of_calls_everything_that_is_counted_is_as_it_was() {
         "[server.limits]\nidle = \"300ms\"\nkeep_alive = \"200ms\"\n{}timeout = \"300ms\"\n",
         upstream.patient_table("up")
     );
-    let gateway = TimeoutIo::start(&toml).await;
+    let gateway = ObservedProcess::start(&toml).await;
     let client = gateway.process.client();
     let round = async || {
         let mut calls = JoinSet::new();

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use super::audit::Log;
 use crate::support::client::{Stream, request};
 use crate::support::gateway::{api_key, upstream_tables};
-use crate::support::{Client, Gateway, Manner, Party, Upstream, eventually, write_greeting};
+use crate::support::{
+    Client, ClientMode, Gateway, ModeClient, Upstream, eventually, write_greeting,
+};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 
@@ -283,16 +285,16 @@ async fn a_connection_that_lasts_follows_the_configuration() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let gateway = Gateway::start(&upstream.table("up")).await;
     gateway.summary().await;
-    let mut parties = Vec::new();
-    for manner in [Manner::Stdio("2025-11-25"), Manner::Sse("2024-11-05")] {
-        let mut party = Party::connect(&gateway, manner).await;
-        let list = party.ask("prompts/list", json!({})).await;
+    let mut clients = Vec::new();
+    for client_mode in [ClientMode::Stdio("2025-11-25"), ClientMode::Sse("2024-11-05")] {
+        let mut client = ModeClient::connect(&gateway, client_mode).await;
+        let list = client.ask("prompts/list", json!({})).await;
         assert_eq!(list["prompts"], json!([{"name": "up__p"}]));
-        parties.push(party);
+        clients.push(client);
     }
     gateway.reload(&(upstream.table("up") + "prefix = \"now\"\n")).await;
-    for party in &mut parties {
-        let list = party.ask("prompts/list", json!({})).await;
+    for client in &mut clients {
+        let list = client.ask("prompts/list", json!({})).await;
         assert_eq!(list["prompts"], json!([{"name": "now__p"}]));
     }
 }

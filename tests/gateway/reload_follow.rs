@@ -1,4 +1,4 @@
-//! A running binary follows its configuration's files (fault matrix, K2 and K4).
+//! A running binary reloads when the files of its configuration change (fault matrix, K2 and K4).
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::audit::Log;
 use crate::support::{Client, Process, eventually};
 
-/// A running binary whose configuration is a file, and where it can be looked at.
-pub struct Followed {
+/// A running binary with a configuration file, and a client of its admin side.
+pub struct ConfiguredProcess {
     pub folder: tempfile::TempDir,
     pub process: Process,
     pub admin: Client,
 }
 
-impl Followed {
+impl ConfiguredProcess {
     pub async fn start(toml: &str) -> Self {
         Self::with(toml, &[]).await
     }
@@ -67,7 +67,7 @@ async fn k2_what_is_wrong_with_the_file_changes_nothing_and_is_told() {
     library(prompts.path(), "p");
     let log = Log::new();
     let good = |id: &str| log.table() + &library_table(id, prompts.path());
-    let followed = Followed::start(&good("one")).await;
+    let followed = ConfiguredProcess::start(&good("one")).await;
     assert_eq!(followed.names().await, ["one__p"]);
     // Mistakes, by the watch.
     fs::write(followed.file(), good("two") + "[listing]\npage_sise = 3\nsettle = 7\n").unwrap();
@@ -116,7 +116,7 @@ async fn k2_a_file_that_belongs_to_the_configuration_is_followed() {
         "[audit]\npath = \"\"\n[access]\ncedar = {policy:?}\n{}",
         library_table("one", prompts.path())
     );
-    let followed = Followed::start(&toml).await;
+    let followed = ConfiguredProcess::start(&toml).await;
     assert_eq!(followed.names().await, ["one__p"]);
     fs::write(&policy, "permit(principal, action, resource) when { false };").unwrap();
     followed.has(1, 0).await;
@@ -129,7 +129,7 @@ async fn k4_a_storm_of_signals_is_a_few_reloads_and_leaves_nothing_behind() {
     let prompts = tempfile::tempdir().unwrap();
     library(prompts.path(), "p");
     let toml = format!("[audit]\npath = \"\"\n{}", library_table("one", prompts.path()));
-    let followed = Followed::start(&toml).await;
+    let followed = ConfiguredProcess::start(&toml).await;
     let descriptors =
         || fs::read_dir(format!("/proc/{}/fd", followed.process.pid())).unwrap().count();
     let threads =

@@ -1,4 +1,4 @@
-//! Where calls are recorded and told moves while the gateway serves.
+//! Reloads that change where audit records, logs, spans and metrics go.
 
 use std::fs;
 
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::audit::{KEY, Log, check};
-use super::reload_follow::Followed;
+use super::reload_follow::ConfiguredProcess;
 use crate::support::collector::Collector;
-use crate::support::{Client, Gateway, Live, Process, Upstream, eventually};
+use crate::support::{Client, Gateway, OpenStream, Process, Upstream, eventually};
 
 /// `[audit]` in this folder, with this key.
 fn audit(path: &std::path::Path, key: &str) -> String {
@@ -31,15 +31,15 @@ fn outcomes(log: &Log) -> Vec<String> {
 }
 
 /// A gateway whose audit log was replaced by another one while a get was under way.
-struct Moved {
+struct ReplacedLog {
     gateway: Gateway,
     upstream: Upstream,
-    live: Live,
+    live: OpenStream,
     held: JoinHandle<Value>,
     logs: [Log; 2],
 }
 
-impl Moved {
+impl ReplacedLog {
     async fn start() -> Self {
         let (upstream, live) = Upstream::holding_a_get().await;
         let logs = [Log::new(), Log::new()];
@@ -55,7 +55,8 @@ impl Moved {
 
 #[tokio::test]
 async fn k2_another_audit_log_is_written_from_then_on_and_calls_under_way_end_in_theirs() {
-    let Moved { gateway, upstream, live, held, logs: [one, two] } = Moved::start().await;
+    let ReplacedLog { gateway, upstream, live, held, logs: [one, two] } =
+        ReplacedLog::start().await;
     get(&gateway.client(), "after").await;
     assert_eq!((outcomes(&one), outcomes(&two)), (vec![], vec!["ok".to_owned()]));
     upstream.answer_get(&live);
@@ -106,7 +107,8 @@ async fn k2_an_audit_log_is_switched_off_and_on_and_streams_that_stay_end_where_
 
 #[tokio::test]
 async fn x3_a_log_that_was_replaced_and_is_still_held_gets_its_end_with_the_gateway() {
-    let Moved { gateway, upstream, live, held, logs: [one, two] } = Moved::start().await;
+    let ReplacedLog { gateway, upstream, live, held, logs: [one, two] } =
+        ReplacedLog::start().await;
     // It is ours, not another gateway's, and is not gone back to before that.
     let back = table(&one) + &upstream.patient_table("up");
     let refused = gateway.try_reload(&back).await.unwrap_err();
@@ -199,7 +201,7 @@ async fn k2_another_collector_is_told_from_then_on_and_what_has_begun_goes_where
     let (upstream, live) = Upstream::holding_a_get().await;
     let (one, two) = (Collector::start().await, Collector::start().await);
     let table = upstream.patient_table("up");
-    let followed = Followed::with(&(telemetry(&one, "one", "") + &table), &AT_ONCE).await;
+    let followed = ConfiguredProcess::with(&(telemetry(&one, "one", "") + &table), &AT_ONCE).await;
     assert_eq!(followed.names().await, ["up__p"]);
     let client = followed.process.client();
     let held = tokio::spawn(async move { get(&client, "held").await });

@@ -1,26 +1,30 @@
-//! Questions of upstreams in the middle of a get: who is asked what, and how the answers get back.
+//! Server requests (elicitation) in the middle of a get: which client gets them, and how answers return.
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::support::server_request_upstream::{Question, blue, form, page};
-use crate::support::{Gateway, Live, Manner, PATIENCE, Party, Play, Upstream, eventually};
+use crate::support::server_request_upstream::{
+    ServerRequest, accept_blue, form_elicitation, url_elicitation,
+};
+use crate::support::{
+    ClientMode, Gateway, ModeClient, OpenStream, PATIENCE, Scripted, Upstream, eventually,
+};
 
 const FORM: &str = r#"{"elicitation":{"form":{}}}"#;
 const ALL: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{}}"#;
 
-const CLIENTS: [Manner; 5] = [
-    Manner::Http("2025-11-25"),
-    Manner::Sse("2025-11-25"),
-    Manner::Stdio("2025-06-18"),
-    Manner::Modern,
-    Manner::ModernStdio,
+const CLIENTS: [ClientMode; 5] = [
+    ClientMode::Http("2025-11-25"),
+    ClientMode::Sse("2025-11-25"),
+    ClientMode::Stdio("2025-06-18"),
+    ClientMode::Modern,
+    ClientMode::ModernStdio,
 ];
 
-async fn party(gateway: &Gateway, manner: Manner, capabilities: &str) -> Party {
+async fn connect(gateway: &Gateway, client_mode: ClientMode, capabilities: &str) -> ModeClient {
     let capabilities = serde_json::from_str(capabilities).unwrap();
-    Party::with_capabilities(gateway, manner, capabilities).await
+    ModeClient::with_capabilities(gateway, client_mode, capabilities).await
 }
 
 async fn before(upstream: &Upstream, settings: &str) -> Gateway {
@@ -29,7 +33,10 @@ async fn before(upstream: &Upstream, settings: &str) -> Gateway {
 
 /// Both kinds of upstream, which ask the same.
 async fn askers(questions: impl Fn() -> Vec<ServerRequest>) -> [Upstream; 2] {
-    [Upstream::legacy_asker(questions()).await, Upstream::modern_asker(questions()).await]
+    [
+        Upstream::legacy_with_server_requests(questions()).await,
+        Upstream::modern_with_input_requests(questions()).await,
+    ]
 }
 
 fn text(answer: &Value) -> Value {
@@ -43,24 +50,25 @@ fn get() -> Value {
 
 #[tokio::test]
 async fn a_form_is_answered_in_every_cell() {
-    for upstream in askers(|| vec![form("Which colour?")]).await {
+    for upstream in askers(|| vec![form_elicitation("Which colour?")]).await {
         let gateway = before(&upstream, "").await;
-        for manner in CLIENTS {
-            let mut party = party(&gateway, manner, FORM).await;
-            let (asked, answer) = party.get_answering(get(), |_| blue()).await;
-            assert_eq!(asked.len(), 1, "{manner:?}");
+        for client_mode in CLIENTS {
+            let mut client = connect(&gateway, client_mode, FORM).await;
+            let (asked, answer) = client.get_answering(get(), |_| accept_blue()).await;
+            assert_eq!(asked.len(), 1, "{client_mode:?}");
             assert_eq!(asked[0]["method"], "elicitation/create");
             let params = &asked[0]["params"];
             assert_eq!(params["message"], "[up] Which colour?", "the user sees who asks");
             assert_eq!(params["_meta"]["promptgate/upstream"], "up");
-            assert_eq!(text(&answer), json!([blue()]), "{manner:?}");
+            assert_eq!(text(&answer), json!([accept_blue()]), "{client_mode:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn several_questions_are_answered_in_every_cell() {
-    let questions = || vec![form("One?"), ("roots/list", json!({})), form("Two?")];
+    let questions =
+        || vec![form_elicitation("One?"), ("roots/list", json!({})), form_elicitation("Two?")];
     let say = |params: &Value| match params["message"].as_str() {
         Some(message) => json!({"action": "accept", "content": {"colour": message}}),
         None => json!({"roots": [{"uri": "file:///a"}]}),
@@ -68,26 +76,30 @@ async fn several_questions_are_answered_in_every_cell() {
     for upstream in askers(questions).await {
         let settings = "questions = [\"elicitation\", \"roots\"]\nlabel_questions = false\n";
         let gateway = before(&upstream, settings).await;
-        for manner in CLIENTS {
-            let mut party = party(&gateway, manner, ALL).await;
-            let (asked, answer) = party.get_answering(get(), say).await;
-            assert_eq!(asked.len(), 3, "{manner:?}: {answer}");
+        for client_mode in CLIENTS {
+            let mut client = connect(&gateway, client_mode, ALL).await;
+            let (asked, answer) = client.get_answering(get(), say).await;
+            assert_eq!(asked.len(), 3, "{client_mode:?}: {answer}");
             let colour = |text| json!({"action": "accept", "content": {"colour": text}});
             let roots = json!({"roots": [{"uri": "file:///a"}]});
-            assert_eq!(text(&answer), json!([colour("One?"), roots, colour("Two?")]), "{manner:?}");
+            assert_eq!(
+                text(&answer),
+                json!([colour("One?"), roots, colour("Two?")]),
+                "{client_mode:?}"
+            );
         }
     }
 }
 
 #[tokio::test]
 async fn u18_who_declared_nothing_is_never_asked() {
-    for upstream in askers(|| vec![form("Which colour?")]).await {
+    for upstream in askers(|| vec![form_elicitation("Which colour?")]).await {
         let gateway = before(&upstream, "").await;
-        for manner in CLIENTS {
+        for client_mode in CLIENTS {
             for capabilities in ["{}", r#"{"roots":{}}"#] {
-                let mut party = party(&gateway, manner, capabilities).await;
-                let (asked, answer) = party.get_answering(get(), |_| blue()).await;
-                assert!(asked.is_empty(), "{manner:?} {asked:?}");
+                let mut client = connect(&gateway, client_mode, capabilities).await;
+                let (asked, answer) = client.get_answering(get(), |_| accept_blue()).await;
+                assert!(asked.is_empty(), "{client_mode:?} {asked:?}");
                 // The legacy upstream hears that nobody is asked, the modern one has broken its word.
                 if answer.get("error").is_some() {
                     let reason = &answer["error"]["data"]["reason"];
@@ -102,63 +114,64 @@ async fn u18_who_declared_nothing_is_never_asked() {
 
 #[tokio::test]
 async fn what_the_configuration_withholds_is_not_asked() {
-    for upstream in askers(|| vec![form("Which colour?")]).await {
+    for upstream in askers(|| vec![form_elicitation("Which colour?")]).await {
         let gateway = before(&upstream, "questions = [\"roots\"]\n").await;
-        for manner in CLIENTS {
-            let mut party = party(&gateway, manner, ALL).await;
-            let (asked, _) = party.get_answering(get(), |_| blue()).await;
-            assert!(asked.is_empty(), "{manner:?} {asked:?}");
+        for client_mode in CLIENTS {
+            let mut client = connect(&gateway, client_mode, ALL).await;
+            let (asked, _) = client.get_answering(get(), |_| accept_blue()).await;
+            assert!(asked.is_empty(), "{client_mode:?} {asked:?}");
         }
-        let declared = |asked: &crate::support::Presentation| {
+        let declared = |asked: &crate::support::Received| {
             let params = &asked.message["params"];
             let per_call = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
             let found = params.get("capabilities").unwrap_or(per_call).clone();
             found.get("elicitation").is_some()
         };
-        assert!(!upstream.asked().iter().any(declared), "it was never told that it may");
+        assert!(!upstream.received().iter().any(declared), "it was never told that it may");
     }
 }
 
 #[tokio::test]
 async fn a9_each_round_trip_may_go_to_another_replica() {
     const KEY: &str = "seal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
-    let questions = || vec![form("One?"), form("Two?")];
+    let questions = || vec![form_elicitation("One?"), form_elicitation("Two?")];
     for upstream in askers(questions).await {
         let toml = format!("[server]\n{KEY}{}", upstream.patient_table("up"));
         let replicas = [Gateway::start(&toml).await, Gateway::start(&toml).await];
         let mut params = get();
         for round in 0.. {
-            let mut party = party(&replicas[round % 2], Manner::Modern, FORM).await;
-            let answer = party.answer("prompts/get", params).await;
+            let mut client = connect(&replicas[round % 2], ClientMode::Modern, FORM).await;
+            let answer = client.answer("prompts/get", params).await;
             if answer["result"]["resultType"] == "complete" {
-                assert_eq!(text(&answer), json!([blue(), blue()]));
+                assert_eq!(text(&answer), json!([accept_blue(), accept_blue()]));
                 assert!(round > 0);
                 break;
             }
             let requests = answer["result"]["inputRequests"].as_object().expect("questions");
             params = get();
             params["requestState"] = answer["result"]["requestState"].clone();
-            params["inputResponses"] = requests.keys().map(|key| (key.clone(), blue())).collect();
+            params["inputResponses"] =
+                requests.keys().map(|key| (key.clone(), accept_blue())).collect();
         }
     }
 }
 
 /// The state that a first round trip gives out.
-async fn state(party: &mut Party, params: Value) -> String {
-    let answer = party.answer("prompts/get", params).await;
+async fn state(client: &mut ModeClient, params: Value) -> String {
+    let answer = client.answer("prompts/get", params).await;
     answer["result"]["requestState"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
 #[tokio::test]
 async fn a9_a_state_opens_only_for_the_call_that_it_was_given_to() {
-    for upstream in askers(|| vec![form("Which colour?")]).await {
+    for upstream in askers(|| vec![form_elicitation("Which colour?")]).await {
         let gateway = before(&upstream, "").await;
         let other_key = before(&upstream, "").await;
-        let mut party = party(&gateway, Manner::Modern, FORM).await;
-        let good = state(&mut party, get()).await;
+        let mut client = connect(&gateway, ClientMode::Modern, FORM).await;
+        let good = state(&mut client, get()).await;
         let elsewhere = {
-            let mut party = self::party(&other_key, Manner::Modern, FORM).await;
-            state(&mut party, get()).await
+            let mut client = connect(&other_key, ClientMode::Modern, FORM).await;
+            state(&mut client, get()).await
         };
         let mut flipped = good.clone().into_bytes();
         flipped[40] ^= 1;
@@ -179,36 +192,38 @@ async fn a9_a_state_opens_only_for_the_call_that_it_was_given_to() {
         ];
         for (mut params, state) in cases {
             params["requestState"] = json!(state);
-            params["inputResponses"] = json!({"answer": blue(), "k0": blue()});
-            let answer = party.answer("prompts/get", params).await;
+            params["inputResponses"] = json!({"answer": accept_blue(), "k0": accept_blue()});
+            let answer = client.answer("prompts/get", params).await;
             assert_eq!(answer["error"]["code"], -32602, "{answer}");
             assert_eq!(answer["error"]["data"]["reason"], "invalid_request_state");
         }
         assert_eq!(upstream.gets().len(), calls, "the upstream is not called");
         let mut params = get();
         params["requestState"] = json!(good);
-        params["inputResponses"] = json!({"answer": blue(), "k0": blue()});
-        assert_eq!(text(&party.answer("prompts/get", params).await)[0], blue());
+        params["inputResponses"] = json!({"answer": accept_blue(), "k0": accept_blue()});
+        assert_eq!(text(&client.answer("prompts/get", params).await)[0], accept_blue());
     }
 }
 
 #[tokio::test]
 async fn a_state_belongs_to_one_prompt() {
-    let upstream = Upstream::modern_asker(vec![form("Which colour?")]).await;
+    let upstream =
+        Upstream::modern_with_input_requests(vec![form_elicitation("Which colour?")]).await;
     let toml = upstream.patient_table("up") + &upstream.patient_table("twin");
     let gateway = Gateway::start(&toml).await;
-    let mut party = party(&gateway, Manner::Modern, FORM).await;
-    let state = state(&mut party, get()).await;
+    let mut client = connect(&gateway, ClientMode::Modern, FORM).await;
+    let state = state(&mut client, get()).await;
     let mut params = get();
     params["name"] = json!("twin__p");
     params["requestState"] = json!(state);
-    let answer = party.answer("prompts/get", params).await;
+    let answer = client.answer("prompts/get", params).await;
     assert_eq!(answer["error"]["data"]["reason"], "invalid_request_state");
 }
 
 #[tokio::test]
 async fn one_user_who_thinks_blocks_nobody() {
-    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    let upstream =
+        Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
     let gateway = before(&upstream, "in_flight = 1\ntimeout = \"5s\"\n").await;
     let client =
         gateway.client().legacy_with("2025-11-25", serde_json::from_str(FORM).unwrap()).await;
@@ -216,21 +231,21 @@ async fn one_user_who_thinks_blocks_nobody() {
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let body = request.to_string();
     let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
-    let server_request = thinking.event().await.expect("a question").json();
-    for manner in [Manner::Modern, Manner::Http("2025-11-25")] {
-        let mut other = party(&gateway, manner, FORM).await;
-        let (_, answer) = other.get_answering(get(), |_| blue()).await;
-        assert_eq!(text(&answer), json!([blue()]));
+    let question = thinking.event().await.expect("a question").json();
+    for client_mode in [ClientMode::Modern, ClientMode::Http("2025-11-25")] {
+        let mut other = connect(&gateway, client_mode, FORM).await;
+        let (_, answer) = other.get_answering(get(), |_| accept_blue()).await;
+        assert_eq!(text(&answer), json!([accept_blue()]));
     }
-    let answer = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": blue()});
+    let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": accept_blue()});
     assert_eq!(client.post(&answer).await.status, 202);
     let last = thinking.event().await.expect("an answer").json();
-    assert_eq!((&last["id"], text(&last)), (&json!(7), json!([blue()])));
+    assert_eq!((&last["id"], text(&last)), (&json!(7), json!([accept_blue()])));
 }
 
 #[tokio::test]
 async fn a_user_who_does_not_answer_in_time_is_not_waited_for() {
-    for upstream in askers(|| vec![form("Which colour?")]).await {
+    for upstream in askers(|| vec![form_elicitation("Which colour?")]).await {
         let toml = format!(
             "[server.limits]\nquestion_timeout = \"100ms\"\n{}",
             upstream.patient_table("up")
@@ -255,23 +270,23 @@ async fn a_user_who_does_not_answer_in_time_is_not_waited_for() {
 
 #[tokio::test]
 async fn questions_without_end_are_ended() {
-    let many = || (0..9).map(|_| form("Again?")).collect::<Vec<_>>();
-    let upstream = Upstream::legacy_asker(many()).await;
+    let many = || (0..9).map(|_| form_elicitation("Again?")).collect::<Vec<_>>();
+    let upstream = Upstream::legacy_with_server_requests(many()).await;
     let gateway = before(&upstream, "").await;
-    let mut modern = party(&gateway, Manner::Modern, FORM).await;
-    let (asked, answer) = modern.get_answering(get(), |_| blue()).await;
+    let mut modern = connect(&gateway, ClientMode::Modern, FORM).await;
+    let (asked, answer) = modern.get_answering(get(), |_| accept_blue()).await;
     assert_eq!(asked.len(), 8);
     assert_eq!(answer["error"]["data"]["reason"], "question_unanswered");
-    let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
-    let (asked, answer) = legacy.get_answering(get(), |_| blue()).await;
+    let mut legacy = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
+    let (asked, answer) = legacy.get_answering(get(), |_| accept_blue()).await;
     assert_eq!(asked.len(), 8);
     assert_eq!(answer["error"]["data"]["reason"], "question_unanswered");
 
-    let upstream = Upstream::modern_asker(many()).await;
+    let upstream = Upstream::modern_with_input_requests(many()).await;
     let gateway = before(&upstream, "").await;
-    for manner in [Manner::Modern, Manner::Http("2025-11-25")] {
-        let mut party = party(&gateway, manner, FORM).await;
-        let (asked, answer) = party.get_answering(get(), |_| blue()).await;
+    for client_mode in [ClientMode::Modern, ClientMode::Http("2025-11-25")] {
+        let mut client = connect(&gateway, client_mode, FORM).await;
+        let (asked, answer) = client.get_answering(get(), |_| accept_blue()).await;
         assert!(asked.is_empty());
         assert_eq!(answer["error"]["data"]["reason"], "upstream_protocol_error");
     }
@@ -279,12 +294,13 @@ async fn questions_without_end_are_ended() {
 
 #[tokio::test]
 async fn an_answer_that_does_not_fit_is_refused() {
-    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    let upstream =
+        Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
     let gateway = before(&upstream, "").await;
-    let mut modern = party(&gateway, Manner::Modern, FORM).await;
+    let mut modern = connect(&gateway, ClientMode::Modern, FORM).await;
     let (_, answer) = modern.get_answering(get(), |_| json!({"action": "maybe"})).await;
     assert_eq!(answer["error"]["code"], -32602);
-    let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
+    let mut legacy = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
     let (_, answer) = legacy.get_answering(get(), |_| json!({"action": "maybe"})).await;
     assert_eq!(text(&answer)[0]["code"], -32602);
 }
@@ -297,37 +313,45 @@ async fn a_page_is_visited_while_the_call_waits() {
             assert_eq!(params["url"], "https://a.example/authorise");
             json!({"action": "accept"})
         }
-        false => blue(),
+        false => accept_blue(),
     };
-    let [legacy, modern] = askers(|| vec![form("One?"), page("Authorise"), form("Two?")]).await;
+    let [legacy, modern] = askers(|| {
+        vec![form_elicitation("One?"), url_elicitation("Authorise"), form_elicitation("Two?")]
+    })
+    .await;
     // A modern client's first form is answered by a replay; from the page on the call itself waits.
     for (upstream, counts) in [(legacy, [2, 1]), (modern, [2, 2])] {
         let gateway = before(&upstream, settings).await;
-        for (manner, count) in [Manner::Modern, Manner::Http("2025-11-25")].into_iter().zip(counts)
+        for (client_mode, count) in
+            [ClientMode::Modern, ClientMode::Http("2025-11-25")].into_iter().zip(counts)
         {
             let calls = upstream.gets().len();
-            let mut party = party(&gateway, manner, ALL).await;
-            let (asked, answer) = party.get_answering(get(), visited).await;
+            let mut client = connect(&gateway, client_mode, ALL).await;
+            let (asked, answer) = client.get_answering(get(), visited).await;
             assert_eq!(asked.len(), 3, "{answer}");
-            assert_eq!(text(&answer), json!([blue(), {"action": "accept"}, blue()]), "{manner:?}");
-            assert_eq!(upstream.gets().len() - calls, count, "{manner:?}");
+            assert_eq!(
+                text(&answer),
+                json!([accept_blue(), {"action": "accept"}, accept_blue()]),
+                "{client_mode:?}"
+            );
+            assert_eq!(upstream.gets().len() - calls, count, "{client_mode:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn calls_that_wait_for_a_page_are_bounded_and_a_lost_one_is_asked_anew() {
-    let upstream = Upstream::legacy_asker(vec![page("Authorise")]).await;
+    let upstream = Upstream::legacy_with_server_requests(vec![url_elicitation("Authorise")]).await;
     let toml = format!(
         "[server]\nseal_key = {{ value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }}\n\
          [server.limits]\nparked_per_caller = 2\n{}questions = [\"elicitation-url\"]\n",
         upstream.patient_table("up")
     );
     let (gateway, replica) = (Gateway::start(&toml).await, Gateway::start(&toml).await);
-    let mut party = party(&gateway, Manner::Modern, ALL).await;
-    let first = state(&mut party, get()).await;
-    let _second = state(&mut party, get()).await;
-    let third = party.answer("prompts/get", get()).await;
+    let mut client = connect(&gateway, ClientMode::Modern, ALL).await;
+    let first = state(&mut client, get()).await;
+    let _second = state(&mut client, get()).await;
+    let third = client.answer("prompts/get", get()).await;
     assert_eq!(third["error"]["data"]["reason"], "question_unanswered");
     let with_state = |state: &str| {
         let mut params = get();
@@ -336,13 +360,13 @@ async fn calls_that_wait_for_a_page_are_bounded_and_a_lost_one_is_asked_anew() {
         params
     };
     let calls = upstream.gets().len();
-    let done = party.answer("prompts/get", with_state(&first)).await;
+    let done = client.answer("prompts/get", with_state(&first)).await;
     assert_eq!(text(&done), json!([{"action": "accept"}]));
     assert_eq!(upstream.gets().len(), calls, "the call that waited went on");
     // Its place is free, and what it waited for cannot be used again: the user is asked anew.
-    let anew = state(&mut party, with_state(&first)).await;
+    let anew = state(&mut client, with_state(&first)).await;
     assert_eq!(upstream.gets().len(), calls + 1);
-    let mut elsewhere = self::party(&replica, Manner::Modern, ALL).await;
+    let mut elsewhere = connect(&replica, ClientMode::Modern, ALL).await;
     let lost = elsewhere.answer("prompts/get", with_state(&anew)).await;
     assert_eq!(lost["result"]["resultType"], "input_required", "{lost}");
 }
@@ -355,7 +379,7 @@ async fn wants_pages() -> Upstream {
                 "url": "https://a.example/x"});
             let error =
                 json!({"code": -32042, "message": "first", "data": {"elicitations": [page]}});
-            Play::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
+            Scripted::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
         }
         _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
     })
@@ -366,31 +390,31 @@ async fn wants_pages() -> Upstream {
 async fn pages_that_an_error_names_reach_those_who_can_visit_them() {
     let upstream = wants_pages().await;
     let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
-    let mut newest = party(&gateway, Manner::Http("2025-11-25"), ALL).await;
+    let mut newest = connect(&gateway, ClientMode::Http("2025-11-25"), ALL).await;
     let answer = newest.answer("prompts/get", get()).await;
     assert_eq!(answer["error"]["code"], -32042);
     assert_eq!(answer["error"]["data"]["elicitations"][0]["url"], "https://a.example/x");
 
-    let mut modern = party(&gateway, Manner::Modern, ALL).await;
+    let mut modern = connect(&gateway, ClientMode::Modern, ALL).await;
     let answer = modern.answer("prompts/get", get()).await;
     assert_eq!(answer["result"]["resultType"], "input_required");
     let requests = answer["result"]["inputRequests"].as_object().unwrap();
     assert_eq!(requests["page-0"]["params"]["url"], "https://a.example/x");
     assert_eq!(requests["page-0"]["params"]["message"], "[up] Authorise");
 
-    for (manner, capabilities) in [
-        (Manner::Http("2025-06-18"), ALL),
-        (Manner::Http("2025-11-25"), FORM),
-        (Manner::Modern, FORM),
+    for (client_mode, capabilities) in [
+        (ClientMode::Http("2025-06-18"), ALL),
+        (ClientMode::Http("2025-11-25"), FORM),
+        (ClientMode::Modern, FORM),
     ] {
-        let mut other = party(&gateway, manner, capabilities).await;
+        let mut other = connect(&gateway, client_mode, capabilities).await;
         let answer = other.answer("prompts/get", get()).await;
-        assert_eq!(answer["error"]["code"], -32603, "{manner:?}");
+        assert_eq!(answer["error"]["code"], -32603, "{client_mode:?}");
         assert_eq!(answer["error"]["data"]["upstreamCode"], -32042);
     }
 
     let withheld = before(&upstream, "").await;
-    let mut newest = party(&withheld, Manner::Http("2025-11-25"), ALL).await;
+    let mut newest = connect(&withheld, ClientMode::Http("2025-11-25"), ALL).await;
     let answer = newest.answer("prompts/get", get()).await;
     assert_eq!(answer["error"]["data"]["reason"], "question_not_allowed");
 }
@@ -403,7 +427,7 @@ async fn w9_a_capability_that_an_upstream_needs_is_the_clients_or_the_configurat
             let error = json!({"code": -32021, "message": "needs sampling", "data": data});
             let body = json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error});
             let headers = vec![("Content-Type", "application/json".to_owned())];
-            Play::Http(400, headers, body.to_string().into_bytes())
+            Scripted::Http(400, headers, body.to_string().into_bytes())
         })
     })
     .await;
@@ -412,7 +436,7 @@ async fn w9_a_capability_that_an_upstream_needs_is_the_clients_or_the_configurat
     assert_eq!(reply.refusal(), (400, -32021, "capability_missing".to_owned()));
     let required = &reply.json()["error"]["data"]["requiredCapabilities"];
     assert_eq!(*required, json!({"sampling": {}}));
-    let mut able = party(&gateway, Manner::Modern, ALL).await;
+    let mut able = connect(&gateway, ClientMode::Modern, ALL).await;
     let answer = able.answer("prompts/get", get()).await;
     assert_eq!(answer["error"]["code"], -32603);
     assert_eq!(answer["error"]["data"]["reason"], "question_not_allowed");
@@ -420,7 +444,8 @@ async fn w9_a_capability_that_an_upstream_needs_is_the_clients_or_the_configurat
 
 #[tokio::test]
 async fn who_takes_no_stream_is_not_asked() {
-    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    let upstream =
+        Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
     let gateway = before(&upstream, "").await;
     let capabilities = serde_json::from_str(FORM).unwrap();
     let client = gateway.client().legacy_with("2025-11-25", capabilities).await;
@@ -432,36 +457,36 @@ async fn who_takes_no_stream_is_not_asked() {
 /// An upstream that asks on the GET stream, as servers do that do not tie questions to calls, and
 /// answers what is open with what it is told.
 async fn asks_beside_its_answers() -> Upstream {
-    let get_stream: Arc<Mutex<Option<Live>>> = Arc::default();
-    let open: Arc<Mutex<Vec<(Live, Value)>>> = Arc::default();
+    let get_stream: Arc<Mutex<Option<OpenStream>>> = Arc::default();
+    let open: Arc<Mutex<Vec<(OpenStream, Value)>>> = Arc::default();
     Upstream::start(move |asked| {
         let stream = &mut *get_stream.lock().unwrap();
         match (asked.http_method.as_str(), asked.method()) {
             ("GET", _) => {
-                let (live, play) = Live::new();
+                let (live, scripted) = OpenStream::new();
                 *stream = Some(live);
-                play
+                scripted
             }
             ("POST", "prompts/get") => {
                 let Some(stream) = stream else {
                     return asked.error(-32000, "no stream yet");
                 };
-                let (live, play) = Live::new();
+                let (live, scripted) = OpenStream::new();
                 open.lock().unwrap().push((live, asked.message["id"].clone()));
-                let (method, params) = form("Which colour?");
-                let server_request =
+                let (method, params) = form_elicitation("Which colour?");
+                let question =
                     json!({"jsonrpc": "2.0", "id": "q", "method": method, "params": params});
-                stream.say(&server_request);
-                play
+                stream.send(&question);
+                scripted
             }
             ("POST", "") => {
                 let said = asked.message.get("result").unwrap_or(&asked.message["error"]);
                 for (live, id) in open.lock().unwrap().drain(..) {
                     let content = json!({"type": "text", "text": json!([said]).to_string()});
-                    live.say(&json!({"jsonrpc": "2.0", "id": id,
+                    live.send(&json!({"jsonrpc": "2.0", "id": id,
                         "result": {"messages": [{"role": "user", "content": content}]}}));
                 }
-                Play::Http(202, vec![], vec![])
+                Scripted::Http(202, vec![], vec![])
             }
             _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
         }
@@ -475,13 +500,13 @@ async fn what_asks_on_a_stream_of_its_own_is_answered_one_call_at_a_time() {
     let gateway = before(&upstream, "").await;
     // The stream opens beside the first call: it may not be there yet.
     let answer = eventually(async || {
-        let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
-        let getting = legacy.get_answering(get(), |_| blue());
+        let mut legacy = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
+        let getting = legacy.get_answering(get(), |_| accept_blue());
         let (_, answer) = tokio::time::timeout(PATIENCE, getting).await.ok()?;
         answer.get("result").is_some().then_some(answer)
     })
     .await;
-    assert_eq!(text(&answer), json!([blue()]));
+    assert_eq!(text(&answer), json!([accept_blue()]));
 }
 
 /// A child that asks in each get before it answers, and goes on asking if it is not answered.
@@ -516,50 +541,55 @@ async fn s3_a_child_asks_each_caller_on_its_own_turn_and_nobody_elses() {
     let get = |who: &str| json!({"name": "up__p", "arguments": {"a": who}});
     // A modern client is asked by an answer, which gives the child's call up: what the child asks
     // afterwards must reach nobody, least of all the next one.
-    let mut modern = party(&gateway, Manner::Modern, FORM).await;
+    let mut modern = connect(&gateway, ClientMode::Modern, FORM).await;
     let asked = modern.answer("prompts/get", get("alice")).await;
     let message = &asked["result"]["inputRequests"]["answer"]["params"]["message"];
     assert_eq!(message, "[up] First of alice");
-    let mut legacy = party(&gateway, Manner::Http("2025-11-25"), FORM).await;
-    let (asked, answer) = legacy.get_answering(get("bob"), |_| blue()).await;
+    let mut legacy = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
+    let (asked, answer) = legacy.get_answering(get("bob"), |_| accept_blue()).await;
     let messages: Vec<_> = asked.iter().map(|asked| &asked["params"]["message"]).collect();
     assert_eq!(messages, ["[up] First of bob"]);
-    assert_eq!(text(&answer), json!([blue()]));
-    let (asked, answer) = modern.get_answering(get("alice"), |_| blue()).await;
-    assert_eq!((asked.len(), text(&answer)), (1, json!([blue()])));
+    assert_eq!(text(&answer), json!([accept_blue()]));
+    let (asked, answer) = modern.get_answering(get("alice"), |_| accept_blue()).await;
+    assert_eq!((asked.len(), text(&answer)), (1, json!([accept_blue()])));
 }
 
 #[tokio::test]
 async fn an_answer_given_before_a_page_is_not_given_again_to_a_later_question() {
-    let questions = vec![form("Approve?"), page("Authorise"), form("Approve?")];
-    let upstream = Upstream::legacy_asker(questions).await;
+    let questions = vec![
+        form_elicitation("Approve?"),
+        url_elicitation("Authorise"),
+        form_elicitation("Approve?"),
+    ];
+    let upstream = Upstream::legacy_with_server_requests(questions).await;
     let gateway = before(&upstream, "questions = [\"elicitation\", \"elicitation-url\"]\n").await;
-    let mut modern = party(&gateway, Manner::Modern, ALL).await;
-    let (asked, answer) = modern.get_answering(get(), |_| blue()).await;
+    let mut modern = connect(&gateway, ClientMode::Modern, ALL).await;
+    let (asked, answer) = modern.get_answering(get(), |_| accept_blue()).await;
     assert_eq!(asked.len(), 3, "the second approval is the user's, too");
-    assert_eq!(text(&answer), json!([blue(), blue(), blue()]));
+    assert_eq!(text(&answer), json!([accept_blue(), accept_blue(), accept_blue()]));
 }
 
 #[tokio::test]
 async fn an_error_that_names_pages_cannot_ask_for_anything_else() {
     let upstream = Upstream::start(|asked| match asked.method() {
         "prompts/get" => {
-            let data = json!({"elicitations": [form("Your password?").1]});
+            let data = json!({"elicitations": [form_elicitation("Your password?").1]});
             let error = json!({"code": -32042, "message": "first", "data": data});
-            Play::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
+            Scripted::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
         }
         _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
     })
     .await;
     let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
-    let mut modern = party(&gateway, Manner::Modern, ALL).await;
+    let mut modern = connect(&gateway, ClientMode::Modern, ALL).await;
     let answer = modern.answer("prompts/get", get()).await;
     assert_eq!(answer["error"]["data"]["reason"], "upstream_protocol_error");
 }
 
 #[tokio::test]
 async fn a_user_of_a_modern_upstream_who_thinks_takes_nobodys_place() {
-    let upstream = Upstream::modern_asker(vec![form("Which colour?")]).await;
+    let upstream =
+        Upstream::modern_with_input_requests(vec![form_elicitation("Which colour?")]).await;
     let gateway = before(&upstream, "in_flight = 1\ntimeout = \"5s\"\n").await;
     let client =
         gateway.client().legacy_with("2025-11-25", serde_json::from_str(FORM).unwrap()).await;
@@ -567,14 +597,15 @@ async fn a_user_of_a_modern_upstream_who_thinks_takes_nobodys_place() {
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let mut thinking = client.stream("POST", &headers, body.as_bytes()).await;
     assert_eq!(thinking.event().await.unwrap().json()["method"], "elicitation/create");
-    let mut other = party(&gateway, Manner::Modern, FORM).await;
-    let (_, answer) = other.get_answering(get(), |_| blue()).await;
-    assert_eq!(text(&answer), json!([blue()]));
+    let mut other = connect(&gateway, ClientMode::Modern, FORM).await;
+    let (_, answer) = other.get_answering(get(), |_| accept_blue()).await;
+    assert_eq!(text(&answer), json!([accept_blue()]));
 }
 
 #[tokio::test]
 async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
-    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    let upstream =
+        Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
     let toml = format!("[server.limits]\nin_flight = 1\n{}", upstream.patient_table("up"));
     let gateway = Gateway::start(&toml).await;
     let client =
@@ -585,39 +616,39 @@ async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
     let server_request = thinking.event().await.unwrap().json();
     // Who thinks takes nobody's place, and is heard.
     gateway.client().ask("prompts/list", json!({})).await;
-    let said = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": blue()});
+    let said = json!({"jsonrpc": "2.0", "id": question["id"], "result": accept_blue()});
     assert_eq!(client.post(&said).await.status, 202);
-    assert_eq!(text(&thinking.event().await.unwrap().json()), json!([blue()]));
+    assert_eq!(text(&thinking.event().await.unwrap().json()), json!([accept_blue()]));
 }
 
 #[tokio::test]
 async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
-    let streams: Arc<Mutex<Vec<Live>>> = Arc::default();
+    let streams: Arc<Mutex<Vec<OpenStream>>> = Arc::default();
     let opened = streams.clone();
     let upstream =
         Upstream::start(move |asked| match (asked.http_method.as_str(), asked.method()) {
             ("GET", _) => {
-                let (live, play) = Live::new();
+                let (live, scripted) = OpenStream::new();
                 opened.lock().unwrap().push(live);
-                play
+                scripted
             }
             (_, "prompts/get") => {
-                let data = json!({"elicitations": [page("Authorise").1]});
+                let data = json!({"elicitations": [url_elicitation("Authorise").1]});
                 let error = json!({"code": -32042, "message": "first", "data": data});
-                Play::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
+                Scripted::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
             }
             _ => crate::support::upstream::good_legacy(asked, "2025-11-25"),
         })
         .await;
     let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
-    let mut sent = party(&gateway, Manner::Http("2025-11-25"), ALL).await;
-    let mut other = party(&gateway, Manner::Stdio("2025-11-25"), ALL).await;
+    let mut sent = connect(&gateway, ClientMode::Http("2025-11-25"), ALL).await;
+    let mut other = connect(&gateway, ClientMode::Stdio("2025-11-25"), ALL).await;
     assert_eq!(sent.answer("prompts/get", get()).await["error"]["code"], -32042);
     let done = json!({"jsonrpc": "2.0", "method": "notifications/elicitation/complete",
         "params": {"elicitationId": "e1"}});
-    eventually(async || streams.lock().unwrap().pop().map(|live| live.say(&done))).await;
+    eventually(async || streams.lock().unwrap().pop().map(|live| live.send(&done))).await;
     // The first event primes the stream.
-    assert_eq!(sent.hear().await, done);
+    assert_eq!(sent.next_message().await, done);
     other.ask("ping", json!({})).await;
     assert!(other.heard_nothing(), "nobody else hears of it");
 }
@@ -626,9 +657,9 @@ async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
 async fn what_asks_beside_its_answers_is_understood_by_modern_clients_too() {
     let upstream = asks_beside_its_answers().await;
     let gateway = before(&upstream, "").await;
-    let mut modern = party(&gateway, Manner::Modern, FORM).await;
+    let mut modern = connect(&gateway, ClientMode::Modern, FORM).await;
     for _ in 0..2 {
-        let (asked, answer) = modern.get_answering(get(), |_| blue()).await;
-        assert_eq!((asked.len(), text(&answer)), (1, json!([blue()])));
+        let (asked, answer) = modern.get_answering(get(), |_| accept_blue()).await;
+        assert_eq!((asked.len(), text(&answer)), (1, json!([accept_blue()])));
     }
 }

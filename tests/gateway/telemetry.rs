@@ -67,7 +67,7 @@ async fn a_get_is_one_trace_from_its_client_to_the_upstream() {
     assert_eq!((&asked.trace_id, &asked.parent_span_id), (&server.trace_id, &server.span_id));
     assert_eq!(server.trace_state, "congo=t61rcWkgMzE");
     // The upstream stands below the gateway, in its body and in its headers.
-    let got = upstream.asked().into_iter().find(|a| a.method() == "prompts/get").unwrap();
+    let got = upstream.received().into_iter().find(|a| a.method() == "prompts/get").unwrap();
     let expected = format!("00-{TRACE}-{}-01", hex(&asked.span_id));
     assert_eq!(got.message["params"]["_meta"]["traceparent"], expected.as_str());
     assert_eq!(got.header("traceparent"), Some(expected.as_str()));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::audit::Log;
 use crate::support::gateway::api_key;
-use crate::support::provider::{Mood, Provider, SigningKey, now, text};
+use crate::support::provider::{JwksResponse, Provider, SigningKey, now, text};
 use crate::support::{Client, Gateway, Upstream, eventually};
 
 const RESOURCE: &str = "https://prompts.example.com/mcp";
@@ -70,7 +70,7 @@ async fn a3_good_tokens_of_each_kind_are_callers_with_groups_and_scopes() {
     assert!(get["token_id"].as_str().unwrap().starts_with("sha256:"));
     let said = log.text();
     assert!(!said.contains("canary") && !said.contains(&token[..40]), "{said}");
-    let upstream_saw = format!("{:?}", upstream.asked());
+    let upstream_saw = format!("{:?}", upstream.received());
     assert!(!upstream_saw.contains("canary") && !upstream_saw.contains(&token[..40]));
 }
 
@@ -333,7 +333,12 @@ async fn a5_rotation_is_noticed_by_the_first_token_and_a_key_taken_back_by_the_n
 #[tokio::test]
 async fn a5_without_keys_nobody_can_tell_and_old_keys_are_good_for_a_while() {
     let key = SigningKey::ec("e");
-    for mood in [Mood::Status(500), Mood::Html, Mood::Huge(2 << 20), Mood::Silent] {
+    for mood in [
+        JwksResponse::Status(500),
+        JwksResponse::Html,
+        JwksResponse::Huge(2 << 20),
+        JwksResponse::Silent,
+    ] {
         let provider = Provider::start(&[&key]).await;
         provider.set(mood.clone());
         let toml =
@@ -345,8 +350,8 @@ async fn a5_without_keys_nobody_can_tell_and_old_keys_are_good_for_a_while() {
         assert_eq!(reply.json()["error"]["data"]["reason"], "auth_unavailable");
         assert!(reply.header("retry-after").is_some());
         assert_eq!(status(&gateway, "pg_good").await, 200, "other methods go on");
-        if !matches!(mood, Mood::Silent) {
-            provider.set(Mood::Well);
+        if !matches!(mood, JwksResponse::Silent) {
+            provider.set(JwksResponse::Well);
             ready(&gateway, &token).await;
         }
     }
@@ -356,13 +361,13 @@ async fn a5_without_keys_nobody_can_tell_and_old_keys_are_good_for_a_while() {
     let gateway = Gateway::start(&(server() + &provider.table() + times)).await;
     let token = key.sign(&provider.claims(RESOURCE));
     ready(&gateway, &token).await;
-    provider.set(Mood::Status(500));
+    provider.set(JwksResponse::Status(500));
     let (known, asked) = (tokio::time::Instant::now(), provider.fetches());
     eventually(async || (provider.fetches() > asked).then_some(())).await;
     assert_eq!(status(&gateway, &token).await, 200, "stale, and good");
     eventually(async || (status(&gateway, &token).await == 503).then_some(())).await;
     assert!(known.elapsed() >= Duration::from_millis(900));
-    provider.set(Mood::Well);
+    provider.set(JwksResponse::Well);
     ready(&gateway, &token).await;
 }
 

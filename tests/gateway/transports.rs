@@ -5,7 +5,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
 use crate::support::client::request;
-use crate::support::{Gateway, Manner, PATIENCE, Party, Upstream, eventually};
+use crate::support::{ClientMode, Gateway, ModeClient, PATIENCE, Upstream, eventually};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
@@ -53,11 +53,11 @@ async fn the_older_transport_can_be_switched_off() {
 #[tokio::test]
 async fn the_older_transport_knows_no_modern_requests_and_leads_to_the_handshake() {
     let gateway = Gateway::start("").await;
-    let mut party = Party::connect(&gateway, Manner::Sse("2025-11-25")).await;
+    let mut client = ModeClient::connect(&gateway, ClientMode::Sse("2025-11-25")).await;
     let mut discover = crate::support::client::modern(7, "server/discover", json!({})).0;
     discover["id"] = json!("probe");
-    party.send(&discover).await;
-    let answer = party.hear().await;
+    client.send(&discover).await;
+    let answer = client.next_message().await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("probe"), &json!(-32601)));
 }
 
@@ -137,15 +137,15 @@ async fn w19_when_nobody_reads_the_output_any_more_it_ends() {
 async fn both_eras_share_one_pair_of_streams() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let gateway = Gateway::start(&upstream.patient_table("up")).await;
-    let mut modern = Party::connect(&gateway, Manner::ModernStdio).await;
+    let mut modern = ModeClient::connect(&gateway, ClientMode::ModernStdio).await;
     // Discover first and initialize after is normal, and so is the other way round.
     modern.ask("server/discover", json!({})).await;
     let params = json!({"protocolVersion": "2025-06-18", "capabilities": {},
         "clientInfo": {"name": "t", "version": "1"}});
     modern.send(&request(1, "initialize", params)).await;
-    assert_eq!(modern.hear().await["result"]["protocolVersion"], "2025-06-18");
+    assert_eq!(modern.next_message().await["result"]["protocolVersion"], "2025-06-18");
     modern.send(&request(2, "prompts/list", json!({}))).await;
-    let legacy = modern.hear().await;
+    let legacy = modern.next_message().await;
     assert_eq!(legacy["result"]["prompts"][0]["name"], "up__p");
     assert!(legacy["result"].get("resultType").is_none());
     let list = modern.ask("prompts/list", json!({})).await;
@@ -171,20 +171,20 @@ async fn before_the_handshake_only_a_sign_of_life_is_given() {
 async fn batches_are_served_on_connections_of_their_revision() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let gateway = Gateway::start(&upstream.patient_table("up")).await;
-    for manner in [Manner::Stdio("2025-03-26"), Manner::Sse("2025-03-26")] {
-        let mut party = Party::connect(&gateway, manner).await;
+    for client_mode in [ClientMode::Stdio("2025-03-26"), ClientMode::Sse("2025-03-26")] {
+        let mut client = ModeClient::connect(&gateway, client_mode).await;
         let listen =
             crate::support::client::modern(3, "subscriptions/listen", json!({"notifications": {}}))
                 .0;
-        party.send(&json!([ping(1), request(2, "prompts/list", json!({})), listen])).await;
-        let answers = party.hear().await;
+        client.send(&json!([ping(1), request(2, "prompts/list", json!({})), listen])).await;
+        let answers = client.next_message().await;
         let ids: Vec<_> = answers.as_array().unwrap().iter().map(|answer| &answer["id"]).collect();
-        assert_eq!(ids, [&json!(1), &json!(2), &json!(3)], "{manner:?}");
+        assert_eq!(ids, [&json!(1), &json!(2), &json!(3)], "{client_mode:?}");
         assert!(answers[2].get("error").is_some(), "a subscription is no part of an answer");
     }
-    let mut party = Party::connect(&gateway, Manner::Stdio("2025-06-18")).await;
-    party.send(&json!([ping(1)])).await;
-    assert_eq!(party.hear().await["error"]["code"], -32600);
+    let mut client = ModeClient::connect(&gateway, ClientMode::Stdio("2025-06-18")).await;
+    client.send(&json!([ping(1)])).await;
+    assert_eq!(client.next_message().await["error"]["code"], -32600);
 }
 
 #[tokio::test]
@@ -219,12 +219,15 @@ async fn w16_a_client_that_reads_nothing_is_left_and_its_places_are_free_again()
 #[tokio::test]
 async fn x1_at_drain_every_kind_of_stream_ends_in_its_way() {
     let gateway = Gateway::start("[server.limits]\npre_drain = \"0s\"\n").await;
-    let mut legacy = Party::connect(&gateway, Manner::Sse("2025-11-25")).await;
-    let mut stdio = Party::connect(&gateway, Manner::ModernStdio).await;
+    let mut legacy = ModeClient::connect(&gateway, ClientMode::Sse("2025-11-25")).await;
+    let mut stdio = ModeClient::connect(&gateway, ClientMode::ModernStdio).await;
     let draining = gateway.drain();
     let ends = async {
-        assert_eq!(stdio.hear().await["method"], "notifications/cancelled");
-        assert!(stdio.hear().await.get("result").is_some(), "the subscription's own result");
+        assert_eq!(stdio.next_message().await["method"], "notifications/cancelled");
+        assert!(
+            stdio.next_message().await.get("result").is_some(),
+            "the subscription's own result"
+        );
         legacy.ended().await;
     };
     timeout(PATIENCE, async { tokio::join!(draining, ends) }).await.expect("it ends");
@@ -266,8 +269,9 @@ async fn w19_no_answer_is_lost_at_the_end_of_the_input() {
 
 #[tokio::test]
 async fn x1_a_question_that_cannot_be_answered_any_more_does_not_hold_up_the_end() {
-    use crate::support::server_request_upstream::form;
-    let upstream = Upstream::legacy_asker(vec![form("Which colour?")]).await;
+    use crate::support::server_request_upstream::form_elicitation;
+    let upstream =
+        Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
     let toml = "[server.limits]\npre_drain = \"0s\"\n".to_owned() + &upstream.patient_table("up");
     let gateway = Gateway::start(&toml).await;
     let client = gateway.client().legacy_with("2025-11-25", json!({"elicitation": {}})).await;

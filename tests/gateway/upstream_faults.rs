@@ -7,12 +7,13 @@ use promptgate::test_util::config::Config;
 use serde_json::{Value, json};
 
 use crate::support::upstream::{HANG, good_legacy};
-use crate::support::{Gateway, Play, Presentation, Upstream};
+use crate::support::{Gateway, Received, Scripted, Upstream};
 
 /// What a get brings whose upstream does this.
-async fn error_of(play: impl Fn(&Presentation) -> Play + Send + Sync + 'static) -> Value {
+async fn error_of(scripted: impl Fn(&Received) -> Scripted + Send + Sync + 'static) -> Value {
     let upstream =
-        Upstream::modern(move |asked| (asked.method() == "prompts/get").then(|| play(asked))).await;
+        Upstream::modern(move |asked| (asked.method() == "prompts/get").then(|| scripted(asked)))
+            .await;
     let table = upstream.table("up") + "max_message = \"64KiB\"\n";
     let gateway = Gateway::start(&table).await;
     let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
@@ -21,13 +22,13 @@ async fn error_of(play: impl Fn(&Presentation) -> Play + Send + Sync + 'static) 
     error
 }
 
-async fn reason_of(play: impl Fn(&Presentation) -> Play + Send + Sync + 'static) -> String {
-    error_of(play).await["data"]["reason"].as_str().unwrap().to_owned()
+async fn reason_of(scripted: impl Fn(&Received) -> Scripted + Send + Sync + 'static) -> String {
+    error_of(scripted).await["data"]["reason"].as_str().unwrap().to_owned()
 }
 
-fn json_bytes(body: &str) -> Play {
+fn json_bytes(body: &str) -> Scripted {
     let headers = vec![("Content-Type", "application/json".to_owned())];
-    Play::Http(200, headers, body.as_bytes().to_vec())
+    Scripted::Http(200, headers, body.as_bytes().to_vec())
 }
 
 #[tokio::test]
@@ -53,10 +54,12 @@ async fn u6_answers_that_are_no_answers_are_protocol_errors() {
         let reason = reason_of(move |asked| asked.result(result.clone())).await;
         assert_eq!(reason, "upstream_protocol_error");
     }
-    let both = |asked: &Presentation| {
-        let Play::Json(mut answer) = asked.result(json!({"messages": []})) else { unreachable!() };
+    let both = |asked: &Received| {
+        let Scripted::Json(mut answer) = asked.result(json!({"messages": []})) else {
+            unreachable!()
+        };
         answer["error"] = json!({"code": 1, "message": ""});
-        Play::Json(answer)
+        Scripted::Json(answer)
     };
     assert_eq!(reason_of(both).await, "upstream_protocol_error");
 }
@@ -74,39 +77,39 @@ async fn u5_statuses_have_names_and_redirects_lead_nowhere_else() {
         (500, "upstream_http_error"),
         (502, "upstream_http_error"),
     ] {
-        let play =
-            move |_: &Presentation| Play::Http(status, vec![("Retry-After", "1".into())], vec![]);
-        assert_eq!(reason_of(play).await, reason, "{status}");
+        let scripted =
+            move |_: &Received| Scripted::Http(status, vec![("Retry-After", "1".into())], vec![]);
+        assert_eq!(reason_of(scripted).await, reason, "{status}");
     }
     let html = vec![("Content-Type", "text/html".to_owned())];
-    let page = move |_: &Presentation| Play::Http(200, html.clone(), b"<h1>hi".to_vec());
+    let page = move |_: &Received| Scripted::Http(200, html.clone(), b"<h1>hi".to_vec());
     assert_eq!(reason_of(page).await, "upstream_protocol_error");
     let target = Upstream::start(|asked| asked.content(json!({"type": "text", "text": "x"}))).await;
     let away = format!("http://{}/mcp", target.addr);
     let redirect =
-        move |_: &Presentation| Play::Http(307, vec![("Location", away.clone())], vec![]);
+        move |_: &Received| Scripted::Http(307, vec![("Location", away.clone())], vec![]);
     assert_eq!(reason_of(redirect).await, "upstream_http_error");
-    assert!(target.asked().is_empty(), "another origin gets neither call nor credential");
+    assert!(target.received().is_empty(), "another origin gets neither call nor credential");
 }
 
 #[tokio::test]
 async fn u3_a_connection_that_breaks_is_told_at_once() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{";
     for bytes in ["", "HTTP/1.1 200", head] {
-        let reason = reason_of(move |_| Play::Break(bytes.as_bytes().to_vec())).await;
+        let reason = reason_of(move |_| Scripted::Break(bytes.as_bytes().to_vec())).await;
         assert_eq!(reason, "upstream_reset", "{bytes:?}");
     }
-    let ended = |_: &Presentation| Play::Stream(b": nothing\n\n".to_vec());
+    let ended = |_: &Received| Scripted::Stream(b": nothing\n\n".to_vec());
     assert_eq!(reason_of(ended).await, "upstream_reset");
     let seen = Upstream::modern(|asked| {
-        let Play::Json(answer) = asked.content(json!({"type": "text", "text": "x"})) else {
+        let Scripted::Json(answer) = asked.content(json!({"type": "text", "text": "x"})) else {
             unreachable!()
         };
         let stream = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n\
              id: 1\ndata:\n\ndata: {answer}\n\n"
         );
-        (asked.method() == "prompts/get").then(|| Play::Break(stream.into_bytes()))
+        (asked.method() == "prompts/get").then(|| Scripted::Break(stream.into_bytes()))
     })
     .await;
     let gateway = Gateway::before(&[("up", &seen)]).await;
@@ -120,7 +123,7 @@ async fn u4_silence_and_heartbeats_end_at_the_deadline() {
     let beat = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: alive\n\n";
     for start in [head, beat] {
         let upstream = Upstream::modern(move |asked| {
-            let stall = Play::Stall(start.as_bytes().to_vec());
+            let stall = Scripted::Stall(start.as_bytes().to_vec());
             (asked.method() == "prompts/get").then_some(stall)
         })
         .await;
@@ -134,7 +137,7 @@ async fn u4_silence_and_heartbeats_end_at_the_deadline() {
 async fn u4_a_call_that_is_given_up_is_cancelled_upstream() {
     let upstream = Upstream::start(|asked| match asked.method() {
         "prompts/get" => HANG,
-        "notifications/cancelled" => Play::Http(202, vec![], vec![]),
+        "notifications/cancelled" => Scripted::Http(202, vec![], vec![]),
         _ => good_legacy(asked, "2025-06-18"),
     })
     .await;
@@ -142,7 +145,7 @@ async fn u4_a_call_that_is_given_up_is_cancelled_upstream() {
     let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
     assert_eq!(error["data"]["reason"], "upstream_timeout");
     upstream.was_asked("notifications/cancelled").await;
-    let asked = upstream.asked();
+    let asked = upstream.received();
     let of = |method: &str| asked.iter().find(|a| a.method() == method).unwrap().clone();
     let (get, cancelled) = (of("prompts/get"), of("notifications/cancelled"));
     assert_eq!(cancelled.message["params"]["requestId"], get.message["id"]);
@@ -157,33 +160,32 @@ async fn u7_messages_for_nobody_pass_by_and_the_answer_still_comes() {
         let request =
             json!({"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": {}});
         let notice = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
-        let Play::Json(answer) = asked.content(json!({"type": "text", "text": "mine"})) else {
+        let Scripted::Json(answer) = asked.content(json!({"type": "text", "text": "mine"})) else {
             unreachable!()
         };
         let stream = format!(
             "event: message\ndata: {stranger}\n\ndata: {request}\n\ndata: {notice}\n\n\
              event: other\ndata: {answer}\n\ndata: {answer}\n\ndata: {answer}\n\n"
         );
-        (asked.method() == "prompts/get").then(|| Play::Stream(stream.into_bytes()))
+        (asked.method() == "prompts/get").then(|| Scripted::Stream(stream.into_bytes()))
     })
     .await;
     let gateway = Gateway::before(&[("up", &upstream)]).await;
     let result = gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
     assert_eq!(result["messages"][0]["content"]["text"], "mine");
-    let wrong =
-        |_: &Presentation| json_bytes(r#"{"jsonrpc":"2.0","id":"x","result":{"messages":[]}}"#);
+    let wrong = |_: &Received| json_bytes(r#"{"jsonrpc":"2.0","id":"x","result":{"messages":[]}}"#);
     assert_eq!(reason_of(wrong).await, "upstream_protocol_error");
 }
 
 #[tokio::test]
 async fn a_legacy_batch_in_a_stream_is_read_item_by_item() {
     let upstream = Upstream::modern(|asked| {
-        let Play::Json(answer) = asked.content(json!({"type": "text", "text": "mine"})) else {
+        let Scripted::Json(answer) = asked.content(json!({"type": "text", "text": "mine"})) else {
             unreachable!()
         };
         let notice = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
         let stream = format!("data: {}\n\n", json!([notice, answer]));
-        (asked.method() == "prompts/get").then(|| Play::Stream(stream.into_bytes()))
+        (asked.method() == "prompts/get").then(|| Scripted::Stream(stream.into_bytes()))
     })
     .await;
     let gateway = Gateway::before(&[("up", &upstream)]).await;
@@ -193,8 +195,8 @@ async fn a_legacy_batch_in_a_stream_is_read_item_by_item() {
 #[tokio::test]
 async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
     let big = |size: usize| {
-        move |asked: &Presentation| {
-            let Play::Json(answer) = asked.content(json!({"type": "text", "text": ""})) else {
+        move |asked: &Received| {
+            let Scripted::Json(answer) = asked.content(json!({"type": "text", "text": ""})) else {
                 unreachable!()
             };
             let body = answer.to_string();
@@ -206,21 +208,21 @@ async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
     let endless = |content_type: &str, piece: &str| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\n\r\n");
         let piece = piece.repeat(1000).into_bytes();
-        move |_: &Presentation| Play::Endless(head.clone(), piece.clone())
+        move |_: &Received| Scripted::Endless(head.clone(), piece.clone())
     };
     assert_eq!(reason_of(endless("application/json", "[")).await, "upstream_too_large");
     assert_eq!(reason_of(endless("text/event-stream", "data: x\n")).await, "upstream_too_large");
     assert_eq!(reason_of(endless("text/event-stream", ": comment\n")).await, "upstream_too_large");
-    let headers = |_: &Presentation| {
-        Play::Endless("HTTP/1.1 200 OK\r\n".into(), "X-Header: y\r\n".repeat(100).into_bytes())
+    let headers = |_: &Received| {
+        Scripted::Endless("HTTP/1.1 200 OK\r\n".into(), "X-Header: y\r\n".repeat(100).into_bytes())
     };
     assert_eq!(reason_of(headers).await, "upstream_reset");
-    let zipped = |_: &Presentation| {
+    let zipped = |_: &Received| {
         let headers = vec![
             ("Content-Type", "application/json".to_owned()),
             ("Content-Encoding", "gzip".to_owned()),
         ];
-        Play::Http(200, headers, b"\x1f\x8b".to_vec())
+        Scripted::Http(200, headers, b"\x1f\x8b".to_vec())
     };
     assert_eq!(reason_of(zipped).await, "upstream_protocol_error");
 
@@ -236,7 +238,7 @@ async fn u8_what_is_too_large_is_cut_off_at_the_limit() {
 async fn u9_lists_without_end_fail_and_the_others_stay() {
     let next = |cursor: fn(usize) -> String| {
         let pages = std::sync::atomic::AtomicUsize::new(0);
-        move |asked: &Presentation| {
+        move |asked: &Received| {
             let page = pages.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             let result = json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "public",
                 "prompts": [], "nextCursor": cursor(page)});

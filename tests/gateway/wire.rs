@@ -25,7 +25,7 @@ async fn clients(gateway: &Gateway) -> Vec<Client> {
 async fn w1_foreign_hosts_are_403_and_reach_nobody() {
     let (gateway, upstream) = gateway().await;
     gateway.summary().await;
-    let before = upstream.asked().len();
+    let before = upstream.received().len();
     let (body, headers) = modern(1, "prompts/get", json!({"name": "up__p"}));
     let body = body.to_string();
     for host in ["evil.com", "127.0.0.1.evil.com", "evil.com:8080", "localhost@evil.com"] {
@@ -43,7 +43,7 @@ async fn w1_foreign_hosts_are_403_and_reach_nobody() {
         let reply = gateway.client().raw(raw.as_bytes()).await.unwrap();
         assert!(matches!(reply.status, 400 | 403), "{head:?} {reply:?}");
     }
-    assert_eq!(upstream.asked().len(), before);
+    assert_eq!(upstream.received().len(), before);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Clients of every revision and transport, who all ask in the same way.
+//! One client interface over every protocol revision and transport.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use super::client::{MODERN, Stream, modern, request};
 use super::{Client, Gateway, PATIENCE};
 
-/// How a client connects.
+/// Transport and revision of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Manner {
-    /// HTTP+SSE, which initializes with this revision.
+pub enum ClientMode {
+    /// HTTP+SSE of 2024-11-05, initialized with this revision.
     Sse(&'static str),
     /// Streamable HTTP of a legacy revision.
     Http(&'static str),
@@ -26,15 +26,15 @@ pub enum Manner {
     ModernStdio,
 }
 
-/// A client that is connected, and hears of changes.
-pub struct Party {
+/// A connected client, subscribed to changes of the prompt list.
+pub struct ModeClient {
     wire: Wire,
     revision: &'static str,
     next_id: u64,
     /// Declared to the gateway.
     capabilities: Value,
-    /// Messages that were no answers.
-    heard: VecDeque<Value>,
+    /// Notifications and server requests that came before the response to one of its requests.
+    unsolicited: VecDeque<Value>,
 }
 
 enum Wire {
@@ -46,47 +46,53 @@ enum Wire {
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
-impl Party {
-    pub async fn connect(gateway: &Gateway, manner: Manner) -> Self {
-        Self::with_capabilities(gateway, manner, json!({})).await
+impl ModeClient {
+    pub async fn connect(gateway: &Gateway, client_mode: ClientMode) -> Self {
+        Self::with_capabilities(gateway, client_mode, json!({})).await
     }
 
     /// A client that declares these capabilities.
-    pub async fn with_capabilities(gateway: &Gateway, manner: Manner, capabilities: Value) -> Self {
+    pub async fn with_capabilities(
+        gateway: &Gateway,
+        client_mode: ClientMode,
+        capabilities: Value,
+    ) -> Self {
         let client = gateway.client();
-        let (wire, revision) = match manner {
-            Manner::Modern => {
+        let (wire, revision) = match client_mode {
+            ClientMode::Modern => {
                 let stream = client.listen().await;
                 (Wire::Http { client, stream }, MODERN)
             }
-            Manner::Http(revision) => {
+            ClientMode::Http(revision) => {
                 let client = client.legacy_with(revision, capabilities.clone()).await;
                 let stream = client.stream("GET", &[EVENTS], b"").await;
                 (Wire::Http { client, stream }, revision)
             }
-            Manner::Sse(revision) => {
+            ClientMode::Sse(revision) => {
                 let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
                 let post = stream.event().await.expect("the endpoint").data;
                 assert!(post.starts_with("/sse?"), "{post}");
                 (Wire::Sse { client, post, stream }, revision)
             }
-            Manner::Stdio(revision) => (stdio(gateway), revision),
-            Manner::ModernStdio => (stdio(gateway), MODERN),
+            ClientMode::Stdio(revision) => (stdio(gateway), revision),
+            ClientMode::ModernStdio => (stdio(gateway), MODERN),
         };
-        let heard = VecDeque::new();
-        let mut party = Self { wire, revision, next_id: 100, capabilities, heard };
-        match manner {
-            Manner::Sse(revision) | Manner::Stdio(revision) => party.initialize(revision).await,
-            Manner::ModernStdio => {
+        let unsolicited = VecDeque::new();
+        let mut client = Self { wire, revision, next_id: 100, capabilities, unsolicited };
+        match client_mode {
+            ClientMode::Sse(revision) | ClientMode::Stdio(revision) => {
+                client.initialize(revision).await
+            }
+            ClientMode::ModernStdio => {
                 let params = json!({"notifications": {"promptsListChanged": true}});
-                let listen = party.request("subscriptions/listen", params);
-                party.send(&listen).await;
-                let ack = party.hear().await;
+                let listen = client.request("subscriptions/listen", params);
+                client.send(&listen).await;
+                let ack = client.next_message().await;
                 assert_eq!(ack["method"], "notifications/subscriptions/acknowledged");
             }
-            Manner::Http(_) | Manner::Modern => {}
+            ClientMode::Http(_) | ClientMode::Modern => {}
         }
-        party
+        client
     }
 
     async fn initialize(&mut self, revision: &str) {
@@ -104,7 +110,7 @@ impl Party {
         message["result"].clone()
     }
 
-    /// The answer to a request, whatever it is.
+    /// The response to a request: a result or an error.
     pub async fn answer(&mut self, method: &str, params: Value) -> Value {
         let request = self.request(method, params);
         let id = request["id"].clone();
@@ -116,16 +122,16 @@ impl Party {
         }
         self.send(&request).await;
         loop {
-            let message = self.next_message().await;
+            let message = self.read_message().await;
             match message["id"] == id && message.get("method").is_none() {
                 true => return message,
-                false => self.heard.push_back(message),
+                false => self.unsolicited.push_back(message),
             }
         }
     }
 
-    /// Gets a prompt and answers what it asks with what `say` makes of the parameters; returns what
-    /// was asked (`{method, params}`), and the answer.
+    /// Gets a prompt and answers its server requests with what `say` makes of their parameters;
+    /// returns the server requests (`{method, params}`) and the response.
     pub async fn get_answering(
         &mut self,
         params: Value,
@@ -163,13 +169,13 @@ impl Party {
         loop {
             let message = match &mut own_stream {
                 Some(stream) => stream.event().await.expect("an answer").json(),
-                None => self.next_message().await,
+                None => self.read_message().await,
             };
             if message.get("method").is_none() {
                 return (asked, message);
             }
             if message.get("id").is_none() {
-                self.heard.push_back(message);
+                self.unsolicited.push_back(message);
                 continue;
             }
             let answer =
@@ -182,17 +188,17 @@ impl Party {
         }
     }
 
-    /// The next message that is no answer.
-    pub async fn hear(&mut self) -> Value {
-        match self.heard.pop_front() {
+    /// The next notification or server request, or the response to a request sent by [`Self::send`].
+    pub async fn next_message(&mut self) -> Value {
+        match self.unsolicited.pop_front() {
             Some(message) => message,
-            None => self.next_message().await,
+            None => self.read_message().await,
         }
     }
 
     /// Whether nothing came in beside the answers so far.
     pub fn heard_nothing(&self) -> bool {
-        self.heard.is_empty()
+        self.unsolicited.is_empty()
     }
 
     /// Waits for the end of its stream.
@@ -205,13 +211,13 @@ impl Party {
         }
     }
 
-    /// Waits until it is told that its list is another one.
-    pub async fn hear_of_change(&mut self) {
-        let message = self.hear().await;
+    /// Reads `notifications/prompts/list_changed`.
+    pub async fn await_list_changed(&mut self) {
+        let message = self.next_message().await;
         assert_eq!(message["method"], "notifications/prompts/list_changed", "{message}");
     }
 
-    /// Sends a message where answers come on a stream that all share.
+    /// Sends a message over a transport on which all responses share one stream.
     pub async fn send(&mut self, message: &Value) {
         match &mut self.wire {
             Wire::Http { .. } => unreachable!("each request has its own answer"),
@@ -226,7 +232,7 @@ impl Party {
         }
     }
 
-    /// A request of the party's revision.
+    /// A request of the client's revision.
     pub fn request(&mut self, method: &str, params: Value) -> Value {
         self.next_id += 1;
         match self.revision {
@@ -240,7 +246,7 @@ impl Party {
         }
     }
 
-    async fn next_message(&mut self) -> Value {
+    async fn read_message(&mut self) -> Value {
         match &mut self.wire {
             Wire::Http { stream, .. } | Wire::Sse { stream, .. } => loop {
                 let event = stream.event().await.expect("an event");

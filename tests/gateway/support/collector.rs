@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::metrics::v1::Metric;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-use super::{Play, Upstream};
+use super::{Scripted, Upstream};
 
 /// What has arrived.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Collector {
         let server = Upstream::start(move |asked| {
             kept.lock().unwrap().take(&asked.path, &asked.body);
             let protobuf = ("Content-Type", "application/x-protobuf".to_owned());
-            Play::Http(200, vec![protobuf], vec![])
+            Scripted::Http(200, vec![protobuf], vec![])
         })
         .await;
         Self { server, arrived }

@@ -14,11 +14,11 @@ pub mod server;
 pub mod upstream;
 
 pub use client::Client;
-pub use client_modes::{Manner, Party};
+pub use client_modes::{ClientMode, ModeClient};
 pub use gateway::Gateway;
 pub use process::Process;
-pub use server::{Server, Speaks};
-pub use upstream::{Live, Play, Presentation, Upstream};
+pub use server::{Server, ServerMode};
+pub use upstream::{OpenStream, Received, Scripted, Upstream};
 
 use std::collections::BTreeMap;
 use std::fs;

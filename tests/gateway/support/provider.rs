@@ -12,7 +12,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
-use super::upstream::{HANG, Play, Presentation, Upstream};
+use super::upstream::{HANG, Received, Scripted, Upstream};
 
 /// A key of the provider.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct SigningKey {
 
 /// What the provider does when it is asked for its keys.
 #[derive(Clone, Debug)]
-pub enum Mood {
+pub enum JwksResponse {
     Well,
     Status(u16),
     Html,
@@ -41,7 +41,7 @@ pub struct Provider {
 
 struct State {
     keys: Vec<Value>,
-    mood: Mood,
+    mood: JwksResponse,
     /// What it says its name is; its own URL where nothing is said.
     issuer: Option<String>,
 }
@@ -106,7 +106,7 @@ pub fn text(bytes: &[u8]) -> String {
 impl Provider {
     pub async fn start(keys: &[&SigningKey]) -> Self {
         let keys = keys.iter().map(|key| key.jwk.clone()).collect();
-        let state = Arc::new(Mutex::new(State { keys, mood: Mood::Well, issuer: None }));
+        let state = Arc::new(Mutex::new(State { keys, mood: JwksResponse::Well, issuer: None }));
         let shared = state.clone();
         let http = Upstream::start(move |asked| answer(&shared.lock().unwrap(), asked)).await;
         Self { http, state }
@@ -122,7 +122,7 @@ impl Provider {
         format!("[auth.jwt]\nissuer = \"{}\"\n", self.issuer())
     }
 
-    pub fn set(&self, mood: Mood) {
+    pub fn set(&self, mood: JwksResponse) {
         self.state.lock().unwrap().mood = mood;
     }
 
@@ -136,7 +136,7 @@ impl Provider {
 
     /// How often its keys were asked for.
     pub fn fetches(&self) -> usize {
-        self.http.asked().iter().filter(|asked| asked.path == "/jwks").count()
+        self.http.received().iter().filter(|asked| asked.path == "/jwks").count()
     }
 
     /// Claims of a good token for `audience`.
@@ -146,24 +146,24 @@ impl Provider {
     }
 }
 
-fn answer(state: &State, asked: &Presentation) -> Play {
+fn answer(state: &State, asked: &Received) -> Scripted {
     let host = asked.header("host").unwrap_or_default();
     let json = |value: Value| {
         let headers = vec![("Content-Type", "application/json".to_owned())];
-        Play::Http(200, headers, value.to_string().into_bytes())
+        Scripted::Http(200, headers, value.to_string().into_bytes())
     };
     match (asked.path.as_str(), &state.mood) {
         ("/.well-known/openid-configuration", _) => {
             let issuer = state.issuer.clone().unwrap_or_else(|| format!("http://{host}"));
             json(json!({"issuer": issuer, "jwks_uri": format!("http://{host}/jwks")}))
         }
-        ("/jwks", Mood::Well) => json(json!({"keys": state.keys})),
-        ("/jwks", Mood::Status(status)) => Play::Http(*status, vec![], vec![]),
-        ("/jwks", Mood::Html) => Play::Http(200, vec![], b"<html>".to_vec()),
-        ("/jwks", Mood::Huge(bytes)) => {
-            Play::Http(200, vec![], [b"{\"keys\":[\"".as_slice(), &vec![b'x'; *bytes]].concat())
+        ("/jwks", JwksResponse::Well) => json(json!({"keys": state.keys})),
+        ("/jwks", JwksResponse::Status(status)) => Scripted::Http(*status, vec![], vec![]),
+        ("/jwks", JwksResponse::Html) => Scripted::Http(200, vec![], b"<html>".to_vec()),
+        ("/jwks", JwksResponse::Huge(bytes)) => {
+            Scripted::Http(200, vec![], [b"{\"keys\":[\"".as_slice(), &vec![b'x'; *bytes]].concat())
         }
-        ("/jwks", Mood::Silent) => HANG,
-        _ => Play::Http(404, vec![], vec![]),
+        ("/jwks", JwksResponse::Silent) => HANG,
+        _ => Scripted::Http(404, vec![], vec![]),
     }
 }

@@ -1,15 +1,15 @@
-//! A prompt server that does everything well, in every revision and transport.
+//! A prompt server without faults, in every revision and transport.
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
 use super::upstream::good_modern;
-use super::{Client, Live, Play, Presentation, Upstream};
+use super::{Client, OpenStream, Received, Scripted, Upstream};
 
-/// What a server speaks.
+/// Transport and revision of a server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Speaks {
+pub enum ServerMode {
     /// HTTP+SSE.
     Sse,
     /// Streamable HTTP of a legacy revision.
@@ -28,7 +28,7 @@ pub enum Speaks {
 /// `change` adds `more` to them, or takes it away.
 pub struct Server {
     pub table: String,
-    pub speaks: Speaks,
+    pub server_mode: ServerMode,
     folder: tempfile::TempDir,
     _upstream: Option<Upstream>,
 }
@@ -37,43 +37,43 @@ pub struct Server {
 struct State {
     more: bool,
     /// Streams that hear of changes, and the tag of a subscription.
-    streams: Vec<(Live, Value)>,
+    streams: Vec<(OpenStream, Value)>,
 }
 
 const CHANGED: &str = "notifications/prompts/list_changed";
 
 impl Server {
-    pub async fn start(speaks: Speaks) -> Self {
+    pub async fn start(server_mode: ServerMode) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap().to_owned();
-        let (table, upstream) = match speaks {
-            Speaks::Library => {
+        let (table, upstream) = match server_mode {
+            ServerMode::Library => {
                 let library = "transport = \"library\"\npath = ".to_owned();
                 for name in ["all", "change", "last"] {
                     write_prompt(folder.path(), name);
                 }
                 (format!("{library}\"{path}\"\n"), None)
             }
-            Speaks::Stdio | Speaks::ModernStdio => {
-                (child(folder.path(), speaks == Speaks::ModernStdio), None)
+            ServerMode::Stdio | ServerMode::ModernStdio => {
+                (child(folder.path(), server_mode == ServerMode::ModernStdio), None)
             }
-            Speaks::Sse | Speaks::Http(_) | Speaks::Modern => {
-                let upstream = served(speaks).await;
+            ServerMode::Sse | ServerMode::Http(_) | ServerMode::Modern => {
+                let upstream = served(server_mode).await;
                 let table =
                     format!("transport = \"http\"\nurl = \"http://{}/mcp\"\n", upstream.addr);
                 (table, Some(upstream))
             }
         };
         let table = format!("[upstreams.up]\n{table}poll = \"0s\"\n");
-        Self { table, speaks, folder, _upstream: upstream }
+        Self { table, server_mode, folder, _upstream: upstream }
     }
 
     /// Changes the list.
     pub async fn change(&self, client: &Client) {
         let more = self.folder.path().join("more.md");
-        match (self.speaks, more.exists()) {
-            (Speaks::Library, false) => write_prompt(self.folder.path(), "more"),
-            (Speaks::Library, true) => std::fs::remove_file(more).unwrap(),
+        match (self.server_mode, more.exists()) {
+            (ServerMode::Library, false) => write_prompt(self.folder.path(), "more"),
+            (ServerMode::Library, true) => std::fs::remove_file(more).unwrap(),
             _ => drop(client.ask("prompts/get", json!({"name": "up__change"})).await),
         }
     }
@@ -107,7 +107,7 @@ fn completion() -> Value {
 }
 
 /// The result of a call, as an upstream of the legacy era gives it.
-fn result(asked: &Presentation, more: bool) -> Value {
+fn result(asked: &Received, more: bool) -> Value {
     match asked.method() {
         "prompts/list" => page(asked.message["params"]["cursor"].as_str(), more),
         "prompts/get" => json!({"description": "d", "messages": messages()}),
@@ -115,7 +115,7 @@ fn result(asked: &Presentation, more: bool) -> Value {
     }
 }
 
-async fn served(speaks: Speaks) -> Upstream {
+async fn served(server_mode: ServerMode) -> Upstream {
     let state = Arc::new(Mutex::new(State::default()));
     Upstream::start(move |asked| {
         let mut state = state.lock().unwrap();
@@ -123,19 +123,19 @@ async fn served(speaks: Speaks) -> Upstream {
             state.more = !state.more;
             for (stream, meta) in &state.streams {
                 let params = json!({"_meta": meta});
-                stream.say(&json!({"jsonrpc": "2.0", "method": CHANGED, "params": params}));
+                stream.send(&json!({"jsonrpc": "2.0", "method": CHANGED, "params": params}));
             }
         }
-        match speaks {
-            Speaks::Modern => modern(asked, &mut state),
-            Speaks::Http(revision) => legacy(asked, revision, &mut state),
+        match server_mode {
+            ServerMode::Modern => modern(asked, &mut state),
+            ServerMode::Http(revision) => legacy(asked, revision, &mut state),
             _ => sse(asked, &mut state),
         }
     })
     .await
 }
 
-fn modern(asked: &Presentation, state: &mut State) -> Play {
+fn modern(asked: &Received, state: &mut State) -> Scripted {
     match asked.method() {
         "server/discover" => asked.result(json!({
             "resultType": "complete", "ttlMs": 60_000, "cacheScope": "public",
@@ -143,13 +143,13 @@ fn modern(asked: &Presentation, state: &mut State) -> Play {
             "capabilities": {"prompts": {"listChanged": true}, "completions": {}},
         })),
         "subscriptions/listen" => {
-            let (live, play) = Live::new();
+            let (live, scripted) = OpenStream::new();
             let tag = json!({"io.modelcontextprotocol/subscriptionId": asked.message["id"]});
             let accepted = json!({"notifications": {"promptsListChanged": true}, "_meta": tag});
             let method = "notifications/subscriptions/acknowledged";
-            live.say(&json!({"jsonrpc": "2.0", "method": method, "params": accepted}));
+            live.send(&json!({"jsonrpc": "2.0", "method": method, "params": accepted}));
             state.streams.push((live, tag));
-            play
+            scripted
         }
         "prompts/list" | "prompts/get" | "completion/complete" => {
             let mut result = result(asked, state.more);
@@ -171,32 +171,32 @@ fn initialized(revision: &str) -> Value {
         "capabilities": {"prompts": {"listChanged": true}, "completions": {}}})
 }
 
-fn legacy(asked: &Presentation, revision: &str, state: &mut State) -> Play {
+fn legacy(asked: &Received, revision: &str, state: &mut State) -> Scripted {
     match (asked.http_method.as_str(), asked.method()) {
         ("GET", _) => {
-            let (live, play) = Live::new();
+            let (live, scripted) = OpenStream::new();
             state.streams.push((live, json!({})));
-            play
+            scripted
         }
         (_, "initialize") => asked.result(initialized(revision)),
         (_, "prompts/list" | "prompts/get" | "completion/complete") => {
             asked.result(result(asked, state.more))
         }
-        (_, method) if method.starts_with("notifications/") => Play::Http(202, vec![], vec![]),
+        (_, method) if method.starts_with("notifications/") => Scripted::Http(202, vec![], vec![]),
         _ => asked.error(-32601, "method not found"),
     }
 }
 
 /// POSTs to the URL of the stream itself are refused: it is no Streamable HTTP.
-fn sse(asked: &Presentation, state: &mut State) -> Play {
+fn sse(asked: &Received, state: &mut State) -> Scripted {
     if asked.http_method == "GET" {
-        let (live, play) = Live::new();
+        let (live, scripted) = OpenStream::new();
         live.raw("event: endpoint\ndata: /messages?session=1\n\n");
         state.streams = vec![(live, json!({}))];
-        return play;
+        return scripted;
     }
     if !asked.path.starts_with("/messages") {
-        return Play::Http(405, vec![], b"Method Not Allowed".to_vec());
+        return Scripted::Http(405, vec![], b"Method Not Allowed".to_vec());
     }
     let answer = match asked.method() {
         "initialize" => Some(initialized("2024-11-05")),
@@ -205,9 +205,9 @@ fn sse(asked: &Presentation, state: &mut State) -> Play {
     };
     if let Some(result) = answer {
         let id = &asked.message["id"];
-        state.streams[0].0.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+        state.streams[0].0.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
-    Play::Http(202, vec![], b"Accepted".to_vec())
+    Scripted::Http(202, vec![], b"Accepted".to_vec())
 }
 
 /// A server in a few lines of shell, which reads its answers from files.

@@ -1,4 +1,4 @@
-//! Upstreams that ask before they answer.
+//! Upstreams that send server requests (elicitation) before they answer a get.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::upstream::{good_legacy, good_modern};
-use super::{Live, Play, Presentation, Upstream};
+use super::{OpenStream, Received, Scripted, Upstream};
 
-/// A question: method and parameters.
+/// A server request: method and parameters.
 pub type ServerRequest = (&'static str, Value);
 
-/// A form that asks for a colour.
-pub fn form(message: &str) -> ServerRequest {
+/// A form elicitation that asks for a colour.
+pub fn form_elicitation(message: &str) -> ServerRequest {
     let schema = json!({"type": "object", "properties": {"colour": {"type": "string"}}});
     ("elicitation/create", json!({"message": message, "requestedSchema": schema}))
 }
 
-/// A page to visit.
-pub fn page(message: &str) -> ServerRequest {
+/// A URL elicitation.
+pub fn url_elicitation(message: &str) -> ServerRequest {
     let url = "https://a.example/authorise";
     (
         "elicitation/create",
@@ -26,31 +26,34 @@ pub fn page(message: &str) -> ServerRequest {
     )
 }
 
-/// What a user says to a form.
-pub fn blue() -> Value {
+/// The answer of a user to [`form_elicitation`].
+pub fn accept_blue() -> Value {
     json!({"action": "accept", "content": {"colour": "blue"}})
 }
 
-/// A get of a legacy upstream that has not been answered yet.
-struct Open {
-    live: Live,
+/// A get that a legacy upstream has not answered yet.
+struct PendingGet {
+    live: OpenStream,
     id: Value,
     answers: Vec<Value>,
 }
 
 impl Upstream {
-    /// A legacy upstream whose gets ask these questions, one after another, and answer with the
-    /// answers, as text.
-    pub async fn legacy_asker(questions: Vec<ServerRequest>) -> Self {
-        let open: Arc<Mutex<HashMap<String, Open>>> = Arc::default();
+    /// A legacy upstream whose gets send these server requests, one after another, and return the
+    /// answers as text.
+    pub async fn legacy_with_server_requests(requests_to_send: Vec<ServerRequest>) -> Self {
+        let open: Arc<Mutex<HashMap<String, PendingGet>>> = Arc::default();
         Upstream::start(move |asked| {
             let mut open = open.lock().unwrap();
             if asked.method() == "prompts/get" {
-                let (live, play) = Live::new();
+                let (live, scripted) = OpenStream::new();
                 let get = asked.message["id"].to_string();
-                ask(&live, &get, &questions, 0);
-                open.insert(get, Open { live, id: asked.message["id"].clone(), answers: vec![] });
-                return play;
+                send_request(&live, &get, &requests_to_send, 0);
+                open.insert(
+                    get,
+                    PendingGet { live, id: asked.message["id"].clone(), answers: vec![] },
+                );
+                return scripted;
             }
             if asked.message.get("method").is_none() && asked.http_method == "POST" {
                 let id = asked.message["id"].as_str().unwrap_or_default();
@@ -59,30 +62,30 @@ impl Upstream {
                     let said = asked.message.get("result").unwrap_or(&asked.message["error"]);
                     call.answers.push(said.clone());
                     let count = call.answers.len();
-                    if count < questions.len() {
-                        ask(&call.live, &get, &questions, count);
+                    if count < requests_to_send.len() {
+                        send_request(&call.live, &get, &requests_to_send, count);
                     } else if let Some(call) = open.remove(&get) {
-                        call.live.say(&json!({"jsonrpc": "2.0", "id": call.id,
-                            "result": told(&call.answers)}));
+                        call.live.send(&json!({"jsonrpc": "2.0", "id": call.id,
+                            "result": result_with(&call.answers)}));
                     }
                 }
-                return Play::Http(202, vec![], vec![]);
+                return Scripted::Http(202, vec![], vec![]);
             }
             if asked.http_method == "GET" {
-                return Play::Http(405, vec![], vec![]);
+                return Scripted::Http(405, vec![], vec![]);
             }
             good_legacy(asked, "2025-11-25")
         })
         .await
     }
 
-    /// A modern upstream whose gets ask this once, and answer with the answers, as text.
-    pub async fn modern_asker(questions: Vec<ServerRequest>) -> Self {
+    /// A modern upstream whose gets return these input requests once, and then the answers as text.
+    pub async fn modern_with_input_requests(requests_to_send: Vec<ServerRequest>) -> Self {
         Upstream::start(move |asked| {
             let params = &asked.message["params"];
             match (asked.method(), params.get("inputResponses")) {
                 ("prompts/get", None) => {
-                    let requests: serde_json::Map<_, _> = questions
+                    let requests: serde_json::Map<_, _> = requests_to_send
                         .iter()
                         .enumerate()
                         .map(|(i, (method, params))| {
@@ -96,7 +99,7 @@ impl Upstream {
                     assert_eq!(params["requestState"], "theirs");
                     let answers: Vec<_> =
                         responses.as_object().unwrap().values().cloned().collect();
-                    let mut result = told(&answers);
+                    let mut result = result_with(&answers);
                     result["resultType"] = json!("complete");
                     asked.result(result)
                 }
@@ -106,19 +109,19 @@ impl Upstream {
         .await
     }
 
-    /// What its gets were asked, in their order.
-    pub fn gets(&self) -> Vec<Presentation> {
-        self.asked().into_iter().filter(|asked| asked.method() == "prompts/get").collect()
+    /// The gets it received, in order.
+    pub fn gets(&self) -> Vec<Received> {
+        self.received().into_iter().filter(|asked| asked.method() == "prompts/get").collect()
     }
 }
 
-fn ask(live: &Live, get: &str, questions: &[ServerRequest], at: usize) {
-    let (method, params) = &questions[at];
+fn send_request(live: &OpenStream, get: &str, requests_to_send: &[ServerRequest], at: usize) {
+    let (method, params) = &requests_to_send[at];
     let id = format!("{get}-{at}");
-    live.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+    live.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
 }
 
-fn told(answers: &[Value]) -> Value {
+fn result_with(answers: &[Value]) -> Value {
     let text = json!(answers).to_string();
     json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
 }

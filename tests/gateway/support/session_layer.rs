@@ -1,4 +1,4 @@
-//! The session layer and all behind it, without sockets and credentials.
+//! The session layer and everything behind it, without sockets or credentials.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,23 +24,23 @@ use tokio_util::task::TaskTracker;
 
 use super::client::{MODERN, modern};
 
-/// The session layer by itself, so that callers can be named without credentials.
-pub struct Layer {
+/// The session layer without a transport, so that tests can choose the caller.
+pub struct SessionLayer {
     pub sessions: Arc<Sessions>,
 }
 
-/// A place that never runs out.
-struct Place;
+/// A call permit that is never exhausted.
+struct UnlimitedPermit;
 
-impl CallPermit for Place {
-    fn suspend(&self) -> bool {
+impl CallPlace for UnlimitedPermit {
+    fn think(&self) -> bool {
         true
     }
 }
 
 pub const NOW: u64 = 1_000_000;
 
-impl Layer {
+impl SessionLayer {
     pub fn start(toml: &str) -> Self {
         Self::with_rights(toml, Arc::new(Everything))
     }
@@ -84,7 +84,7 @@ impl Layer {
         self.sessions.read(body.to_string().as_bytes(), &envelope)
     }
 
-    /// What a modern call comes to.
+    /// The result of a modern call.
     pub async fn call(&self, caller: &str, method: &str, params: Value) -> Result<Value, Fault> {
         let mut body = modern(1, method, params.clone()).0;
         let capabilities = json!({"elicitation": {}});
@@ -96,8 +96,8 @@ impl Layer {
             ..Headers::default()
         };
         let turn = self.read(caller, &headers, &body).map_err(|refusal| refusal.fault)?;
-        let Dispatch::Call(pending) = turn else { panic!("a call") };
-        let slot = CallPermits { call: Arc::new(Place), budget: Arc::new(()) };
+        let Turn::Pending(pending) = turn else { panic!("a call") };
+        let slot = Slot { call: Arc::new(UnlimitedPermit), room: Arc::new(()) };
         let (told, _heard) = mpsc::channel(16);
         match self.sessions.clone().perform(pending, slot, told, NOW).await {
             CallOutcome::Result(result) => Ok(serde_json::from_str(&result).unwrap()),

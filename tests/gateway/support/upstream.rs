@@ -10,9 +10,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
 
-/// What the upstream was asked.
+/// A request as the upstream received it.
 #[derive(Clone, Debug)]
-pub struct Presentation {
+pub struct Received {
     /// GET, POST or DELETE.
     pub http_method: String,
     /// With its query.
@@ -27,9 +27,9 @@ pub struct Presentation {
     pub connection: usize,
 }
 
-/// What it does about it.
+/// A scripted response.
 #[derive(Clone, Debug)]
-pub enum Play {
+pub enum Scripted {
     /// 200 with this JSON.
     Json(Value),
     /// A status, headers and a body of exactly these bytes.
@@ -40,26 +40,26 @@ pub enum Play {
     Endless(String, Vec<u8>),
     /// An event stream of whatever is sent through the channel, until the upstream ends.
     Events(broadcast::Sender<String>),
-    /// An event stream of whatever its [`Live`] sends, until that is dropped.
-    Live(Arc<Mutex<Option<mpsc::UnboundedReceiver<String>>>>),
+    /// An event stream of whatever its [`OpenStream`] sends, until that is dropped.
+    OpenStream(Arc<Mutex<Option<mpsc::UnboundedReceiver<String>>>>),
     /// These bytes, then the connection breaks.
     Break(Vec<u8>),
     /// These bytes, then nothing until the other side gives up.
     Stall(Vec<u8>),
 }
 
-/// The end of an event stream at which it is written.
+/// The sender of an open event stream.
 #[derive(Clone, Debug)]
-pub struct Live(mpsc::UnboundedSender<String>);
+pub struct OpenStream(mpsc::UnboundedSender<String>);
 
-impl Live {
-    pub fn new() -> (Self, Play) {
+impl OpenStream {
+    pub fn new() -> (Self, Scripted) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (Self(sender), Play::Live(Arc::new(Mutex::new(Some(receiver)))))
+        (Self(sender), Scripted::OpenStream(Arc::new(Mutex::new(Some(receiver)))))
     }
 
     /// Sends an event that carries a message.
-    pub fn say(&self, message: &Value) {
+    pub fn send(&self, message: &Value) {
         self.raw(&format!("data: {message}\n\n"));
     }
 
@@ -67,18 +67,18 @@ impl Live {
         let _ = self.0.send(text.to_owned());
     }
 
-    /// Waits until the other side has gone away.
+    /// Waits until the client has disconnected.
     pub async fn closed(&self) {
         self.0.closed().await;
     }
 }
 
 /// Never answers.
-pub const HANG: Play = Play::Stall(Vec::new());
+pub const HANG: Scripted = Scripted::Stall(Vec::new());
 
 pub struct Upstream {
     pub addr: SocketAddr,
-    asked: Arc<Mutex<Vec<Presentation>>>,
+    asked: Arc<Mutex<Vec<Received>>>,
     accepting: AbortHandle,
 }
 
@@ -90,10 +90,10 @@ impl Drop for Upstream {
 
 impl Upstream {
     /// Answers every request with what `script` says.
-    pub async fn start(script: impl Fn(&Presentation) -> Play + Send + Sync + 'static) -> Self {
+    pub async fn start(script: impl Fn(&Received) -> Scripted + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let asked: Arc<Mutex<Vec<Presentation>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<Received>>> = Arc::default();
         let (script, log) = (Arc::new(script), asked.clone());
         let accepting = tokio::spawn(async move {
             let mut connection = 0;
@@ -108,7 +108,7 @@ impl Upstream {
 
     /// A modern upstream; `script` may answer what it likes, the rest is answered well.
     pub async fn modern(
-        script: impl Fn(&Presentation) -> Option<Play> + Send + Sync + 'static,
+        script: impl Fn(&Received) -> Option<Scripted> + Send + Sync + 'static,
     ) -> Self {
         Self::start(move |asked| script(asked).unwrap_or_else(|| good_modern(asked))).await
     }
@@ -123,21 +123,21 @@ impl Upstream {
     }
 
     /// A modern upstream whose first get waits for [`Upstream::answer_get`].
-    pub async fn holding_a_get() -> (Self, Live) {
-        let (live, play) = Live::new();
+    pub async fn holding_a_get() -> (Self, OpenStream) {
+        let (live, scripted) = OpenStream::new();
         let has_held = AtomicBool::new(false);
-        let holds = move |asked: &Presentation| {
+        let holds = move |asked: &Received| {
             asked.method() == "prompts/get" && !has_held.swap(true, Ordering::SeqCst)
         };
-        (Self::modern(move |asked| holds(asked).then(|| play.clone())).await, live)
+        (Self::modern(move |asked| holds(asked).then(|| scripted.clone())).await, live)
     }
 
     /// Answers the first get that it was asked.
-    pub fn answer_get(&self, live: &Live) {
-        let asked = self.asked();
+    pub fn answer_get(&self, live: &OpenStream) {
+        let asked = self.received();
         let get = asked.iter().find(|asked| asked.method() == "prompts/get").expect("it was asked");
         let result = json!({"resultType": "complete", "messages": []});
-        live.say(&json!({"jsonrpc": "2.0", "id": get.message["id"], "result": result}));
+        live.send(&json!({"jsonrpc": "2.0", "id": get.message["id"], "result": result}));
     }
 
     /// Its table in the configuration. Waits are short, so that tests see their end.
@@ -156,18 +156,18 @@ impl Upstream {
         super::eventually(async || self.methods().iter().any(|m| m == method).then_some(())).await;
     }
 
-    /// Everything that it was asked so far.
-    pub fn asked(&self) -> Vec<Presentation> {
+    /// All requests received so far.
+    pub fn received(&self) -> Vec<Received> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// The methods that it was asked, in their order.
+    /// The methods of the requests received so far, in order.
     pub fn methods(&self) -> Vec<String> {
-        self.asked().iter().map(|asked| asked.method().to_owned()).collect()
+        self.received().iter().map(|asked| asked.method().to_owned()).collect()
     }
 }
 
-impl Presentation {
+impl Received {
     pub fn method(&self) -> &str {
         self.message["method"].as_str().unwrap_or_default()
     }
@@ -181,30 +181,30 @@ impl Presentation {
     }
 
     /// A JSON-RPC result for this request.
-    pub fn result(&self, result: Value) -> Play {
-        Play::Json(json!({"jsonrpc": "2.0", "id": self.message["id"], "result": result}))
+    pub fn result(&self, result: Value) -> Scripted {
+        Scripted::Json(json!({"jsonrpc": "2.0", "id": self.message["id"], "result": result}))
     }
 
-    pub fn error(&self, code: i64, message: &str) -> Play {
+    pub fn error(&self, code: i64, message: &str) -> Scripted {
         let error = json!({"code": code, "message": message});
-        Play::Json(json!({"jsonrpc": "2.0", "id": self.message["id"], "error": error}))
+        Scripted::Json(json!({"jsonrpc": "2.0", "id": self.message["id"], "error": error}))
     }
 
     /// A whole modern list.
-    pub fn list(&self, prompts: &Value) -> Play {
+    pub fn list(&self, prompts: &Value) -> Scripted {
         self.result(json!({"resultType": "complete", "ttlMs": 60_000, "cacheScope": "public",
             "prompts": prompts}))
     }
 
     /// A get whose one message is this content.
-    pub fn content(&self, content: Value) -> Play {
+    pub fn content(&self, content: Value) -> Scripted {
         let messages = json!([{"role": "user", "content": content}]);
         self.result(json!({"resultType": "complete", "messages": messages}))
     }
 }
 
 /// Discovers, lists one prompt `p`, echoes gets, completes nothing.
-pub fn good_modern(asked: &Presentation) -> Play {
+pub fn good_modern(asked: &Received) -> Scripted {
     let params = &asked.message["params"];
     match asked.method() {
         "server/discover" => asked.result(json!({
@@ -225,9 +225,9 @@ pub fn good_modern(asked: &Presentation) -> Play {
 }
 
 /// Initializes, as a server that knows nothing newer does.
-pub fn good_legacy(asked: &Presentation, revision: &str) -> Play {
+pub fn good_legacy(asked: &Received, revision: &str) -> Scripted {
     match asked.method() {
-        "server/discover" => Play::Http(
+        "server/discover" => Scripted::Http(
             400,
             vec![("Content-Type", "application/json".into())],
             br#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request"},"id":null}"#
@@ -237,14 +237,14 @@ pub fn good_legacy(asked: &Presentation, revision: &str) -> Play {
             let result = json!({"protocolVersion": revision,
                 "capabilities": {"prompts": {}, "completions": {}},
                 "serverInfo": {"name": "legacy", "version": "1"}});
-            let Play::Json(answer) = asked.result(result) else { unreachable!() };
+            let Scripted::Json(answer) = asked.result(result) else { unreachable!() };
             let headers = vec![
                 ("Content-Type", "application/json".to_owned()),
                 ("Mcp-Session-Id", "legacy-session".to_owned()),
             ];
-            Play::Http(200, headers, answer.to_string().into_bytes())
+            Scripted::Http(200, headers, answer.to_string().into_bytes())
         }
-        "notifications/initialized" => Play::Http(202, vec![], vec![]),
+        "notifications/initialized" => Scripted::Http(202, vec![], vec![]),
         _ => good_modern(asked),
     }
 }
@@ -252,29 +252,31 @@ pub fn good_legacy(asked: &Presentation, revision: &str) -> Play {
 async fn serve(
     mut stream: TcpStream,
     connection: usize,
-    script: &(dyn Fn(&Presentation) -> Play + Send + Sync),
-    log: &Mutex<Vec<Presentation>>,
+    script: &(dyn Fn(&Received) -> Scripted + Send + Sync),
+    log: &Mutex<Vec<Received>>,
 ) {
     while let Some(asked) = read_request(&mut stream, connection).await {
         log.lock().unwrap().push(asked.clone());
         let written = match script(&asked) {
-            Play::Json(json) => {
+            Scripted::Json(json) => {
                 let headers = vec![("Content-Type", "application/json".to_owned())];
                 write(&mut stream, 200, &headers, json.to_string().as_bytes()).await
             }
-            Play::Http(status, headers, body) => write(&mut stream, status, &headers, &body).await,
-            Play::Stream(body) => {
+            Scripted::Http(status, headers, body) => {
+                write(&mut stream, status, &headers, &body).await
+            }
+            Scripted::Stream(body) => {
                 let headers = vec![("Content-Type", "text/event-stream".to_owned())];
                 write(&mut stream, 200, &headers, &body).await
             }
-            Play::Endless(head, piece) => {
+            Scripted::Endless(head, piece) => {
                 let mut written = stream.write_all(head.as_bytes()).await;
                 while written.is_ok() {
                     written = stream.write_all(&piece).await;
                 }
                 written
             }
-            Play::Events(sender) => {
+            Scripted::Events(sender) => {
                 let mut events = sender.subscribe();
                 let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: open\n\n";
                 let mut written = stream.write_all(head.as_bytes()).await;
@@ -283,7 +285,7 @@ async fn serve(
                 }
                 return;
             }
-            Play::Live(receiver) => {
+            Scripted::OpenStream(receiver) => {
                 let mut texts = receiver.lock().unwrap().take().expect("one stream of each");
                 let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
                 let mut written = stream.write_all(head.as_bytes()).await;
@@ -299,11 +301,11 @@ async fn serve(
                 }
                 return;
             }
-            Play::Break(bytes) => {
+            Scripted::Break(bytes) => {
                 let _ = stream.write_all(&bytes).await;
                 return;
             }
-            Play::Stall(bytes) => {
+            Scripted::Stall(bytes) => {
                 let _ = stream.write_all(&bytes).await;
                 let _ = stream.read(&mut [0]).await;
                 return;
@@ -315,7 +317,7 @@ async fn serve(
     }
 }
 
-async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Presentation> {
+async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Received> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
@@ -342,7 +344,7 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Prese
         }
     }
     let message = serde_json::from_slice(&body).unwrap_or_default();
-    Some(Presentation { http_method, path, headers, message, body, connection })
+    Some(Received { http_method, path, headers, message, body, connection })
 }
 
 async fn write(
