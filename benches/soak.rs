@@ -116,10 +116,11 @@ async fn come_and_go(client: Client, tally: Arc<Tally>) {
         let legacy = client.clone().legacy("2025-06-18").await;
         let mut stream = legacy.stream("GET", &[("Accept", "text/event-stream")], b"").await;
         legacy.post(&request(1, "prompts/get", json!({"name": "well__p"}))).await;
-        assert!(stream.heard_nothing().await || n > 0);
         client.listen().await;
         if n.is_multiple_of(2) {
             legacy.send("DELETE", "/mcp", &[], b"").await;
+            // It ends with its session, whatever list changes it carried.
+            while stream.event().await.is_some() {}
         }
         tally.good.fetch_add(1, Ordering::Relaxed);
     }

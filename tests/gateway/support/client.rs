@@ -257,11 +257,6 @@ impl Event {
 }
 
 impl Stream {
-    /// Whether no event is there by now.
-    pub async fn heard_nothing(&mut self) -> bool {
-        timeout(std::time::Duration::ZERO, self.event()).await.is_err()
-    }
-
     /// The next event; nothing at the end of the stream.
     pub async fn event(&mut self) -> Option<Event> {
         // Comments keep the line alive, and must not keep a test alive.
