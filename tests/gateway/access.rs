@@ -121,7 +121,7 @@ async fn l3_a_change_is_told_only_to_those_who_see_it() {
     MORE.store(true, Ordering::SeqCst);
     let change = told.event().await.expect("a change").json();
     assert_eq!(change["method"], "notifications/prompts/list_changed");
-    eventually(async || (bob.names().await.0.len() == 3).then_some(())).await;
+    eventually(async || bob.names().await.0.len(), |seen| *seen == 3).await;
     gateway.drain().await;
     let last = not_told.event().await.expect("the end").json();
     assert!(last.get("result").is_some(), "nothing was told before it: {last}");

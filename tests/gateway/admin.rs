@@ -93,10 +93,10 @@ async fn it_is_ready_once_every_upstream_was_heard_of_or_had_its_time() {
     assert_eq!((code, &why["ready"]), (503, &json!(false)));
     assert!(why["why"][0].as_str().unwrap().starts_with("starting"), "{why}");
     // From then on lists fail, which is no state to send anybody to either.
-    let why = eventually(async || {
-        let (_, why) = look(&gateway.admin(), "/readyz").await;
-        (!why["why"][0].as_str()?.starts_with("starting")).then_some(why)
-    })
+    let why = eventually(
+        async || look(&gateway.admin(), "/readyz").await.1,
+        |why| why["why"][0].as_str().is_some_and(|why| !why.starts_with("starting")),
+    )
     .await;
     assert_eq!(why["why"][0], "upstream_unavailable", "no more without a token");
 }
@@ -112,7 +112,7 @@ async fn a5_without_the_keys_of_its_tokens_it_is_not_ready() {
     assert_eq!(code, 503);
     assert!(why.to_string().contains("auth_unavailable"), "{why}");
     provider.set(JwksResponse::Well);
-    eventually(async || (look(&gateway.admin(), "/readyz").await.0 == 200).then_some(())).await;
+    eventually(async || look(&gateway.admin(), "/readyz").await.0, |seen| *seen == 200).await;
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn d2_while_nothing_can_be_recorded_it_lives_and_is_not_ready() {
     assert!(why["why"][0].as_str().unwrap().starts_with("audit_unavailable"), "{why}");
     assert_eq!(look(&gateway.admin(), "/api/v1/status").await.1["audit"], "failing");
     fs::remove_file(log.path().join("audit-00000001.jsonl")).unwrap();
-    eventually(async || (look(&gateway.admin(), "/readyz").await.0 == 200).then_some(())).await;
+    eventually(async || look(&gateway.admin(), "/readyz").await.0, |seen| *seen == 200).await;
 }
 
 #[cfg(unix)]
@@ -151,7 +151,7 @@ async fn while_it_drains_it_is_shown_and_not_ready_and_a_person_sees_a_table() {
     fs::write(folder.path().join("gateway.toml"), toml).unwrap();
     let process = Process::serve_admin(folder.path(), &port.to_string()).await;
     let admin = Client::new(port);
-    eventually(async || (look(&admin, "/readyz").await.0 == 200).then_some(())).await;
+    eventually(async || look(&admin, "/readyz").await.0, |seen| *seen == 200).await;
     let url = format!("http://{port}");
     let folder_path = folder.path().to_owned();
     let status = tokio::task::spawn_blocking(move || {
@@ -163,11 +163,8 @@ async fn while_it_drains_it_is_shown_and_not_ready_and_a_person_sees_a_table() {
     // A stream that is open keeps it draining for a moment.
     let listen = process.client().listen().await;
     process.signal(rustix::process::Signal::TERM);
-    let (code, why) = eventually(async || {
-        let (code, why) = look(&admin, "/readyz").await;
-        (code == 503).then_some((code, why))
-    })
-    .await;
+    let (code, why) =
+        eventually(async || look(&admin, "/readyz").await, |(code, _)| *code == 503).await;
     assert!(why["why"][0].as_str().unwrap().starts_with("draining"), "{code} {why}");
     drop(listen);
 }

@@ -48,6 +48,13 @@ impl Log {
         self.records().into_iter().filter(|record| record["event"] == event).collect()
     }
 
+    /// Waits for a record of this event; returns the last one.
+    #[track_caller]
+    pub fn wait_for(&self, event: &str) -> impl Future<Output = Value> {
+        let found = eventually(async || self.of(event), |records| !records.is_empty());
+        async { found.await.pop().expect("it was accepted") }
+    }
+
     pub fn text(&self) -> String {
         text(&self.path())
     }
@@ -141,7 +148,7 @@ async fn d7_a10_the_record_tells_who_what_and_when_and_no_secret() {
     }
     let listen = client.listen().await;
     drop(listen);
-    eventually(async || (!log.of("stream_ended").is_empty()).then_some(())).await;
+    log.wait_for("stream_ended").await;
     gateway.drain().await;
 
     let received = log.of("received");
@@ -200,11 +207,11 @@ async fn a_changed_definition_is_on_record_with_both_digests() {
     let gateway = Gateway::start(&(log.table() + &table)).await;
     gateway.client().ask("prompts/list", json!({})).await;
     write("two");
-    let changed = eventually(async || log.of("definition_changed").pop()).await;
+    let changed = log.wait_for("definition_changed").await;
     assert_eq!((&changed["upstream"], &changed["prompt"]), (&json!("lib"), &json!("greet")));
     assert_ne!(changed["before"], changed["now"]);
     // Settled a moment later.
-    eventually(async || (log.of("list_changed").len() == 2).then_some(())).await;
+    eventually(async || log.of("list_changed").len(), |seen| *seen == 2).await;
     gateway.drain().await;
 }
 
@@ -241,7 +248,7 @@ async fn d2_a_full_folder_refuses_and_serves_again_once_there_is_room() {
     let moved = tempfile::tempdir().unwrap();
     let oldest = "audit-00000001.jsonl";
     fs::rename(log.path().join(oldest), moved.path().join(oldest)).unwrap();
-    eventually(async || (get().await.status == 200).then_some(())).await;
+    eventually(async || get().await.status, |seen| *seen == 200).await;
     gateway.drain().await;
     fs::rename(moved.path().join(oldest), log.path().join(oldest)).unwrap();
     let report = check(&log.path());
@@ -268,7 +275,7 @@ async fn d2_where_that_is_wanted_calls_go_on_and_what_is_missing_is_counted() {
         let name = format!("audit-0000000{number}.jsonl");
         fs::rename(log.path().join(&name), moved.path().join(&name)).unwrap();
     }
-    eventually(async || (!log.of("gap").is_empty()).then_some(())).await;
+    log.wait_for("gap").await;
     gateway.drain().await;
     for entry in fs::read_dir(moved.path()).unwrap() {
         let entry = entry.unwrap();
@@ -306,7 +313,7 @@ async fn d10_a_call_that_panics_is_on_record_and_takes_nothing_else_with_it() {
     let get = async |name: &str| layer.call("ann", "prompts/get", json!({"name": name})).await;
     assert_eq!(get("up__cursed").await.unwrap_err(), Fault::Internal);
     assert!(get("up__p").await.is_ok());
-    let panic = eventually(async || log.of("panic").pop()).await;
+    let panic = log.wait_for("panic").await;
     assert!(panic["seq"].is_number());
     let outcomes: Vec<_> = log.of("completed").iter().map(|r| r["outcome"].clone()).collect();
     assert_eq!(outcomes, ["internal", "ok"]);

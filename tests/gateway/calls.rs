@@ -248,7 +248,7 @@ async fn a_cancelled_legacy_call_ends_as_an_empty_stream() {
         let client = client.clone();
         async move { client.post(&request(5, "prompts/get", json!({"name": "up__p"}))).await }
     });
-    hanging.was_asked("prompts/get").await;
+    hanging.received_method("prompts/get").await;
     let again = client.post(&request(5, "prompts/get", json!({"name": "up__p"}))).await;
     assert_eq!(again.refusal(), (400, -32600, "id_in_use".into()), "w14: an id runs once");
     let cancel =
@@ -269,13 +269,11 @@ async fn too_many_calls_at_once_are_503_with_retry_after() {
         let client = client.clone();
         async move { client.modern("prompts/get", json!({"name": "up__p"})).await }
     });
-    hanging.was_asked("prompts/get").await;
+    hanging.received_method("prompts/get").await;
     let refused = client.modern("prompts/list", json!({})).await;
     assert_eq!(refused.refusal(), (503, -32603, "overloaded".into()));
     assert_eq!(refused.header("retry-after"), Some("1"));
     call.abort();
-    eventually(async || {
-        (client.modern("prompts/list", json!({})).await.status == 200).then_some(())
-    })
-    .await;
+    eventually(async || client.modern("prompts/list", json!({})).await.status, |seen| *seen == 200)
+        .await;
 }

@@ -117,11 +117,14 @@ async fn c2_a_list_that_changes_between_pages_repeats_and_loses_nothing_that_sta
     let gateway = Gateway::start(&format!("[listing]\npage_size = 2\n{tables}")).await;
     let cursor = first_cursor(&gateway).await;
     CHANGED.store(true, Ordering::SeqCst);
-    let names = eventually(async || {
-        let page = gateway.client().ask("prompts/list", json!({"cursor": cursor})).await;
-        let names: Vec<_> = page["prompts"].as_array()?.iter().map(|p| p["name"].clone()).collect();
-        (names[0] == "up__c").then_some(names)
-    })
+    let names = eventually(
+        async || {
+            let page = gateway.client().ask("prompts/list", json!({"cursor": cursor})).await;
+            let prompts = page["prompts"].as_array().cloned().unwrap_or_default();
+            prompts.iter().map(|prompt| prompt["name"].clone()).collect::<Vec<_>>()
+        },
+        |names| names.first().is_some_and(|name| name == "up__c"),
+    )
     .await;
     assert_eq!(names, ["up__c", "up__d"], "right behind up__b, which is gone by now");
 }

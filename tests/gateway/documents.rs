@@ -49,12 +49,14 @@ async fn the_shipped_configuration_serves_what_the_readme_promises() {
     }
     let expected = ["assistant", "image", "resource", "text", "user"];
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), expected);
-    eventually(async || {
-        let params = json!({"ref": {"type": "ref/prompt", "name": "library__review-code"},
+    eventually(
+        async || {
+            let params = json!({"ref": {"type": "ref/prompt", "name": "library__review-code"},
             "argument": {"name": "focus", "value": "sec"}});
-        let result = client.ask("completion/complete", params).await;
-        (result["completion"]["values"] == json!(["security"])).then_some(())
-    })
+            client.ask("completion/complete", params).await["completion"]["values"].clone()
+        },
+        |values| *values == json!(["security"]),
+    )
     .await;
 }
 

@@ -3,8 +3,6 @@
 
 use std::fs;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -15,7 +13,9 @@ use tokio::time::timeout;
 use super::audit::{KEY, check, records};
 use crate::support::client::request;
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, OpenStream, PATIENCE, Process, Upstream, eventually};
+use crate::support::{
+    Counter, Gateway, OpenStream, PATIENCE, Process, Upstream, eventually, is_alive,
+};
 
 /// A folder with a configuration that keeps a log in it.
 fn folder(toml: &str) -> tempfile::TempDir {
@@ -55,9 +55,9 @@ async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
         let params = json!({"name": "up__p", "arguments": {"slow": "yes"}});
         client.ask("prompts/get", params).await
     });
-    eventually(async || (!upstream.gets().is_empty()).then_some(())).await;
+    upstream.received_gets(1).await;
     // Load that goes on until nobody accepts any more; whatever was accepted is answered.
-    let answered = Arc::new(AtomicUsize::new(0));
+    let answered = Counter::new();
     let users = (0..8).map(|_| {
         let (client, answered) = (process.client(), answered.clone());
         async move {
@@ -67,17 +67,17 @@ async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
                     return;
                 };
                 assert_eq!(reply.status, 200, "{reply:?}");
-                answered.fetch_add(1, Ordering::SeqCst);
+                answered.increment();
             }
         }
     });
     let mut users: JoinSet<()> = users.collect();
-    eventually(async || (answered.load(Ordering::SeqCst) > 20).then_some(())).await;
+    answered.reaches(21).await;
     process.signal(Signal::TERM);
-    eventually(async || (readyz().await == 503).then_some(())).await;
+    eventually(async || readyz().await, |seen| *seen == 503).await;
     // Still accepting, for the second that those in front need to notice.
-    let before = answered.load(Ordering::SeqCst);
-    eventually(async || (answered.load(Ordering::SeqCst) > before).then_some(())).await;
+    let before = answered.get();
+    answered.reaches(before + 1).await;
     while let Some(user) = users.join_next().await {
         user.unwrap();
     }
@@ -113,7 +113,7 @@ async fn x3_a_call_that_outlives_the_grace_is_told_so_and_on_record() {
     let old = tokio::spawn(async move {
         legacy.post(&request(7, "prompts/get", json!({"name": "up__p"}))).await
     });
-    eventually(async || (upstream.gets().len() == 2).then_some(())).await;
+    upstream.received_gets(2).await;
     process.stop().await;
     for reply in [modern.await.unwrap(), old.await.unwrap()] {
         assert_eq!(reply.refusal(), (503, -32603, "shutting_down".to_owned()));
@@ -139,26 +139,26 @@ async fn x2_a_second_signal_ends_it_at_once_and_leaves_neither_children_nor_gaps
         );
         let folder = folder(&toml);
         let mut process = Process::serve(folder.path()).await;
-        let pid = eventually(async || {
-            let pid = fs::read_to_string(folder.path().join("pid")).ok()?;
-            (!pid.trim().is_empty()).then_some(pid)
-        })
+        let pid = eventually(
+            async || fs::read_to_string(folder.path().join("pid")).unwrap_or_default(),
+            |pid| pid.ends_with('\n'),
+        )
         .await;
         let client = process.client();
         // As long as nobody was heard of, lists fail.
-        eventually(async || {
-            let list = client.modern("prompts/list", json!({})).await.json();
-            (list["result"]["prompts"][0]["name"] == "up__p").then_some(())
-        })
+        eventually(
+            async || client.modern("prompts/list", json!({})).await.json(),
+            |list| list["result"]["prompts"][0]["name"] == "up__p",
+        )
         .await;
         let asking = tokio::spawn(async move {
             client.try_modern("prompts/get", json!({"name": "up__p"})).await
         });
-        eventually(async || (!upstream.gets().is_empty()).then_some(())).await;
+        upstream.received_gets(1).await;
         process.signal(Signal::TERM);
         // It has understood the first once nobody is let in any more.
         let addr = process.addr;
-        eventually(async || TcpStream::connect(addr).await.is_err().then_some(())).await;
+        eventually(async || TcpStream::connect(addr).await.is_err(), |seen| *seen).await;
         process.signal(second);
         let ended = timeout(PATIENCE, process.child.wait()).await.expect("it ends").unwrap();
         assert!(ended.success(), "{ended}");
@@ -166,12 +166,7 @@ async fn x2_a_second_signal_ends_it_at_once_and_leaves_neither_children_nor_gaps
         if let Some(reply) = asking.await.unwrap() {
             assert_eq!(reply.refusal().2, "shutting_down");
         }
-        let stat = format!("/proc/{}/stat", pid.trim());
-        eventually(async || {
-            let stat = fs::read_to_string(&stat).unwrap_or_default();
-            (stat.is_empty() || stat.contains(") Z ")).then_some(())
-        })
-        .await;
+        eventually(async || is_alive(pid.trim()), |alive| !alive).await;
         assert_eq!(last_event(&folder), "stopped");
     }
 }

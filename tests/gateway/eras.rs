@@ -50,10 +50,10 @@ async fn what_says_nothing_about_the_era_is_asked_again() {
         })
         .await;
         let gateway = Gateway::before(&[("up", &upstream)]).await;
-        eventually(async || {
-            let reply = gateway.client().modern("prompts/list", json!({})).await.json();
-            (reply["result"]["prompts"] == json!([{"name": "up__p"}])).then_some(())
-        })
+        eventually(
+            async || gateway.client().modern("prompts/list", json!({})).await.json(),
+            |reply| reply["result"]["prompts"] == json!([{"name": "up__p"}]),
+        )
         .await;
         assert!(!upstream.methods().contains(&"initialize".to_owned()), "{status}");
     }
@@ -247,11 +247,15 @@ async fn u14_the_era_is_found_again_when_it_stops_holding() {
     let client = gateway.client();
     client.ask("prompts/get", json!({"name": "up__p"})).await;
     DOWNGRADED.store(true, Ordering::SeqCst);
-    eventually(async || {
-        let reply = client.modern("prompts/get", json!({"name": "up__p"})).await.json();
-        let again = upstream.methods().contains(&"initialize".to_owned());
-        (again && reply.get("result").is_some()).then_some(())
-    })
+    eventually(
+        async || {
+            let reply = client.modern("prompts/get", json!({"name": "up__p"})).await.json();
+            (reply, upstream.methods())
+        },
+        |(reply, methods)| {
+            methods.contains(&"initialize".to_owned()) && reply.get("result").is_some()
+        },
+    )
     .await;
 }
 
@@ -305,7 +309,7 @@ async fn u14_a_subscription_that_is_never_acknowledged_or_ends_at_once_costs_nob
         let gateway = Gateway::start(&upstream.patient_table("up")).await;
         let client = gateway.client();
         assert_eq!(client.names().await.0, ["up__p"]);
-        upstream.was_asked("subscriptions/listen").await;
+        upstream.received_method("subscriptions/listen").await;
         client.ask("prompts/get", json!({"name": "up__p"})).await;
     }
 }

@@ -140,7 +140,7 @@ async fn w16_a_client_that_opens_no_window_is_left_and_others_are_served() {
             assert_eq!(gateway.client().names().await.0, ["up__p"]);
         }
     }
-    eventually(async || (streams(&gateway).await == "promptgate_streams 0").then_some(())).await;
+    eventually(async || streams(&gateway).await, |seen| *seen == "promptgate_streams 0").await;
 }
 
 #[tokio::test]
@@ -230,5 +230,5 @@ async fn w18_beyond_their_number_streams_are_refused_and_the_others_go_on() {
     };
     // REFUSED_STREAM: nothing was done, it may be tried again (RFC 9113, section 8.7).
     assert_eq!(refused.await, Some((21, 7_u32.to_be_bytes().to_vec())));
-    eventually(async || (upstream.gets().len() == 10).then_some(())).await;
+    upstream.received_gets(10).await;
 }

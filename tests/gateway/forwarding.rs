@@ -155,7 +155,7 @@ async fn w15_a_modern_client_that_goes_away_cancels_a_legacy_one_does_not() {
         match is_modern {
             true => tokio::time::timeout(PATIENCE, live.closed()).await.expect("it was cancelled"),
             false => {
-                upstream.was_asked("notifications/cancelled").await;
+                upstream.received_method("notifications/cancelled").await;
                 let cancels = upstream
                     .received()
                     .into_iter()
@@ -177,10 +177,10 @@ async fn w15_a_modern_client_that_goes_away_cancels_a_legacy_one_does_not() {
         assert_eq!(again.refusal().2, "id_in_use");
         live.send(&done(&asked));
         drop(live);
-        let reply = crate::support::eventually(async || {
-            let ping = legacy.post(&request(4, "ping", json!({}))).await;
-            (ping.status == 200).then_some(ping)
-        });
+        let reply = crate::support::eventually(
+            async || legacy.post(&request(4, "ping", json!({}))).await,
+            |ping| ping.status == 200,
+        );
         reply.await;
     }
 }

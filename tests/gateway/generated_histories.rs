@@ -198,10 +198,10 @@ fn property_1_every_request_ends_once_and_leaves_nothing_behind() {
             assert!(account.answers.values().all(|times| *times == 1), "{account:?}");
             assert!(account.answers.keys().all(|id| account.asked.contains(id)), "{account:?}");
             let admin = gateway.admin();
-            let quiet = eventually(async || {
-                let now = metrics(&admin, &names).await;
-                now.values().all(|value| *value == 0.).then_some(now)
-            });
+            let quiet = eventually(
+                async || metrics(&admin, &names).await,
+                |now| now.values().all(|value| *value == 0.),
+            );
             assert_eq!(quiet.await.len(), 4, "calls, their size, and those of an upstream");
         });
     });

@@ -2,12 +2,12 @@
 //! too many.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
 use crate::support::upstream::HANG;
-use crate::support::{Gateway, Scripted, Upstream, eventually, write_greeting};
+use crate::support::{Counter, Gateway, Scripted, Upstream, eventually, write_greeting};
 
 fn gets(upstream: &Upstream) -> usize {
     upstream.methods().iter().filter(|method| *method == "prompts/get").count()
@@ -45,13 +45,16 @@ async fn u16_after_a_row_of_failures_an_upstream_is_left_alone_and_one_call_trie
     // Its list is served meanwhile.
     assert_eq!(gateway.client().names().await.0, ["up__p"]);
     // It is tried by one call at a time, and found well by the first that succeeds.
-    eventually(async || {
-        get().await;
-        (gets(&upstream) == 4).then_some(())
-    })
+    eventually(
+        async || {
+            get().await;
+            gets(&upstream)
+        },
+        |seen| *seen == 4,
+    )
     .await;
     is_well.store(true, Ordering::SeqCst);
-    eventually(async || get().await.get("result").cloned()).await;
+    eventually(async || get().await, |reply| reply.get("result").is_some()).await;
     assert!(gets(&upstream) <= 6, "{}", gets(&upstream));
     for _ in 0..5 {
         assert!(get().await.get("result").is_some());
@@ -85,7 +88,7 @@ async fn beyond_its_queue_calls_are_told_at_once_that_an_upstream_is_busy() {
         tokio::spawn(async move { client.modern("prompts/get", json!({"name": "up__p"})).await })
     };
     let running = call();
-    eventually(async || (gets(&upstream) == 1).then_some(())).await;
+    upstream.received_gets(1).await;
     // One waits for a place as long as it may, the other is told before.
     let (one, two) = (call(), call());
     for refused in [one.await.unwrap(), two.await.unwrap()] {
@@ -182,11 +185,11 @@ async fn u13_what_is_listed_shows_all_that_it_says() {
 
 #[tokio::test]
 async fn u16_an_upstream_that_comes_and_goes_is_neither_stormed_nor_told_of_all_the_time() {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let count = calls.clone();
+    let requests = Counter::new();
+    let counted = requests.clone();
     // Every third request breaks, whatever it is about.
     let upstream = Upstream::modern(move |_| {
-        let is_down = count.fetch_add(1, Ordering::SeqCst) % 3 == 2;
+        let is_down = counted.increment() % 3 == 2;
         is_down.then(|| Scripted::Break(Vec::new()))
     })
     .await;
@@ -194,18 +197,19 @@ async fn u16_an_upstream_that_comes_and_goes_is_neither_stormed_nor_told_of_all_
     let toml = "[listing]\nsettle = \"20ms\"\n".to_owned()
         + &upstream.table("flaps")
         + "poll = \"10ms\"\n"
-        + &steady.table("steady");
+        + &steady.table("steady")
+        + "poll = \"10ms\"\n";
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     let mut stream = gateway.client().listen().await;
-    let begun = tokio::time::Instant::now();
-    eventually(async || {
-        gateway.client().ask("prompts/get", json!({"name": "steady__p"})).await;
-        (calls.load(Ordering::SeqCst) >= 12).then_some(())
-    })
-    .await;
-    // Twelve requests, a third of which failed: there are waits in between.
-    assert!(begun.elapsed() > std::time::Duration::from_millis(200), "{:?}", begun.elapsed());
+    let walks = || steady.methods().iter().filter(|method| *method == "prompts/list").count();
+    let before = (requests.get(), walks());
+    requests.reaches(before.0 + 12).await;
+    // Backoff shows in comparison: both are polled as often, and each third request to one of them fails. Without
+    // waits behind failures it would get more requests than the steady one, not fewer.
+    let walked = walks() - before.1;
+    assert!(walked > 12, "12 requests beside {walked} walks of a steady upstream");
+    gateway.client().ask("prompts/get", json!({"name": "steady__p"})).await;
     // Its last good list is served meanwhile, so nobody is told anything.
     let list = gateway.client().names().await.0;
     assert_eq!(list, ["flaps__p", "steady__p"]);
@@ -233,7 +237,7 @@ async fn a_prompt_that_changes_is_allowed_held_or_left_out() {
         let gateway = Gateway::start(&toml).await;
         gateway.summary().await;
         write("two");
-        let event = eventually(async || log.of("definition_changed").pop()).await;
+        let event = log.wait_for("definition_changed").await;
         assert_eq!(event["prompt"], "greet");
         let list = gateway.client().ask("prompts/list", json!({})).await;
         let description = list["prompts"][0]["description"].as_str();

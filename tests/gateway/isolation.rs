@@ -39,7 +39,7 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     assert_eq!(fault(layer.read("bob", &never, &ping)), unknown);
     assert_eq!(fault(layer.read("alice", &headers, &ping)), None);
     // Bob's first try stands on record at once, the others are counted.
-    let refused = eventually(async || log.of("refused").pop()).await;
+    let refused = log.wait_for("refused").await;
     assert_eq!(
         (&refused["caller"], &refused["reason"]),
         (&json!("bob"), &json!("session_unknown"))
@@ -101,7 +101,7 @@ async fn m1_fifty_thousand_sessions_cost_nothing_and_outlive_the_process() {
     let ping = request(1, "ping", json!({}));
     assert_eq!(kept.post(&ping).await.status, 200, "it answers throughout");
     // Memory that was freed may take a moment to be given back.
-    eventually(async || (resident(pid) <= before + before / 10).then_some(())).await;
+    eventually(async || resident(pid), |seen| *seen <= before + before / 10).await;
 
     process.kill().await;
     let again = Process::serve(folder.path()).await;

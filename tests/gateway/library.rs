@@ -27,13 +27,13 @@ async fn an_edit_is_visible_without_a_restart() {
     };
     assert_eq!(text().await, "first");
     fs::write(folder.path().join("a.md"), "---\nname: a\n---\nsecond").unwrap();
-    eventually(async || (text().await == "second").then_some(())).await;
+    eventually(async || text().await, |seen| *seen == "second").await;
     fs::write(folder.path().join("b.md"), "---\nname: b\n---\nB").unwrap();
-    eventually(async || (client.names().await.0 == ["lib__a", "lib__b"]).then_some(())).await;
+    eventually(async || client.names().await.0, |seen| *seen == ["lib__a", "lib__b"]).await;
     fs::remove_file(folder.path().join("a.md")).unwrap();
-    eventually(async || (client.names().await.0 == ["lib__b"]).then_some(())).await;
+    eventually(async || client.names().await.0, |seen| *seen == ["lib__b"]).await;
     fs::write(folder.path().join("b.md"), "---\nname: [\n---\n").unwrap();
-    eventually(async || client.names().await.0.is_empty().then_some(())).await;
+    eventually(async || client.names().await.0, |seen| seen.is_empty()).await;
 }
 
 #[tokio::test]

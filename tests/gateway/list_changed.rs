@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 use tokio::sync::broadcast;
 
 use crate::support::client::{Stream, modern};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Gateway, Received, Scripted, Upstream, eventually};
+use crate::support::{Counter, Gateway, Received, Scripted, Upstream, eventually};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 const STREAM: [(&str, &str); 1] = [("Accept", "text/event-stream")];
@@ -163,12 +163,11 @@ async fn open_streams_are_bounded() {
     let refused = client.send("GET", "/mcp", &STREAM, b"").await;
     assert_eq!(refused.refusal(), (503, -32603, "overloaded".into()));
     drop(stream);
-    let another = async || {
-        let reply = client.send("GET", "/mcp", &STREAM, b"");
-        let refused = tokio::time::timeout(std::time::Duration::from_millis(100), reply).await;
-        refused.is_err().then_some(())
-    };
-    eventually(another).await;
+    eventually(
+        async || client.try_stream_at("GET", "/mcp", &STREAM, b"").await.err(),
+        |refused| refused.is_none(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -184,14 +183,15 @@ struct NotifyingUpstream {
     upstream: Upstream,
     changed: Arc<AtomicBool>,
     events: broadcast::Sender<String>,
-    walks: Arc<AtomicUsize>,
+    walks: Counter,
     /// The list changes while the next walk is under way, right after it was read.
     during_walk: Arc<AtomicBool>,
 }
 
 impl NotifyingUpstream {
     async fn start(answer: fn(&Received) -> Scripted, stream: fn(&Received) -> bool) -> Self {
-        let (changed, walks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let changed = Arc::new(AtomicBool::new(false));
+        let walks = Counter::new();
         let (events, _) = broadcast::channel(20_000);
         let (is_changed, walked, sender) = (changed.clone(), walks.clone(), events.clone());
         let during_walk = Arc::new(AtomicBool::new(false));
@@ -203,7 +203,7 @@ impl NotifyingUpstream {
             match asked.method() {
                 "server/discover" | "initialize" => declaring(answer(asked)),
                 "prompts/list" => {
-                    walked.fetch_add(1, Ordering::SeqCst);
+                    walked.increment();
                     if during.swap(false, Ordering::SeqCst) {
                         let before = asked.list(&json!([{"name": "p"}]));
                         is_changed.store(true, Ordering::SeqCst);
@@ -233,7 +233,7 @@ impl NotifyingUpstream {
 
     /// Waits until the gateway listens.
     async fn is_heard(&self) {
-        eventually(async || (self.events.receiver_count() > 0).then_some(())).await;
+        eventually(async || self.events.receiver_count(), |seen| *seen > 0).await;
     }
 
     /// A gateway that has its list, and listens to it.
@@ -283,7 +283,7 @@ async fn a_change_in_an_upstream_of_either_era_reaches_the_client() {
 async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
     let telling = NotifyingUpstream::modern().await;
     let gateway = telling.gateway().await;
-    let (before, started) = (telling.walks.load(Ordering::SeqCst), tokio::time::Instant::now());
+    let (before, started) = (telling.walks.get(), tokio::time::Instant::now());
     let mut stream = gateway.client().listen().await;
     for _ in 0..10_000 {
         telling.tell();
@@ -291,7 +291,7 @@ async fn l1_a_storm_of_notices_costs_the_upstream_few_walks() {
     telling.changed.store(true, Ordering::SeqCst);
     telling.tell();
     hears_of(&mut stream, &gateway, "up__q").await;
-    let walks = telling.walks.load(Ordering::SeqCst) - before;
+    let walks = telling.walks.get() - before;
     let seconds = started.elapsed().as_secs() as usize;
     assert!(walks <= 2 + seconds, "{walks} walks in {seconds} s");
 }
@@ -301,11 +301,11 @@ async fn l4_a_change_during_a_walk_leads_to_one_more_walk() {
     let telling = NotifyingUpstream::modern().await;
     let gateway = telling.gateway().await;
     let mut stream = gateway.client().listen().await;
-    let before = telling.walks.load(Ordering::SeqCst);
+    let before = telling.walks.get();
     telling.during_walk.store(true, Ordering::SeqCst);
     telling.tell();
     hears_of(&mut stream, &gateway, "up__q").await;
-    assert_eq!(telling.walks.load(Ordering::SeqCst) - before, 2, "the walk, and one behind it");
+    assert_eq!(telling.walks.get() - before, 2, "the walk, and one behind it");
 }
 
 #[tokio::test]
@@ -313,9 +313,9 @@ async fn l2_a_notice_without_a_change_is_not_passed_on() {
     let telling = NotifyingUpstream::modern().await;
     let gateway = telling.gateway().await;
     let mut stream = gateway.client().listen().await;
-    let before = telling.walks.load(Ordering::SeqCst);
+    let before = telling.walks.get();
     telling.tell();
-    eventually(async || (telling.walks.load(Ordering::SeqCst) > before).then_some(())).await;
+    telling.walks.reaches(before + 1).await;
     telling.changed.store(true, Ordering::SeqCst);
     telling.tell();
     // The first notice that comes is already the one of the real change.
@@ -345,7 +345,7 @@ async fn u19_many_lists_at_once_are_one_walk() {
     for list in lists.collect::<Vec<_>>() {
         assert_eq!(list.await.unwrap(), ["up__p"]);
     }
-    assert!(telling.walks.load(Ordering::SeqCst) <= 2, "one walk, and one trailing at most");
+    assert!(telling.walks.get() <= 2, "one walk, and one trailing at most");
 }
 
 fn good_legacy_2025(asked: &Received) -> Scripted {

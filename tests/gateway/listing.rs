@@ -51,10 +51,10 @@ async fn u1_an_upstream_that_goes_down_keeps_its_list_and_comes_back_by_itself()
     let client = gateway.client();
     assert_eq!(client.names().await.0, ["up__p"]);
     DOWN.store(true, Ordering::SeqCst);
-    let list = eventually(async || {
-        let list = client.ask("prompts/list", json!({})).await;
-        list["_meta"].get("promptgate/incomplete").is_some().then_some(list)
-    })
+    let list = eventually(
+        async || client.ask("prompts/list", json!({})).await,
+        |list| list["_meta"].get("promptgate/incomplete").is_some(),
+    )
     .await;
     assert_eq!(list["prompts"], json!([{"name": "up__p"}]), "stale, but there");
     let incomplete = &list["_meta"]["promptgate/incomplete"][0];
@@ -66,10 +66,10 @@ async fn u1_an_upstream_that_goes_down_keeps_its_list_and_comes_back_by_itself()
     let error = client.ask_error("prompts/get", json!({"name": "up__p"})).await;
     assert_eq!(error["code"], -32603);
     DOWN.store(false, Ordering::SeqCst);
-    eventually(async || {
-        let list = client.ask("prompts/list", json!({})).await;
-        list["_meta"].get("promptgate/incomplete").is_none().then_some(())
-    })
+    eventually(
+        async || client.ask("prompts/list", json!({})).await,
+        |list| list["_meta"].get("promptgate/incomplete").is_none(),
+    )
     .await;
     client.ask("prompts/get", json!({"name": "up__p"})).await;
 }

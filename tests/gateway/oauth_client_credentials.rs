@@ -155,10 +155,13 @@ async fn a_token_is_renewed_before_its_end_and_one_that_is_taken_back_at_once() 
     };
     let at_first = refused();
     // No call is refused for an old token: each new one comes before.
-    eventually(async || {
-        get(&gateway).await;
-        (issuing.count() >= 3).then_some(())
-    })
+    eventually(
+        async || {
+            get(&gateway).await;
+            issuing.count()
+        },
+        |seen| *seen >= 3,
+    )
     .await;
     assert_eq!(refused(), at_first);
     // Taken back: the call that finds out is sent again, with another one.
@@ -189,16 +192,16 @@ async fn a_place_that_was_found_out_is_looked_for_anew_when_it_gives_no_token() 
     };
     assert_eq!(looked(), 1);
     issuing.refuses.store(true, Ordering::SeqCst);
-    eventually(async || {
-        let reply = gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json();
-        reply.get("error").cloned()
-    })
+    eventually(
+        async || gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json(),
+        |reply| reply.get("error").is_some(),
+    )
     .await;
     issuing.refuses.store(false, Ordering::SeqCst);
-    eventually(async || {
-        let reply = gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json();
-        reply.get("result").cloned()
-    })
+    eventually(
+        async || gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json(),
+        |reply| reply.get("result").is_some(),
+    )
     .await;
     assert!(looked() >= 2);
 }
@@ -222,10 +225,10 @@ async fn a_refused_client_is_told_to_the_operator_and_not_asked_for_again_and_ag
     let asked = upstream.received().iter().filter(|asked| asked.path == "/token").count();
     assert!(asked <= 5, "{asked}");
     issuing.refuses.store(false, Ordering::SeqCst);
-    eventually(async || {
-        let list = gateway.client().ask("prompts/list", json!({})).await;
-        (list["prompts"].as_array().unwrap().len() == 2).then_some(())
-    })
+    eventually(
+        async || gateway.client().ask("prompts/list", json!({})).await,
+        |list| list["prompts"].as_array().unwrap().len() == 2,
+    )
     .await;
 }
 

@@ -118,10 +118,13 @@ async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_s
                 drop(stream);
             });
         }
-        eventually(async || {
-            kept.list().await;
-            (gateway.descriptors() as u64 + 8 >= most.min(140)).then_some(())
-        })
+        eventually(
+            async || {
+                kept.list().await;
+                gateway.descriptors() as u64
+            },
+            |seen| *seen + 8 >= most.min(140),
+        )
         .await;
         for _ in 0..20 {
             kept.list().await;
@@ -251,7 +254,7 @@ async fn m4_l5_a_thousand_streams_cost_little_are_told_once_and_leave_nothing_be
         streams
     };
     drop(open(50).await);
-    eventually(async || (gateway.gauges().await["promptgate_streams"] == 0.).then_some(())).await;
+    eventually(async || gateway.gauges().await["promptgate_streams"], |seen| *seen == 0.).await;
     let before = gateway.memory("VmRSS:");
     let mut streams = open(STREAMS).await;
     let each = gateway.memory("VmRSS:").saturating_sub(before) / STREAMS as u64;
@@ -264,19 +267,18 @@ async fn m4_l5_a_thousand_streams_cost_little_are_told_once_and_leave_nothing_be
         let told = stream.event().await.unwrap().json();
         assert_eq!(told["method"], "notifications/prompts/list_changed");
     }
-    eventually(async || {
-        let open = gateway.gauges().await["promptgate_streams"];
-        (open == kept.len() as f64).then_some(())
-    })
+    eventually(
+        async || gateway.gauges().await["promptgate_streams"],
+        |seen| *seen == kept.len() as f64,
+    )
     .await;
+    // Told once: on each stream the result that ends it comes next.
+    let stopping = tokio::spawn(gateway.process.stop());
     for stream in &mut kept {
         let last = stream.event().await.expect("the result").json();
         assert!(last.get("result").is_some(), "{last}");
     }
-    // Told once: on each stream the result that ends it comes next.
-    let stopping = tokio::spawn(gateway.process.stop());
-    drop(kept);
-    eventually(async || (gateway.gauges().await["promptgate_streams"] == 0.).then_some(())).await;
+    stopping.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -324,7 +326,6 @@ async fn m6_after_all_kinds_of_calls_everything_that_is_counted_is_as_it_was() {
                 drop(sse.await);
                 client.listen().await;
                 client.post_bytes(b"{").await;
-                legacy.send("DELETE", "/mcp", &[], b"").await;
             });
         }
         while let Some(call) = calls.join_next().await {
@@ -332,16 +333,18 @@ async fn m6_after_all_kinds_of_calls_everything_that_is_counted_is_as_it_was() {
         }
     };
     let settled = async |before: Option<&BTreeMap<String, f64>>| {
-        eventually(async || {
-            let now = gateway.gauges().await;
-            let is_quiet = now["promptgate_streams"] == 0.
-                && now["promptgate_in_flight"] == 0.
-                && now["promptgate_connections"] == 0.;
-            let is_same = before.is_none_or(|before| {
-                before.iter().all(|(name, value)| now.get(name).is_some_and(|now| now <= value))
-            });
-            (is_quiet && is_same).then_some(now)
-        })
+        eventually(
+            async || gateway.gauges().await,
+            |now| {
+                let is_quiet = now["promptgate_streams"] == 0.
+                    && now["promptgate_in_flight"] == 0.
+                    && now["promptgate_connections"] == 0.;
+                let is_same = before.is_none_or(|before| {
+                    before.iter().all(|(name, value)| now.get(name).is_some_and(|now| now <= value))
+                });
+                is_quiet && is_same
+            },
+        )
         .await
     };
     round().await;

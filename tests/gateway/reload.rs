@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use promptgate::test_util::app::App;
 use promptgate::test_util::config::Config;
@@ -12,20 +12,22 @@ use serde_json::{Value, json};
 use super::audit::Log;
 use crate::support::client::{Stream, request};
 use crate::support::gateway::{api_key, upstream_tables};
+#[cfg(target_os = "linux")]
+use crate::support::is_alive;
 use crate::support::{
-    Client, ClientMode, Gateway, ModeClient, Upstream, eventually, write_greeting,
+    Client, ClientMode, Counter, Gateway, ModeClient, Upstream, eventually, write_greeting,
 };
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 
 /// Lists and gets of what stays, until it is told to stop; every one of them has to succeed.
-async fn use_what_stays(client: Client, stop: Arc<AtomicBool>, calls: Arc<AtomicUsize>) {
+async fn use_what_stays(client: Client, stop: Arc<AtomicBool>, calls: Counter) {
     while !stop.load(Ordering::SeqCst) {
         let names = client.names().await.0;
         assert!(names.contains(&"stays__p".to_owned()), "{names:?}");
         let got = client.ask("prompts/get", json!({"name": "stays__p"})).await;
         assert_eq!(got["messages"][0]["role"], "user");
-        calls.fetch_add(1, Ordering::SeqCst);
+        calls.increment();
     }
 }
 
@@ -39,13 +41,13 @@ async fn k3_a_reload_under_load_fails_no_call_that_it_is_not_about() {
     let gateway = Gateway::start(&(QUICK.to_owned() + &log.table() + &before)).await;
     assert_eq!(gateway.client().names().await.0, ["goes__old", "stays__p"]);
     let mut stream = gateway.client().listen().await;
-    let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (stop, calls) = (Arc::new(AtomicBool::new(false)), Counter::new());
     let users =
         (0..8).map(|_| tokio::spawn(use_what_stays(gateway.client(), stop.clone(), calls.clone())));
     let users: Vec<_> = users.collect();
     let has_called = async |more: usize| {
-        let least = calls.load(Ordering::SeqCst) + more;
-        eventually(async || (calls.load(Ordering::SeqCst) >= least).then_some(())).await;
+        let least = calls.get() + more;
+        calls.reaches(least).await;
     };
     has_called(20).await;
     // One goes, one comes, and rules, keys, limits and places change on the way.
@@ -61,11 +63,8 @@ async fn k3_a_reload_under_load_fails_no_call_that_it_is_not_about() {
     has_called(20).await;
     // An open stream is told, once the new one has been heard of.
     assert_eq!(stream.event().await.unwrap().json()["method"], CHANGED);
-    let names = eventually(async || {
-        let (names, pages) = gateway.client().names().await;
-        (pages == 2).then_some(names)
-    });
-    assert_eq!(names.await, ["comes__new", "stays__p"]);
+    let names = eventually(async || gateway.client().names().await, |(_, pages)| *pages == 2);
+    assert_eq!(names.await.0, ["comes__new", "stays__p"]);
     let gone = gateway.client().ask_error("prompts/get", json!({"name": "goes__old"})).await;
     assert_eq!(gone["data"]["reason"], "unknown_prompt");
     stop.store(true, Ordering::SeqCst);
@@ -75,7 +74,7 @@ async fn k3_a_reload_under_load_fails_no_call_that_it_is_not_about() {
     // What stayed was walked once, and has noticed nothing.
     let walks = stays.methods().iter().filter(|method| *method == "prompts/list").count();
     assert_eq!(walks, 1);
-    let reloaded = eventually(async || log.of("config_reloaded").pop()).await;
+    let reloaded = log.wait_for("config_reloaded").await;
     assert_eq!((&reloaded["upstreams"], &reloaded["limits"]), (&json!(2), &json!(1)));
     assert_eq!(reloaded["before"], log.of("config_loaded")[0]["digest"]);
     gateway.drain().await;
@@ -84,6 +83,7 @@ async fn k3_a_reload_under_load_fails_no_call_that_it_is_not_about() {
 
 const CHANGED: &str = "notifications/prompts/list_changed";
 
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn k3_what_a_removed_upstream_was_asked_it_still_answers_and_then_nothing_is_left_of_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ done";
     let asking =
         tokio::spawn(async move { client.ask("prompts/get", json!({"name": "sh__p"})).await });
     let at = |name: &str| folder.path().join(name);
-    eventually(async || at("asked").exists().then_some(())).await;
+    eventually(async || at("asked").exists(), |seen| *seen).await;
     // Connections that stay open, and standard streams, keep nothing of what was before.
     let _streams = (gateway.client().listen().await, gateway.stdio());
     gateway.reload("").await;
@@ -116,12 +116,7 @@ done";
     fs::write(at("go"), "").unwrap();
     assert_eq!(asking.await.unwrap()["messages"], json!([]));
     let pid = fs::read_to_string(at("pid")).unwrap();
-    let stat = format!("/proc/{}/stat", pid.trim());
-    eventually(async || {
-        let stat = fs::read_to_string(&stat).unwrap_or_default();
-        (stat.is_empty() || stat.contains(") Z ")).then_some(())
-    })
-    .await;
+    eventually(async || is_alive(pid.trim()), |alive| !alive).await;
 }
 
 #[tokio::test]
@@ -133,10 +128,10 @@ async fn k3_an_upstream_that_is_configured_anew_is_served_throughout() {
     // Its last list is there at once, and a call waits for the new connection.
     assert_eq!(gateway.client().names().await.0, ["up__p"]);
     gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
-    eventually(async || {
-        let list = gateway.client().ask("prompts/list", json!({})).await;
-        list["_meta"].get("promptgate/incomplete").is_none().then_some(())
-    })
+    eventually(
+        async || gateway.client().ask("prompts/list", json!({})).await,
+        |list| list["_meta"].get("promptgate/incomplete").is_none(),
+    )
     .await;
     // One that fails from the start is missing, and nobody waits for it.
     let toml = upstream.table("up")
@@ -313,14 +308,14 @@ async fn a_definition_that_was_held_is_let_go_by_a_reload() {
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     write("two");
-    eventually(async || log.of("definition_changed").pop()).await;
+    log.wait_for("definition_changed").await;
     let description = async || {
         let list = gateway.client().ask("prompts/list", json!({})).await;
         list["prompts"][0]["description"].as_str().unwrap().to_owned()
     };
     assert_eq!(description().await, "one");
     gateway.reload(&toml).await;
-    eventually(async || (description().await == "two").then_some(())).await;
+    eventually(async || description().await, |seen| *seen == "two").await;
 }
 
 #[tokio::test]
@@ -331,7 +326,7 @@ async fn k3_an_answer_under_way_is_given_by_the_configuration_that_it_was_asked_
     let client = gateway.client();
     let asking =
         tokio::spawn(async move { client.ask("prompts/get", json!({"name": "up__p"})).await });
-    upstream.was_asked("prompts/get").await;
+    upstream.received_method("prompts/get").await;
     gateway.reload(&(upstream.patient_table("up") + "max_message = \"13MiB\"\n")).await;
     upstream.answer_get(&live);
     assert_eq!(asking.await.unwrap()["messages"], json!([]));

@@ -47,7 +47,7 @@ impl ReplacedLog {
         assert_eq!(gateway.client().names().await.0, ["up__p"]);
         let client = gateway.client();
         let held = tokio::spawn(async move { get(&client, "held").await });
-        upstream.was_asked("prompts/get").await;
+        upstream.received_method("prompts/get").await;
         gateway.reload(&(table(&logs[1]) + &upstream.patient_table("up"))).await;
         Self { gateway, upstream, live, held, logs }
     }
@@ -62,7 +62,7 @@ async fn k2_another_audit_log_is_written_from_then_on_and_calls_under_way_end_in
     upstream.answer_get(&live);
     held.await.unwrap();
     // Then the first one gets its end.
-    eventually(async || (one.of("stopped").len() == 1).then_some(())).await;
+    eventually(async || one.of("stopped").len(), |seen| *seen == 1).await;
     assert_eq!((outcomes(&one), outcomes(&two)), (vec!["ok".to_owned()], vec!["ok".to_owned()]));
     let places = |log: &Log| log.path().display().to_string();
     assert_eq!(one.of("log_replaced")[0]["by"], places(&two).as_str());
@@ -70,7 +70,7 @@ async fn k2_another_audit_log_is_written_from_then_on_and_calls_under_way_end_in
     assert_eq!((one.of("config_reloaded").len(), two.of("config_reloaded").len()), (1, 1));
     // And back, where it goes on, as soon as that has ended.
     let back = table(&one) + &upstream.patient_table("up");
-    eventually(async || gateway.try_reload(&back).await.ok()).await;
+    eventually(async || gateway.try_reload(&back).await, Result::is_ok).await.unwrap();
     get(&gateway.client(), "again").await;
     gateway.drain().await;
     assert_eq!((outcomes(&one).len(), outcomes(&two).len()), (2, 1));
@@ -91,14 +91,18 @@ async fn k2_an_audit_log_is_switched_off_and_on_and_streams_that_stay_end_where_
     gateway.client().names().await;
     let stream = gateway.client().listen().await;
     gateway.reload(&off).await;
-    eventually(async || (one.of("stopped").len() == 1).then_some(())).await;
+    eventually(async || one.of("stopped").len(), |seen| *seen == 1).await;
     assert_eq!(one.of("log_replaced")[0]["by"], "");
     get(&gateway.client(), "unrecorded").await;
     gateway.reload(&(table(&two) + &upstream.table("up"))).await;
     get(&gateway.client(), "recorded").await;
     drop(stream);
     let opened = &one.of("stream_started")[0]["call"];
-    eventually(async || (two.of("stream_ended").first()?["call"] == *opened).then_some(())).await;
+    eventually(
+        async || two.of("stream_ended"),
+        |ended| ended.iter().any(|record| record["call"] == *opened),
+    )
+    .await;
     gateway.drain().await;
     assert_eq!((outcomes(&one).len(), outcomes(&two).len()), (0, 1));
     check(&one.path());
@@ -205,14 +209,14 @@ async fn k2_another_collector_is_told_from_then_on_and_what_has_begun_goes_where
     assert_eq!(followed.names().await, ["up__p"]);
     let client = followed.process.client();
     let held = tokio::spawn(async move { get(&client, "held").await });
-    upstream.was_asked("prompts/get").await;
+    upstream.received_method("prompts/get").await;
     fs::write(followed.file(), telemetry(&two, "two", "label_values = 7\n") + &table).unwrap();
     followed.has(1, 0).await;
     let completion = json!({"ref": {"type": "ref/prompt", "name": "up__p"},
         "argument": {"name": "a", "value": ""}});
     followed.process.client().ask("completion/complete", completion).await;
-    eventually(async || {
-        spans(&two).contains(&"completion/complete up__p".to_owned()).then_some(())
+    two.until_some(|two| {
+        spans(two).contains(&"completion/complete up__p".to_owned()).then_some(())
     })
     .await;
     assert_eq!(two.service().as_deref(), Some("two"));
@@ -221,7 +225,7 @@ async fn k2_another_collector_is_told_from_then_on_and_what_has_begun_goes_where
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains("service_name=\"two\"") && !text.contains("service_name=\"one\""));
     assert!(text.contains("promptgate_upstream_up{promptgate_upstream=\"up\"} 1\n"), "{text}");
-    eventually(async || two.metric("promptgate.upstream.up").map(drop)).await;
+    two.until_some(|two| two.metric("promptgate.upstream.up")).await;
     upstream.answer_get(&live);
     held.await.unwrap();
     followed.process.stop().await;
@@ -246,11 +250,14 @@ async fn k2_logs_are_written_in_another_way() {
     let log = || fs::read_to_string(file("stderr")).unwrap();
     process.client().legacy("2025-06-18").await;
     write("log = \"debug\"\nlog_format = \"text\"\n");
-    eventually(async || log().contains("configuration reloaded").then_some(())).await;
-    eventually(async || {
-        process.client().legacy("2025-06-18").await;
-        log().contains(": session opened revision").then_some(())
-    })
+    eventually(async || log().contains("was read again"), |seen| *seen).await;
+    eventually(
+        async || {
+            process.client().legacy("2025-06-18").await;
+            log()
+        },
+        |log| log.contains(": session opened revision"),
+    )
     .await;
     let before = log().lines().take_while(|line| line.starts_with('{')).count();
     assert!(before > 0, "not on a terminal it is JSON: {}", log());

@@ -7,9 +7,7 @@ use serde_json::{Value, json};
 use crate::support::server_request_upstream::{
     ServerRequest, accept_blue, form_elicitation, url_elicitation,
 };
-use crate::support::{
-    ClientMode, Gateway, ModeClient, OpenStream, PATIENCE, Scripted, Upstream, eventually,
-};
+use crate::support::{ClientMode, Gateway, ModeClient, OpenStream, Scripted, Upstream, eventually};
 
 const FORM: &str = r#"{"elicitation":{"form":{}}}"#;
 const ALL: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{}}"#;
@@ -499,12 +497,13 @@ async fn what_asks_on_a_stream_of_its_own_is_answered_one_call_at_a_time() {
     let upstream = asks_beside_its_answers().await;
     let gateway = before(&upstream, "").await;
     // The stream opens beside the first call: it may not be there yet.
-    let answer = eventually(async || {
-        let mut legacy = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
-        let getting = legacy.get_answering(get(), |_| accept_blue());
-        let (_, answer) = tokio::time::timeout(PATIENCE, getting).await.ok()?;
-        answer.get("result").is_some().then_some(answer)
-    })
+    let answer = eventually(
+        async || {
+            let mut legacy = connect(&gateway, ClientMode::Http("2025-11-25"), FORM).await;
+            legacy.get_answering(get(), |_| accept_blue()).await.1
+        },
+        |answer| answer.get("result").is_some(),
+    )
     .await;
     assert_eq!(text(&answer), json!([accept_blue()]));
 }
@@ -633,7 +632,9 @@ async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
                 scripted
             }
             (_, "prompts/get") => {
-                let data = json!({"elicitations": [url_elicitation("Authorise").1]});
+                let mut elicitation = url_elicitation("Authorise").1;
+                elicitation["elicitationId"] = asked.message["params"]["arguments"]["id"].clone();
+                let data = json!({"elicitations": [elicitation]});
                 let error = json!({"code": -32042, "message": "first", "data": data});
                 Scripted::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
             }
@@ -643,14 +644,25 @@ async fn who_was_sent_to_a_page_hears_that_it_is_done_and_nobody_else() {
     let gateway = before(&upstream, "questions = [\"elicitation-url\"]\n").await;
     let mut sent = connect(&gateway, ClientMode::Http("2025-11-25"), ALL).await;
     let mut other = connect(&gateway, ClientMode::Stdio("2025-11-25"), ALL).await;
-    assert_eq!(sent.answer("prompts/get", get()).await["error"]["code"], -32042);
-    let done = json!({"jsonrpc": "2.0", "method": "notifications/elicitation/complete",
-        "params": {"elicitationId": "e1"}});
-    eventually(async || streams.lock().unwrap().pop().map(|live| live.send(&done))).await;
-    // The first event primes the stream.
-    assert_eq!(sent.next_message().await, done);
-    other.ask("ping", json!({})).await;
-    assert!(other.heard_nothing(), "nobody else hears of it");
+    let send_to = async |client: &mut ModeClient, id: &str| {
+        let params = json!({"name": "up__p", "arguments": {"id": id}});
+        assert_eq!(client.answer("prompts/get", params).await["error"]["code"], -32042);
+    };
+    send_to(&mut sent, "e1").await;
+    send_to(&mut other, "e2").await;
+    send_to(&mut sent, "e3").await;
+    let done = |id: &str| {
+        json!({"jsonrpc": "2.0", "method": "notifications/elicitation/complete",
+            "params": {"elicitationId": id}})
+    };
+    let live = eventually(async || streams.lock().unwrap().pop(), Option::is_some).await.unwrap();
+    for id in ["e1", "e2", "e3"] {
+        live.send(&done(id));
+    }
+    // Completions are handled in order, so one that reached the wrong client would come first.
+    assert_eq!(other.next_message().await, done("e2"));
+    assert_eq!(sent.next_message().await, done("e1"));
+    assert_eq!(sent.next_message().await, done("e3"));
 }
 
 #[tokio::test]

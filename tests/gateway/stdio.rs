@@ -2,6 +2,8 @@
 
 use serde_json::json;
 
+#[cfg(target_os = "linux")]
+use crate::support::is_alive;
 use crate::support::{Gateway, eventually};
 
 /// A prompt server in a few lines of shell. `$1` names what it does wrong.
@@ -136,7 +138,7 @@ async fn s2_a_child_that_crashes_in_a_call_is_told_at_once_and_started_again() {
         (&error["code"], &error["data"]["reason"]),
         (&json!(-32603), &json!("upstream_reset"))
     );
-    eventually(async || (starts(&folder) == 2).then_some(())).await;
+    eventually(async || starts(&folder), |seen| *seen == 2).await;
     assert_eq!(gateway.client().names().await.0, ["sh__p"]);
 }
 
@@ -147,7 +149,7 @@ async fn s2_a_child_that_cannot_live_is_not_started_over_and_over() {
     assert_eq!(list["data"]["reason"], "upstream_unavailable");
     // Two a try: asked in the new way, then in the old one. Waits of 50 ms and more lie between.
     let begun = tokio::time::Instant::now();
-    eventually(async || (starts(&folder) >= 6).then_some(())).await;
+    eventually(async || starts(&folder), |seen| *seen >= 6).await;
     assert!(begun.elapsed() >= std::time::Duration::from_millis(100), "{:?}", begun.elapsed());
 }
 
@@ -164,14 +166,14 @@ async fn s3_a_child_that_hangs_for_good_is_replaced() {
     let settings = "timeout = \"100ms\"\npage_timeout = \"100ms\"\npoll = \"20ms\"\n";
     let (gateway, folder) = counted("stuck", settings).await;
     assert_eq!(get_error(&gateway).await["data"]["reason"], "upstream_timeout");
-    eventually(async || (starts(&folder) >= 2).then_some(())).await;
+    eventually(async || starts(&folder), |seen| *seen >= 2).await;
 }
 
 #[tokio::test]
 async fn s3_a_child_whose_output_is_held_open_by_another_is_still_gone() {
     let (gateway, folder) = counted("orphan", "").await;
     assert_eq!(get_error(&gateway).await["data"]["reason"], "upstream_reset");
-    eventually(async || (starts(&folder) >= 2).then_some(())).await;
+    eventually(async || starts(&folder), |seen| *seen >= 2).await;
 }
 
 #[tokio::test]
@@ -189,10 +191,13 @@ async fn s4_what_a_child_said_last_on_standard_error_is_shown_to_the_operator() 
         json!(script)
     );
     let gateway = Gateway::start(&toml).await;
-    let said = eventually(async || {
-        let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
-        shown["upstreams"][0]["stderr"].as_array().cloned().filter(|said| said.len() >= 2)
-    })
+    let said = eventually(
+        async || {
+            let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+            shown["upstreams"][0]["stderr"].as_array().cloned().unwrap_or_default()
+        },
+        |said| said.len() >= 2,
+    )
     .await;
     assert_eq!(said[..2], [json!("first"), json!(" [31mno such table")]);
 }
@@ -216,12 +221,15 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
         "[listing]\ndeadline = \"0s\"\n[defaults]\nprobe = \"60s\"\nwalk_timeout = \"90s\"\n{tables}"
     );
     let gateway = Gateway::start(&toml).await;
-    eventually(async || (starts(&folder) == 16).then_some(())).await;
+    eventually(async || starts(&folder), |seen| *seen == 16).await;
     std::fs::write(folder.path().join("go"), "").unwrap();
-    eventually(async || {
-        let list = gateway.client().modern("prompts/list", json!({})).await.json();
-        (list["result"]["prompts"].as_array()?.len() == 100).then_some(())
-    })
+    eventually(
+        async || {
+            let list = gateway.client().modern("prompts/list", json!({})).await.json();
+            list["result"]["prompts"].as_array().map_or(0, Vec::len)
+        },
+        |seen| *seen == 100,
+    )
     .await;
     assert_eq!(starts(&folder), 100, "each was started once");
 }
@@ -229,10 +237,12 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
-    use promptgate::test_util::config::Config;
-    use promptgate::test_util::upstream::call::correlator::NotificationSinks;
-    use promptgate::test_util::upstream::connection::connect::Connector;
+    use crate::support::PATIENCE;
+    use promptgate::config::Config;
+    use promptgate::upstream::asides::Ears;
+    use promptgate::upstream::connect::Connector;
     use std::sync::Arc;
+    use tokio::time::timeout;
     let path = std::path::Path::new(".");
     let config = Config::parse("test", &table("sh", "legacy"), path, &[]).unwrap();
     let upstream = Arc::new(config.upstreams.into_iter().next().unwrap());
@@ -249,7 +259,9 @@ async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
         while let Some(one) = all.join_next().await {
             one.unwrap();
         }
-        eventually(async || tasks.is_empty().then_some(())).await;
+        tasks.close();
+        timeout(PATIENCE, tasks.wait()).await.expect("its tasks end");
+        tasks.reopen();
     };
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     // Children of this process that are dead and not waited for. Other tests run beside this one.
@@ -270,16 +282,16 @@ async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     for _ in 0..20 {
         round(50).await;
     }
-    eventually(async || (defunct() == 0).then_some(())).await;
+    eventually(async || defunct(), |seen| *seen == 0).await;
     // What the tests beside this one have open comes and goes.
-    eventually(async || (descriptors() <= before + 200).then_some(())).await;
+    eventually(async || descriptors(), |seen| *seen <= before + 200).await;
 }
 
 #[tokio::test]
 async fn s5_a_line_without_end_is_cut_off_at_the_limit() {
     let (gateway, folder) = counted("long", "max_message = \"64KiB\"\n").await;
     assert_eq!(get_error(&gateway).await["data"]["reason"], "upstream_reset");
-    eventually(async || (starts(&folder) >= 2).then_some(())).await;
+    eventually(async || starts(&folder), |seen| *seen >= 2).await;
 }
 
 #[tokio::test]
@@ -289,8 +301,7 @@ async fn a_child_says_that_its_list_has_changed() {
             .await;
     assert_eq!(gateway.client().names().await.0, ["sh__p"]);
     gateway.client().ask("prompts/get", json!({"name": "sh__p"})).await;
-    eventually(async || (gateway.client().names().await.0 == ["sh__p", "sh__q"]).then_some(()))
-        .await;
+    eventually(async || gateway.client().names().await.0, |seen| *seen == ["sh__p", "sh__q"]).await;
 }
 
 #[tokio::test]
@@ -299,7 +310,7 @@ async fn a_child_may_ask_whether_we_are_there() {
     assert_eq!(text(&gateway).await, r#"{"jsonrpc":"2.0","id":"mine","result":{}}"#);
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 #[tokio::test]
 async fn nothing_is_left_of_a_child_when_the_gateway_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -312,29 +323,22 @@ async fn nothing_is_left_of_a_child_when_the_gateway_ends() {
         folder.path().display()
     );
     let gateway = Gateway::start(&toml).await;
-    let pids = eventually(async || {
-        let pids = std::fs::read_to_string(&pids).ok()?;
-        (pids.lines().count() == 2).then_some(pids)
-    })
+    let pids = eventually(
+        async || std::fs::read_to_string(&pids).unwrap_or_default(),
+        |pids| pids.ends_with('\n') && pids.lines().count() == 2,
+    )
     .await;
     gateway.drain().await;
     for pid in pids.lines() {
         // A killed process takes a moment to go; one that was forgotten never does.
-        eventually(async || {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            (stat.is_empty() || stat.contains(") Z ")).then_some(())
-        })
-        .await;
+        eventually(async || is_alive(pid), |alive| !alive).await;
     }
 }
 
-/// What is left of the processes in a file.
+/// The processes in a file that still run.
+#[cfg(target_os = "linux")]
 fn alive(pids: &str) -> Vec<&str> {
-    let is_alive = |pid: &&str| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        !stat.is_empty() && !stat.contains(") Z ")
-    };
-    pids.lines().filter(is_alive).collect()
+    pids.lines().filter(|pid| is_alive(pid)).collect()
 }
 
 /// A child that ignores the end of its input and requests to end, with a grandchild, one that was let
@@ -367,10 +371,10 @@ async fn s3_nothing_is_left_of_a_stubborn_child_even_when_the_gateway_is_killed(
             .unwrap();
         let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
         assert!(lines.next_line().await.unwrap().unwrap().contains("listens"));
-        let pids = eventually(async || {
-            let pids = std::fs::read_to_string(folder.path().join("pids")).ok()?;
-            (pids.lines().count() == 4).then_some(pids)
-        })
+        let pids = eventually(
+            async || std::fs::read_to_string(folder.path().join("pids")).unwrap_or_default(),
+            |pids| pids.ends_with('\n') && pids.lines().count() == 4,
+        )
         .await;
         assert_eq!(alive(&pids).len(), 4);
         match is_killed {
@@ -380,7 +384,7 @@ async fn s3_nothing_is_left_of_a_stubborn_child_even_when_the_gateway_is_killed(
                 std::process::Command::new("kill").arg(id).status().unwrap();
             }
         }
-        eventually(async || alive(&pids).is_empty().then_some(())).await;
+        eventually(async || alive(&pids), |seen| seen.is_empty()).await;
     }
 }
 
@@ -401,7 +405,7 @@ async fn s6_a_child_that_does_not_read_holds_up_its_own_calls_only() {
     );
     let gateway = Gateway::start(&toml).await;
     let client = gateway.client();
-    eventually(async || (client.names().await.0.len() == 2).then_some(())).await;
+    eventually(async || client.names().await.0.len(), |seen| *seen == 2).await;
     // More than a pipe holds.
     let long = "x".repeat(100_000);
     let params = json!({"name": "deaf__p", "arguments": {"a": long}});
@@ -409,11 +413,13 @@ async fn s6_a_child_that_does_not_read_holds_up_its_own_calls_only() {
     assert_eq!(error["data"]["reason"], "upstream_timeout");
     client.ask("prompts/get", json!({"name": "ok__p"})).await;
     // At its write deadline the child is given up, and started again.
-    eventually(async || {
-        client.ask_error("prompts/get", params.clone()).await;
-        let started = std::fs::read_to_string(&starts).unwrap().lines().count();
-        (started > 1).then_some(())
-    })
+    eventually(
+        async || {
+            client.ask_error("prompts/get", params.clone()).await;
+            std::fs::read_to_string(&starts).unwrap().lines().count()
+        },
+        |seen| *seen > 1,
+    )
     .await;
 }
 

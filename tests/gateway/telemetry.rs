@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::collector::{Collector, attribute};
 use crate::support::gateway::api_key;
-use crate::support::{Client, Gateway, Process, Upstream, eventually, write_greeting};
+use crate::support::{Client, Gateway, Process, Upstream, write_greeting};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -35,10 +35,11 @@ async fn told(collector_url: &str, toml: &str) -> (Process, tempfile::TempDir) {
 
 /// The span of this kind and name.
 async fn span(collector: &Collector, kind: i32, name: &str) -> Span {
-    eventually(async || {
-        collector.spans().into_iter().find(|span| span.kind == kind && span.name == name)
-    })
-    .await
+    collector
+        .until_some(|collector| {
+            collector.spans().into_iter().find(|span| span.kind == kind && span.name == name)
+        })
+        .await
 }
 
 const SERVER: i32 = 2;
@@ -113,26 +114,28 @@ async fn a_get_is_one_trace_from_its_client_to_the_upstream() {
     assert_eq!(walked.parent_span_id, Vec::<u8>::new());
 
     let durations = async |name: &str, key: &str, value: &str| {
-        eventually(async || match collector.metric(name)?.data? {
-            Data::Histogram(histogram) => histogram.data_points.into_iter().find(|point| {
-                let is = |key: &str, value: &str| {
-                    attribute(&point.attributes, key).as_deref() == Some(value)
-                };
-                is("mcp.method.name", "prompts/get") && is(key, value)
-            }),
-            other => panic!("{other:?}"),
-        })
-        .await
+        collector
+            .until_some(|collector| match collector.metric(name)?.data? {
+                Data::Histogram(histogram) => histogram.data_points.into_iter().find(|point| {
+                    let is = |key: &str, value: &str| {
+                        attribute(&point.attributes, key).as_deref() == Some(value)
+                    };
+                    is("mcp.method.name", "prompts/get") && is(key, value)
+                }),
+                other => panic!("{other:?}"),
+            })
+            .await
     };
     let server = durations("mcp.server.operation.duration", "gen_ai.prompt.name", "up__p").await;
     let bounds = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1., 2., 5., 10., 30., 60., 120., 300.];
     assert_eq!((server.count, server.explicit_bounds.as_slice()), (1, &bounds[..]));
     durations("mcp.client.operation.duration", "promptgate.upstream", "up").await;
-    eventually(async || {
-        let log = collector.logs().into_iter().find(|log| log.severity_text == "INFO")?;
-        log.body
-    })
-    .await;
+    collector
+        .until_some(|collector| {
+            let log = collector.logs().into_iter().find(|log| log.severity_text == "INFO")?;
+            log.body
+        })
+        .await;
     process.stop().await;
     // A10: nothing of the credential went to the collector or beyond.
     assert!(!collector.heard_of("canary-of-the-client"));

@@ -141,10 +141,10 @@ async fn x1_a_stream_over_tls_ends_properly_at_drain() {
     let addr = gateway.addr;
     let listening = tokio::spawn(async move { ask(addr, config, listen, "").await });
     let names = ["promptgate_streams"];
-    eventually(async || {
-        let open = metrics(&gateway.admin(), &names).await;
-        (open["promptgate_streams"] == 1.).then_some(())
-    })
+    eventually(
+        async || metrics(&gateway.admin(), &names).await,
+        |open| open["promptgate_streams"] == 1.,
+    )
     .await;
     gateway.drain().await;
     let text = String::from_utf8(listening.await.unwrap().expect("its proper end").body).unwrap();
@@ -184,7 +184,7 @@ async fn the_authorities_of_an_upstream_are_followed() {
     // In place, as whoever renews it does.
     std::fs::copy(folder.path().join("ca.pem"), &ca).unwrap();
     gateway.reload(&table).await;
-    eventually(async || failure().await.is_none().then_some(())).await;
+    eventually(async || failure().await.is_none(), |seen| *seen).await;
     assert_eq!(gateway.client().names().await.0, ["gate__up__p"]);
     // What cannot be used is told before it counts.
     for (text, why) in
@@ -247,7 +247,7 @@ async fn certificates_are_read_again_when_they_change() {
     assert!(trusts(&authority).await);
     let next = Authority::new();
     next.issue("gateway").write(folder.path());
-    eventually(async || trusts(&next).await.then_some(())).await;
+    eventually(async || trusts(&next).await, |seen| *seen).await;
     assert!(!trusts(&authority).await);
 }
 

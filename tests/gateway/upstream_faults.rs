@@ -144,7 +144,7 @@ async fn u4_a_call_that_is_given_up_is_cancelled_upstream() {
     let gateway = Gateway::before(&[("up", &upstream)]).await;
     let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
     assert_eq!(error["data"]["reason"], "upstream_timeout");
-    upstream.was_asked("notifications/cancelled").await;
+    upstream.received_method("notifications/cancelled").await;
     let asked = upstream.received();
     let of = |method: &str| asked.iter().find(|a| a.method() == method).unwrap().clone();
     let (get, cancelled) = (of("prompts/get"), of("notifications/cancelled"));

@@ -103,7 +103,7 @@ async fn l3_a_change_outside_of_a_view_is_not_told_there() {
     MORE.store(true, Ordering::SeqCst);
     let told = there.event().await.expect("a change").json();
     assert_eq!(told["method"], "notifications/prompts/list_changed");
-    eventually(async || (names_at(&client, "/mcp/git").await.len() == 2).then_some(())).await;
+    eventually(async || names_at(&client, "/mcp/git").await.len(), |seen| *seen == 2).await;
     gateway.drain().await;
     let last = elsewhere.event().await.expect("the end").json();
     assert!(last.get("result").is_some(), "nothing was told before it: {last}");

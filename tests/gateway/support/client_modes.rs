@@ -196,11 +196,6 @@ impl ModeClient {
         }
     }
 
-    /// Whether nothing came in beside the answers so far.
-    pub fn heard_nothing(&self) -> bool {
-        self.unsolicited.is_empty()
-    }
-
     /// Waits for the end of its stream.
     pub async fn ended(&mut self) {
         match &mut self.wire {

@@ -48,6 +48,15 @@ impl Collector {
         format!("http://{}", self.server.addr)
     }
 
+    /// Waits until `look` finds something in what has arrived, and returns it.
+    #[track_caller]
+    pub fn until_some<T>(
+        &self,
+        mut look: impl FnMut(&Self) -> Option<T>,
+    ) -> impl Future<Output = T> {
+        self.server.until_some(move || look(self))
+    }
+
     pub fn spans(&self) -> Vec<Span> {
         self.arrived.lock().unwrap().spans.clone()
     }

@@ -1,44 +1,81 @@
 //! What the tests share: a gateway in this process, a client that can send anything, upstreams
 //! that can answer anything.
 
-pub mod server_request_upstream;
 pub mod client;
+pub mod client_modes;
 pub mod collector;
+pub mod counter;
 pub mod gateway;
 pub mod h2;
-pub mod session_layer;
-pub mod client_modes;
 pub mod process;
 pub mod provider;
 pub mod server;
+pub mod server_request_upstream;
+pub mod session_layer;
 pub mod upstream;
 
 pub use client::Client;
 pub use client_modes::{ClientMode, ModeClient};
+pub use counter::Counter;
 pub use gateway::Gateway;
 pub use process::Process;
 pub use server::{Server, ServerMode};
 pub use upstream::{OpenStream, Received, Scripted, Upstream};
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::fs;
+use std::panic::Location;
 use std::path::Path;
 use std::time::Duration;
 
-/// No test waits longer than this for anything; what takes it is broken.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use tokio::time::{Instant, sleep, timeout_at};
 
-/// Asks again until the answer is there: for what happens by itself, without an event to wait for.
-pub async fn eventually<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asking = async {
+/// Deadline of every wait in a test. No assertion depends on it: a test that reaches it fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pause of [`eventually`] after the first look; doubled up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Longest pause of [`eventually`]: adds little to a test, and leaves the cores to the code under test.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Polls `observe` until `accept` holds for its value, and returns that value.
+///
+/// For conditions without an event: files, processes, and what the gateway shows on its endpoints. No other code in the
+/// tests waits by the clock. What a scripted upstream can see is waited for with [`Upstream::until`].
+///
+/// # Panics
+///
+/// At its deadline, [`PATIENCE`], with the last value.
+#[track_caller]
+pub fn eventually<T: Debug>(
+    mut observe: impl AsyncFnMut() -> T,
+    mut accept: impl FnMut(&T) -> bool,
+) -> impl Future<Output = T> {
+    let caller = Location::caller();
+    async move {
+        let deadline = Instant::now() + PATIENCE;
+        let mut pause = FIRST_PAUSE;
+        let mut last = None;
         loop {
-            if let Some(answer) = ask().await {
-                return answer;
+            let seen = timeout_at(deadline, observe()).await.ok();
+            match seen {
+                Some(seen) if accept(&seen) => return seen,
+                Some(seen) if Instant::now() < deadline => last = Some(seen),
+                seen => panic!("{caller}: not within {PATIENCE:?}; last: {:?}", seen.or(last)),
             }
-            tokio::task::yield_now().await;
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-    };
-    tokio::time::timeout(PATIENCE, asking).await.expect("it never happened")
+    }
+}
+
+/// Whether a process runs: it exists, and is not a zombie.
+#[cfg(target_os = "linux")]
+pub fn is_alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
 }
 
 /// Makes a folder the library of one prompt, `greet`, which is described in this way.

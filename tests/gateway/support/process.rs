@@ -47,7 +47,7 @@ impl Process {
         let variables = [&[("PROMPTGATE__ADMIN__LISTEN", listen.as_str())], variables].concat();
         let (process, admin) = (Self::serve_env(folder, &variables).await, Client::new(at));
         let ready = async || admin.send("GET", "/readyz", &[], b"").await.status == 200;
-        eventually(async || ready().await.then_some(())).await;
+        eventually(async || ready().await, |seen| *seen).await;
         (process, admin)
     }
 

@@ -139,6 +139,14 @@ impl Provider {
         self.http.received().iter().filter(|asked| asked.path == "/jwks").count()
     }
 
+    /// Waits until its keys were fetched this often.
+    #[track_caller]
+    pub fn fetched(&self, least: usize) -> impl Future<Output = ()> {
+        self.http.until(move |received| {
+            received.iter().filter(|request| request.path == "/jwks").count() >= least
+        })
+    }
+
     /// Claims of a good token for `audience`.
     pub fn claims(&self, audience: &str) -> Value {
         json!({"iss": self.issuer(), "aud": audience, "sub": "ada", "exp": now() + 300,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::upstream::{good_legacy, good_modern};
-use super::{OpenStream, Received, Scripted, Upstream};
+use super::{OpenStream, Scripted, Upstream};
 
 /// A server request: method and parameters.
 pub type ServerRequest = (&'static str, Value);
@@ -107,11 +107,6 @@ impl Upstream {
             }
         })
         .await
-    }
-
-    /// The gets it received, in order.
-    pub fn gets(&self) -> Vec<Received> {
-        self.received().into_iter().filter(|asked| asked.method() == "prompts/get").collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! An upstream that answers by a script, well or badly.
 
 use std::net::SocketAddr;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -9,6 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::{Counter, PATIENCE};
 
 /// A request as the upstream received it.
 #[derive(Clone, Debug)]
@@ -78,8 +82,15 @@ pub const HANG: Scripted = Scripted::Stall(Vec::new());
 
 pub struct Upstream {
     pub addr: SocketAddr,
-    asked: Arc<Mutex<Vec<Received>>>,
+    log: Arc<Log>,
     accepting: AbortHandle,
+}
+
+/// The requests that an upstream received.
+struct Log {
+    requests: Mutex<Vec<Received>>,
+    /// Counts the requests whose script has run.
+    scripted: Counter,
 }
 
 impl Drop for Upstream {
@@ -93,17 +104,18 @@ impl Upstream {
     pub async fn start(script: impl Fn(&Received) -> Scripted + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let asked: Arc<Mutex<Vec<Received>>> = Arc::default();
-        let (script, log) = (Arc::new(script), asked.clone());
+        let log = Arc::new(Log { requests: Mutex::default(), scripted: Counter::new() });
+        let shared = log.clone();
+        let script = Arc::new(script);
         let accepting = tokio::spawn(async move {
             let mut connection = 0;
             while let Ok((stream, _)) = listener.accept().await {
-                let (script, log) = (script.clone(), log.clone());
+                let (script, log) = (script.clone(), shared.clone());
                 tokio::spawn(async move { serve(stream, connection, &*script, &log).await });
                 connection += 1;
             }
         });
-        Self { addr, asked, accepting: accepting.abort_handle() }
+        Self { addr, log, accepting: accepting.abort_handle() }
     }
 
     /// A modern upstream; `script` may answer what it likes, the rest is answered well.
@@ -151,14 +163,54 @@ impl Upstream {
         format!("[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{}/mcp\"\n", self.addr)
     }
 
-    /// Waits until it was asked this.
-    pub async fn was_asked(&self, method: &str) {
-        super::eventually(async || self.methods().iter().any(|m| m == method).then_some(())).await;
+    /// Waits until it received a request with this method.
+    #[track_caller]
+    pub fn received_method(&self, method: &str) -> impl Future<Output = ()> {
+        self.until(move |received| received.iter().any(|request| request.method() == method))
+    }
+
+    /// Waits until it received this many gets.
+    #[track_caller]
+    pub fn received_gets(&self, count: usize) -> impl Future<Output = ()> {
+        self.until(move |received| {
+            received.iter().filter(|request| request.method() == "prompts/get").count() == count
+        })
+    }
+
+    /// Waits until `accept` holds for the requests received so far; looks again after each request, once
+    /// the script has run for it.
+    #[track_caller]
+    pub fn until(&self, mut accept: impl FnMut(&[Received]) -> bool) -> impl Future<Output = ()> {
+        self.until_some(move || accept(&self.log.requests.lock().unwrap()).then_some(()))
+    }
+
+    /// Waits until `look` finds something, and returns it; looks again after each request.
+    #[track_caller]
+    pub fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> impl Future<Output = T> {
+        let caller = Location::caller();
+        let found = async move {
+            loop {
+                let count = self.log.scripted.get();
+                if let Some(found) = look() {
+                    return found;
+                }
+                self.log.scripted.above(count).await;
+            }
+        };
+        async move {
+            let found = timeout(PATIENCE, found).await;
+            found.unwrap_or_else(|_| panic!("{caller}: received only {:?}", self.methods()))
+        }
+    }
+
+    /// The gets received so far, in order.
+    pub fn gets(&self) -> Vec<Received> {
+        self.received().into_iter().filter(|asked| asked.method() == "prompts/get").collect()
     }
 
     /// All requests received so far.
     pub fn received(&self) -> Vec<Received> {
-        self.asked.lock().unwrap().clone()
+        self.log.requests.lock().unwrap().clone()
     }
 
     /// The methods of the requests received so far, in order.
@@ -253,11 +305,13 @@ async fn serve(
     mut stream: TcpStream,
     connection: usize,
     script: &(dyn Fn(&Received) -> Scripted + Send + Sync),
-    log: &Mutex<Vec<Received>>,
+    log: &Log,
 ) {
     while let Some(asked) = read_request(&mut stream, connection).await {
-        log.lock().unwrap().push(asked.clone());
-        let written = match script(&asked) {
+        log.requests.lock().unwrap().push(asked.clone());
+        let scripted = script(&asked);
+        log.scripted.increment();
+        let written = match scripted {
             Scripted::Json(json) => {
                 let headers = vec![("Content-Type", "application/json".to_owned())];
                 write(&mut stream, 200, &headers, json.to_string().as_bytes()).await
