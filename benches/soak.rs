@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use support::client::request;
+use support::process::LOG_WARNINGS;
 use support::upstream::good_modern;
 use support::{Client, Process, Scripted, Upstream};
 use tokio::task::JoinSet;
@@ -200,11 +201,11 @@ async fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     let tables: String = upstreams.iter().map(|(id, upstream)| upstream.table(id)).collect();
     let toml = format!(
-        "[server.limits]\nidle = \"5s\"\nkeep_alive = \"2s\"\n[telemetry]\nlog = \"error\"\n\
+        "[server.limits]\nidle = \"5s\"\nkeep_alive = \"2s\"\n[telemetry]\nlog = \"{LOG_WARNINGS}\"\n\
          [audit]\nkeep = 4\nsegment_size = \"4MiB\"\n{tables}"
     );
     fs::write(folder.path().join("gateway.toml"), toml).expect("the file");
-    let (process, admin) = Process::serve_watched(folder.path(), &[]).await;
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
     let (client, tally) = (process.client(), Arc::new(Tally::default()));
     println!("        at  good ends    others    RSS MiB     fd  tasks  conns  streams  calls");
     let users = start(&client, &tally);

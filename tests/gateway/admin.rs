@@ -142,17 +142,11 @@ async fn d2_while_nothing_can_be_recorded_it_lives_and_is_not_ready() {
 async fn while_it_drains_it_is_shown_and_not_ready_and_a_person_sees_a_table() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let folder = tempfile::tempdir().unwrap();
-    let port = {
-        // Free a moment ago: the binary is told it, since nobody prints it.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap()
-    };
     let toml = format!("[server.limits]\ngrace = \"20s\"\n{}", upstream.table("up"));
     fs::write(folder.path().join("gateway.toml"), toml).unwrap();
-    let process = Process::serve_admin(folder.path(), &port.to_string()).await;
-    let admin = Client::new(port);
-    eventually(async || look(&admin, "/readyz").await.0, |seen| *seen == 200).await;
-    let url = format!("http://{port}");
+    let settings = [("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "5s")];
+    let (process, admin) = Process::serve_admin(folder.path(), &settings).await;
+    let url = format!("http://{}", admin.addr);
     let folder_path = folder.path().to_owned();
     let status = tokio::task::spawn_blocking(move || {
         crate::support::process::run(&folder_path, &["status", "--url", &url])

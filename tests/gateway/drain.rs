@@ -45,7 +45,7 @@ async fn x1_at_the_signal_it_is_not_ready_and_what_is_in_flight_finishes() {
     let toml = "[server.limits]\ngrace = \"20s\"\n".to_owned() + &upstream.patient_table("up");
     let folder = folder(&toml);
     let settings = [("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "1s")];
-    let (mut process, admin) = Process::serve_watched(folder.path(), &settings).await;
+    let (mut process, admin) = Process::serve_admin(folder.path(), &settings).await;
     let readyz = async || admin.send("GET", "/readyz", &[], b"").await.status;
     let (mut listen, legacy) =
         (process.client().listen().await, process.client().legacy("2025-06-18").await);

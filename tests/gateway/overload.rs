@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::client::{Stream, modern, modern_bytes, request};
+use crate::support::process::LOG_WARNINGS;
 use crate::support::upstream::HANG;
 use crate::support::{Client, PATIENCE, Process, Upstream, eventually, metrics};
 
@@ -32,9 +33,9 @@ impl ObservedProcess {
     /// The same, with these variables.
     async fn with(toml: &str, variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let toml = format!("[audit]\npath = \"\"\n[telemetry]\nlog = \"warn\"\n{toml}");
+        let toml = format!("[audit]\npath = \"\"\n[telemetry]\nlog = \"{LOG_WARNINGS}\"\n{toml}");
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
-        let (process, admin) = Process::serve_watched(folder.path(), variables).await;
+        let (process, admin) = Process::serve_admin(folder.path(), variables).await;
         Self { process, admin, folder }
     }
 

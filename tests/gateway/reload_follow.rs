@@ -24,7 +24,7 @@ impl ConfiguredProcess {
     pub async fn with(toml: &str, variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
-        let (process, admin) = Process::serve_watched(folder.path(), variables).await;
+        let (process, admin) = Process::serve_admin(folder.path(), variables).await;
         Self { folder, process, admin }
     }
 

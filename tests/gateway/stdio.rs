@@ -3,8 +3,7 @@
 use serde_json::json;
 
 #[cfg(target_os = "linux")]
-use crate::support::is_alive;
-use crate::support::{Gateway, eventually};
+use crate::support::{Process, is_alive};
 
 /// A prompt server in a few lines of shell. `$1` names what it does wrong.
 const CHILD: &str = r#"
@@ -352,7 +351,6 @@ const STUBBORN: &str = "trap '' TERM HUP; echo $$ >> pids; \
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn s3_nothing_is_left_of_a_stubborn_child_even_when_the_gateway_is_killed() {
-    use tokio::io::{AsyncBufReadExt, BufReader};
     for is_killed in [true, false] {
         let folder = tempfile::tempdir().unwrap();
         let script = serde_json::to_string(STUBBORN).unwrap();
@@ -361,28 +359,17 @@ async fn s3_nothing_is_left_of_a_stubborn_child_even_when_the_gateway_is_killed(
              [upstreams.sh]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {script}]\ncwd = \".\"\n"
         );
         std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
-        let mut gateway = tokio::process::Command::new(env!("CARGO_BIN_EXE_promptgate"))
-            .current_dir(folder.path())
-            .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
-        assert!(lines.next_line().await.unwrap().unwrap().contains("listens"));
+        let gateway = Process::serve(folder.path()).await;
         let pids = eventually(
             async || std::fs::read_to_string(folder.path().join("pids")).unwrap_or_default(),
             |pids| pids.ends_with('\n') && pids.lines().count() == 4,
         )
         .await;
         assert_eq!(alive(&pids).len(), 4);
-        match is_killed {
-            true => gateway.start_kill().unwrap(),
-            false => {
-                let id = gateway.id().unwrap().to_string();
-                std::process::Command::new("kill").arg(id).status().unwrap();
-            }
+        if is_killed {
+            gateway.kill().await;
+        } else {
+            gateway.stop().await;
         }
         eventually(async || alive(&pids), |seen| seen.is_empty()).await;
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
@@ -11,6 +12,9 @@ use tokio::time::timeout;
 use super::{Client, PATIENCE, eventually};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_promptgate");
+
+/// `telemetry.log` for tests whose calls would write much: warnings, and the address of the admin side.
+pub const LOG_WARNINGS: &str = "warn,promptgate::app=info";
 
 pub struct Process {
     pub child: Child,
@@ -27,51 +31,37 @@ impl Process {
 
     /// The same, with somewhere for its log to go.
     pub async fn serve_with(folder: &Path, stderr: Stdio) -> Self {
-        Self::start(folder, stderr, [("SERVER__LIMITS__PRE_DRAIN", "0s"), ("ADMIN__LISTEN", "")])
-            .await
+        Self::start(folder, stderr, &[]).await
     }
 
-    /// The same, with an admin side at this address that can be looked at while it drains.
-    pub async fn serve_admin(folder: &Path, admin: &str) -> Self {
-        let settings = [("SERVER__LIMITS__PRE_DRAIN", "5s"), ("ADMIN__LISTEN", admin)];
-        Self::start(folder, Stdio::null(), settings).await
+    /// The same, with these environment variables.
+    pub async fn serve_env(folder: &Path, variables: &[(&str, &str)]) -> Self {
+        Self::start(folder, Stdio::null(), variables).await
     }
 
-    /// The same, and where it can be looked at; with these variables beside its own, once it is ready.
-    pub async fn serve_watched(folder: &Path, variables: &[(&str, &str)]) -> (Self, Client) {
-        // Free a moment ago: the binary is told it, since nobody prints it.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = free.local_addr().unwrap();
-        drop(free);
-        let listen = at.to_string();
-        let variables = [&[("PROMPTGATE__ADMIN__LISTEN", listen.as_str())], variables].concat();
-        let (process, admin) = (Self::serve_env(folder, &variables).await, Client::new(at));
-        let ready = async || admin.send("GET", "/readyz", &[], b"").await.status == 200;
-        eventually(async || ready().await, |seen| *seen).await;
+    /// The same, with an admin side on a free port and a client of it; returns once it is ready.
+    ///
+    /// The address is read from the log, so `telemetry.log` must let [`LOG_WARNINGS`] pass.
+    pub async fn serve_admin(folder: &Path, variables: &[(&str, &str)]) -> (Self, Client) {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let variables = [&[("PROMPTGATE__ADMIN__LISTEN", "127.0.0.1:0")], variables].concat();
+        let stderr = log.reopen().unwrap().into();
+        let process = Self::start(folder, stderr, &variables).await;
+        let text = || std::fs::read_to_string(log.path()).unwrap();
+        let text = eventually(async || text(), |text| admin_addr(text).is_some()).await;
+        let admin = Client::new(admin_addr(&text).expect("it was accepted"));
+        let ready = async || admin.send("GET", "/readyz", &[], b"").await.status;
+        eventually(ready, |status| *status == 200).await;
         (process, admin)
     }
 
-    /// The same, with these variables.
-    pub async fn serve_env(folder: &Path, variables: &[(&str, &str)]) -> Self {
-        let settings = [("SERVER__LIMITS__PRE_DRAIN", "0s"), ("ADMIN__LISTEN", "")];
-        Self::start_env(folder, Stdio::null(), settings, variables).await
-    }
-
-    async fn start(folder: &Path, stderr: Stdio, settings: [(&str, &str); 2]) -> Self {
-        Self::start_env(folder, stderr, settings, &[]).await
-    }
-
-    async fn start_env(
-        folder: &Path,
-        stderr: Stdio,
-        settings: [(&str, &str); 2],
-        variables: &[(&str, &str)],
-    ) -> Self {
-        let settings = settings.map(|(key, value)| (format!("PROMPTGATE__{key}"), value));
+    /// Both sides listen on free ports, so that tests run beside each other and beside a gateway.
+    async fn start(folder: &Path, stderr: Stdio, variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(BINARY)
             .current_dir(folder)
             .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
-            .envs(settings)
+            .env("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "0s")
+            .env("PROMPTGATE__ADMIN__LISTEN", "")
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -113,6 +103,13 @@ impl Process {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.unwrap(), signal).unwrap();
     }
+}
+
+/// The address of the admin side in a log of JSON lines.
+fn admin_addr(log: &str) -> Option<SocketAddr> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut addresses = lines.filter_map(|line| line["addr"].as_str()?.parse().ok());
+    addresses.next()
 }
 
 /// Runs a command of the binary in this folder.
