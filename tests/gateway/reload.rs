@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::audit::Log;
 use crate::support::client::{Stream, request};
 use crate::support::gateway::{api_key, upstream_tables};
-#[cfg(target_os = "linux")]
-use crate::support::is_alive;
 use crate::support::{
     Client, ClientMode, Counter, Gateway, ModeClient, Upstream, eventually, write_greeting,
 };
+#[cfg(target_os = "linux")]
+use crate::support::{Pipe, is_alive};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 
@@ -94,7 +94,7 @@ while read -r line; do
     *server/discover*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"error\":{\"code\":-32601,\"message\":\"no\"}}\\n' \"$id\" ;;
     *'\"initialize\"'*) answer '{\"protocolVersion\":\"2025-06-18\",\"capabilities\":{\"prompts\":{}},\"serverInfo\":{\"name\":\"sh\",\"version\":\"1\"}}' ;;
     *prompts/list*) answer '{\"prompts\":[{\"name\":\"p\"}]}' ;;
-    *prompts/get*) : > asked; while [ ! -e go ]; do sleep 0.01; done; answer '{\"messages\":[]}' ;;
+    *prompts/get*) : > asked; : < go; answer '{\"messages\":[]}' ;;
     esac
 done";
     let table = format!(
@@ -102,6 +102,7 @@ done";
         serde_json::to_string(child).unwrap(),
         folder.path()
     );
+    let go = Pipe::new(folder.path(), "go");
     let gateway = Gateway::start(&table).await;
     assert_eq!(gateway.client().names().await.0, ["sh__p"]);
     let client = gateway.client();
@@ -113,7 +114,7 @@ done";
     let _streams = (gateway.client().listen().await, gateway.stdio());
     gateway.reload("").await;
     assert_eq!(gateway.client().names().await.0, Vec::<String>::new());
-    fs::write(at("go"), "").unwrap();
+    go.open();
     assert_eq!(asking.await.unwrap()["messages"], json!([]));
     let pid = fs::read_to_string(at("pid")).unwrap();
     eventually(async || is_alive(pid.trim()), |alive| !alive).await;

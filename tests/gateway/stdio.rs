@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::support::{Gateway, Pipe, eventually};
 #[cfg(target_os = "linux")]
 use crate::support::{Process, is_alive};
 
@@ -203,7 +204,7 @@ async fn s4_what_a_child_said_last_on_standard_error_is_shown_to_the_operator() 
 
 /// A child that answers well once the file `go` is there, and notes that it was started.
 fn waiting(id: &str, folder: &std::path::Path) -> String {
-    let wait = "echo started >> starts; while [ ! -e go ]; do sleep 0.01; done\n";
+    let wait = "echo started >> starts; : < go; echo served >> starts\n";
     let script = serde_json::to_string(&(wait.to_owned() + CHILD)).unwrap();
     format!(
         "[upstreams.{id}]\ntransport = \"stdio\"\ncwd = {folder:?}\n\
@@ -219,9 +220,10 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
     let toml = format!(
         "[listing]\ndeadline = \"0s\"\n[defaults]\nprobe = \"60s\"\nwalk_timeout = \"90s\"\n{tables}"
     );
+    let go = Pipe::new(folder.path(), "go");
     let gateway = Gateway::start(&toml).await;
-    eventually(async || starts(&folder), |seen| *seen == 16).await;
-    std::fs::write(folder.path().join("go"), "").unwrap();
+    eventually(async || starts(&folder), |seen| *seen >= 16).await;
+    go.open();
     eventually(
         async || {
             let list = gateway.client().modern("prompts/list", json!({})).await.json();
@@ -230,7 +232,14 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
         |seen| *seen == 100,
     )
     .await;
-    assert_eq!(starts(&folder), 100, "each was started once");
+    let events = std::fs::read_to_string(folder.path().join("starts")).unwrap();
+    let mut waiting = 0;
+    let mut most = 0;
+    for event in events.lines() {
+        waiting += if event == "started" { 1 } else { -1 };
+        most = most.max(waiting);
+    }
+    assert_eq!((events.lines().count(), most), (200, 16), "each was started once, 16 at a time");
 }
 
 #[cfg(target_os = "linux")]

@@ -26,7 +26,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::fs;
 use std::panic::Location;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
@@ -68,6 +70,29 @@ pub fn eventually<T: Debug>(
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+}
+
+/// A named pipe that holds back shell scripts: `: < PATH` blocks in the script until [`Pipe::open`].
+pub struct Pipe {
+    path: PathBuf,
+    /// Kept open, so that scripts that come later pass.
+    writer: OnceLock<fs::File>,
+}
+
+impl Pipe {
+    pub fn new(folder: &Path, name: &str) -> Self {
+        let path = folder.join(name);
+        let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success(), "{made}");
+        Self { path, writer: OnceLock::new() }
+    }
+
+    /// Lets all scripts pass.
+    pub fn open(&self) {
+        // Reading as well as writing: opening does not wait for a reader.
+        let pipe = fs::OpenOptions::new().read(true).write(true).open(&self.path);
+        self.writer.set(pipe.expect("the pipe")).expect("opened once");
     }
 }
 
