@@ -1,16 +1,83 @@
-//! Isolation of callers over generated histories (fault matrix, property 6): what a caller receives is, byte for
-//! byte, what it receives when it is the only caller.
+//! Isolation of callers: sessions, cursors and states of one are unknown to another. Over generated histories, what
+//! a caller receives is, byte for byte, what it receives when it is the only caller (fault matrix, property 6).
 
+use promptgate::domain::caller::Caller as CallerId;
+use promptgate::domain::fault::{Fault, RequestFault, TransportFault};
+use promptgate::session::headers::{Field, Headers};
+use promptgate::session::{Refusal, Turn};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::audit::Log;
 use super::generated_histories::over_histories;
 use crate::support::client::{Reply, modern, request};
 use crate::support::gateway::{api_key, upstream_tables};
 use crate::support::server_request_upstream::{accept_blue, form_elicitation};
+use crate::support::session_layer::{NOW, SessionLayer};
 use crate::support::{Client, Gateway, Upstream};
+
+fn fault(turn: Result<Turn, Refusal>) -> Option<Fault> {
+    turn.err().map(|refusal| refusal.fault)
+}
+
+#[tokio::test]
+async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
+    let log = Log::new();
+    let layer = SessionLayer::start(&log.table());
+    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}});
+    let opened = layer.read("alice", &Headers::default(), &request(0, "initialize", params));
+    let Ok(Turn::Answer { session: Some(session), .. }) = opened else { panic!("a session") };
+    let headers = Headers { session: Field::Once(&session), ..Headers::default() };
+    let unknown = Some(TransportFault::SessionUnknown.into());
+    let ping = request(1, "ping", json!({}));
+    assert_eq!(fault(layer.read("bob", &headers, &ping)), unknown);
+    let answer = json!({"jsonrpc": "2.0", "id": "promptgate-0", "result": {}});
+    assert_eq!(fault(layer.read("bob", &headers, &answer)), unknown);
+    let bob = CallerId::new("bob");
+    let opened = layer.sessions.open_stream(&headers, None, &bob, "/mcp", NOW);
+    assert_eq!(opened.err().map(|refusal| refusal.fault), unknown);
+    let ended = layer.sessions.end(&headers, &bob, "/mcp", NOW);
+    assert_eq!(ended.err().map(|refusal| refusal.fault), unknown);
+    // As if it had never been, and it is unharmed.
+    let never = Headers { session: Field::Once("never"), ..Headers::default() };
+    assert_eq!(fault(layer.read("bob", &never, &ping)), unknown);
+    assert_eq!(fault(layer.read("alice", &headers, &ping)), None);
+    // Bob's first try stands on record at once, the others are counted.
+    let refused = log.wait_for("refused").await;
+    assert_eq!(
+        (&refused["caller"], &refused["reason"]),
+        (&json!("bob"), &json!("session_unknown"))
+    );
+}
+
+#[tokio::test]
+async fn a8_cursors_and_states_of_another_caller_are_not_valid() {
+    let upstream =
+        Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
+    let pages = Upstream::with_prompts(&["a", "b"]).await;
+    let toml = "[listing]\npage_size = 1\n".to_owned()
+        + &upstream.patient_table("up")
+        + &pages.patient_table("pages");
+    let layer = SessionLayer::start(&toml);
+    let list = layer.call("alice", "prompts/list", json!({})).await.unwrap();
+    let next = json!({"cursor": list["nextCursor"]});
+    let stolen = layer.call("bob", "prompts/list", next.clone()).await;
+    assert_eq!(stolen.unwrap_err(), RequestFault::InvalidCursor.into());
+    assert!(layer.call("alice", "prompts/list", next).await.is_ok());
+
+    let get = json!({"name": "up__p", "arguments": {"a": "1"}});
+    let asked = layer.call("alice", "prompts/get", get.clone()).await.unwrap();
+    let mut back = get;
+    back["requestState"] = asked["requestState"].clone();
+    back["inputResponses"] = json!({"answer": accept_blue()});
+    let calls = upstream.gets().len();
+    let stolen = layer.call("bob", "prompts/get", back.clone()).await;
+    assert_eq!(stolen.unwrap_err(), RequestFault::InvalidState.into());
+    assert_eq!(upstream.gets().len(), calls, "the upstream is not called");
+    assert_eq!(layer.call("alice", "prompts/get", back).await.unwrap()["resultType"], "complete");
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {

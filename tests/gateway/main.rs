@@ -25,7 +25,6 @@ mod forwarding;
 mod generated_histories;
 mod generated_rules;
 mod health;
-mod isolation;
 mod library;
 mod limits;
 mod list_changed;

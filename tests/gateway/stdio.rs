@@ -202,7 +202,7 @@ async fn s4_what_a_child_said_last_on_standard_error_is_shown_to_the_operator() 
     assert_eq!(said[..2], [json!("first"), json!(" [31mno such table")]);
 }
 
-/// A child that answers well once the file `go` is there, and notes that it was started.
+/// A child that writes `started`, waits for the pipe `go`, writes `served`, and answers well.
 fn waiting(id: &str, folder: &std::path::Path) -> String {
     let wait = "echo started >> starts; : < go; echo served >> starts\n";
     let script = serde_json::to_string(&(wait.to_owned() + CHILD)).unwrap();

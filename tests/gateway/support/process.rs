@@ -24,12 +24,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Serves the `gateway.toml` in this folder on a free port.
+    /// Serves the `gateway.toml` in this folder on a free port, without an admin side.
     pub async fn serve(folder: &Path) -> Self {
         Self::serve_with(folder, Stdio::null()).await
     }
 
-    /// The same, with somewhere for its log to go.
+    /// The same, with a destination for its log.
     pub async fn serve_with(folder: &Path, stderr: Stdio) -> Self {
         Self::start(folder, stderr, &[]).await
     }
