@@ -124,7 +124,7 @@ async fn get_all(
     let got: Vec<_> = contents(&result["messages"]);
     let expected = match server_mode {
         // A library embeds files, and links to nothing.
-        ServerMode::Library => contents(&result["messages"]),
+        ServerMode::Library => library_contents(client_mode),
         _ => contents(&translated(client_mode)),
     };
     assert_eq!(got, expected, "{client_mode:?} {server_mode:?}");
@@ -161,4 +161,16 @@ fn translated(client_mode: ClientMode) -> Value {
         messages[5]["content"] = json!({"type": "text", "text": "The x: https://a.example/x"});
     }
     messages
+}
+
+/// The contents that a client gets of a prompt of the library.
+fn library_contents(client_mode: ClientMode) -> Vec<Value> {
+    let [text, image, audio, ..] = &contents(&translated(client_mode))[..] else {
+        unreachable!("there are six")
+    };
+    let embedded = |resource: Value| json!({"type": "resource", "resource": resource});
+    let text_file = json!({"uri": "promptgate://up/x.txt", "mimeType": "text/plain", "text": "x"});
+    let binary = json!({"uri": "promptgate://up/b.bin", "mimeType": "application/octet-stream",
+        "blob": "/wAA"});
+    vec![text.clone(), image.clone(), audio.clone(), embedded(text_file), embedded(binary)]
 }

@@ -49,6 +49,9 @@ impl Server {
         let (table, upstream) = match server_mode {
             ServerMode::Library => {
                 let library = "transport = \"library\"\npath = ".to_owned();
+                for (file, bytes) in EMBEDDED {
+                    std::fs::write(folder.path().join(file), bytes).unwrap();
+                }
                 for name in ["all", "change", "last"] {
                     write_prompt(folder.path(), name);
                 }
@@ -270,13 +273,12 @@ fn child(folder: &std::path::Path, is_modern: bool) -> String {
     )
 }
 
+/// The files that prompts of a library embed.
+const EMBEDDED: [(&str, &[u8]); 4] =
+    [("i.png", b"\x89PNG"), ("a.wav", b"RIFF"), ("x.txt", b"x"), ("b.bin", b"\xff\0\0")];
+
 /// A prompt of a library, with every type of content that one can hold.
 fn write_prompt(folder: &std::path::Path, name: &str) {
-    for (file, bytes) in
-        [("i.png", &b"\x89PNG"[..]), ("a.wav", b"RIFF"), ("x.txt", b"x"), ("b.bin", b"\0\0\0")]
-    {
-        std::fs::write(folder.join(file), bytes).unwrap();
-    }
     let text = format!(
         "---\nname: {name}\ndescription: d\narguments:\n  - name: a\n    choices: [xylophone]\n---\nHello\n\n\
          {{{{ embed(\"i.png\") }}}}\n\n{{{{ embed(\"a.wav\") }}}}\n\n{{{{ embed(\"x.txt\") }}}}\n\n{{{{ embed(\"b.bin\") }}}}\n"
