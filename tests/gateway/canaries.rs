@@ -79,6 +79,7 @@ async fn a10_d7_k5_no_secret_shows_in_logs_records_answers_or_at_upstreams() {
         written.push_str(&String::from_utf8_lossy(&output.stdout));
         written.push_str(&String::from_utf8_lossy(&output.stderr));
     }
+    assert!(written.contains("\"event\":\"completed\""), "calls are on record");
     let found: Vec<_> = written.lines().filter(|line| line.contains("canary")).collect();
     assert!(found.is_empty(), "{found:#?}");
 }

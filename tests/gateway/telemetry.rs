@@ -138,6 +138,7 @@ async fn a_get_is_one_trace_from_its_client_to_the_upstream() {
         .await;
     process.stop().await;
     // A10: nothing of the credential went to the collector or beyond.
+    assert!(collector.heard_of("prompts/get up__p"));
     assert!(!collector.heard_of("canary-of-the-client"));
     assert!(!collector.heard_of("\"who\""));
 }

@@ -138,7 +138,7 @@ async fn w4_a_body_that_does_not_come_is_408() {
 #[tokio::test]
 async fn w5_what_is_no_json_is_400_and_the_session_lives() {
     let (gateway, _upstream) = gateway().await;
-    for client in clients(&gateway).await {
+    for (index, client) in clients(&gateway).await.into_iter().enumerate() {
         for body in
             [&b""[..], b"{", b"\xff\xfe", b"NaN", b"\xef\xbb\xbf{}", b"{\"id\":1,}", b"{} {}"]
         {
@@ -148,7 +148,8 @@ async fn w5_what_is_no_json_is_400_and_the_session_lives() {
         }
         assert_eq!(client.post_bytes(b"[]").await.refusal().1, -32600);
         let alive = client.post(&request(7, "ping", json!({}))).await;
-        assert!(matches!(alive.status, 200 | 400), "{alive:?}");
+        // The first client is a modern one: its ping lacks the metadata.
+        assert_eq!(alive.status, if index == 0 { 400 } else { 200 }, "{alive:?}");
         assert_eq!(alive.json()["id"], 7);
     }
 }
