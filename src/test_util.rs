@@ -128,6 +128,10 @@ pub mod router {
 pub mod seal {
     pub use crate::seal::{AuditKey, Kind, SealKeys, Sealer, digest_text};
 
+    pub mod provider {
+        pub use crate::seal::provider::tls;
+    }
+
     pub mod jws {
         pub use crate::seal::jws::install;
     }

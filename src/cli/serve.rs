@@ -56,7 +56,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
         shutdown::handle_file_size_signal();
         let terminated = shutdown::termination_signal();
-        let app = App::new(config, true).map_err(|error| Failure::new(error.to_string()))?;
+        let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
         let source = source(path, &logging);
         let hang_up = Notify::new();

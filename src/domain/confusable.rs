@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 /// A text under which a listed prompt is shown: its public name, its raw name or its title.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Shown<'a> {
+pub(crate) struct Shown<'a> {
     pub source: usize,
     /// Place of the prompt in the merged list.
     pub entry: usize,
@@ -14,18 +14,18 @@ pub struct Shown<'a> {
 
 /// Two different texts of prompts of different sources with one skeleton.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Confusable<'a> {
+pub(crate) struct Confusable<'a> {
     pub one: Shown<'a>,
     pub other: Shown<'a>,
 }
 
 /// Pairs that are found in one merged list: they are for people, and a list that imitates another one
 /// as a whole has as many pairs as both have prompts, multiplied.
-pub const MAX_PAIRS: usize = 1_000;
+pub(crate) const MAX_PAIRS: usize = 1_000;
 
 /// Finds the pairs among `shown`, each pair of prompts once, at most [`MAX_PAIRS`]. `skeleton` maps a text
 /// to the form in which texts that look alike are equal.
-pub fn confusables<'a>(
+pub(crate) fn confusables<'a>(
     shown: impl IntoIterator<Item = Shown<'a>>,
     skeleton: impl Fn(&str) -> String,
 ) -> Vec<Confusable<'a>> {

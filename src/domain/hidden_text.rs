@@ -31,7 +31,7 @@ pub(crate) fn count(text: &str) -> usize {
 }
 
 /// The text without them.
-pub fn visible(text: &str) -> String {
+pub(crate) fn visible(text: &str) -> String {
     characters(text).filter(|(_, hidden)| !hidden).map(|(c, _)| c).collect()
 }
 

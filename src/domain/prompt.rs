@@ -58,7 +58,7 @@ impl Prompt {
                 Some("name") => continue,
                 Some("title") => {
                     shape(&name, "title", "a string", is_string(member))?;
-                    title = member.as_str().map(|title| hidden::visible(&title));
+                    title = member.as_str().map(|title| hidden_text::visible(&title));
                 }
                 Some("description") => shape(&name, "description", "a string", is_string(member))?,
                 Some("icons") => {

@@ -13,7 +13,7 @@ use rustls::crypto::CryptoProvider;
 compile_error!("a cryptographic library is needed: enable the feature `ring` or `aws-lc-rs`");
 
 /// The provider of TLS, for clients and servers.
-pub(crate) fn tls() -> Arc<CryptoProvider> {
+pub fn tls() -> Arc<CryptoProvider> {
     #[cfg(feature = "aws-lc-rs")]
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     #[cfg(not(feature = "aws-lc-rs"))]

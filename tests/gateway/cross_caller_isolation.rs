@@ -1,10 +1,10 @@
 //! Isolation of callers: sessions, cursors and states of one are unknown to another. Over generated histories, what
 //! a caller receives is, byte for byte, what it receives when it is the only caller (fault matrix, property 6).
 
-use promptgate::domain::caller::Caller as CallerId;
-use promptgate::domain::fault::{Fault, RequestFault, TransportFault};
-use promptgate::session::headers::{Field, Headers};
-use promptgate::session::{Refusal, Turn};
+use promptgate::test_util::domain::caller::Caller as CallerId;
+use promptgate::test_util::domain::fault::{Fault, RequestFault, TransportFault};
+use promptgate::test_util::session::headers::{Field, Headers};
+use promptgate::test_util::session::{Dispatch, Refusal};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::support::server_request_upstream::{accept_blue, form_elicitation};
 use crate::support::session_layer::{NOW, SessionLayer};
 use crate::support::{Client, Gateway, Upstream};
 
-fn fault(turn: Result<Turn, Refusal>) -> Option<Fault> {
+fn fault(turn: Result<Dispatch, Refusal>) -> Option<Fault> {
     turn.err().map(|refusal| refusal.fault)
 }
 
@@ -28,7 +28,7 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     let layer = SessionLayer::start(&log.table());
     let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}});
     let opened = layer.read("alice", &Headers::default(), &request(0, "initialize", params));
-    let Ok(Turn::Answer { session: Some(session), .. }) = opened else { panic!("a session") };
+    let Ok(Dispatch::Answer { session: Some(session), .. }) = opened else { panic!("a session") };
     let headers = Headers { session: Field::Once(&session), ..Headers::default() };
     let unknown = Some(TransportFault::SessionUnknown.into());
     let ping = request(1, "ping", json!({}));
@@ -38,7 +38,7 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     let bob = CallerId::new("bob");
     let opened = layer.sessions.open_stream(&headers, None, &bob, "/mcp", NOW);
     assert_eq!(opened.err().map(|refusal| refusal.fault), unknown);
-    let ended = layer.sessions.end(&headers, &bob, "/mcp", NOW);
+    let ended = layer.sessions.terminate(&headers, &bob, "/mcp", NOW);
     assert_eq!(ended.err().map(|refusal| refusal.fault), unknown);
     // As if it had never been, and it is unharmed.
     let never = Headers { session: Field::Once("never"), ..Headers::default() };
@@ -240,16 +240,15 @@ fn property_6_a_caller_sees_the_same_whatever_another_one_does() {
         let asks =
             Upstream::legacy_with_server_requests(vec![form_elicitation("Which colour?")]).await;
         let keys = api_key("alice", "alice") + &api_key("bob", "bob") + "groups = [\"more\"]\n";
-        let toml = keys
-            + RULES
-            + &upstream_tables(&[("one", &one), ("two", &two), ("asks", &capabilities)]);
+        let toml =
+            keys + RULES + &upstream_tables(&[("one", &one), ("two", &two), ("asks", &asks)]);
         let mut gateways = Vec::new();
         for _ in 0..3 {
             let gateway = Gateway::start(&toml).await;
             gateway.summary().await;
             gateways.push(gateway);
         }
-        ([one, two, capabilities], gateways)
+        ([one, two, asks], gateways)
     });
     // What happened in earlier histories is no excuse either.
     over_histories(32, (any::<bool>(), step()), |history| {

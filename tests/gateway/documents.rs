@@ -140,7 +140,7 @@ fn the_rules_of_the_documentation_are_valid() {
 
 #[test]
 fn every_reason_of_an_error_is_documented() {
-    let respond = read("src/downstream/respond.rs") + &read("src/domain/fault.rs");
+    let respond = read("src/downstream/error_message.rs") + &read("src/domain/fault.rs");
     let reasons: Vec<_> = respond
         .lines()
         .filter_map(|line| line.split_once("=> \"")?.1.split_once('"'))

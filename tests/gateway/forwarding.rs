@@ -95,7 +95,7 @@ async fn an_answer_before_which_nothing_is_said_is_one_json_object() {
     for params in
         [json!({"name": "up__p"}), json!({"name": "up__p", "_meta": {"progressToken": 7}})]
     {
-        let capabilities = params.get("_meta").is_some();
+        let asks = params.get("_meta").is_some();
         let get = request(3, "prompts/get", params);
         let upstream = async {
             let (live, asked) = next(&mut gets).await;

@@ -617,7 +617,7 @@ async fn answers_come_in_when_all_places_are_taken_by_users_who_think() {
     let server_request = thinking.event().await.unwrap().json();
     // Who thinks takes nobody's place, and is heard.
     gateway.client().ask("prompts/list", json!({})).await;
-    let said = json!({"jsonrpc": "2.0", "id": question["id"], "result": accept_blue()});
+    let said = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": accept_blue()});
     assert_eq!(client.post(&said).await.status, 202);
     assert_eq!(text(&thinking.event().await.unwrap().json()), json!([accept_blue()]));
 }

@@ -32,8 +32,8 @@ pub struct SessionLayer {
 /// A call permit that is never exhausted.
 struct UnlimitedPermit;
 
-impl CallPlace for UnlimitedPermit {
-    fn think(&self) -> bool {
+impl CallPermit for UnlimitedPermit {
+    fn suspend(&self) -> bool {
         true
     }
 }
@@ -96,10 +96,10 @@ impl SessionLayer {
             ..Headers::default()
         };
         let turn = self.read(caller, &headers, &body).map_err(|refusal| refusal.fault)?;
-        let Turn::Pending(pending) = turn else { panic!("a call") };
-        let slot = Slot { call: Arc::new(UnlimitedPermit), room: Arc::new(()) };
+        let Dispatch::Call(pending) = turn else { panic!("a call") };
+        let permits = CallPermits { call: Arc::new(UnlimitedPermit), budget: Arc::new(()) };
         let (told, _heard) = mpsc::channel(16);
-        match self.sessions.clone().perform(pending, slot, told, NOW).await {
+        match self.sessions.clone().perform(pending, permits, told, NOW).await {
             CallOutcome::Result(result) => Ok(serde_json::from_str(&result).unwrap()),
             CallOutcome::Fault(fault) => Err(fault),
             CallOutcome::Cancelled => panic!("nobody cancels"),
