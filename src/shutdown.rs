@@ -136,7 +136,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_in_flight_finish_within_the_grace_period() {
-        let (shutdown, start) = (Shutdown::default(), Instant::now());
+        let shutdown = Shutdown::default();
+        let start = Instant::now();
         let drain = shutdown.drain.clone();
         shutdown.connections.spawn(async move {
             drain.cancelled().await;
@@ -151,7 +152,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_shutdown_with_hanging_tasks_times_out() {
-        let (shutdown, start) = (Shutdown::default(), Instant::now());
+        let shutdown = Shutdown::default();
+        let start = Instant::now();
         shutdown.connections.spawn(std::future::pending::<()>());
         shutdown.background.spawn(std::future::pending::<()>());
         shutdown.drain_connections(&limits()).await;

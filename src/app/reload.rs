@@ -57,7 +57,8 @@ impl App {
     /// # Cancel safety
     /// Not cancel safe: a reload may be half applied. Drop the future only when the gateway ends.
     pub async fn watch_config(&self, source: &ConfigSource, reload: &Notify) {
-        let (mut seen, mut rejected) = (Vec::new(), None::<Rejected>);
+        let mut seen = Vec::new();
+        let mut rejected = None::<Rejected>;
         loop {
             let is_requested = tokio::select! {
                 () = reload.notified() => true,

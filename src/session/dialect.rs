@@ -191,7 +191,8 @@ impl Dialect {
     /// milliseconds.
     pub fn discover(self, identity: &Identity, ttl_ms: u128) -> String {
         let versions: Vec<_> = Revision::modern().map(|r| format!("\"{r}\"")).collect();
-        let (versions, instructions) = (versions.join(","), &identity.instructions);
+        let versions = versions.join(",");
+        let instructions = &identity.instructions;
         let mut out = String::from("{");
         self.write_result_start(identity, "", &mut out);
         let _ = write!(
@@ -261,7 +262,8 @@ impl Dialect {
             request.push('}');
             object::write_json(key, &request, &mut requests);
         }
-        let (meta, requests) = (meta.trim_end_matches(','), requests.trim_end_matches(','));
+        let meta = meta.trim_end_matches(',');
+        let requests = requests.trim_end_matches(',');
         let state = &input_required.state;
         format!(
             r#"{{"resultType":"input_required","_meta":{{{meta}}},"inputRequests":{{{requests}}},"requestState":"{state}"}}"#
@@ -276,7 +278,8 @@ impl Dialect {
         write_incomplete(list, &mut meta);
         self.write_result_start(identity, &meta, &mut out);
         if self.revision.era() == Era::Modern {
-            let (ttl, scope) = (list.ttl.as_millis(), list.scope.as_str());
+            let ttl = list.ttl.as_millis();
+            let scope = list.scope.as_str();
             let _ = write!(out, r#""ttlMs":{ttl},"cacheScope":"{scope}","#);
         }
         out.push_str("\"prompts\":[");

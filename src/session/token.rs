@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn a_session_id_opens_on_replicas_with_the_same_key_and_endpoint_only() {
         let keys = || SealKeys::new(vec![[1; 32]]).unwrap();
-        let (here, there) = (Sealer::new(&keys()), Sealer::new(&keys()));
+        let here = Sealer::new(&keys());
+        let there = Sealer::new(&keys());
         let token =
             Token::new(Revision::V2025_06_18, ClientCapabilities::FORM, &Caller::new("a"), 7);
         let id = token.seal(&here, "/mcp");

@@ -64,7 +64,6 @@ impl ObservedProcess {
             "promptgate_in_flight",
             "promptgate_streams",
             "promptgate_tasks",
-            "promptgate_calls_awaiting_input",
             "promptgate_upstream_in_flight",
             "promptgate_upstream_queued",
         ];

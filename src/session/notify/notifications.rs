@@ -397,7 +397,8 @@ mod tests {
         revision: Revision,
         subscriber: Subscriber,
     ) -> NotificationStream {
-        let (drain, dialect) = (CancellationToken::new(), Dialect::new(revision));
+        let drain = CancellationToken::new();
+        let dialect = Dialect::new(revision);
         NotificationStream::new(
             digests(changes),
             known,
@@ -415,7 +416,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn l2_only_a_different_list_is_notified_and_several_changes_once() {
         let (changes, _) = contents(0);
-        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        let sealer = sealer();
+        let terminated = Arc::new(TerminatedSessions::default());
         let subscriber = session(&sealer, &terminated);
         let mut notifications = notifications(&changes, None, Revision::V2025_06_18, subscriber);
         assert!(silent(&mut notifications).await);
@@ -447,7 +449,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_resuming_client_is_notified_at_once_if_its_list_is_different() {
         let (changes, _) = contents(7);
-        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        let sealer = sealer();
+        let terminated = Arc::new(TerminatedSessions::default());
         for (known, announced) in [(digest(7), false), (digest(6), true)] {
             let subscriber = session(&sealer, &terminated);
             let mut notifications =
@@ -459,7 +462,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_newest_legacy_revision_gets_a_priming_event() {
         let (changes, _) = contents(7);
-        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        let sealer = sealer();
+        let terminated = Arc::new(TerminatedSessions::default());
         let subscriber = session(&sealer, &terminated);
         let mut notifications = notifications(&changes, None, Revision::V2025_11_25, subscriber);
         let event = notifications.next().await.unwrap();
@@ -480,7 +484,8 @@ mod tests {
     #[tokio::test]
     async fn a_terminated_session_wakes_only_its_own_streams() {
         let (changes, _) = contents(7);
-        let (sealer, terminated) = (sealer(), Arc::new(TerminatedSessions::default()));
+        let sealer = sealer();
+        let terminated = Arc::new(TerminatedSessions::default());
         let revision = Revision::V2025_06_18;
         let mut streams: Vec<_> = [1, 1, 2, 3, 4, 5]
             .map(|n| {

@@ -40,7 +40,8 @@ impl PendingUrlElicitations {
         };
         for elicitation in data.get("elicitations").iter().flat_map(|list| list.elements()) {
             if let Some(id) = elicitation.get("elicitationId").and_then(Json::as_str) {
-                let (upstream, id) = (upstream.as_str().into(), id.into_owned());
+                let upstream = upstream.as_str().into();
+                let id = id.into_owned();
                 self.add(UrlElicitationComplete { upstream, id }, session);
             }
         }
