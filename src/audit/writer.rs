@@ -44,6 +44,22 @@ struct Outage {
     logged: String,
 }
 
+/// Closes the queue when the writer panics: without a writer the log cannot state which records are
+/// missing, so every record is refused, also under `audit.on_failure = "degrade"`.
+struct CloseOnPanic(Arc<Queue>);
+
+impl Drop for CloseOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let lost = self.0.mark_closed();
+            error!(
+                count = lost,
+                "the audit writer has panicked; calls are refused until the gateway is restarted"
+            );
+        }
+    }
+}
+
 /// The interval of retries, and of the check that the segment's file is still in its place.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -77,6 +93,7 @@ impl LogWriter {
     /// Writes until the queue is closed or drained.
     pub(super) fn run(mut self) {
         let queue = self.queue.clone();
+        let _close_on_panic = CloseOnPanic(queue.clone());
         let started = self.restart_sync_thread();
         self.go_down_on_error(started, (self.clock)());
         let mut ticked = Duration::ZERO;

@@ -305,6 +305,25 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
 }
 
 #[test]
+fn a_writer_that_panics_closes_the_log_and_refuses_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let failing = FailAt::new(usize::MAX, Action::Abort);
+    let (log, _) = try_open(directory.path(), Some(failing.clone())).unwrap();
+    let sync_every = Some(Duration::from_millis(10));
+    let settings = WriterSettings { limit: 10_000, degrades: true, sync_every, log: settings() };
+    let queue = Arc::new(Queue::new(settings.clone()));
+    let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(5)), settings);
+    lock(&failing).left = 0;
+    let submit = |id| queue.submit(None, Event::new("test").number("id", id), at(5));
+    let written = submit(1).unwrap().unwrap();
+    let writer = std::thread::spawn(move || log_writer.run());
+    assert!(writer.join().is_err());
+    assert!(written.blocking_recv().is_err());
+    assert!(queue.is_closed() && queue.is_down(), "the death of the writer goes unnoticed");
+    assert!(submit(2).is_err(), "the log cannot state what is missing, so nothing is accepted");
+}
+
+#[test]
 fn d6_a_line_added_after_the_end_of_an_abandoned_segment_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit");
