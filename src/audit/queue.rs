@@ -13,7 +13,7 @@ use super::record::{Event, Stamp};
 /// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
     state: Mutex<State>,
-    /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach another one.
+    /// Wakes the writer. Only its thread waits here, so that `notify_one` cannot reach a different waiter.
     work: Condvar,
     /// Wakes the threads that wait until the writer has ended.
     end: Condvar,

@@ -63,8 +63,8 @@ impl Drop for CloseOnPanic {
 /// The interval of retries, and of the check that the segment's file is still in its place.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Unsynced bytes from which on a sync is due before its time: a disk that gets much at once blocks
-/// those who write.
+/// Unsynced bytes from which on a sync is due before its time: a disk that gets much at once blocks its
+/// writers.
 const EARLY_SYNC_BYTES: usize = 1 << 20;
 
 /// The timeout of the last sync at a shutdown.

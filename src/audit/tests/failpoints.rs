@@ -210,8 +210,8 @@ fn d2_the_first_failure_is_reported_while_the_last_sync_is_under_way() {
     append(&mut log, 1).unwrap();
     let syncing = log.begin_sync().unwrap().unwrap();
     lock(&failing).left = 0;
-    let told = append(&mut log, 2).unwrap_err().to_string();
-    assert!(told.contains(&io::Error::from_raw_os_error(ENOSPC).to_string()), "{told}");
+    let reported = append(&mut log, 2).unwrap_err().to_string();
+    assert!(reported.contains(&io::Error::from_raw_os_error(ENOSPC).to_string()), "{reported}");
     assert!(log.end_sync(syncing.run(), at(3)).is_err());
 }
 
@@ -261,9 +261,9 @@ impl FaultInjector for PanicInSyncThread {
 
 /// Yields until `is_true`. The deadline is there only so that a failure ends the test.
 fn wait_until(what: &str, is_true: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while !is_true() {
-        assert!(std::time::Instant::now() < deadline, "{what}");
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
         std::thread::yield_now();
     }
 }
