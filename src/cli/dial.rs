@@ -160,7 +160,8 @@ fn text(report: &Value) -> String {
         }
     }
     for left_out in report["leftOut"].as_array().into_iter().flatten() {
-        let (upstream, name) = (text(&left_out["upstream"]), text(&left_out["name"]));
+        let upstream = text(&left_out["upstream"]);
+        let name = text(&left_out["name"]);
         let _ = writeln!(notes, "{upstream}: {name:?} is left out: {}", text(&left_out["reason"]));
     }
     for pair in report["lookAlikes"].as_array().into_iter().flatten() {

@@ -112,7 +112,7 @@ fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], auth: &Auth) -> 
 }
 
 /// Returns the conditions on the caller, of which one must hold. A rule that names no caller is for
-/// every authenticated caller, or for everybody where no authentication is configured.
+/// every authenticated caller, or for every caller where no authentication is configured.
 fn principals(table: &mut Section<'_>, auth: &Auth) -> Vec<String> {
     let groups = table.texts("groups");
     let callers = table.texts("callers");

@@ -284,13 +284,15 @@ mod tests {
                 grace: secs(30),
             }
         );
-        let (deadline, ttl_max) = (secs(5), secs(300));
-        let on_failure = OnFailure::Stale;
-        let (settle, settle_max) = (Duration::from_millis(200), secs(2));
-        let page_size = 1000;
-        let views_size = 256 << 20;
-        let expected =
-            Listing { page_size, deadline, on_failure, ttl_max, settle, settle_max, views_size };
+        let expected = Listing {
+            page_size: 1000,
+            deadline: secs(5),
+            on_failure: OnFailure::Stale,
+            ttl_max: secs(300),
+            settle: Duration::from_millis(200),
+            settle_max: secs(2),
+            views_size: 256 << 20,
+        };
         assert_eq!(listing, expected);
         let expected = Telemetry {
             log: "info".into(),

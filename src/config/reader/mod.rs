@@ -56,7 +56,7 @@ pub(super) struct Section<'a> {
     path: String,
     /// Keys that were not read yet.
     table: Map<String, Value>,
-    /// Keys that were asked for.
+    /// Keys that were read, set or not.
     known: Vec<&'static str>,
     /// Keys of `known` that are set.
     found: Vec<&'static str>,
