@@ -106,9 +106,9 @@ pub(super) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// Verify that a log is complete and unchanged
+    /// Verify that no record of a log was changed, removed or inserted
     ///
-    /// The key is taken from the configuration, or from the environment variable PROMPTGATE_AUDIT_KEY.
+    /// A log that was cut off at its end is detected with --checkpoints only. The key is taken from the configuration, or from the environment variable PROMPTGATE_AUDIT_KEY.
     /// Without the key, use --public-key: it verifies the order of the records and the signatures of
     /// the checkpoints. Exit code: 1 if the log is not intact.
     Verify(Verify),
@@ -134,7 +134,7 @@ pub(super) struct Explain {
     /// Public name of the prompt, as `promptgate list` shows it
     pub(super) name: String,
     /// Add a group of the caller that is not in the configuration file, such as a group in a token
-    #[arg(long = "group")]
+    #[arg(long = "group", value_name = "GROUP")]
     pub(super) groups: Vec<String>,
     #[command(flatten)]
     pub(super) file: ConfigFile,

@@ -44,7 +44,7 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     if report.mistakes.is_empty() {
         Ok(())
     } else {
-        Err(Failure::new("the audit log is not intact: it was changed after it was written"))
+        Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
     }
 }
 
