@@ -48,7 +48,8 @@ fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 
 /// Writes `quantity` in the largest unit that divides it.
 fn text(quantity: u64, units: &[(&str, u64)]) -> String {
-    let divides = |(_, factor): &&(&str, u64)| quantity >= *factor && quantity % factor == 0;
+    let divides =
+        |(_, factor): &&(&str, u64)| quantity >= *factor && quantity.is_multiple_of(*factor);
     let (unit, factor) = units.iter().rfind(divides).unwrap_or(&units[0]);
     format!("{}{unit}", quantity / factor)
 }
