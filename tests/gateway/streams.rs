@@ -31,7 +31,7 @@ async fn a_stream_behind_an_answer_that_is_not_read_yet_loses_nothing_of_it() {
         (asked.method() == "prompts/get").then(|| asked.content(answer.clone()))
     })
     .await;
-    let table = upstream.table("up") + "max_message = \"16MiB\"\n";
+    let table = upstream.patient_table("up") + "max_message = \"16MiB\"\n";
     let gateway = Gateway::start(&table).await;
     assert_eq!(gateway.client().names().await.0, ["up__p"]);
     let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
