@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
@@ -185,7 +184,9 @@ async fn m3_two_hundred_large_bodies_are_taken_as_far_as_there_is_room_and_the_r
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m5_bodies_that_are_costly_to_read_are_refused_and_others_are_served() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let gateway = ObservedProcess::start(&upstream.patient_table("up")).await;
+    // Bodies are slow to arrive where reading the others takes all cores.
+    let toml = "[server.limits]\nbody = \"60s\"\n".to_owned() + &upstream.patient_table("up");
+    let gateway = ObservedProcess::start(&toml).await;
     let most = (4 << 20) - 100;
     let fill = |open: &str, unit: &str, close: &str| {
         let count = (most - open.len() - close.len()) / unit.len();
@@ -206,30 +207,23 @@ async fn m5_bodies_that_are_costly_to_read_are_refused_and_others_are_served() {
             "{}]}}",
         ),
     ]);
-    let (stop, costly) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut strangers = JoinSet::new();
     for n in 0..4 {
         let (client, weird) = (gateway.process.client(), weird.clone());
-        let (stop, costly) = (stop.clone(), costly.clone());
         strangers.spawn(async move {
-            for body in weird.iter().cycle().skip(n) {
+            for body in weird.iter().cycle().skip(n).take(10) {
                 let reply = client.post_bytes(body).await;
                 assert_eq!(reply.status, 400, "{}", String::from_utf8_lossy(&reply.body));
-                costly.fetch_add(1, Ordering::SeqCst);
-                if stop.load(Ordering::SeqCst) {
-                    return;
-                }
             }
         });
     }
     let mut served = 0;
-    while costly.load(Ordering::SeqCst) < 40 {
+    while !strangers.is_empty() {
         gateway.process.client().ask("prompts/get", json!({"name": "up__p"})).await;
         served += 1;
-    }
-    stop.store(true, Ordering::SeqCst);
-    while let Some(stranger) = strangers.join_next().await {
-        stranger.unwrap();
+        while let Some(stranger) = strangers.try_join_next() {
+            stranger.unwrap();
+        }
     }
     assert!(served >= 10, "{served} while there were 40 costly ones");
 }
