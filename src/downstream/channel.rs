@@ -202,7 +202,10 @@ impl ClientChannel {
         match self.out.send_timeout(message, self.patience).await {
             Ok(()) | Err(SendTimeoutError::Closed(_)) => {}
             Err(SendTimeoutError::Timeout(_)) => {
-                info!(reason = "slow_consumer", "a client does not read what it asked for");
+                info!(
+                    reason = "slow_consumer",
+                    "client does not read its responses; disconnecting"
+                );
                 self.abandon();
             }
         }

@@ -1,4 +1,4 @@
-//! One connection: finds out which HTTP it speaks, within time, and serves it.
+//! One client connection: detects its HTTP version within a deadline, and serves its requests.
 
 pub(crate) mod listener;
 pub(crate) mod tls;
@@ -29,35 +29,47 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::conn::detached::{Detached, DetachedStream, Handoff};
+use super::conn::detached::{DetachedStream, LentIo};
 use super::conn::state::{ConnState, RequestGuard};
 use super::conn::timeout_io::TimeoutIo;
 use super::http::respond::Body;
 use super::{Serve, TlsServer};
 use crate::config::Limits;
 
-/// The other end of a connection.
+/// The client at the other end of a connection.
 pub(crate) struct Peer {
     pub address: IpAddr,
     pub shown: Option<Shown>,
-    /// Whether HTTP/2 was agreed on before the first byte (ALPN); else it shows.
+    /// Whether TLS negotiated HTTP/2 (ALPN). Otherwise the first bytes decide.
     pub agreed_on_http2: bool,
 }
 
-/// A certificate that the other end has shown.
+/// A client certificate that was verified in the TLS handshake.
 pub(crate) struct Shown {
+    /// The subject, as RFC 4514 writes it.
     pub subject: String,
-    /// Who has checked it. With other authorities it would have to be shown again.
+    /// The TLS configuration that verified it. It does not count for a configuration with other authorities.
     pub to: Arc<TlsServer>,
 }
 
-/// Why a connection ended early; of interest to a log at most.
-type Early = Box<dyn std::error::Error + Send + Sync>;
+/// Why a connection ended early: for debug logs only.
+type ConnError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Serves a connection until it ends, its client dawdles, or `drain` asks it to finish.
+/// A connection whose HTTP version is known, with all that its requests need.
+struct Conn<E, S> {
+    io: TimeoutIo<S>,
+    state: Arc<ConnState>,
+    peer: Arc<Peer>,
+    endpoint: Arc<ArcSwap<E>>,
+    limits: Limits,
+    drain: CancellationToken,
+}
+
+/// Serves a connection until it ends, a deadline passes, or `drain` is cancelled and the requests in flight are
+/// answered. `tasks` tracks the tasks that HTTP/2 needs.
 ///
 /// # Errors
-/// Why it ended early.
+/// When the connection breaks, violates HTTP, or exceeds a deadline.
 pub(crate) async fn serve<E, S>(
     stream: S,
     peer: Peer,
@@ -65,106 +77,129 @@ pub(crate) async fn serve<E, S>(
     limits: Limits,
     tasks: TaskTracker,
     drain: CancellationToken,
-) -> Result<(), Early>
+) -> Result<(), ConnError>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // On the heap, and gone once nothing but one long answer is left to be sent.
-    let conversing = Box::pin(converse(stream, peer, endpoint, limits, tasks, drain));
-    if let Some(taken) = conversing.await? {
-        taken.run().await?;
+    // On the heap, and dropped when only a detached stream is left: it may last for hours.
+    let serving = Box::pin(serve_requests(stream, peer, endpoint, limits, tasks, drain));
+    if let Some(stream) = serving.await? {
+        stream.run().await?;
     }
     Ok(())
 }
 
-/// Serves requests, up to one whose answer is sent by whoever gets it from here.
-async fn converse<E, S>(
-    stream: S,
+/// Serves requests, up to one whose response is detached.
+async fn serve_requests<E, S>(
+    mut stream: S,
     peer: Peer,
     endpoint: Arc<ArcSwap<E>>,
     limits: Limits,
     tasks: TaskTracker,
     drain: CancellationToken,
-) -> Result<Option<DetachedStream<S, Sending>>, Early>
+) -> Result<Option<DetachedStream<S, SendingBody>>, ConnError>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut stream, peer) = (stream, Arc::new(peer));
-    let sniffing = sniff(&mut stream, &limits);
-    let Some((version, prefix)) = drain.run_until_cancelled(sniffing).await.transpose()? else {
+    let detecting = detect_version(&mut stream, &limits);
+    let Some((detected, prefix)) = drain.run_until_cancelled(detecting).await.transpose()? else {
         return Ok(None);
     };
-    let version = if peer.agreed_on_http2 { Version::Http2 } else { version };
-    let phase = match version {
+    let version = if peer.agreed_on_http2 { Version::Http2 } else { detected };
+    let stall = limits.reader_patience();
+    let state = match version {
         Version::Http1 => ConnState::sequential(limits.idle, limits.head),
-        Version::Http2 => ConnState::multiplexed(limits.idle, limits.reader_patience()),
+        Version::Http2 => ConnState::multiplexed(limits.idle, stall),
     };
-    let io = TokioIo::new(TimeoutIo::new(stream, prefix, phase.clone(), limits.reader_patience()));
-    let handoff = Handoff::new();
-    let left = handoff.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        // One request sees one configuration.
-        answer(request, endpoint.load_full(), peer.clone(), phase.begin(), left.clone())
-    });
+    let io = TimeoutIo::new(stream, prefix, state.clone(), stall);
+    let conn = Conn { io, state, peer: Arc::new(peer), endpoint, limits, drain };
     match version {
-        Version::Http1 => {
-            let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new());
-            builder.max_buf_size(limits.head_size).max_headers(limits.headers);
-            // The deadline of the head is kept by `TimeoutIo`, apart from that of an idle line.
-            builder.header_read_timeout(None);
-            let mut connection = builder.serve_connection(io, service);
-            let served = drive(Pin::new(&mut connection), drain).await;
-            if let Some(answer) = handoff.take() {
-                // The library has ended with the word that an answer was left, in the same breath.
-                debug_assert!(served.is_err());
-                let stream = connection.into_parts().io.into_inner();
-                return Ok(Some(DetachedStream::new(stream, answer)));
-            }
-            served?;
-        }
-        Version::Http2 => {
-            let mut builder = http2::Builder::new(Tracked(tasks));
-            builder.timer(TokioTimer::new());
-            builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
-            builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
-            builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
-            drive(pin!(builder.serve_connection(io, service)), drain).await?;
-        }
+        Version::Http1 => conn.serve_http1().await,
+        Version::Http2 => conn.serve_http2(tasks).await.map(|()| None),
     }
-    Ok(None)
 }
 
-/// Answers one request; an answer that lasts is left to whoever takes over.
-async fn answer<E: Serve>(
+impl<E, S> Conn<E, S>
+where
+    E: Serve,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    async fn serve_http1(self) -> Result<Option<DetachedStream<S, SendingBody>>, ConnError> {
+        let Self { io, state, peer, endpoint, limits, drain } = self;
+        let lent = LentIo::new(io);
+        let stall = limits.reader_patience();
+        let service = service_fn(|request: Request<Incoming>| {
+            let lent = lent.clone();
+            let has_chunks = request.version() == http::Version::HTTP_11;
+            // One request sees one configuration.
+            let responding = respond(request, endpoint.load_full(), peer.clone(), state.begin());
+            async move {
+                let response = responding.await;
+                if has_chunks && response.body().is_long_lived() {
+                    return Err(lent.detach(response, stall).await);
+                }
+                Ok(response)
+            }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new());
+        builder.max_buf_size(limits.head_size).max_headers(limits.headers);
+        // `TimeoutIo` limits the head, apart from the idle time before it.
+        builder.header_read_timeout(None);
+        let mut connection = builder.serve_connection(TokioIo::new(lent.clone()), service);
+        tokio::select! {
+            // `detached` must be polled after the connection.
+            biased;
+            served = drive(Pin::new(&mut connection), drain) => {
+                served?;
+                return Ok(None);
+            }
+            () = lent.detached() => {}
+        }
+        drop(connection);
+        Ok(Some(lent.reclaim()?))
+    }
+
+    async fn serve_http2(self, tasks: TaskTracker) -> Result<(), ConnError> {
+        let Self { io, state, peer, endpoint, limits, drain } = self;
+        let service = service_fn(move |request: Request<Incoming>| {
+            // One request sees one configuration.
+            let responding = respond(request, endpoint.load_full(), peer.clone(), state.begin());
+            async { Ok::<_, Infallible>(responding.await) }
+        });
+        let mut builder = http2::Builder::new(TrackedExecutor(tasks));
+        builder.timer(TokioTimer::new());
+        builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
+        builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
+        builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
+        drive(pin!(builder.serve_connection(TokioIo::new(io), service)), drain).await?;
+        Ok(())
+    }
+}
+
+/// Returns the response to one request.
+async fn respond<E: Serve>(
     request: Request<Incoming>,
     endpoint: Arc<E>,
     peer: Arc<Peer>,
-    busy: RequestGuard,
-    left: Handoff<Sending>,
-) -> Result<Response<Sending>, Detached> {
-    // With a length of its own beside it, which is not seen here, what follows might be part of this body for
-    // whoever stands in front (RFC 9112, section 6.3).
-    let is_last = request.headers().contains_key(TRANSFER_ENCODING);
-    let has_chunks = request.version() == http::Version::HTTP_11;
-    // On the heap, and gone once it has answered: a stream that is open for hours does not keep it.
+    guard: RequestGuard,
+) -> Response<SendingBody> {
+    // hyper removes a Content-Length next to Transfer-Encoding. A proxy before the gateway may have used it, and
+    // take the rest of the connection for a part of this body: close it (RFC 9112, section 6.3).
+    let closes = request.headers().contains_key(TRANSFER_ENCODING);
+    // On the heap, and dropped with the response: a stream that is open for hours does not keep it.
     let serving = Box::pin(async { endpoint.serve(request, &peer).await });
     let mut response: Response<Body> = serving.await;
-    if is_last {
+    if closes {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    busy.offers();
-    let lasts = matches!(response.body(), Either::Right(stream) if stream.lasts());
-    // What was sent before has to be on its way: it lies in buffers of the library otherwise, as the head of an answer
-    // may that was given before its request had ended.
-    let is_left = lasts && has_chunks && !busy.is_stalled();
-    let response = response.map(|body| Sending { body, rest: Bytes::new(), busy });
-    if is_left { Err(left.leave(response)) } else { Ok(response) }
+    guard.has_data();
+    response.map(|body| SendingBody { body, rest: Bytes::new(), guard })
 }
 
-/// Runs a connection to its end; from `drain` on it takes no further request.
+/// Drives a connection to its end. From `drain` on it accepts no further request.
 async fn drive<C: GracefulConnection>(
     mut connection: Pin<&mut C>,
     drain: CancellationToken,
@@ -186,16 +221,19 @@ enum Version {
 
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Reads as much as tells HTTP/1.1 from HTTP/2: the first byte within `first_byte`, the rest of a
-/// preface within `head`.
-async fn sniff<S: AsyncRead + Unpin>(
+/// Reads as many bytes as distinguish HTTP/1.1 from HTTP/2 (RFC 9113, section 3.4): the first within `first_byte`,
+/// the rest of a preface within `head`. Returns them with the version.
+///
+/// # Errors
+/// When the client disconnects or a deadline passes.
+async fn detect_version<S: AsyncRead + Unpin>(
     stream: &mut S,
     limits: &Limits,
 ) -> io::Result<(Version, Bytes)> {
     let mut bytes = BytesMut::with_capacity(H2_PREFACE.len());
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
     let mut read =
-        timeout(limits.first_byte, stream.read_buf(&mut bytes)).await.map_err(late)??;
+        timeout(limits.first_byte, stream.read_buf(&mut bytes)).await.map_err(timed_out)??;
     let deadline = Instant::now() + limits.head;
     loop {
         if read == 0 {
@@ -208,15 +246,15 @@ async fn sniff<S: AsyncRead + Unpin>(
         if length == H2_PREFACE.len() {
             return Ok((Version::Http2, bytes.freeze()));
         }
-        read = timeout_at(deadline, stream.read_buf(&mut bytes)).await.map_err(late)??;
+        read = timeout_at(deadline, stream.read_buf(&mut bytes)).await.map_err(timed_out)??;
     }
 }
 
-/// Spawns what HTTP/2 needs tasks for, so that they are waited for at the end like all others.
+/// Spawns the tasks of HTTP/2 so that the shutdown waits for them.
 #[derive(Clone)]
-struct Tracked(TaskTracker);
+struct TrackedExecutor(TaskTracker);
 
-impl<F> hyper::rt::Executor<F> for Tracked
+impl<F> hyper::rt::Executor<F> for TrackedExecutor
 where
     F: Future<Output: Send> + Send + 'static,
 {
@@ -225,19 +263,26 @@ where
     }
 }
 
-/// A body on its way out; the connection is busy until it is sent or dropped.
-struct Sending {
+/// A response body that is being sent. Its request ends when the body is sent or dropped.
+struct SendingBody {
     body: Body,
-    /// What is left of a part that is given bit by bit.
+    /// The rest of a frame that is sent in pieces.
     rest: Bytes,
-    busy: RequestGuard,
+    guard: RequestGuard,
 }
 
-/// Given at once where answers share a connection: what was given waits in its buffers, however long the client
-/// takes.
-const GIVEN: usize = 64 << 10;
+/// Bytes of one frame on a connection that carries other responses: h2 buffers a whole frame, however slowly the
+/// client reads it.
+const MAX_H2_FRAME: usize = 64 << 10;
 
-impl http_body::Body for Sending {
+impl SendingBody {
+    /// Whether the response stays open for as long as its client wants it.
+    fn is_long_lived(&self) -> bool {
+        matches!(&self.body, Either::Right(stream) if stream.lasts())
+    }
+}
+
+impl http_body::Body for SendingBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -245,9 +290,9 @@ impl http_body::Body for Sending {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.busy.resumed();
+        self.guard.polled();
         if self.rest.is_empty() {
-            // Both kinds of body fail with `Infallible`; `Either` boxes that all the same.
+            // Both kinds of body fail with `Infallible`, but `Either` boxes the error.
             let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
                 Some(Err(_)) | None => return Poll::Ready(None),
@@ -258,10 +303,10 @@ impl http_body::Body for Sending {
             }
         }
         let whole = self.rest.len();
-        let length = if self.busy.is_multiplexed() { whole.min(GIVEN) } else { whole };
-        let given = self.rest.split_to(length);
-        self.busy.offers();
-        Poll::Ready(Some(Ok(Frame::data(given))))
+        let length = if self.guard.is_multiplexed() { whole.min(MAX_H2_FRAME) } else { whole };
+        let piece = self.rest.split_to(length);
+        self.guard.has_data();
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -269,7 +314,8 @@ impl http_body::Body for Sending {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (rest, hint) = (self.rest.len() as u64, self.body.size_hint());
+        let rest = self.rest.len() as u64;
+        let hint = self.body.size_hint();
         match hint.exact() {
             Some(exact) => SizeHint::with_exact(exact + rest),
             None => hint,
@@ -282,42 +328,131 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use tokio::io::{AsyncWriteExt, duplex};
+    use http_body_util::{BodyExt, Full};
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
     use crate::config::Config;
+    use crate::downstream::http::event_stream::{Event, EventStream, OneMessage};
+    use crate::downstream::http::respond;
 
     fn limits() -> Limits {
         Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits
     }
 
+    /// Answers each GET with an event stream that stays open, all else with `LONG`.
+    struct Endpoint {
+        limits: Limits,
+    }
+
+    /// Longer than the in-memory connection holds.
+    const LONG: &str = "0123456789abcdef0123456789abcdef";
+
+    impl Serve for Endpoint {
+        fn limits(&self) -> &Limits {
+            &self.limits
+        }
+
+        fn secure(&self) -> Option<&Arc<TlsServer>> {
+            None
+        }
+
+        async fn serve(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
+            let is_get = request.method() == http::Method::GET;
+            let _ = request.into_body().collect().await;
+            if is_get {
+                let first = Some(Event::message(None, "{}"));
+                let source = OneMessage(std::future::pending());
+                respond::events(EventStream::lasting(first, source, Duration::from_secs(15)))
+            } else {
+                Response::new(Either::Left(Full::from(LONG)))
+            }
+        }
+    }
+
+    /// Serves a connection that holds `capacity` bytes in each direction.
+    fn connect(capacity: usize) -> DuplexStream {
+        let (client, server) = duplex(capacity);
+        let peer = Peer { address: [127, 0, 0, 1].into(), shown: None, agreed_on_http2: false };
+        let endpoint = Arc::new(ArcSwap::from_pointee(Endpoint { limits: limits() }));
+        let (tasks, drain) = (TaskTracker::new(), CancellationToken::new());
+        tokio::spawn(serve(server, peer, endpoint, limits(), tasks, drain));
+        client
+    }
+
+    /// Reads up to the first event of the stream.
+    async fn read_to_event(client: &mut DuplexStream) -> String {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"data: {}\n\n\r\n") {
+            assert_ne!(client.read_buf(&mut bytes).await.unwrap(), 0);
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn w12_silence_and_half_a_preface_end_in_time() {
-        for (said, seconds) in [("", 5), ("PRI * HT", 10)] {
+    async fn an_interim_response_in_the_buffer_of_hyper_is_sent_before_a_detached_stream() {
+        let mut client = connect(4096);
+        let request = b"GET / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}";
+        client.write_all(request).await.unwrap();
+        let text = read_to_event(&mut client).await;
+        let (interim, response) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(interim, "HTTP/1.1 100 Continue");
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+        assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_behind_an_unread_response_is_detached_once_that_is_read() {
+        let mut client = connect(16);
+        let requests = "POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        client.write_all(requests.as_bytes()).await.unwrap();
+        let text = read_to_event(&mut client).await;
+        let (first, second) = text.split_once(LONG).unwrap();
+        assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
+        assert!(second.starts_with("HTTP/1.1 200 OK\r\n"), "{second}");
+        assert!(second.contains("\r\nconnection: close\r\n"), "{second}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_pipelined_behind_a_detached_stream_are_not_served() {
+        let mut client = connect(4096);
+        let requests = "GET / HTTP/1.1\r\n\r\nPOST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n";
+        client.write_all(requests.as_bytes()).await.unwrap();
+        let text = read_to_event(&mut client).await;
+        assert_eq!(text.matches("HTTP/1.1 200 OK\r\n").count(), 1, "{text}");
+        // The next bytes are a keep-alive comment of the stream.
+        let mut next = [0; 19];
+        client.read_exact(&mut next).await.unwrap();
+        assert_eq!(&next, b"e\r\n: keep-alive\n\n\r\n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w12_a_silent_client_and_half_a_preface_time_out() {
+        for (bytes, seconds) in [("", 5), ("PRI * HT", 10)] {
             let (mut client, mut server) = duplex(64);
-            client.write_all(said.as_bytes()).await.unwrap();
+            client.write_all(bytes.as_bytes()).await.unwrap();
             let start = Instant::now();
-            let error = sniff(&mut server, &limits()).await.unwrap_err();
+            let error = detect_version(&mut server, &limits()).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             assert_eq!(start.elapsed(), Duration::from_secs(seconds));
         }
     }
 
     #[tokio::test]
-    async fn the_versions_are_told_apart_by_their_first_bytes() {
-        for (said, version) in [
+    async fn the_first_bytes_decide_the_http_version() {
+        for (bytes, version) in [
             (&b"P"[..], None),
             (b"POST /mcp HTTP/1.1\r\n", Some(Version::Http1)),
             (b"PRI * HTTP/1.1", Some(Version::Http1)),
             (H2_PREFACE, Some(Version::Http2)),
         ] {
             let (mut client, mut server) = duplex(64);
-            client.write_all(said).await.unwrap();
+            client.write_all(bytes).await.unwrap();
             drop(client);
-            let sniffed = sniff(&mut server, &limits()).await.ok();
-            assert_eq!(sniffed.as_ref().map(|(v, _)| *v), version);
-            if let Some((_, prefix)) = sniffed {
-                assert_eq!(prefix, said);
+            let detected = detect_version(&mut server, &limits()).await.ok();
+            assert_eq!(detected.as_ref().map(|(v, _)| *v), version);
+            if let Some((_, prefix)) = detected {
+                assert_eq!(prefix, bytes);
             }
         }
     }

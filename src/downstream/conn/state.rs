@@ -1,118 +1,118 @@
-//! What a connection is doing, and until when it may do that.
+//! The state of a connection and the deadline that follows from it.
 //!
-//! An HTTP/1.1 connection is idle, or receives a head, or is busy with a request. The first two
-//! have deadlines here; a request's body has its own, where it is read.
+//! An HTTP/1.1 connection is idle, or receives a request head, or is busy with a request. Idle time and heads
+//! have deadlines here; a request body has its own deadline where it is read.
 //!
-//! On an HTTP/2 connection a client can take nothing of one answer while it reads on: it opens no window for it.
-//! Such an answer is not asked for its next part, which is what is seen here.
+//! On an HTTP/2 connection a client can stop reading one response while it reads others: it opens no flow-control
+//! window for that stream. hyper does not poll the body of such a response, and that is what is observed here.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What the connection is doing, shared between its reader and the requests it carries.
+/// The state of a connection, shared between its IO and the requests that it carries.
 pub(crate) struct ConnState {
     idle: Duration,
-    /// Absent where heads cannot be told from other things that come in.
+    /// Limit for a request head. Absent on HTTP/2, where received bytes may be other frames than heads.
     head: Option<Duration>,
-    /// How long an answer may have something to give and not be asked for it; absent where that is seen
-    /// by what is written.
-    patience: Option<Duration>,
-    /// How many there were.
-    answers: AtomicU64,
-    /// Whether the client takes nothing of what is to be sent.
-    stalled: AtomicBool,
-    state: Mutex<State>,
+    /// How long a response body may have data that is not polled for. Absent on HTTP/1.1, where a slow reader
+    /// shows in writes that stay pending.
+    stall: Option<Duration>,
+    /// The number of the next response.
+    next_response: AtomicU64,
+    inner: Mutex<Inner>,
 }
 
-struct State {
+struct Inner {
     phase: Phase,
-    /// Answers that have something to give and are not asked for it, by their number.
+    /// Response bodies that have data and are not polled, by the number of the response.
     stalled: BTreeMap<u64, StalledBody>,
-    /// The reader, to be woken when the phase gets a deadline.
+    /// The task that reads the connection, woken when the deadline may have changed.
     reader: Option<Waker>,
 }
 
-/// An answer that is not asked for what it has.
+/// A response body that has data and is not polled.
 #[derive(Clone, Copy, Debug)]
 struct StalledBody {
     since: Instant,
-    /// When the client last took anything of any answer.
-    taken: Instant,
+    /// When the client last read data of any response.
+    last_read: Instant,
 }
 
-/// Bytes that are written at once of an answer, and hardly ever of acknowledgements.
-const CONTROL: usize = 1024;
+/// Bytes. A smaller write on HTTP/2 may be control frames only (acknowledgements of pings and settings), so it
+/// does not prove that the client reads responses.
+const MIN_DATA_WRITE: usize = 1024;
 
-/// How many times its patience an answer may wait while the client takes others.
-const TURNS: u32 = 10;
+/// A body may wait this many times the stall limit while the client reads other responses: enough for its turn
+/// among many large responses, and still an end for a client that never reads it.
+const MAX_STALLS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
-    /// No request; ends at the deadline.
+    /// No request; the connection ends at the deadline.
     Idle(Instant),
-    /// A head has begun; it must be whole by the deadline.
+    /// A request head has begun; it must be complete by the deadline.
     Head(Instant),
-    /// Requests are worked on.
-    RequestGuard(usize),
+    /// This many requests are served.
+    Busy(usize),
 }
 
-/// A request that is worked on, until its answer is sent.
+/// A request on a connection, from its head until its response is sent or dropped.
+#[must_use]
 pub(crate) struct RequestGuard {
-    phase: Arc<ConnState>,
+    state: Arc<ConnState>,
     number: u64,
 }
 
 impl ConnState {
-    /// A connection that carries one request at a time, on which a head has begun.
+    /// The state of an HTTP/1.1 connection, which carries one request at a time. A head has begun.
     pub(crate) fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
         Self::new(idle, Some(head), None, Phase::Head(Instant::now() + head))
     }
 
-    /// A connection that carries many requests at once. What comes in says little about heads:
-    /// it may be a ping.
-    pub(crate) fn multiplexed(idle: Duration, patience: Duration) -> Arc<Self> {
-        Self::new(idle, None, Some(patience), Phase::Idle(Instant::now() + idle))
+    /// The state of an HTTP/2 connection, which carries many requests at once.
+    pub(crate) fn multiplexed(idle: Duration, stall: Duration) -> Arc<Self> {
+        Self::new(idle, None, Some(stall), Phase::Idle(Instant::now() + idle))
     }
 
     fn new(
         idle: Duration,
         head: Option<Duration>,
-        patience: Option<Duration>,
+        stall: Option<Duration>,
         phase: Phase,
     ) -> Arc<Self> {
-        let state = State { phase, stalled: BTreeMap::new(), reader: None };
+        let inner = Inner { phase, stalled: BTreeMap::new(), reader: None };
         Arc::new(Self {
             idle,
             head,
-            patience,
-            answers: AtomicU64::new(0),
-            stalled: AtomicBool::new(false),
-            state: Mutex::new(state),
+            stall,
+            next_response: AtomicU64::new(0),
+            inner: Mutex::new(inner),
         })
     }
 
-    /// Notes that a request has arrived.
+    /// Records that a request has arrived.
     pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
         self.update(|phase| match phase {
-            Phase::RequestGuard(requests) => Phase::RequestGuard(requests + 1),
-            Phase::Idle(_) | Phase::Head(_) => Phase::RequestGuard(1),
+            Phase::Busy(requests) => Phase::Busy(requests + 1),
+            Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
         });
-        RequestGuard { phase: self.clone(), number: self.answers.fetch_add(1, Ordering::Relaxed) }
+        let number = self.next_response.fetch_add(1, Ordering::Relaxed);
+        RequestGuard { state: self.clone(), number }
     }
 
     fn end(&self) {
         self.update(|phase| match phase {
-            Phase::RequestGuard(requests) if requests > 1 => Phase::RequestGuard(requests - 1),
+            Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
             _ => Phase::Idle(Instant::now() + self.idle),
         });
     }
 
-    /// Bytes came in.
+    /// Records that bytes were received.
     pub(crate) fn received(&self) {
         self.update(|phase| match (phase, self.head) {
             (Phase::Idle(_), Some(head)) => Phase::Head(Instant::now() + head),
@@ -120,89 +120,78 @@ impl ConnState {
         });
     }
 
-    /// Bytes went out: whoever reads a long answer slowly is not idle. Where they may be no more than the
-    /// answer to a ping they say nothing.
-    pub(crate) fn sent(&self, length: usize) {
-        let mut state = self.lock();
-        if self.patience.is_some() && length < CONTROL {
+    /// Records that bytes were sent: a client that reads a long response slowly is not idle.
+    pub(crate) fn sent(&self, bytes: usize) {
+        let mut inner = self.lock();
+        if self.stall.is_some() && bytes < MIN_DATA_WRITE {
             return;
         }
-        // Whoever takes what is written takes its turn with all answers.
+        // Responses share the connection and take turns: data of one is progress for all.
         let now = Instant::now();
-        state.stalled.values_mut().for_each(|stalled| stalled.taken = now);
-        if matches!(state.phase, Phase::Idle(_)) {
-            state.phase = Phase::Idle(Instant::now() + self.idle);
+        inner.stalled.values_mut().for_each(|body| body.last_read = now);
+        if matches!(inner.phase, Phase::Idle(_)) {
+            inner.phase = Phase::Idle(now + self.idle);
         }
-    }
-
-    /// Notes whether the client takes nothing of what is to be sent.
-    pub(crate) fn set_stalled(&self, stalled: bool) {
-        self.stalled.store(stalled, Ordering::Relaxed);
     }
 
     fn update(&self, change: impl FnOnce(Phase) -> Phase) {
-        let mut state = self.lock();
-        state.phase = change(state.phase);
-        if let Some(reader) = state.reader.take() {
+        let mut inner = self.lock();
+        inner.phase = change(inner.phase);
+        if let Some(reader) = inner.reader.take() {
             reader.wake();
         }
     }
 
-    /// The deadline of the phase, if it has one; `reader` is woken when that may have changed.
+    /// Returns the deadline of the current state, if it has one. `reader` is woken when it may have changed.
     pub(crate) fn deadline(&self, reader: &Waker) -> Option<Instant> {
-        let mut state = self.lock();
-        state.reader = Some(reader.clone());
-        match state.phase {
+        let mut inner = self.lock();
+        inner.reader = Some(reader.clone());
+        match inner.phase {
             Phase::Idle(at) | Phase::Head(at) => Some(at),
-            Phase::RequestGuard(_) => {
-                let patience = self.patience?;
-                let due = |stalled: &StalledBody| {
-                    (stalled.taken + patience).min(stalled.since + patience * TURNS)
+            Phase::Busy(_) => {
+                let stall = self.stall?;
+                let deadline = |body: &StalledBody| {
+                    (body.last_read + stall).min(body.since + stall * MAX_STALLS)
                 };
-                state.stalled.values().map(due).min()
+                inner.stalled.values().map(deadline).min()
             }
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 impl RequestGuard {
-    /// Whether the connection carries other answers at the same time.
+    /// Whether the connection carries other responses at the same time.
     pub(crate) fn is_multiplexed(&self) -> bool {
-        self.phase.patience.is_some()
+        self.state.stall.is_some()
     }
 
-    /// Whether something waits to be sent that the client does not take.
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.phase.stalled.load(Ordering::Relaxed)
-    }
-
-    /// Its answer has something to give, from now on.
-    pub(crate) fn offers(&self) {
+    /// Records that the response body has data, from now until [`polled`](Self::polled).
+    pub(crate) fn has_data(&self) {
         if self.is_multiplexed() {
-            let mut state = self.phase.lock();
+            let mut inner = self.state.lock();
             let now = Instant::now();
-            state.stalled.insert(self.number, StalledBody { since: now, taken: now });
-            if let Some(reader) = state.reader.take() {
+            inner.stalled.insert(self.number, StalledBody { since: now, last_read: now });
+            if let Some(reader) = inner.reader.take() {
                 reader.wake();
             }
         }
     }
 
-    /// Its answer is asked for what comes next.
-    pub(crate) fn resumed(&self) {
+    /// Records that the response body is polled.
+    pub(crate) fn polled(&self) {
         if self.is_multiplexed() {
-            self.phase.lock().stalled.remove(&self.number);
+            self.state.lock().stalled.remove(&self.number);
         }
     }
 }
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.resumed();
-        self.phase.end();
+        self.polled();
+        self.state.end();
     }
 }

@@ -1,4 +1,5 @@
-//! A connection whose client must not dawdle: time limits on what no library limits.
+//! Deadlines on the IO of a connection that hyper does not keep: request heads and idle time apart from each other,
+//! and clients that read nothing.
 
 use std::io;
 use std::pin::Pin;
@@ -9,57 +10,53 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
+use tracing::info;
 
 use super::state::ConnState;
 
-/// A stream that fails to be read when its deadline passes, and to be written when nobody takes it.
+/// An IO whose reads fail with `TimedOut` at the deadline of the connection's state, and whose writes fail
+/// with `TimedOut` when the client reads nothing for too long.
 pub(crate) struct TimeoutIo<S> {
-    stream: S,
-    /// Bytes that were read before the protocol was known.
+    io: S,
+    /// Bytes that were read before the HTTP version was known; they are read again first.
     prefix: Bytes,
-    phase: Arc<ConnState>,
-    alarm: Pin<Box<Sleep>>,
-    /// How long the client may take nothing of what is sent.
-    patience: Duration,
-    /// Set while it takes nothing.
-    stalled: Option<Pin<Box<Sleep>>>,
+    state: Arc<ConnState>,
+    read_deadline: Pin<Box<Sleep>>,
+    /// How long a write may stay pending.
+    stall: Duration,
+    /// Set while a write is pending.
+    write_deadline: Option<Pin<Box<Sleep>>>,
+}
+
+/// Logs that a client is disconnected because it reads too slowly, and returns the error that does it.
+pub(super) fn slow_consumer() -> io::Error {
+    info!(reason = "slow_consumer", "client does not read its responses; disconnecting");
+    io::ErrorKind::TimedOut.into()
 }
 
 impl<S> TimeoutIo<S> {
-    /// `prefix` is read again before the rest of the stream. A client that takes nothing of what is
-    /// sent for `patience` is left.
-    pub(crate) fn new(stream: S, prefix: Bytes, phase: Arc<ConnState>, patience: Duration) -> Self {
-        let alarm = Box::pin(sleep_until(Instant::now()));
-        Self { stream, prefix, phase, alarm, patience, stalled: None }
+    pub(crate) fn new(io: S, prefix: Bytes, state: Arc<ConnState>, stall: Duration) -> Self {
+        let read_deadline = Box::pin(sleep_until(Instant::now()));
+        Self { io, prefix, state, read_deadline, stall, write_deadline: None }
     }
 
-    fn watch_write(
+    /// Applies the deadline to the outcome of a write.
+    fn limit_write(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        match written {
-            Poll::Ready(written) => {
-                if self.stalled.take().is_some() {
-                    self.phase.set_stalled(false);
-                }
-                if let Ok(length) = &written {
-                    self.phase.sent(*length);
-                }
-                Poll::Ready(written)
+        if let Poll::Ready(written) = written {
+            self.write_deadline = None;
+            if let Ok(bytes) = &written {
+                self.state.sent(*bytes);
             }
-            Poll::Pending => {
-                let ends = Instant::now() + self.patience;
-                let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep_until(ends)));
-                self.phase.set_stalled(true);
-                ready!(stalled.as_mut().poll(context));
-                tracing::info!(
-                    reason = "slow_consumer",
-                    "a client does not read what it asked for"
-                );
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
+            return Poll::Ready(written);
         }
+        let at = Instant::now() + self.stall;
+        let deadline = self.write_deadline.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        ready!(deadline.as_mut().poll(context));
+        Poll::Ready(Err(slow_consumer()))
     }
 }
 
@@ -76,19 +73,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) {
+        if let Poll::Ready(read) = Pin::new(&mut self.io).poll_read(context, buffer) {
             if buffer.filled().len() > before {
-                self.phase.received();
+                self.state.received();
             }
             return Poll::Ready(read);
         }
-        // The deadline may have moved while the alarm was set: it counts only once it has passed.
-        while let Some(deadline) = self.phase.deadline(context.waker()) {
-            if self.alarm.deadline() != deadline {
-                self.alarm.as_mut().reset(deadline);
+        // The deadline may move while the timer runs: the one that is current when the timer fires counts.
+        while let Some(deadline) = self.state.deadline(context.waker()) {
+            if self.read_deadline.deadline() != deadline {
+                self.read_deadline.as_mut().reset(deadline);
             }
-            ready!(self.alarm.as_mut().poll(context));
-            if self.phase.deadline(context.waker()) == Some(deadline) {
+            ready!(self.read_deadline.as_mut().poll(context));
+            if self.state.deadline(context.waker()) == Some(deadline) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
@@ -102,8 +99,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch_write(context, written)
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.limit_write(context, written)
     }
 
     fn poll_write_vectored(
@@ -111,20 +108,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.watch_write(context, written)
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, slices);
+        self.limit_write(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        Pin::new(&mut self.io).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        Pin::new(&mut self.io).poll_shutdown(context)
     }
 }
 
@@ -135,15 +132,15 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const STALL: Duration = Duration::from_secs(30);
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn w12_a_head_that_trickles_ends_at_its_deadline() {
+    async fn w12_a_slow_request_head_fails_at_its_deadline() {
         let (mut client, server) = duplex(64);
-        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
-        let mut io = TimeoutIo::new(server, Bytes::from_static(b"G"), phase, PATIENCE);
+        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let mut io = TimeoutIo::new(server, Bytes::from_static(b"G"), state, STALL);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let mut bytes = Vec::new();
@@ -161,11 +158,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_of_a_long_answer_is_not_idle() {
+    async fn a_client_that_reads_a_long_response_slowly_is_not_idle() {
         let (mut client, server) = duplex(1);
-        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
-        let io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
-        drop(phase.begin());
+        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
+        drop(state.begin());
         let start = Instant::now();
         let (mut reader, mut writer) = tokio::io::split(io);
         let reading = tokio::spawn(async move {
@@ -183,25 +180,11 @@ mod tests {
         assert!(ended >= 150, "{ended}");
     }
 
-    #[tokio::test]
-    async fn what_a_client_does_not_take_is_known_until_it_does() {
-        let (mut client, server) = duplex(1);
-        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
-        let mut io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
-        let busy = phase.begin();
-        let writing = tokio::spawn(async move { io.write_all(b"12").await });
-        tokio::task::yield_now().await;
-        assert!(busy.is_stalled());
-        client.read_exact(&mut [0; 2]).await.unwrap();
-        writing.await.unwrap().unwrap();
-        assert!(!busy.is_stalled());
-    }
-
     #[tokio::test(start_paused = true)]
-    async fn w12_pings_do_not_keep_an_unused_connection() {
+    async fn w12_pings_do_not_extend_the_idle_time_of_a_connection() {
         let (mut client, server) = duplex(64);
-        let phase = ConnState::multiplexed(75 * SECOND, PATIENCE);
-        let mut io = TimeoutIo::new(server, Bytes::new(), phase, PATIENCE);
+        let state = ConnState::multiplexed(75 * SECOND, STALL);
+        let mut io = TimeoutIo::new(server, Bytes::new(), state, STALL);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let mut bytes = Vec::new();
@@ -217,31 +200,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn w16_an_answer_that_is_not_asked_for_what_it_has_ends_its_connection() {
+    async fn w16_a_response_body_that_is_not_polled_for_its_data_ends_the_connection() {
         let (_client, server) = duplex(64);
-        let phase = ConnState::multiplexed(75 * SECOND, PATIENCE);
-        let mut io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
-        let (read, unread) = (phase.begin(), phase.begin());
+        let state = ConnState::multiplexed(75 * SECOND, STALL);
+        let mut io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
+        let (read, unread) = (state.begin(), state.begin());
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let error = io.read_u8().await.unwrap_err();
             (error.kind(), start.elapsed().as_secs())
         });
-        // One has nothing to give for long, and is asked at once when it has.
+        // The first body has no data for long, and is polled as soon as it has.
         advance(100 * SECOND).await;
         tokio::task::yield_now().await;
-        read.offers();
-        read.resumed();
-        unread.offers();
+        read.has_data();
+        read.polled();
+        unread.has_data();
         assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 130));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn w12_idle_time_starts_when_the_answer_is_sent() {
+    async fn w12_idle_time_starts_when_the_last_response_is_sent() {
         let (_client, server) = duplex(64);
-        let phase = ConnState::sequential(75 * SECOND, 10 * SECOND);
-        let mut io = TimeoutIo::new(server, Bytes::new(), phase.clone(), PATIENCE);
-        let (one, other) = (phase.begin(), phase.begin());
+        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let mut io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
+        let (one, other) = (state.begin(), state.begin());
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let error = io.read_u8().await.unwrap_err();
