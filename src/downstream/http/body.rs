@@ -35,27 +35,67 @@ pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault
     }
 }
 
-/// Reads `Accept`; without one, or with `*/*`, a client takes both.
+/// Reads `Accept` (RFC 9110, section 12.5.1). Without the header, or with an empty one, every media type
+/// is accepted. For each media type the most specific media range decides, and a weight of 0 refuses it.
+/// Weights above 0 do not matter: the gateway chooses by what the response is.
+///
+/// # Errors
+/// When the client accepts neither JSON nor event streams.
 pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault> {
-    let ranges: Vec<String> = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let ranges: Vec<MediaRange> = values
         .flat_map(|value| value.split(','))
-        .filter_map(|range| range.split(';').next())
-        .map(|range| range.trim().to_ascii_lowercase())
+        .map(str::trim)
+        .filter(|range| !range.is_empty())
+        .map(MediaRange::read)
         .collect();
-    let names = |wanted: [&str; 2]| {
-        ranges.iter().any(|range| range == "*/*" || wanted.contains(&range.as_str()))
-    };
-    let json = ranges.is_empty() || names(["application/json", "application/*"]);
-    let stream = ranges.is_empty() || names(["text/event-stream", "text/*"]);
+    let json = accepts(&ranges, "application/json", "application/*");
+    let stream = accepts(&ranges, "text/event-stream", "text/*");
     match (json, stream) {
         (true, true) => Ok(Accepts::Both),
         (true, false) => Ok(Accepts::JsonOnly),
         (false, true) => Ok(Accepts::StreamOnly),
         (false, false) => Err(TransportFault::NotAcceptable),
     }
+}
+
+/// One media range of `Accept`.
+struct MediaRange {
+    /// Without parameters, in lower case.
+    essence: String,
+    /// Whether its weight is 0.
+    is_refused: bool,
+}
+
+impl MediaRange {
+    /// Parameters other than the weight are ignored: JSON and event streams have one form each. A
+    /// malformed weight is ignored, too.
+    fn read(range: &str) -> Self {
+        let mut parts = range.split(';').map(str::trim);
+        let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let is_refused = parts.any(|parameter| {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            name.eq_ignore_ascii_case("q") && is_zero(value)
+        });
+        Self { essence, is_refused }
+    }
+}
+
+/// Whether a weight is 0: `0`, optionally with up to three zeros behind a point (RFC 9110, section 12.4.2).
+fn is_zero(weight: &str) -> bool {
+    matches!(weight, "0" | "0." | "0.0" | "0.00" | "0.000")
+}
+
+/// Whether these ranges accept a media type, named from the most specific range to the least.
+fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool {
+    let by_specificity = [media_type, all_subtypes, "*/*"];
+    let mut named =
+        by_specificity.map(|name| ranges.iter().filter(move |range| range.essence == name));
+    let decisive = named.iter_mut().find_map(|ranges| {
+        let first = ranges.next()?;
+        Some(!first.is_refused || ranges.any(|range| !range.is_refused))
+    });
+    decisive.unwrap_or(ranges.is_empty())
 }
 
 /// Reads the headers of MCP.
@@ -191,15 +231,37 @@ mod tests {
     }
 
     #[test]
-    fn accept_names_what_a_client_can_read() {
-        let accept = |values: &[&str]| read_accept(&with(ACCEPT, values));
-        assert_eq!(accept(&[]), Ok(Accepts::Both));
-        assert_eq!(accept(&["*/*"]), Ok(Accepts::Both));
-        assert_eq!(accept(&["text/event-stream, application/json;q=0.9"]), Ok(Accepts::Both));
-        assert_eq!(accept(&["application/json", "text/event-stream"]), Ok(Accepts::Both));
-        assert_eq!(accept(&["application/json"]), Ok(Accepts::JsonOnly));
-        assert_eq!(accept(&["text/event-stream"]), Ok(Accepts::StreamOnly));
-        assert_eq!(accept(&["text/html"]), Err(TransportFault::NotAcceptable));
+    fn accept_is_read_by_specificity_and_weight() {
+        for (values, expected) in [
+            (&[][..], Some(Accepts::Both)),
+            (&[""], Some(Accepts::Both)),
+            (&["*/*"], Some(Accepts::Both)),
+            (&["text/event-stream, application/json;q=0.9"], Some(Accepts::Both)),
+            (&["application/json", "text/event-stream"], Some(Accepts::Both)),
+            (&["Application/JSON; charset=utf-8"], Some(Accepts::JsonOnly)),
+            (&["application/*"], Some(Accepts::JsonOnly)),
+            (&["text/event-stream"], Some(Accepts::StreamOnly)),
+            (&["text/html"], None),
+            // A weight of 0 refuses, in each of its forms.
+            (&["application/json, text/event-stream;q=0"], Some(Accepts::JsonOnly)),
+            (&["application/json, text/event-stream ; Q=0.000"], Some(Accepts::JsonOnly)),
+            (&["application/json;q=0.0, text/event-stream"], Some(Accepts::StreamOnly)),
+            (&["application/json;q=0"], None),
+            (&["*/*;q=0"], None),
+            (&["application/json;q=0.001"], Some(Accepts::JsonOnly)),
+            // The most specific range decides, in any order.
+            (&["*/*, text/event-stream;q=0"], Some(Accepts::JsonOnly)),
+            (&["text/event-stream;q=0", "*/*"], Some(Accepts::JsonOnly)),
+            (&["*/*;q=0, application/json"], Some(Accepts::JsonOnly)),
+            (&["application/*;q=0, */*"], Some(Accepts::StreamOnly)),
+            (&["application/*;q=0, application/json, */*;q=0.1"], Some(Accepts::Both)),
+            // A range that is given twice is accepted if it is accepted once.
+            (&["application/json;q=0, application/json"], Some(Accepts::JsonOnly)),
+            (&["application/json;q=x"], Some(Accepts::JsonOnly)),
+        ] {
+            let accepts = read_accept(&with(ACCEPT, values));
+            assert_eq!(accepts, expected.ok_or(TransportFault::NotAcceptable), "{values:?}");
+        }
     }
 
     #[test]
