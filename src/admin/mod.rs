@@ -95,7 +95,7 @@ impl Serve for Admin {
         &self.limits
     }
 
-    fn secure(&self) -> Option<&Arc<TlsServer>> {
+    fn tls(&self) -> Option<&Arc<TlsServer>> {
         None
     }
 

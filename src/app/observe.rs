@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use crate::audit::Audit;
-use crate::downstream::{AdmissionUsage, Endpoint, Open};
+use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use crate::router::UpstreamStatus;
 use crate::telemetry::{Telemetry, UPSTREAM};
 
@@ -123,7 +123,7 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
 }
 
 /// Registers the gauges of the load of the endpoint.
-pub(super) fn endpoint(telemetry: &Telemetry, endpoint: &Arc<ArcSwap<Endpoint>>, open: &Arc<Open>) {
+pub(super) fn endpoint(telemetry: &Telemetry, endpoint: &Arc<ArcSwap<Endpoint>>, open: &Arc<OpenConnections>) {
     let admission = |what, value: fn(AdmissionUsage) -> usize| {
         let endpoint = Arc::downgrade(endpoint);
         telemetry.gauge(what, move |observe| {
@@ -144,12 +144,12 @@ pub(super) fn endpoint(telemetry: &Telemetry, endpoint: &Arc<ArcSwap<Endpoint>>,
         ("promptgate.in_flight.size", "By", "Memory of the messages of calls in flight"),
         |admission| admission.bytes,
     );
-    admission(("promptgate.streams", "{stream}", "Open notification streams"), |admission| {
+    admission(("promptgate.streams", "{stream}", "OpenConnections notification streams"), |admission| {
         admission.streams
     });
     let open = Arc::downgrade(open);
     telemetry.gauge(
-        ("promptgate.connections", "{connection}", "Open connections"),
+        ("promptgate.connections", "{connection}", "OpenConnections connections"),
         move |observe| {
             if let Some(open) = open.upgrade() {
                 observe(open.count() as f64, &[]);
@@ -175,7 +175,7 @@ fn process(telemetry: &Telemetry) {
                 observe(pages * rustix::param::page_size() as f64, &[]);
             }
         });
-        let what = ("process.open_file_descriptor.count", "{file}", "Open file descriptors");
+        let what = ("process.open_file_descriptor.count", "{file}", "OpenConnections file descriptors");
         telemetry.gauge(what, |observe| {
             if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
                 observe(open.count() as f64, &[]);

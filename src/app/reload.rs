@@ -134,7 +134,7 @@ impl App {
             config.server.name_resource(endpoint.addr);
         }
         let tls = match &self.endpoint {
-            Some(endpoint) => self.tls_server(&config, endpoint.service.load().secure()),
+            Some(endpoint) => self.tls_server(&config, endpoint.service.load().tls()),
             None => Ok(None),
         };
         let tls = tls.map_err(|error| format!("server.tls: {error}"))?;

@@ -1,4 +1,4 @@
-//! JSON-RPC batches (MCP 2025-03-26 only): the calls of one array, and their responses as one array.
+//! JSON-RPC batches (MCP 2025-03-26 only): several messages in one array, and their responses in one array.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use crate::domain::jsonrpc::Id;
 use crate::session::dialect::Dialect;
 use crate::session::{CallPermits, Dispatch, Refusal, Sessions};
 
-/// Bytes of all answers of one batch: a small request must not make the gateway hold gigabytes.
-const BATCH_ANSWER: usize = 64 << 20;
+/// Bytes of all responses of one batch: a small request must not make the gateway hold gigabytes.
+const MAX_RESPONSES: usize = 64 << 20;
 
-/// Items of a batch that are worked on at once.
-const AT_ONCE: usize = 8;
+/// Calls of one batch in flight at once: enough to use several upstreams, and a small part of the calls
+/// that all clients share.
+const MAX_CONCURRENT: usize = 8;
 
-/// The answers of a batch as one array; nothing if none of its messages has an answer. Each item is
-/// refused by itself. A few run at once: their answers wait for those before them.
+/// Processes the items of a batch, and returns their responses as one array; `None` if no item has a
+/// response. Each item is refused by itself. Dropping the future drops the calls in flight.
 pub(crate) async fn batch(
     sessions: Arc<Sessions>,
     admission: Arc<Admission>,
@@ -27,31 +28,19 @@ pub(crate) async fn batch(
 ) -> Option<String> {
     let start = |item| start_item(&sessions, &admission, &budget, item);
     let mut waiting = items.into_iter();
-    let mut started: VecDeque<_> = waiting.by_ref().take(AT_ONCE).map(start).collect();
-    let (mut messages, mut left) = (Vec::new(), BATCH_ANSWER);
+    // In the order of the batch: a response waits for the calls before it.
+    let mut started: VecDeque<_> = waiting.by_ref().take(MAX_CONCURRENT).map(start).collect();
+    let mut responses = Vec::new();
+    let mut bytes_left = MAX_RESPONSES;
     while let Some(item) = started.pop_front() {
-        let message = match item {
-            Item::There(message) => message,
-            Item::Running(id, dialect, mut pending) => {
-                let message = pending.answer().await.into_message();
-                let size = message.as_ref().map_or(0, String::len);
-                match left.checked_sub(size) {
-                    Some(rest) => {
-                        left = rest;
-                        message
-                    }
-                    None => {
-                        let fault = TransportFault::Overloaded.into();
-                        let refusal = Refusal { fault, id: Some(id), dialect };
-                        Some(refusal_message(&refusal))
-                    }
-                }
-            }
+        let response = match item {
+            Item::Done(response) => response,
+            Item::Running(id, dialect, call) => finish(id, dialect, call, &mut bytes_left).await,
         };
-        messages.extend(message);
+        responses.extend(response);
         started.extend(waiting.next().map(start));
     }
-    (!messages.is_empty()).then(|| format!("[{}]", messages.join(",")))
+    (!responses.is_empty()).then(|| format!("[{}]", responses.join(",")))
 }
 
 fn start_item(
@@ -60,29 +49,48 @@ fn start_item(
     budget: &Arc<BodyBudget>,
     item: Result<Dispatch, Refusal>,
 ) -> Item {
-    let refused = |refusal: Refusal| Item::There(Some(refusal_message(&refusal)));
+    let refused = |refusal: Refusal| Item::Done(Some(refusal_message(&refusal)));
     match item {
         Ok(Dispatch::Answer { message, .. } | Dispatch::Opened { message, .. }) => {
-            Item::There(Some(message))
+            Item::Done(Some(message))
         }
-        Ok(Dispatch::Call(pending)) => match admission.call() {
-            Ok(call) => {
-                let permits = CallPermits { call, budget: budget.clone() };
-                let (id, dialect) = (pending.id.clone(), pending.dialect);
-                Item::Running(id, dialect, PendingCall::start(sessions.clone(), pending, permits))
+        Ok(Dispatch::Call(prepared)) => {
+            let id = prepared.id.clone();
+            let dialect = prepared.dialect;
+            match admission.call() {
+                Ok(call) => {
+                    let permits = CallPermits { call, budget: budget.clone() };
+                    let call = PendingCall::start(sessions.clone(), prepared, permits);
+                    Item::Running(id, dialect, call)
+                }
+                Err(fault) => refused(Refusal { fault: fault.into(), id: Some(id), dialect }),
             }
-            Err(fault) => {
-                let (id, dialect) = (Some(pending.id), pending.dialect);
-                refused(Refusal { fault: fault.into(), id, dialect })
-            }
-        },
-        Ok(Dispatch::Accepted | Dispatch::Listen(_) | Dispatch::Batch(_)) => Item::There(None),
+        }
+        Ok(Dispatch::Accepted | Dispatch::Listen(_) | Dispatch::Batch(_)) => Item::Done(None),
         Err(refusal) => refused(refusal),
+    }
+}
+
+/// Waits for the response of a call. A response that exceeds the bytes left becomes an error.
+async fn finish(
+    id: Id,
+    dialect: Dialect,
+    mut call: PendingCall,
+    bytes_left: &mut usize,
+) -> Option<String> {
+    let response = call.response().await.into_message()?;
+    if let Some(rest) = bytes_left.checked_sub(response.len()) {
+        *bytes_left = rest;
+        Some(response)
+    } else {
+        let fault = TransportFault::Overloaded.into();
+        Some(refusal_message(&Refusal { fault, id: Some(id), dialect }))
     }
 }
 
 /// One item of a batch.
 enum Item {
-    There(Option<String>),
+    /// Its response, if it has one.
+    Done(Option<String>),
     Running(Id, Dialect, PendingCall),
 }

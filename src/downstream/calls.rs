@@ -1,4 +1,4 @@
-//! A call that was started: what is said before its answer, and the answer.
+//! A running call as its transport sees it: messages to the client, then the response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,43 +11,48 @@ use super::http::event_stream::{Event, EventSource, NextEvent};
 use crate::session::dialect::result_message;
 use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, Sessions};
 
-/// A call under way. Dropped, it is cancelled where going away means that.
+/// A running call. Dropping it means that its client has disconnected: that cancels the call in the modern
+/// era only.
 pub(crate) struct PendingCall {
-    told: mpsc::Receiver<String>,
-    answer: Pin<Box<dyn Future<Output = CallResponse> + Send>>,
+    messages: mpsc::Receiver<String>,
+    response: Pin<Box<dyn Future<Output = CallResponse> + Send>>,
 }
 
-/// What comes next.
+/// The next output of a call.
 pub(crate) enum CallEvent {
-    /// A message before the answer.
+    /// A message before the response: a progress notification or a server request.
     Message(String),
+    /// The response; nothing follows.
     Response(CallResponse),
 }
 
-/// What became of a call, ready to be sent.
+/// The outcome of a call.
 pub(crate) enum CallResponse {
+    /// A JSON-RPC response with the result.
     Message(String),
     Refused(Refusal),
-    /// The client asked for no answer any more.
+    /// Cancelled by its client, which expects no response (MCP 2025-11-25, cancellation).
     Cancelled,
 }
 
-/// Messages that wait for a client to read them, of one call.
-const TOLD: usize = 16;
+/// Messages of one call that wait for its client to read: a burst of progress notifications. The call waits
+/// when the queue is full.
+const MESSAGE_QUEUE: usize = 16;
 
 impl PendingCall {
     /// Starts a call.
     pub(crate) fn start(
         sessions: Arc<Sessions>,
-        pending: PreparedCall,
+        prepared: PreparedCall,
         permits: CallPermits,
     ) -> Self {
-        let (id, dialect) = (pending.id.clone(), pending.dialect);
-        let (tell, told) = mpsc::channel(TOLD);
-        let ending = sessions.perform(pending, permits, tell, now_secs());
-        // On the heap: the future of a call is large, and moves more than once.
-        let answer = Box::pin(async move {
-            match ending.await {
+        let id = prepared.id.clone();
+        let dialect = prepared.dialect;
+        let (sender, messages) = mpsc::channel(MESSAGE_QUEUE);
+        let outcome = sessions.perform(prepared, permits, sender, now_secs());
+        // On the heap: the future of a call is large, and is moved more than once.
+        let response = Box::pin(async move {
+            match outcome.await {
                 CallOutcome::Result(result) => CallResponse::Message(result_message(&id, &result)),
                 CallOutcome::Fault(fault) => {
                     CallResponse::Refused(Refusal { fault, id: Some(id), dialect })
@@ -55,36 +60,38 @@ impl PendingCall {
                 CallOutcome::Cancelled => CallResponse::Cancelled,
             }
         });
-        Self { told, answer }
+        Self { messages, response }
     }
 
-    /// The next message, or the answer. Not to be called again behind the answer.
+    /// Returns the next message or the response. Must not be called after the response. Cancel safe.
     pub(crate) async fn next(&mut self) -> CallEvent {
         tokio::select! {
             biased;
-            Some(message) = self.told.recv() => CallEvent::Message(message),
-            answer = self.answer.as_mut() => match self.told.try_recv() {
-                // It was said before, and comes before.
+            Some(message) = self.messages.recv() => CallEvent::Message(message),
+            response = self.response.as_mut() => match self.messages.try_recv() {
+                // The message was sent before the response was ready.
                 Ok(message) => {
-                    self.answer = Box::pin(std::future::ready(answer));
+                    self.response = Box::pin(std::future::ready(response));
                     CallEvent::Message(message)
                 }
-                Err(_) => CallEvent::Response(answer),
+                Err(_) => CallEvent::Response(response),
             },
         }
     }
 
-    /// The answer alone.
-    pub(crate) async fn answer(&mut self) -> CallResponse {
+    /// Returns the response and drops the messages before it, for clients that accept JSON only. Cancel
+    /// safe.
+    pub(crate) async fn response(&mut self) -> CallResponse {
         loop {
-            if let CallEvent::Response(answer) = self.next().await {
-                return answer;
+            if let CallEvent::Response(response) = self.next().await {
+                return response;
             }
         }
     }
 }
 
 impl CallResponse {
+    /// Returns the JSON-RPC response; `None` for a cancelled call.
     pub(crate) fn into_message(self) -> Option<String> {
         match self {
             CallResponse::Message(message) => Some(message),

@@ -1,5 +1,5 @@
-//! A connection that lasts (stdio, HTTP+SSE): messages come in one by one, and whatever there is to
-//! say goes out one way.
+//! A long-lived connection to one client (standard streams, HTTP+SSE): it receives messages one by one, and
+//! sends all messages to the client in one queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,55 +22,70 @@ use crate::session::connection::Connection;
 use crate::session::notify::notifications::NotificationStream;
 use crate::session::{CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
 
-/// The side of a connection on which messages are taken in.
+/// The receiving side of a client's channel. Clones are handles of the same channel.
 #[derive(Clone)]
 pub(crate) struct ClientChannel {
     connection: Arc<Connection>,
-    out: mpsc::Sender<String>,
+    queue: mpsc::Sender<String>,
     admission: Arc<Admission>,
-    /// Calls under way, each of which ends by itself.
+    /// The calls in flight; each ends by itself.
     calls: TaskTracker,
-    /// Streams of notices, which end at drain, or with the connection.
+    /// The notification streams; they end with the drain or with the channel.
     notifications: TaskTracker,
-    /// Cancelled when nobody hears notices any more.
-    hung_up: CancellationToken,
-    /// Cancelled when nobody reads any more.
-    over: CancellationToken,
-    /// How long a client may take no message.
-    patience: Duration,
+    /// Cancelled when the client has closed its input: notification streams end.
+    input_closed: CancellationToken,
+    /// Cancelled when the client no longer reads: everything ends.
+    abandoned: CancellationToken,
+    /// How long a client may read no message.
+    stall: Duration,
 }
 
-/// Messages that wait for the client to read. Calls wait with theirs beyond that, and keep their
-/// places.
-const OUT: usize = 64;
+/// Why a channel receives no further message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum InputEnd {
+    /// The client has closed its input.
+    Closed,
+    /// The gateway drains.
+    Drain,
+}
 
-/// As deep as an id may be looked for in a message that is refused anyway.
+/// Messages that wait for the client to read. When the queue is full, calls wait to add theirs, and keep
+/// their permits: so a slow client is bounded by admission control.
+const QUEUE: usize = 64;
+
+/// Nesting within which the id of a message is read that is refused before it is processed. Ids are at the top;
+/// the rest only has to be skipped.
 const MAX_DEPTH: usize = 64;
 
 impl ClientChannel {
-    /// A connection, and what goes out on it.
+    /// Creates the channel of a connection, and the queue of messages to send to the client.
     pub(crate) fn new(
         connection: Connection,
         admission: Arc<Admission>,
-        patience: Duration,
+        stall: Duration,
     ) -> (Self, mpsc::Receiver<String>) {
-        let (out, outgoing) = mpsc::channel(OUT);
-        let (calls, notifications) = (TaskTracker::new(), TaskTracker::new());
-        let (connection, hung_up) = (Arc::new(connection), CancellationToken::new());
-        let over = CancellationToken::new();
-        (
-            Self { connection, out, admission, calls, notifications, hung_up, over, patience },
-            outgoing,
-        )
+        let (queue, outgoing) = mpsc::channel(QUEUE);
+        let channel = Self {
+            connection: Arc::new(connection),
+            queue,
+            admission,
+            calls: TaskTracker::new(),
+            notifications: TaskTracker::new(),
+            input_closed: CancellationToken::new(),
+            abandoned: CancellationToken::new(),
+            stall,
+        };
+        (channel, outgoing)
     }
 
+    /// Returns the connection of this channel.
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Takes in a message, for which there is room. Nothing that can be said about it is an error of
-    /// the connection.
-    pub(crate) async fn take(&self, bytes: &[u8], budget: BodyBudget) {
+    /// Processes a message from the client. Every failure becomes an error response; the channel stays
+    /// open.
+    pub(crate) async fn receive(&self, bytes: &[u8], budget: BodyBudget) {
         let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
         match self.connection.read(&sessions, bytes, now_secs()) {
@@ -79,21 +94,22 @@ impl ClientChannel {
             Ok(Dispatch::Opened { message, notifications }) => {
                 self.send(message).await;
                 if let Some(notifications) = notifications {
-                    self.tell(notifications, None);
+                    self.forward(notifications, None);
                 }
             }
             Ok(Dispatch::Listen(notifications)) => {
                 match self.admission.stream(self.connection.caller()) {
-                    Ok(permit) => self.tell(notifications, Some(permit)),
+                    Ok(permit) => self.forward(notifications, Some(permit)),
                     Err(fault) => self.refuse(fault, notifications.request().cloned()).await,
                 }
             }
-            Ok(Dispatch::Call(pending)) => self.start(sessions, pending, budget).await,
+            Ok(Dispatch::Call(prepared)) => self.start_call(sessions, prepared, budget).await,
             Ok(Dispatch::Batch(items)) => {
                 let channel = self.clone();
                 self.calls.spawn(async move {
-                    let answer = batch(sessions, channel.admission.clone(), items, budget);
-                    if let Some(Some(message)) = channel.over.run_until_cancelled(answer).await {
+                    let response = batch(sessions, channel.admission.clone(), items, budget);
+                    let response = channel.abandoned.run_until_cancelled(response).await;
+                    if let Some(Some(message)) = response {
                         channel.send(message).await;
                     }
                 });
@@ -102,7 +118,7 @@ impl ClientChannel {
         }
     }
 
-    /// Room for a message of this size; a message without room is refused.
+    /// Reserves memory for a message. Without memory it refuses the message and returns `None`.
     pub(crate) async fn budget_for(&self, bytes: &[u8]) -> Option<BodyBudget> {
         match self.admission.budget(bytes.len()) {
             Ok(budget) => Some(budget),
@@ -115,7 +131,7 @@ impl ClientChannel {
         }
     }
 
-    /// Says that a message could not be taken in.
+    /// Sends the error response to a message that was refused, and counts the refusal.
     pub(crate) async fn refuse(&self, fault: TransportFault, id: Option<Id>) {
         let dialect = self.connection.dialect();
         self.connection.sessions().telemetry().metrics().refused(fault.reason(), None);
@@ -123,83 +139,87 @@ impl ClientChannel {
         self.send(refusal_message(&refusal)).await;
     }
 
-    /// Waits until the calls under way have ended; nothing more comes from the client. At drain the
-    /// streams of notices end by themselves, each in its way; otherwise nobody is left to hear them.
-    pub(crate) async fn finish(&self, is_draining: bool) {
+    /// Waits until the calls in flight and the notification streams have ended. No further message is
+    /// received. In a drain, notification streams end by themselves, as each revision requires; otherwise
+    /// they are ended here.
+    pub(crate) async fn finish(&self, end: InputEnd) {
         self.connection.close_input();
         self.calls.close();
         self.calls.wait().await;
-        if !is_draining {
-            self.hung_up.cancel();
+        if end == InputEnd::Closed {
+            self.input_closed.cancel();
         }
         self.notifications.close();
         self.notifications.wait().await;
     }
 
-    /// Ends everything: nobody reads any more.
-    pub(crate) fn abandon(&self) {
+    /// Ends all calls and notification streams: the client no longer reads.
+    fn abandon(&self) {
         self.connection.disconnect();
-        self.over.cancel();
+        self.abandoned.cancel();
     }
 
-    /// Cancelled when nobody reads any more.
-    pub(crate) fn over(&self) -> CancellationToken {
-        self.over.clone()
+    /// Returns a token that is cancelled when the client no longer reads.
+    pub(crate) fn abandoned(&self) -> CancellationToken {
+        self.abandoned.clone()
     }
 
-    async fn start(&self, sessions: Arc<Sessions>, pending: PreparedCall, budget: Arc<BodyBudget>) {
+    async fn start_call(
+        &self,
+        sessions: Arc<Sessions>,
+        prepared: PreparedCall,
+        budget: Arc<BodyBudget>,
+    ) {
         let call = match self.admission.call() {
             Ok(call) => call,
             Err(fault) => {
-                return self.refuse(fault, Some(pending.id)).await;
+                return self.refuse(fault, Some(prepared.id)).await;
             }
         };
-        // Held until the answer has been taken: a client that does not read is not served more and
-        // more.
-        let (permits, channel) = (CallPermits { call, budget }, self.clone());
-        let mut pending = PendingCall::start(sessions, pending, permits.clone());
+        let permits = CallPermits { call, budget };
+        let channel = self.clone();
+        let mut call = PendingCall::start(sessions, prepared, permits.clone());
         self.calls.spawn(async move {
-            let _slot = permits;
-            loop {
-                let next = channel.over.run_until_cancelled(pending.next()).await;
-                let (message, is_last) = match next {
-                    Some(CallEvent::Message(message)) => (Some(message), false),
-                    Some(CallEvent::Response(answer)) => (answer.into_message(), true),
-                    None => return,
-                };
-                if let Some(message) = message {
-                    channel.send(message).await;
-                }
-                if is_last {
-                    return;
+            // Held until the response is in the queue: a client that does not read gets no further calls
+            // admitted.
+            let _permits = permits;
+            while let Some(event) = channel.abandoned.run_until_cancelled(call.next()).await {
+                match event {
+                    CallEvent::Message(message) => channel.send(message).await,
+                    CallEvent::Response(response) => {
+                        if let Some(message) = response.into_message() {
+                            channel.send(message).await;
+                        }
+                        return;
+                    }
                 }
             }
         });
     }
 
-    /// Sends notices as long as somebody reads.
-    fn tell(&self, mut notifications: NotificationStream, permit: Option<StreamPermit>) {
+    /// Sends the notifications of a stream until the stream or the channel ends.
+    fn forward(&self, mut notifications: NotificationStream, permit: Option<StreamPermit>) {
         let channel = self.clone();
         self.notifications.spawn(async move {
-            let _place = permit;
+            let _permit = permit;
             loop {
                 let next = tokio::select! {
                     next = notifications.next() => next,
-                    () = channel.out.closed() => None,
-                    () = channel.hung_up.cancelled() => None,
-                    () = channel.over.cancelled() => None,
+                    () = channel.queue.closed() => None,
+                    () = channel.input_closed.cancelled() => None,
+                    () = channel.abandoned.cancelled() => None,
                 };
-                let Some(notice) = next else {
+                let Some(notification) = next else {
                     return;
                 };
-                channel.send(notice.message).await;
+                channel.send(notification.message).await;
             }
         });
     }
 
-    /// Sends a message. A client that takes none for too long is left.
+    /// Adds a message to the queue. A client that reads none for too long is disconnected.
     async fn send(&self, message: String) {
-        match self.out.send_timeout(message, self.patience).await {
+        match self.queue.send_timeout(message, self.stall).await {
             Ok(()) | Err(SendTimeoutError::Closed(_)) => {}
             Err(SendTimeoutError::Timeout(_)) => {
                 info!(

@@ -1,8 +1,8 @@
-//! The wall clock, read where a request begins and handed in from there.
+//! The wall clock. It is read where a request arrives; other layers get the time as a parameter.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seconds since the Unix epoch; a clock before it counts as there.
+/// Returns seconds since the Unix epoch; 0 when the clock is set before it.
 pub(crate) fn now_secs() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

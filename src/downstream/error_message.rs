@@ -1,4 +1,4 @@
-//! JSON-RPC error messages: the code, the text and the stable `data.reason` of each fault.
+//! JSON-RPC error responses: the code, the message and the stable `data.reason` of each fault.
 
 use crate::domain::error_code;
 use crate::domain::fault::{
@@ -10,7 +10,8 @@ use crate::domain::revision::Revision;
 use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
-/// The JSON-RPC message that carries an error.
+/// Returns the JSON-RPC error response for a fault. Without an `id` the revision of `dialect` decides
+/// whether the response has `"id":null` or no id.
 pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
     let mut out = String::from("{\"jsonrpc\":\"2.0\",");
     match id {
@@ -28,11 +29,13 @@ pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) ->
     out
 }
 
-/// The JSON-RPC message that refuses another one.
-pub(crate) fn refusal_message(Refusal { fault, id, dialect }: &Refusal) -> String {
-    error_message(fault, id.as_ref(), *dialect)
+/// Returns the JSON-RPC error response for a message that was refused.
+pub(crate) fn refusal_message(refusal: &Refusal) -> String {
+    error_message(&refusal.fault, refusal.id.as_ref(), refusal.dialect)
 }
 
+/// Returns `error.message`. An upstream's own error keeps its message where its code is passed on. A fault
+/// without an upstream's name shows none.
 fn message(fault: &Fault) -> String {
     match fault {
         Fault::Upstream(UpstreamFault { kind: Kind::Error { code, message, .. }, .. })
@@ -50,7 +53,8 @@ fn message(fault: &Fault) -> String {
     }
 }
 
-/// `error.data`: the stable reason, and what goes with it. An upstream's own error keeps its own.
+/// Returns `error.data`: the stable reason and the details of the fault. An upstream's own error keeps its
+/// own data where its code is passed on.
 fn data(fault: &Fault) -> Option<String> {
     let reason = fault.reason();
     match fault {
@@ -103,12 +107,13 @@ mod tests {
     }
 
     fn upstream_error(code: i64) -> Fault {
-        let (message, data) = ("no \"such\"".to_owned(), Some("[1]".to_owned()));
+        let message = "no \"such\"".to_owned();
+        let data = Some("[1]".to_owned());
         Fault::upstream("up", Kind::Error { code, message, data })
     }
 
     #[test]
-    fn codes_of_upstreams_pass_only_where_they_mean_the_same() {
+    fn upstream_error_codes_pass_only_where_they_mean_the_same_to_the_client() {
         for code in [-32602, -32603, 1, -31999, -32769] {
             let expected = json!({"code": code, "message": "no \"such\"", "data": [1]});
             assert_eq!(error(upstream_error(code))["error"], expected);
@@ -135,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn w9_an_unsupported_version_names_the_supported_ones() {
+    fn w9_an_unsupported_version_error_names_the_supported_versions() {
         let error = error(RequestFault::UnsupportedVersion { requested: "1\"".into() }.into());
         assert_eq!(error["error"]["code"], -32022);
         let data = &error["error"]["data"];

@@ -1,4 +1,5 @@
-//! The downstream side: bytes to messages and back, within bounds, for whoever connects.
+//! The downstream side: connections, HTTP and standard streams of clients. Turns bytes into messages and
+//! messages into bytes, within the limits of the configuration.
 
 mod conn;
 mod http;
@@ -12,7 +13,7 @@ mod admission;
 
 pub(crate) use admission::AdmissionUsage;
 pub(crate) use conn::Peer;
-pub(crate) use conn::listener::{Listener, Open};
+pub(crate) use conn::listener::{Listener, OpenConnections};
 pub(crate) use conn::tls::TlsServer;
 pub(crate) use http::Endpoint;
 pub(crate) use http::origin::OriginGuard;
@@ -26,15 +27,15 @@ use hyper::body::Incoming;
 
 use crate::config::Limits;
 
-/// Whoever answers requests, as one configuration says.
+/// An HTTP service under one configuration: the gateway's endpoints, or the admin API.
 pub(crate) trait Serve: Send + Sync + 'static {
-    /// Within which bounds connections are served.
+    /// The limits of connections and requests.
     fn limits(&self) -> &Limits;
 
-    /// How connections are encrypted; absent: they are not.
-    fn secure(&self) -> Option<&Arc<TlsServer>>;
+    /// The TLS server side; absent where connections are not encrypted.
+    fn tls(&self) -> Option<&Arc<TlsServer>>;
 
-    /// Answers one request, whatever it is, of whoever is at the other end of the connection.
+    /// Returns the response to one request of `peer`. Every failure is a response.
     fn serve(
         &self,
         request: Request<Incoming>,

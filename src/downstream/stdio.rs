@@ -1,4 +1,5 @@
-//! Standard streams towards one client: one JSON message per line, nothing else on the output.
+//! The stdio transport of one client: one JSON message per line, and nothing else on the output (MCP
+//! 2025-11-25, transports).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,21 +13,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::admission::Admission;
-use super::channel::ClientChannel;
+use super::channel::{ClientChannel, InputEnd};
 use crate::config::Server;
 use crate::domain::fault::TransportFault;
-use crate::domain::line_decoder;
-use crate::domain::line_decoder::Decoder;
+use crate::domain::line_decoder::{Decoder, Line};
 use crate::session::Sessions;
 use crate::session::connection::{Connection, ConnectionKind};
 
-/// The gateway's standard streams, or what stands for them.
+/// The streams of the stdio transport: standard input and output, or in-memory streams in tests.
 pub struct Streams<R, W> {
     pub input: R,
     pub output: W,
 }
 
-/// What is read at once: as much as a pipe holds.
+/// Bytes of one read: the default capacity of a pipe on Linux.
 const READ_BUFFER: usize = 64 << 10;
 
 impl<R, W> Streams<R, W>
@@ -34,8 +34,8 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    /// Serves until the input ends or `drain` is cancelled, and what is under way is answered; or
-    /// until nobody reads the output any more.
+    /// Serves the client until its input ends or `drain` is cancelled, and the calls in flight are
+    /// answered. Returns early when the client no longer reads the output.
     pub async fn serve(
         self,
         server: &Server,
@@ -46,54 +46,66 @@ where
         let admission = Arc::new(Admission::new(&server.limits));
         let connection =
             Connection::new(sessions, caller, &server.path, None, ConnectionKind::Stdio);
-        let (line, outgoing) =
+        let (channel, outgoing) =
             ClientChannel::new(connection, admission, server.limits.reader_patience());
-        let (over, connection) = (line.over(), line.connection().clone());
-        let (mut input, output) = (self.input, self.output);
+        let abandoned = channel.abandoned();
+        let connection = channel.connection().clone();
+        let Self { mut input, output } = self;
         let reading = async move {
-            let taking_in = take_in(&mut input, &line, server.limits.body_size);
-            let is_draining = drain.run_until_cancelled(taking_in).await.is_none();
-            line.finish(is_draining).await;
-            // With the line its end of the output goes, so that writing ends once all is written.
+            let messages = read_messages(&mut input, &channel, server.limits.body_size);
+            let end = match drain.run_until_cancelled(messages).await {
+                Some(()) => InputEnd::Closed,
+                None => InputEnd::Drain,
+            };
+            channel.finish(end).await;
+            // The channel is dropped, which closes its queue: writing ends when the queue is empty.
         };
-        let mut writing = pin!(write(output, outgoing));
+        let mut writing = pin!(write_messages(output, outgoing));
         tokio::select! {
             () = writing.as_mut() => {}
             () = reading => {
-                let _ = timeout(LAST_WRITES, writing).await;
+                let _ = timeout(FLUSH_TIMEOUT, writing).await;
                 return;
             }
-            () = over.cancelled() => {}
+            () = abandoned.cancelled() => {}
         }
-        info!("nobody reads the output any more");
+        info!("client does not read standard output; ending its calls");
         connection.disconnect();
     }
 }
 
-/// How long the last answers may take to be read.
-const LAST_WRITES: Duration = Duration::from_secs(2);
+/// Limit for the last responses to be read after the input has ended: short, since the client usually exits
+/// at the same time.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-async fn take_in(input: &mut (impl AsyncRead + Unpin), line: &ClientChannel, limit: usize) {
+/// Processes messages of at most `limit` bytes until the input ends.
+async fn read_messages(
+    input: &mut (impl AsyncRead + Unpin),
+    channel: &ClientChannel,
+    limit: usize,
+) {
     let mut decoder = Decoder::new(limit);
-    let (mut piece, mut lines) = (vec![0; READ_BUFFER], Vec::new());
-    while let Ok(length @ 1..) = input.read(&mut piece).await {
-        decoder.feed(&piece[..length], &mut lines);
-        for message in lines.drain(..) {
-            let line_decoder::Line::Whole(bytes) = message else {
-                line.refuse(TransportFault::BodyTooLarge { limit }, None).await;
+    let mut buffer = vec![0; READ_BUFFER];
+    let mut lines = Vec::new();
+    while let Ok(length @ 1..) = input.read(&mut buffer).await {
+        decoder.feed(&buffer[..length], &mut lines);
+        for line in lines.drain(..) {
+            let Line::Whole(bytes) = line else {
+                channel.refuse(TransportFault::BodyTooLarge { limit }, None).await;
                 continue;
             };
-            if let Some(budget) = line.budget_for(&bytes).await {
-                line.take(&bytes, budget).await;
+            if let Some(budget) = channel.budget_for(&bytes).await {
+                channel.receive(&bytes, budget).await;
             }
         }
     }
-    debug!("the input has ended");
+    debug!("standard input has ended");
 }
 
-async fn write(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::Receiver<String>) {
+/// Writes messages until the queue or the output is closed.
+async fn write_messages(mut output: impl AsyncWrite + Unpin, mut outgoing: mpsc::Receiver<String>) {
     while let Some(mut message) = outgoing.recv().await {
-        // Between tokens JSON may hold line feeds; here a line feed ends the message.
+        // JSON may have line feeds between its tokens; here a line feed ends the message.
         message.retain(|c| c != '\n' && c != '\r');
         message.push('\n');
         let written = output.write_all(message.as_bytes()).await;

@@ -1,4 +1,4 @@
-//! The accept loop.
+//! The accept loop of one listening socket.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,144 +13,155 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::{Peer, Shown};
+use super::{ClientCertificate, ConnError, Peer};
 use crate::downstream::Serve;
 
-/// Accepts connections, each of which gets a task of its own.
+/// A listening socket. Each connection that it accepts is served by a task of its own.
 pub(crate) struct Listener<S> {
     socket: TcpListener,
-    /// Of the newest configuration.
+    /// The endpoint of the current configuration.
     endpoint: Arc<ArcSwap<S>>,
-    open: Arc<Open>,
+    open: Arc<OpenConnections>,
 }
 
-/// Connections that are open.
+/// The number of open connections of one listener.
 #[derive(Default)]
-pub(crate) struct Open {
+pub(crate) struct OpenConnections {
     count: AtomicUsize,
     closed: Notify,
 }
 
-/// One of them.
-struct Place(Arc<Open>);
+/// One open connection, counted until it is dropped.
+#[must_use]
+struct ConnectionPermit(Arc<OpenConnections>);
 
-/// Pause after a failed accept. The usual cause is that no file descriptor is left: trying again
-/// at once would only spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed accept. The usual cause is that no file descriptor is left: a retry at once
+/// would fail again and use a core.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// How often a listener that is full looks whether more are allowed by now.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often a listener at its limit reads the limit again, since a reload may raise it: soon enough for
+/// an operator who waits for it.
+const LIMIT_POLL: Duration = Duration::from_secs(1);
 
 impl<S: Serve> Listener<S> {
+    /// Creates the accept loop of a socket.
     pub(crate) fn new(socket: TcpListener, endpoint: Arc<ArcSwap<S>>) -> Self {
         let configured = endpoint.load().limits().connections;
         let allowed = allowed_connections(configured);
         if allowed < configured {
-            info!(connections = allowed, "limited by the open-file limit (ulimit -n)");
+            info!(
+                connections = allowed,
+                configured, "connections limited by the open-file limit; raise ulimit -n"
+            );
         }
         Self { socket, endpoint, open: Arc::default() }
     }
 
-    /// Connections that are open, to be looked at.
-    pub(crate) fn open(&self) -> Arc<Open> {
+    /// Returns the counter of open connections, for metrics.
+    pub(crate) fn open(&self) -> Arc<OpenConnections> {
         self.open.clone()
     }
 
-    /// Runs until `drain`; the connections then finish what they have in hand.
+    /// Accepts connections until `drain` is cancelled. Connections are tracked in `connections`, and
+    /// finish the requests in flight after `drain`.
     pub(crate) async fn run(self, connections: TaskTracker, drain: CancellationToken) {
         loop {
             let accepting = async {
-                self.budget().await;
+                self.below_limit().await;
                 self.socket.accept().await
             };
             let Some(accepted) = drain.run_until_cancelled(accepting).await else {
                 return;
             };
-            let (stream, peer) = match accepted {
+            let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "a connection cannot be accepted");
-                    sleep(ACCEPT_PAUSE).await;
+                    warn!(%error, "accept failed; retrying");
+                    sleep(ACCEPT_BACKOFF).await;
                     continue;
                 }
             };
-            let place = Place::take(&self.open);
-            // Answers are small and whole: waiting to fill a packet only costs time.
+            let permit = ConnectionPermit::new(&self.open);
+            // Messages are small and written whole: to wait for a full packet only adds latency.
             let _ = stream.set_nodelay(true);
-            let (endpoint, address) = (self.endpoint.clone(), peer.ip().to_canonical());
-            let (tasks, drain) = (connections.clone(), drain.clone());
+            let endpoint = self.endpoint.clone();
+            let tasks = connections.clone();
+            let drain = drain.clone();
             let serving = async move {
-                if let Err(error) = serve(stream, address, endpoint, tasks, drain).await {
+                let ip = address.ip().to_canonical();
+                if let Err(error) = serve(stream, ip, endpoint, tasks, drain).await {
                     debug!(%error, "connection ended early");
                 }
-                drop(place);
+                drop(permit);
             };
-            connections.spawn(serving.instrument(info_span!("connection", %peer)));
+            connections.spawn(serving.instrument(info_span!("connection", peer = %address)));
         }
     }
 
-    /// Waits until there is room for one more connection: only this loop takes it.
-    async fn budget(&self) {
+    /// Waits until one more connection is allowed. Only the accept loop opens connections, so the
+    /// answer holds until it does.
+    async fn below_limit(&self) {
         loop {
             let closed = self.open.closed.notified();
             if self.open.count() < allowed_connections(self.endpoint.load().limits().connections) {
                 return;
             }
-            // A raised limit counts, too.
-            let _ = timeout(LOOK, closed).await;
+            let _ = timeout(LIMIT_POLL, closed).await;
         }
     }
 }
 
-impl Place {
-    fn take(open: &Arc<Open>) -> Self {
+impl ConnectionPermit {
+    fn new(open: &Arc<OpenConnections>) -> Self {
         open.count.fetch_add(1, Ordering::Relaxed);
         Self(open.clone())
     }
 }
 
-impl Open {
-    pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Relaxed);
         self.0.closed.notify_one();
     }
 }
 
+impl OpenConnections {
+    /// Returns how many connections are open.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// Serves one connection, after the TLS handshake where TLS is configured.
 async fn serve<S: Serve>(
     stream: TcpStream,
     address: IpAddr,
     endpoint: Arc<ArcSwap<S>>,
     tasks: TaskTracker,
     drain: CancellationToken,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    // Nothing else of this configuration is held as long as the connection lasts.
-    let (limits, secure) = {
-        let now = endpoint.load_full();
-        (now.limits().clone(), now.secure().cloned())
-    };
-    let Some(secure) = secure else {
-        let peer = Peer { address, shown: None, agreed_on_http2: false };
+) -> Result<(), ConnError> {
+    // A connection may last longer than its configuration: it keeps only these two of it.
+    let current = endpoint.load_full();
+    let limits = current.limits().clone();
+    let tls = current.tls().cloned();
+    drop(current);
+    let Some(tls) = tls else {
+        let peer = Peer { address, certificate: None, negotiated_http2: false };
         return super::serve(stream, peer, endpoint, limits, tasks, drain).await;
     };
-    let accepting = Box::pin(secure.accept(stream));
-    let Some(accepted) = drain.run_until_cancelled(accepting).await else {
+    let handshake = Box::pin(tls.accept(stream));
+    let Some(accepted) = drain.run_until_cancelled(handshake).await else {
         return Ok(());
     };
     let (stream, subject) = accepted?;
-    let shown = subject.map(|subject| Shown { subject, to: secure });
-    let agreed_on_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let peer = Peer { address, shown, agreed_on_http2 };
+    let certificate = subject.map(|subject| ClientCertificate { subject, verified_by: tls });
+    let negotiated_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let peer = Peer { address, certificate, negotiated_http2 };
     Box::pin(super::serve(stream, peer, endpoint, limits, tasks, drain)).await
 }
 
-/// The configured number, but never more than half of the open-file limit: the other half is for
-/// connections to upstreams, files and logs.
+/// Returns the configured number, but never more than half of the open-file limit: the other half is
+/// for connections to upstreams, files and logs.
 fn allowed_connections(configured: usize) -> usize {
     let files = rlimit::Resource::NOFILE.get_soft().unwrap_or(u64::MAX);
     configured.min(usize::try_from(files / 2).unwrap_or(usize::MAX).max(1))

@@ -39,17 +39,17 @@ use crate::config::Limits;
 /// The client at the other end of a connection.
 pub(crate) struct Peer {
     pub address: IpAddr,
-    pub shown: Option<Shown>,
+    pub certificate: Option<ClientCertificate>,
     /// Whether TLS negotiated HTTP/2 (ALPN). Otherwise the first bytes decide.
-    pub agreed_on_http2: bool,
+    pub negotiated_http2: bool,
 }
 
 /// A client certificate that was verified in the TLS handshake.
-pub(crate) struct Shown {
+pub(crate) struct ClientCertificate {
     /// The subject, as RFC 4514 writes it.
     pub subject: String,
     /// The TLS configuration that verified it. It does not count for a configuration with other authorities.
-    pub to: Arc<TlsServer>,
+    pub verified_by: Arc<TlsServer>,
 }
 
 /// Why a connection ended early: for debug logs only.
@@ -107,7 +107,7 @@ where
     let Some((detected, prefix)) = drain.run_until_cancelled(detecting).await.transpose()? else {
         return Ok(None);
     };
-    let version = if peer.agreed_on_http2 { Version::Http2 } else { detected };
+    let version = if peer.negotiated_http2 { Version::Http2 } else { detected };
     let stall = limits.reader_patience();
     let state = match version {
         Version::Http1 => ConnState::sequential(limits.idle, limits.head),
@@ -278,7 +278,7 @@ const MAX_H2_FRAME: usize = 64 << 10;
 impl SendingBody {
     /// Whether the response stays open for as long as its client wants it.
     fn is_long_lived(&self) -> bool {
-        matches!(&self.body, Either::Right(stream) if stream.lasts())
+        matches!(&self.body, Either::Right(stream) if stream.is_long_lived())
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
             &self.limits
         }
 
-        fn secure(&self) -> Option<&Arc<TlsServer>> {
+        fn tls(&self) -> Option<&Arc<TlsServer>> {
             None
         }
 
@@ -363,7 +363,7 @@ mod tests {
             if is_get {
                 let first = Some(Event::message(None, "{}"));
                 let source = OneMessage(std::future::pending());
-                respond::events(EventStream::lasting(first, source, Duration::from_secs(15)))
+                respond::events(EventStream::long_lived(first, source, Duration::from_secs(15)))
             } else {
                 Response::new(Either::Left(Full::from(LONG)))
             }
@@ -373,9 +373,11 @@ mod tests {
     /// Serves a connection that holds `capacity` bytes in each direction.
     fn connect(capacity: usize) -> DuplexStream {
         let (client, server) = duplex(capacity);
-        let peer = Peer { address: [127, 0, 0, 1].into(), shown: None, agreed_on_http2: false };
+        let peer =
+            Peer { address: [127, 0, 0, 1].into(), certificate: None, negotiated_http2: false };
         let endpoint = Arc::new(ArcSwap::from_pointee(Endpoint { limits: limits() }));
-        let (tasks, drain) = (TaskTracker::new(), CancellationToken::new());
+        let tasks = TaskTracker::new();
+        let drain = CancellationToken::new();
         tokio::spawn(serve(server, peer, endpoint, limits(), tasks, drain));
         client
     }

@@ -204,7 +204,8 @@ mod tests {
         let (_client, server) = duplex(64);
         let state = ConnState::multiplexed(75 * SECOND, STALL);
         let mut io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
-        let (read, unread) = (state.begin(), state.begin());
+        let read = state.begin();
+        let unread = state.begin();
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let error = io.read_u8().await.unwrap_err();
@@ -224,7 +225,8 @@ mod tests {
         let (_client, server) = duplex(64);
         let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
         let mut io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
-        let (one, other) = (state.begin(), state.begin());
+        let first = state.begin();
+        let second = state.begin();
         let start = Instant::now();
         let reading = tokio::spawn(async move {
             let error = io.read_u8().await.unwrap_err();
@@ -232,9 +234,9 @@ mod tests {
         });
         tokio::task::yield_now().await;
         advance(100 * SECOND).await;
-        drop(one);
+        drop(first);
         advance(100 * SECOND).await;
-        drop(other);
+        drop(second);
         assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 275));
     }
 }

@@ -1,5 +1,5 @@
-//! TLS: the handshake within time, with the certificate that stands in the files by now, and the
-//! subject of the one that a caller shows.
+//! TLS of the listener: the handshake within its deadline, certificate rotation from files, and the subject
+//! of the client certificate.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -20,89 +20,100 @@ use x509_parser::x509::X509Name;
 
 use crate::config::{Tls, TlsFiles};
 
-/// Turns connections into encrypted ones.
+/// The TLS server side of one listener.
 pub(crate) struct TlsServer {
     tls: Tls,
-    /// Of new connections; those that are open keep theirs.
+    /// The configuration of new handshakes. Open connections keep the one of their own handshake.
     config: ArcSwap<ServerConfig>,
-    handshake: Duration,
+    handshake_timeout: Duration,
 }
 
-/// How often the files are looked at. They are small, and links to them are swapped in ways that no
-/// watch of a folder sees on every file system.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the files are read. They are small, and certificate managers replace them through symbolic
+/// links in ways that a folder watch does not report on every file system.
+const FILE_POLL: Duration = Duration::from_secs(1);
 
 impl TlsServer {
+    /// Reads the certificate, its key and the client authorities.
+    ///
     /// # Errors
-    /// When the files cannot be used.
-    pub(crate) fn new(tls: &Tls, handshake: Duration) -> io::Result<Self> {
+    /// When a file cannot be read, or certificate and key cannot be used together.
+    pub(crate) fn new(tls: &Tls, handshake_timeout: Duration) -> io::Result<Self> {
         let config = tls.read().and_then(|files| files.config()).map_err(io::Error::other)?;
-        Ok(Self { tls: tls.clone(), config: ArcSwap::from_pointee(config), handshake })
+        Ok(Self { tls: tls.clone(), config: ArcSwap::from_pointee(config), handshake_timeout })
     }
 
-    /// Whether it is about the same files in the same way.
-    pub(crate) fn is_for(&self, tls: &Tls, handshake: Duration) -> bool {
-        self.tls == *tls && self.handshake == handshake
+    /// Whether it was made from this configuration.
+    pub(crate) fn is_for(&self, tls: &Tls, handshake_timeout: Duration) -> bool {
+        self.tls == *tls && self.handshake_timeout == handshake_timeout
     }
 
-    /// Whether certificates are checked by the same authorities.
+    /// Whether it verifies client certificates by the same authorities as `other`.
     pub(crate) fn trusts_as(&self, other: &Self) -> bool {
         self.tls.client_ca == other.tls.client_ca
     }
 
-    /// Shakes hands; returns the stream, and the subject of the certificate that the caller showed.
+    /// Performs the TLS handshake. Returns the encrypted stream and the subject of the client certificate
+    /// (RFC 4514), if the client sent one. Cancel safe: the connection ends.
+    ///
+    /// # Errors
+    /// When the handshake fails or takes too long, or the subject is empty or not plain text.
     pub(crate) async fn accept(
         &self,
         stream: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Option<String>)> {
         let accepting = TlsAcceptor::from(self.config.load_full()).accept(stream);
-        let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-        let stream = timeout(self.handshake, accepting).await.map_err(late)??;
-        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let subject = shown.map(|der| {
-            subject(der).ok_or_else(|| io::Error::other("the subject is not plain text"))
+        let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+        let stream = timeout(self.handshake_timeout, accepting).await.map_err(timed_out)??;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let subject = certificate.map(|der| {
+            let unreadable = || io::Error::other("the certificate's subject is empty or not text");
+            subject(der).ok_or_else(unreadable)
         });
         Ok((stream, subject.transpose()?))
     }
 
-    /// Takes the files as they change, until nobody needs them, or `stop`. What cannot be used is told once, and what was
-    /// used before stays.
+    /// Loads the files whenever they change, until `stop` is cancelled or no endpoint uses this TLS
+    /// server. Files that cannot be used are logged once; the previous certificate stays in use.
     pub(crate) async fn watch(this: Weak<Self>, stop: CancellationToken) {
-        let mut ticks = interval(LOOK);
+        let mut ticks = interval(FILE_POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = None;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let Some(secure) = this.upgrade() else {
+            let Some(server) = this.upgrade() else {
                 return;
             };
-            let tls = secure.tls.clone();
+            let tls = server.tls.clone();
             let Ok(files) = spawn_blocking(move || tls.read()).await else {
                 return;
             };
             if last.as_ref() != Some(&files) {
-                secure.take(&files, last.is_none());
+                let loaded = server.load(&files);
+                // The first pass reads what `new` has read.
+                if loaded && last.is_some() {
+                    info!("server.tls certificates reloaded");
+                }
                 last = Some(files);
             }
         }
     }
 
-    fn take(&self, files: &Result<TlsFiles, String>, is_first: bool) {
+    /// Uses these files for new handshakes, if they can be used. Returns whether they are in use.
+    fn load(&self, files: &Result<TlsFiles, String>) -> bool {
         match files.as_ref().map_err(Clone::clone).and_then(TlsFiles::config) {
             Ok(config) => {
                 self.config.store(Arc::new(config));
-                if !is_first {
-                    info!("the certificates of server.tls were read again");
-                }
+                true
             }
-            Err(problem) => {
-                warn!(%problem, "server.tls cannot be used; what was read before stays");
+            Err(error) => {
+                warn!(error, "server.tls files cannot be used; keeping the previous certificate");
+                false
             }
         }
     }
 }
 
-/// Attributes by their short names (RFC 4514, section 3).
-const NAMES: [(&[u64], &str); 9] = [
+/// Object identifiers of attribute types and their short names (RFC 4514, section 3).
+const SHORT_NAMES: [(&[u64], &str); 9] = [
     (&[2, 5, 4, 3], "CN"),
     (&[2, 5, 4, 6], "C"),
     (&[2, 5, 4, 7], "L"),
@@ -114,8 +125,8 @@ const NAMES: [(&[u64], &str); 9] = [
     (&[0, 9, 2342, 19_200_300, 100, 1, 1], "UID"),
 ];
 
-/// The subject of a certificate as RFC 4514 writes it, the most specific part first. Nothing where
-/// it is empty or holds what is no text.
+/// Returns the subject of a certificate as RFC 4514 writes it, the most specific name first. `None` when
+/// it is empty or holds a value that is not text.
 fn subject(der: &[u8]) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let text = distinguished_name(certificate.subject())?;
@@ -137,12 +148,14 @@ fn distinguished_name(name: &X509Name<'_>) -> Option<String> {
 }
 
 fn attribute_name(oid: &Oid<'_>) -> String {
-    let known =
-        NAMES.iter().find(|(path, _)| oid.iter().is_some_and(|it| it.eq(path.iter().copied())));
+    let known = SHORT_NAMES
+        .iter()
+        .find(|(path, _)| oid.iter().is_some_and(|it| it.eq(path.iter().copied())));
     known.map_or_else(|| oid.to_id_string(), |(_, name)| (*name).to_owned())
 }
 
-/// RFC 4514, section 2.4. Control characters have no place in the id of a caller.
+/// Escapes an attribute value (RFC 4514, section 2.4). `None` for an empty value, and for control
+/// characters: the subject becomes the id of a caller, which is logged.
 fn escape(value: &str) -> Option<String> {
     let mut escaped = String::with_capacity(value.len());
     let last = value.chars().count().checked_sub(1)?;
@@ -178,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_does_not_replace_what_works() {
+    fn unusable_files_keep_the_previous_certificate() {
         let folder = tempfile::tempdir().unwrap();
         let write =
             |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -191,20 +204,20 @@ mod tests {
         renew();
         let path = |name: &str| folder.path().join(name);
         let tls = Tls { cert: path("cert.pem"), key: path("key.pem"), client_ca: None };
-        let secure = TlsServer::new(&tls, Duration::from_secs(5)).unwrap();
-        let first = secure.config.load_full();
+        let server = TlsServer::new(&tls, Duration::from_secs(5)).unwrap();
+        let first = server.config.load_full();
         write("key.pem", &KeyPair::generate().unwrap().serialize_pem());
-        secure.take(&tls.read(), false);
+        server.load(&tls.read());
         std::fs::remove_file(&tls.cert).unwrap();
-        secure.take(&tls.read(), false);
-        assert!(Arc::ptr_eq(&first, &secure.config.load_full()));
+        server.load(&tls.read());
+        assert!(Arc::ptr_eq(&first, &server.config.load_full()));
         renew();
-        secure.take(&tls.read(), false);
-        assert!(!Arc::ptr_eq(&first, &secure.config.load_full()));
+        server.load(&tls.read());
+        assert!(!Arc::ptr_eq(&first, &server.config.load_full()));
     }
 
     #[test]
-    fn subjects_are_written_as_rfc_4514_says() {
+    fn subjects_are_written_by_rfc_4514() {
         let cn = |value| (DnType::CommonName, value);
         assert_eq!(subject_of(&[cn("ci")]).as_deref(), Some("CN=ci"));
         let long =
@@ -214,6 +227,6 @@ mod tests {
         assert_eq!(subject_of(&forged).as_deref(), Some("CN=ci\\,O=Acme"));
         assert_eq!(subject_of(&[]), None);
         assert_eq!(subject_of(&[cn("a\nb")]), None);
-        assert_eq!(subject(b"no certificate"), None);
+        assert_eq!(subject(b"not a certificate"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Reading a request: its media types, and its body within size and time.
+//! Reading of requests: media types, MCP headers, credentials, the client address, and bodies within limits of
+//! size and time.
 
 use std::net::IpAddr;
 
@@ -15,7 +16,7 @@ use crate::downstream::admission::{Admission, BodyBudget};
 use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
 
-/// In which form a client takes its answer.
+/// The response media types that a client accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Accepts {
     Both,
@@ -23,16 +24,19 @@ pub(crate) enum Accepts {
     StreamOnly,
 }
 
-/// Checks that a body is plain JSON.
+/// Checks that a request body is JSON without a content coding.
+///
+/// # Errors
+/// `unsupported_media_type`.
 pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
-    let one = types.next().filter(|_| types.next().is_none());
-    let essence = one.and_then(|t| t.to_str().ok()?.split(';').next());
+    let only = types.next().filter(|_| types.next().is_none());
+    let essence = only.and_then(|t| t.to_str().ok()?.split(';').next());
     let is_json = essence.is_some_and(|e| e.trim().eq_ignore_ascii_case("application/json"));
-    match is_json && !headers.contains_key(CONTENT_ENCODING) {
-        true => Ok(()),
-        false => Err(TransportFault::UnsupportedMediaType),
+    if !is_json || headers.contains_key(CONTENT_ENCODING) {
+        return Err(TransportFault::UnsupportedMediaType);
     }
+    Ok(())
 }
 
 /// Reads `Accept` (RFC 9110, section 12.5.1). Without the header, or with an empty one, every media type
@@ -98,7 +102,7 @@ fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool 
     decisive.unwrap_or(ranges.is_empty())
 }
 
-/// Reads the headers of MCP.
+/// Reads the headers of MCP (MCP 2025-11-25 and 2026-07-28, transports) and of W3C Trace Context.
 pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     Headers {
         session: field(headers, &HeaderName::from_static("mcp-session-id")),
@@ -110,8 +114,7 @@ pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     }
 }
 
-/// Gathers what proves who sends a request: its headers, and the subject of its connection's
-/// certificate.
+/// Reads the credentials of a request: its headers, and the subject of the connection's client certificate.
 pub(crate) fn read_credentials<'a>(
     headers: &'a HeaderMap,
     subject: Option<&'a str>,
@@ -125,8 +128,9 @@ pub(crate) fn read_credentials<'a>(
     Credentials { authorization: given(AUTHORIZATION), api_key, subject }
 }
 
-/// Where a request comes from: the other end of its connection, or, behind proxies that are
-/// trusted, the last address in `X-Forwarded-For` that is none of theirs.
+/// Returns the client address of a request: the peer of its connection, or, behind trusted proxies, the last
+/// address in `X-Forwarded-For` that is not a trusted proxy. An element that is not an address ends the
+/// search, as no element before it can be trusted.
 pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
     if !trusted.contains(&peer) {
         return peer;
@@ -146,7 +150,10 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAdd
     client
 }
 
-/// Reads a body to its end, at most `body_size` bytes within `body`, as long as there is room for it.
+/// Reads a body to its end, within `body_size` bytes and the time `body`, and reserves memory for it.
+///
+/// # Errors
+/// `body_too_large`, `body_timeout`, `body_broken`, or `overloaded` when `in_flight_bytes` is exhausted.
 pub(crate) async fn read(
     body: Incoming,
     headers: &HeaderMap,
@@ -154,7 +161,7 @@ pub(crate) async fn read(
     admission: &Admission,
 ) -> Result<(Vec<u8>, BodyBudget), TransportFault> {
     let too_large = TransportFault::BodyTooLarge { limit: limits.body_size };
-    let announced = announced(headers);
+    let announced = content_length(headers);
     if announced.is_some_and(|length| length > limits.body_size) {
         return Err(too_large);
     }
@@ -162,7 +169,7 @@ pub(crate) async fn read(
     let reading = async {
         let mut body = body;
         let mut budget = admission.budget(0)?;
-        let mut bytes = Vec::with_capacity(capacity.min(FIRST_BUFFER));
+        let mut bytes = Vec::with_capacity(capacity.min(MAX_FIRST_BUFFER));
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| TransportFault::BodyBroken)?;
             if let Some(piece) = frame.data_ref() {
@@ -171,7 +178,7 @@ pub(crate) async fn read(
                 }
                 budget.grow_to(bytes.len() + piece.len())?;
                 if bytes.len() + piece.len() > bytes.capacity() {
-                    // By doubling, but not beyond what is to come: large bodies are what memory is bounded for.
+                    // Doubled, but not beyond the announced length: memory is bounded for large bodies.
                     let more = bytes.len().min(capacity.saturating_sub(bytes.len()));
                     bytes.reserve_exact(more.max(piece.len()));
                 }
@@ -183,14 +190,16 @@ pub(crate) async fn read(
     timeout(limits.body, reading).await.unwrap_or(Err(TransportFault::BodyTimeout))
 }
 
-/// What `Content-Length` says.
-fn announced(headers: &HeaderMap) -> Option<usize> {
+/// Returns the value of `Content-Length` in bytes.
+fn content_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// What is reserved on the word of `Content-Length`; more grows as it arrives.
-const FIRST_BUFFER: usize = 64 << 10;
+/// Bytes allocated at most because of `Content-Length`. Beyond that the buffer grows with the bytes received.
+const MAX_FIRST_BUFFER: usize = 64 << 10;
 
+/// Reads a header that may occur once. A repeated header is unreadable: readers behind the gateway might use
+/// another of its values.
 fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -218,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn w3_only_plain_json_is_taken() {
+    fn w3_only_json_without_a_content_coding_is_accepted() {
         let check = |values: &[&str]| check_media_type(&with(CONTENT_TYPE, values));
         assert!(check(&["application/json"]).is_ok());
         assert!(check(&["Application/JSON; charset=utf-8"]).is_ok());
@@ -273,7 +282,7 @@ mod tests {
             let trusted: Vec<_> = trusted.iter().map(|text| ip(text)).collect();
             client_address(ip(peer), &forwarded, &trusted).to_string()
         };
-        assert_eq!(client("10.0.0.1", &[]), "10.0.0.1", "nobody is trusted");
+        assert_eq!(client("10.0.0.1", &[]), "10.0.0.1", "no proxy is trusted");
         assert_eq!(client("10.0.0.1", &["10.0.0.2"]), "10.0.0.1");
         assert_eq!(client("10.0.0.1", &["10.0.0.1"]), "10.0.0.2");
         assert_eq!(client("10.0.0.1", &["10.0.0.1", "10.0.0.2"]), "1.2.3.4");
@@ -282,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn w8_a_header_that_comes_twice_says_nothing() {
+    fn w8_a_repeated_header_is_unreadable() {
         let name = || HeaderName::from_static("mcp-method");
         assert_eq!(field(&with(name(), &[" a\t"]), &name()), Field::Once("a"));
         assert_eq!(field(&with(name(), &["a", "a"]), &name()), Field::Unreadable);

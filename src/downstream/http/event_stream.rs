@@ -1,4 +1,4 @@
-//! Responses as streams of server-sent events (WHATWG HTML, section 9.2).
+//! Responses as streams of server-sent events (HTML standard, section 9.2).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,46 +9,51 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// One event, as it is written.
+/// One event in wire form.
 pub(crate) struct Event(Bytes);
 
-/// The next event, and the source of the one after it; `None` at the end.
+/// The next event of a source, and the source of the events after it. `None` at the end.
 pub(crate) type NextEvent<S> = Option<(Event, Option<S>)>;
 
-/// Where the events of a stream come from. Dropping a source drops the work behind it.
+/// A source of events. When it is dropped, the work behind it ends.
 pub(crate) trait EventSource: Sized + Send + 'static {
-    /// Waits for the next event. The source moves into the future, so that a stream that waits holds
-    /// nothing but that.
+    /// Waits for the next event. The source moves into the future, so that an idle stream holds one
+    /// allocation. Dropping the future drops the source.
     fn next_event(self) -> impl Future<Output = NextEvent<Self>> + Send;
 }
 
-type Next = Pin<Box<dyn Future<Output = Option<(Event, Option<Rest>)>> + Send>>;
+/// [`EventSource::next_event`] of a source whose type is erased.
+type NextErased = Pin<Box<dyn Future<Output = Option<(Event, Option<Rest>)>> + Send>>;
 
-struct Rest(Box<dyn FnOnce() -> Next + Send>);
+/// A source whose type is erased, between two events.
+struct Rest(Box<dyn FnOnce() -> NextErased + Send>);
 
-/// Whether a stream is the response to one call, or stays open for as long as its client wants it.
+/// How long a stream stays open.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Lifetime {
+    /// Until the response to one call is sent.
     Call,
+    /// For as long as its client reads it.
     Connection,
 }
 
-/// An event stream with comments in between. Dropping the stream drops its source. It holds one event
-/// at a time, so a slow reader slows down only itself.
+/// An event stream as a response body, with keep-alive comments. Dropping it drops its source. It holds
+/// one event at a time, so a slow client delays only its own source.
 pub(crate) struct EventStream {
-    next: Option<Next>,
+    /// Absent after the last event.
+    next: Option<NextErased>,
     keep_alive: Interval,
     lifetime: Lifetime,
 }
 
 impl Event {
-    /// The first event of HTTP+SSE, which names the endpoint for messages (2024-11-05, transports).
+    /// Returns the first event of HTTP+SSE, which names the URL for messages (MCP 2024-11-05, transports).
     pub(crate) fn endpoint(url: &str) -> Self {
         Self(Bytes::from(format!("event: endpoint\ndata: {url}\n\n")))
     }
 
-    /// A JSON-RPC message. JSON text may hold line feeds between its tokens, so each line gets its own
-    /// field. An event with an empty message only carries an id.
+    /// Returns the event of a JSON-RPC message. JSON text may have line feeds between its tokens, so each
+    /// line gets its own `data` field. An event with an empty message only sets the client's last event id.
     pub(crate) fn message(id: Option<&str>, message: &str) -> Self {
         let mut out = String::with_capacity(message.len() + 64);
         if let Some(id) = id {
@@ -66,7 +71,8 @@ impl Event {
 }
 
 impl EventStream {
-    /// The response to a call. `first` comes before the events of the source.
+    /// Returns the stream that responds to a call: `first`, then the events of `source`. A comment is sent
+    /// after `keep_alive` of silence.
     pub(crate) fn of_call(
         first: Option<Event>,
         source: impl EventSource,
@@ -75,8 +81,8 @@ impl EventStream {
         Self::new(first, source, keep_alive, Lifetime::Call)
     }
 
-    /// A stream that stays open until its client or its source ends it.
-    pub(crate) fn lasting(
+    /// Returns a stream that stays open until its client or its source ends it.
+    pub(crate) fn long_lived(
         first: Option<Event>,
         source: impl EventSource,
         keep_alive: Duration,
@@ -84,27 +90,27 @@ impl EventStream {
         Self::new(first, source, keep_alive, Lifetime::Connection)
     }
 
-    /// Whether the stream stays open for as long as its client wants it.
-    pub(crate) fn lasts(&self) -> bool {
+    /// Whether the stream stays open for as long as its client reads it.
+    pub(crate) fn is_long_lived(&self) -> bool {
         self.lifetime == Lifetime::Connection
     }
 
-    /// A comment goes out every `keep_alive`, since silence looks like a broken connection. (A named
-    /// `ping` event would end some clients.)
+    /// Silence looks like a broken connection to clients and proxies, so a comment is sent every
+    /// `keep_alive`. (Some clients fail on an event named `ping`.)
     fn new(
         first: Option<Event>,
         source: impl EventSource,
         keep_alive: Duration,
         lifetime: Lifetime,
     ) -> Self {
-        let next: Next = match first {
+        let next: NextErased = match first {
             None => start(source),
             Some(event) => {
                 let rest = Rest(Box::new(move || start(source)));
                 Box::pin(async move { Some((event, Some(rest))) })
             }
         };
-        // Streams that are opened at once, as after a restart, do not send their comments at once.
+        // Jitter: streams that are opened together, as after a restart, send their comments apart.
         let first_comment = keep_alive.mul_f64(0.75 + fastrand::f64() / 4.0);
         let mut keep_alive = interval_at(Instant::now() + first_comment, keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -112,7 +118,7 @@ impl EventStream {
     }
 }
 
-fn start<S: EventSource>(source: S) -> Next {
+fn start<S: EventSource>(source: S) -> NextErased {
     Box::pin(async move {
         let (event, rest) = source.next_event().await?;
         Some((event, rest.map(|source| Rest(Box::new(move || start(source))))))
@@ -148,7 +154,7 @@ impl Body for EventStream {
     }
 }
 
-/// The one message of a response that is awaited; no event where it turns out to have none.
+/// The source of one message that a future returns; no event where it returns `None`.
 pub(crate) struct OneMessage<F>(pub F);
 
 impl<F> EventSource for OneMessage<F>
@@ -169,12 +175,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn comments_keep_the_line_open_until_the_message() {
-        let answer = async {
+    async fn keep_alive_comments_are_sent_until_the_message() {
+        let response = async {
             sleep(Duration::from_secs(25)).await;
             Some("{\"a\":\r\n1}".to_owned())
         };
-        let stream = EventStream::of_call(None, OneMessage(answer), Duration::from_secs(10));
+        let stream = EventStream::of_call(None, OneMessage(response), Duration::from_secs(10));
         let bytes = stream.collect().await.unwrap().to_bytes();
         let expected =
             ": keep-alive\n\n: keep-alive\n\nevent: message\ndata: {\"a\":\ndata: \ndata: 1}\n\n";
@@ -182,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_we_write_our_own_decoder_reads() {
+    async fn the_decoder_reads_what_is_written() {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
         let mut decoder = crate::domain::sse_decoder::Decoder::new(1024);
         let mut events = Vec::new();

@@ -1,5 +1,5 @@
-//! HTTP+SSE (2024-11-05): a GET opens the one stream on which everything goes down, and names in its
-//! first event where messages are to be posted.
+//! HTTP+SSE (MCP 2024-11-05, transports): a GET opens the stream that carries all messages to the client.
+//! Its first event names the URL to which the client posts its own messages.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,134 +25,154 @@ use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd};
 
-/// The open streams: as many entries as `server.limits.streams` allows.
+/// The HTTP+SSE transport of one configuration.
 pub(crate) struct HttpSse {
-    open: Arc<DashMap<String, ClientChannel>>,
+    channels: Arc<OpenChannels>,
     sessions: Arc<ArcSwap<Sessions>>,
     admission: Arc<Admission>,
     path: String,
-    /// Where cursors and states belong: a client may change its transport and keep them.
+    /// The path of the Streamable HTTP endpoint, to which cursors and `requestState` are bound: a client may
+    /// change its transport and keep them.
     endpoint: String,
     keep_alive: Duration,
-    patience: Duration,
+    stall: Duration,
     lifetime: Option<Duration>,
     drain: CancellationToken,
 }
 
-/// What goes down one stream; the session ends with it.
+/// The channels of the open streams by session id. Each entry has a stream permit, so there are at most
+/// `server.limits.streams`.
+pub(crate) type OpenChannels = DashMap<String, ClientChannel>;
+
+/// One open stream. Its session ends with it.
 pub(crate) struct HttpSseSession {
     outgoing: mpsc::Receiver<String>,
     entry: OpenEntry,
     /// Cancelled when the client has read nothing for too long.
-    over: CancellationToken,
+    abandoned: CancellationToken,
     end: StreamEnd,
     drain: CancellationToken,
     is_draining: bool,
-    _place: StreamPermit,
+    _permit: StreamPermit,
 }
 
-/// A session is known as long as this lives.
+/// The entry of a session among the open channels, removed on drop.
 struct OpenEntry {
-    open: Arc<DashMap<String, ClientChannel>>,
+    channels: Arc<OpenChannels>,
     id: String,
     connection: Arc<Connection>,
 }
 
 impl HttpSse {
+    /// Serves the transport at `path`. `sessions` are those of the current configuration, `channels` the
+    /// open ones, which outlive a reload.
     pub(crate) fn new(
         path: &str,
         endpoint: &str,
         limits: &Limits,
         sessions: Arc<ArcSwap<Sessions>>,
         admission: Arc<Admission>,
-        open: Arc<DashMap<String, ClientChannel>>,
+        channels: Arc<OpenChannels>,
         drain: CancellationToken,
     ) -> Self {
         Self {
-            open,
+            channels,
             sessions,
             admission,
             path: path.to_owned(),
             endpoint: endpoint.to_owned(),
             keep_alive: limits.keep_alive,
-            patience: limits.reader_patience(),
+            stall: limits.reader_patience(),
             lifetime: Some(limits.stream_lifetime).filter(|lifetime| !lifetime.is_zero()),
             drain,
         }
     }
 
-    /// Where the stream is opened, and messages are posted.
+    /// The path at which the stream is opened and messages are posted.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Opens a stream for a caller whom these sessions have let in.
+    /// Opens a stream for a caller that `authenticated_by` has authenticated.
+    ///
+    /// # Errors
+    /// `overloaded` or `too_many_streams` when no stream is allowed.
     pub(crate) fn open(
         &self,
         caller: Caller,
         address: IpAddr,
-        let_in_by: &Sessions,
+        authenticated_by: &Sessions,
     ) -> Result<Response<Body>, TransportFault> {
         let permit = self.admission.stream(&caller)?;
         let id = hex(&random::<16>());
-        let (sessions, address) = (self.sessions.clone(), Some(address));
-        let kind = ConnectionKind::Sse;
-        let end = let_in_by.end_of_stream(&caller, self.lifetime, now_secs());
-        let connection = Connection::new(sessions, caller, &self.endpoint, address, kind);
+        let end = authenticated_by.end_of_stream(&caller, self.lifetime, now_secs());
+        let connection = Connection::new(
+            self.sessions.clone(),
+            caller,
+            &self.endpoint,
+            Some(address),
+            ConnectionKind::Sse,
+        );
         let (channel, outgoing) =
-            ClientChannel::new(connection, self.admission.clone(), self.patience);
-        let endpoint = format!("{}?{SESSION}={id}", self.path);
+            ClientChannel::new(connection, self.admission.clone(), self.stall);
+        let message_url = format!("{}?{SESSION_ID}={id}", self.path);
         let session = HttpSseSession {
             outgoing,
             entry: OpenEntry {
-                open: self.open.clone(),
+                channels: self.channels.clone(),
                 id,
                 connection: channel.connection().clone(),
             },
-            over: channel.over(),
+            abandoned: channel.abandoned(),
             end,
             drain: self.drain.clone(),
             is_draining: false,
-            _place: permit,
+            _permit: permit,
         };
-        self.open.insert(session.entry.id.clone(), channel);
-        Ok(respond::events(EventStream::lasting(
-            Some(Event::endpoint(&endpoint)),
+        self.channels.insert(session.entry.id.clone(), channel);
+        Ok(respond::events(EventStream::long_lived(
+            Some(Event::endpoint(&message_url)),
             session,
             self.keep_alive,
         )))
     }
 
-    /// The session that a URL names, if it is the caller's.
-    pub(crate) fn session(
+    /// Returns the channel of the session that a URL names.
+    ///
+    /// # Errors
+    /// `session_required` without an id; `session_unknown` when no stream of this caller has it.
+    pub(crate) fn channel(
         &self,
         uri: &Uri,
         caller: &Caller,
     ) -> Result<ClientChannel, TransportFault> {
         let pairs = uri.query().unwrap_or_default().split('&');
-        let id = pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == SESSION);
+        let id =
+            pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == SESSION_ID);
         let (_, id) = id.ok_or(TransportFault::SessionRequired)?;
-        let channel = self.open.get(id).filter(|channel| channel.connection().caller() == caller);
+        let channel =
+            self.channels.get(id).filter(|channel| channel.connection().caller() == caller);
         channel.map(|channel| channel.clone()).ok_or(TransportFault::SessionUnknown)
     }
 }
 
-const SESSION: &str = "sessionId";
+/// The query parameter with the session id.
+const SESSION_ID: &str = "sessionId";
 
 impl HttpSseSession {
-    /// The next message; nothing at the end.
+    /// Returns the next message; `None` at the end. Cancel safe.
     async fn next_message(&mut self) -> Option<String> {
         loop {
             tokio::select! {
                 biased;
                 message = self.outgoing.recv() => return message,
                 () = self.drain.cancelled(), if !self.is_draining => {
-                    // Without the session no more is taken in; what is under way is still answered.
+                    // New messages are refused from here on; calls in flight are still answered.
                     self.is_draining = true;
                     self.entry.close();
                 }
                 () = self.end.reached() => return None,
-                () = self.over.cancelled() => return None,
+                () = self.abandoned.cancelled() => return None,
             }
         }
     }
@@ -166,9 +186,9 @@ impl EventSource for HttpSseSession {
 }
 
 impl OpenEntry {
-    /// Nothing more is taken in, answers of users among it; calls that run are let finish.
+    /// Refuses further messages, responses to server requests among them. Calls in flight finish.
     fn close(&self) {
-        self.open.remove(&self.id);
+        self.channels.remove(&self.id);
         self.connection.close_input();
     }
 }

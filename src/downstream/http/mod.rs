@@ -1,4 +1,4 @@
-//! What the HTTP side is made of: for one configuration, and what is handed on to the next.
+//! The HTTP transports of the gateway: Streamable HTTP and HTTP+SSE, for one configuration.
 
 pub(crate) mod route;
 pub(crate) mod origin;
@@ -12,83 +12,82 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use dashmap::DashMap;
 use tokio_util::sync::CancellationToken;
 
 use super::TlsServer;
 use super::admission::{Admission, AdmissionUsage};
-use super::channel::ClientChannel;
 use super::conn::Peer;
-use super::http::http_sse::HttpSse;
+use super::http::http_sse::{HttpSse, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
 use crate::config::{Config, Limits};
 use crate::session::Sessions;
 
-/// The HTTP side of the gateway.
+/// All HTTP endpoints of the gateway under one configuration.
 pub(crate) struct Endpoint {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) guard: OriginGuard,
     pub(crate) protected_resources: ProtectedResources,
-    /// Of the main endpoint and of the views.
+    /// The paths of the main endpoint and of the views, main endpoint first.
     pub(crate) paths: Vec<String>,
     pub(crate) limits: Limits,
     pub(crate) trusted_proxies: Vec<IpAddr>,
     pub(crate) admission: Arc<Admission>,
-    /// The older transport, if it is served.
+    /// Absent where HTTP+SSE is not enabled.
     pub(crate) http_sse: Option<HttpSse>,
     shared: SharedState,
-    pub(crate) secure: Option<Arc<TlsServer>>,
+    pub(crate) tls: Option<Arc<TlsServer>>,
 }
 
-/// What all endpoints of one gateway share, whatever its configuration is by now.
+/// State that outlives a configuration.
 #[derive(Clone)]
 struct SharedState {
-    /// Those of the newest configuration.
+    /// The sessions of the current configuration.
     sessions: Arc<ArcSwap<Sessions>>,
-    open_lines: Arc<DashMap<String, ClientChannel>>,
+    channels: Arc<OpenChannels>,
     drain: CancellationToken,
 }
 
 impl Endpoint {
-    /// `sessions` are those of the newest configuration, `drain` ends the streams of the older
-    /// transport.
+    /// Creates the endpoint of the first configuration. `sessions` are those of the current
+    /// configuration; `drain` ends the streams of HTTP+SSE.
     pub(crate) fn new(
         config: &Config,
         sessions: Arc<ArcSwap<Sessions>>,
-        secure: Option<Arc<TlsServer>>,
+        tls: Option<Arc<TlsServer>>,
         drain: CancellationToken,
     ) -> Self {
         let admission = Admission::new(&config.server.limits);
-        let newest = sessions.load_full();
-        let shared = SharedState { sessions, open_lines: Arc::default(), drain };
-        Self::with(config, newest, secure, admission, shared)
+        let current = sessions.load_full();
+        let shared = SharedState { sessions, channels: Arc::default(), drain };
+        Self::build(config, current, tls, admission, shared)
     }
 
-    /// The endpoint of another configuration, which keeps what is open.
+    /// Creates the endpoint of the next configuration. Open streams and admitted calls go on.
     pub(crate) fn renew(
         &self,
         config: &Config,
         sessions: Arc<Sessions>,
-        secure: Option<Arc<TlsServer>>,
+        tls: Option<Arc<TlsServer>>,
     ) -> Self {
         let admission = self.admission.renew(&config.server.limits);
-        Self::with(config, sessions, secure, admission, self.shared.clone())
+        Self::build(config, sessions, tls, admission, self.shared.clone())
     }
 
-    fn with(
+    fn build(
         config: &Config,
         sessions: Arc<Sessions>,
-        secure: Option<Arc<TlsServer>>,
+        tls: Option<Arc<TlsServer>>,
         admission: Admission,
         shared: SharedState,
     ) -> Self {
         let server = &config.server;
-        let (path, limits, admission) =
-            (server.path.clone(), server.limits.clone(), Arc::new(admission));
+        let path = server.path.clone();
+        let limits = server.limits.clone();
+        let admission = Arc::new(admission);
         let http_sse = server.sse_path.as_ref().map(|sse_path| {
-            let SharedState { sessions, open_lines, drain } = shared.clone();
-            HttpSse::new(sse_path, &path, &limits, sessions, admission.clone(), open_lines, drain)
+            let SharedState { sessions, channels, drain } = shared.clone();
+            HttpSse::new(sse_path, &path, &limits, sessions, admission.clone(), channels, drain)
         });
         let views = config.views.iter().map(|view| server.view_path(&view.name));
         let paths = std::iter::once(path).chain(views).collect();
@@ -102,19 +101,20 @@ impl Endpoint {
             admission,
             http_sse,
             shared,
-            secure,
+            tls,
         }
     }
 
-    /// How much is being worked on.
+    /// Returns how many calls, bytes and streams are admitted.
     pub(crate) fn usage(&self) -> AdmissionUsage {
-        self.admission.now()
+        self.admission.usage()
     }
 
-    /// The subject of the certificate that the other end has shown, if that counts by now.
+    /// Returns the subject of the client certificate, if it was verified by the authorities that this
+    /// configuration trusts.
     pub(crate) fn subject<'a>(&self, peer: &'a Peer) -> Option<&'a str> {
-        let shown = peer.shown.as_ref()?;
-        let counts = self.secure.as_ref().is_some_and(|secure| secure.trusts_as(&shown.to));
-        counts.then_some(shown.subject.as_str())
+        let certificate = peer.certificate.as_ref()?;
+        let tls = self.tls.as_ref()?;
+        tls.trusts_as(&certificate.verified_by).then_some(certificate.subject.as_str())
     }
 }

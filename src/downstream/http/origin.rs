@@ -1,4 +1,5 @@
-//! Who may reach the endpoint at all: Host and Origin, against DNS rebinding and foreign pages.
+//! Checks of Host and Origin against DNS rebinding and requests of foreign web pages (MCP 2025-11-25, transports,
+//! security warning), and the CORS headers of allowed origins.
 
 use std::net::IpAddr;
 
@@ -12,20 +13,21 @@ use http::{HeaderMap, HeaderValue, Uri};
 use crate::config::Server;
 use crate::domain::fault::TransportFault;
 
-/// The names and origins that are served.
+/// The hosts and origins whose requests are served. Loopback is always among them.
 #[derive(Clone, Debug)]
 pub(crate) struct OriginGuard {
-    /// Lower case; with a port only where the operator gave one.
+    /// In lower case; with a port only where the configuration has one.
     hosts: Vec<String>,
-    /// Lower case, as browsers send them.
+    /// In lower case, as browsers send them.
     origins: Vec<String>,
 }
 
-/// An origin that is allowed, to be echoed.
+/// The `Origin` of a request, allowed by the configuration. It is sent back in CORS headers.
 #[derive(Clone, Debug)]
 pub(crate) struct AllowedOrigin(HeaderValue);
 
 impl OriginGuard {
+    /// Allows the hosts and origins of `[server]`, its public URL and its listen address.
     pub(crate) fn new(server: &Server) -> Self {
         let mut hosts = server.allowed_hosts.clone();
         let mut origins: Vec<_> = server.allowed_origins.iter().map(|o| o.to_lowercase()).collect();
@@ -35,38 +37,38 @@ impl OriginGuard {
             hosts.push(authority.host().to_lowercase());
             origins.push(format!("{scheme}://{authority}").to_lowercase());
         }
-        // 0.0.0.0 is an address to bind, not a name that anybody may call us by.
-        if !server.listen.ip().is_unspecified() {
-            hosts.push(bracketed(server.listen.ip()));
-        }
+        hosts.extend(listen_host(server.listen.ip()));
         Self { hosts, origins }
     }
 
-    /// Lets loopback in, this address, and these hosts; no origin but loopback.
-    pub(crate) fn at(ip: IpAddr, hosts: &[String]) -> Self {
-        let mut hosts = hosts.to_vec();
-        if !ip.is_unspecified() {
-            hosts.push(bracketed(ip));
-        }
+    /// Allows this listen address and these hosts, and no origin but loopback.
+    pub(crate) fn at(listen: IpAddr, hosts: &[String]) -> Self {
+        let hosts = hosts.iter().cloned().chain(listen_host(listen)).collect();
         Self { hosts, origins: Vec::new() }
     }
 
-    /// Checks that the request names one host, and one that is served. In HTTP/2 the name is part
-    /// of the URI; where both are given both count.
+    /// Checks that a request names one host, and an allowed one. HTTP/2 has the host in the URI; where a
+    /// request has both, both must be allowed.
+    ///
+    /// # Errors
+    /// `host_rejected`.
     pub(crate) fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), TransportFault> {
         let mut names: Vec<&str> = Vec::with_capacity(1);
         names.extend(uri.authority().map(Authority::as_str));
         for value in headers.get_all(HOST) {
             names.push(value.to_str().map_err(|_| TransportFault::HostRejected)?);
         }
-        let several = headers.get_all(HOST).iter().count() > 1;
-        match !several && !names.is_empty() && names.iter().all(|name| self.serves(name)) {
-            true => Ok(()),
-            false => Err(TransportFault::HostRejected),
+        let is_repeated = headers.get_all(HOST).iter().count() > 1;
+        if is_repeated || names.is_empty() || !names.iter().all(|name| self.allows_host(name)) {
+            return Err(TransportFault::HostRejected);
         }
+        Ok(())
     }
 
-    /// Checks the origin of a page, if the request comes from one.
+    /// Checks `Origin`. Only requests of web pages have it; others return `None`.
+    ///
+    /// # Errors
+    /// `origin_rejected` when it is not allowed, or repeated.
     pub(crate) fn check_origin(
         &self,
         headers: &HeaderMap,
@@ -74,22 +76,22 @@ impl OriginGuard {
         let mut values = headers.get_all(ORIGIN).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
-            (Some(origin), None) if origin.to_str().is_ok_and(|o| self.trusts(o)) => {
+            (Some(origin), None) if origin.to_str().is_ok_and(|o| self.allows_origin(o)) => {
                 Ok(Some(AllowedOrigin(origin.clone())))
             }
             _ => Err(TransportFault::OriginRejected),
         }
     }
 
-    fn serves(&self, name: &str) -> bool {
+    fn allows_host(&self, name: &str) -> bool {
         let Some(host) = host_of(name) else {
             return false;
         };
         let name = name.to_lowercase();
-        is_loopback(&host) || self.hosts.iter().any(|served| *served == host || *served == name)
+        is_loopback(&host) || self.hosts.iter().any(|allowed| *allowed == host || *allowed == name)
     }
 
-    fn trusts(&self, origin: &str) -> bool {
+    fn allows_origin(&self, origin: &str) -> bool {
         let origin = origin.to_lowercase();
         let authority = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
         let host = authority.and_then(host_of);
@@ -98,7 +100,8 @@ impl OriginGuard {
 }
 
 impl AllowedOrigin {
-    /// Lets the page read the answer (CORS). Never `*`.
+    /// Adds the headers that let the page read the response (Fetch standard, CORS protocol). Never `*`, which
+    /// would allow every page.
     pub(crate) fn allow(&self, headers: &mut HeaderMap) {
         let expose = HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate");
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
@@ -106,7 +109,7 @@ impl AllowedOrigin {
         headers.insert(VARY, HeaderValue::from_static("Origin"));
     }
 
-    /// Answers the preflight.
+    /// Adds the headers of the response to a preflight request (Fetch standard, CORS protocol).
     pub(crate) fn allow_preflight(&self, headers: &mut HeaderMap) {
         self.allow(headers);
         let methods = HeaderValue::from_static("GET, POST, DELETE");
@@ -120,23 +123,26 @@ impl AllowedOrigin {
     }
 }
 
-/// The host of `host` or `host:port`; nothing for what could be read in another way elsewhere:
-/// user information, a colon without a number behind it.
+/// Returns the host of `host` or `host:port` in lower case. `None` for a name that a proxy could read in
+/// another way: with user information, or a colon without a port.
 fn host_of(name: &str) -> Option<String> {
     let authority: Authority = name.parse().ok()?;
     let rest = name.strip_prefix(authority.host())?;
     (rest.is_empty() || authority.port_u16().is_some()).then(|| authority.host().to_lowercase())
 }
 
-/// Loopback names are served on any port, so that port mapping works.
+/// Whether a host is loopback. It is allowed with any port, so that port mappings of containers work.
 fn is_loopback(host: &str) -> bool {
     matches!(host, "localhost" | "127.0.0.1" | "[::1]")
 }
 
-fn bracketed(ip: IpAddr) -> String {
+/// Returns a listen address as a host (RFC 3986, section 3.2.2). `None` for the unspecified address:
+/// 0.0.0.0 is an address to bind, not a host that clients may name.
+fn listen_host(ip: IpAddr) -> Option<String> {
     match ip {
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => format!("[{ip}]"),
+        ip if ip.is_unspecified() => None,
+        IpAddr::V4(ip) => Some(ip.to_string()),
+        IpAddr::V6(ip) => Some(format!("[{ip}]")),
     }
 }
 
@@ -154,7 +160,7 @@ mod tests {
         OriginGuard::new(&Config::parse("g", text, Path::new(""), &[]).unwrap().server)
     }
 
-    fn host_ok(hosts: &[&str]) -> bool {
+    fn is_allowed(hosts: &[&str]) -> bool {
         let mut headers = HeaderMap::new();
         for host in hosts {
             headers.append(HOST, host.parse().unwrap());
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn w1_hosts_that_are_not_ours_are_refused() {
+    fn w1_only_allowed_hosts_are_served() {
         for good in [
             "localhost",
             "LOCALHOST:9",
@@ -173,7 +179,7 @@ mod tests {
             "prompts.example.com",
             "ported.example:81",
         ] {
-            assert!(host_ok(&[good]), "{good}");
+            assert!(is_allowed(&[good]), "{good}");
         }
         for bad in [
             "evil.com",
@@ -187,10 +193,10 @@ mod tests {
             "",
             "localhost:x",
         ] {
-            assert!(!host_ok(&[bad]), "{bad}");
+            assert!(!is_allowed(&[bad]), "{bad}");
         }
-        assert!(!host_ok(&[]));
-        assert!(!host_ok(&["localhost", "localhost"]));
+        assert!(!is_allowed(&[]));
+        assert!(!is_allowed(&["localhost", "localhost"]));
         let mut headers = HeaderMap::new();
         headers.append(HOST, "localhost".parse().unwrap());
         let foreign = Uri::from_static("http://evil.com/mcp");
@@ -200,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn w2_origins_are_allowed_one_by_one() {
+    fn w2_only_allowed_origins_are_served() {
         let check = |origins: &[&str]| {
             let mut headers = HeaderMap::new();
             for origin in origins {

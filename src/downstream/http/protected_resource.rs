@@ -1,83 +1,87 @@
-//! What the endpoints are called where tokens are made for them, and where a client finds whom to
-//! ask for one (RFC 9728). All of it comes from the configuration, nothing from a header.
+//! OAuth protected-resource metadata (RFC 9728; MCP 2025-11-25, authorization): the audience of each endpoint,
+//! the metadata document and the challenge. All of it comes from the configuration, nothing from a header.
 
 use serde_json::json;
 
 use crate::config::Config;
 use crate::domain::fault::TransportFault;
 
-/// The endpoints as protected resources; the main one first.
+/// The endpoints as protected resources, main endpoint first.
 pub(crate) struct ProtectedResources(Vec<Resource>);
 
 struct Resource {
-    /// Where it is served.
+    /// The path at which the gateway serves it.
     path: String,
-    /// Its canonical URI, which is the audience of tokens for it.
+    /// Its canonical URI, which is the audience of its tokens (RFC 8707).
     uri: String,
-    /// What a client is told of it; absent if no tokens are believed.
+    /// Absent where no tokens are accepted.
     metadata: Option<Metadata>,
 }
 
 struct Metadata {
-    /// Path of the canonical URI, without a slash at the end.
+    /// The path of the canonical URI, without a trailing slash. Behind a proxy it may differ from the path
+    /// of the endpoint.
     public_path: String,
+    /// The URL of the document.
     url: String,
+    /// The JSON document.
     document: String,
-    /// All that are needed, separated by blanks.
+    /// The required scopes, separated by spaces.
     scopes: String,
 }
 
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 impl ProtectedResources {
+    /// Builds the metadata of the main endpoint and of each view.
     pub(crate) fn new(config: &Config) -> Self {
         let server = &config.server;
-        let main = (server.path.clone(), server.resource.clone());
-        let views = config.views.iter().map(|view| {
-            (server.view_path(&view.name), format!("{}/{}", server.resource, view.name))
-        });
-        let resource = |(path, uri): (String, String)| {
+        let resource = |path: String, uri: String| {
             let metadata = config.auth.jwt.as_ref().map(|jwt| metadata(&uri, server, jwt));
             Resource { path, uri, metadata }
         };
-        Self(std::iter::once(main).chain(views).map(resource).collect())
+        let main = resource(server.path.clone(), server.resource.clone());
+        let views = config.views.iter().map(|view| {
+            resource(server.view_path(&view.name), format!("{}/{}", server.resource, view.name))
+        });
+        Self(std::iter::once(main).chain(views).collect())
     }
 
-    /// What tokens for this path are made for. Paths that are no endpoint's are the main one's: the
-    /// older transport is another way to it.
+    /// Returns the audience of tokens for this path. A path that is not an endpoint's belongs to the main
+    /// endpoint: HTTP+SSE is another transport of it.
     pub(crate) fn audience(&self, path: &str) -> &str {
-        &self.at(path).uri
+        &self.resource(path).uri
     }
 
-    /// The document at a well-known path, if there is one. Nothing for any other path.
+    /// Returns the metadata document at a well-known path (RFC 9728, section 3). `None` for any other path.
+    ///
+    /// # Errors
+    /// `not_found` when no endpoint has this well-known path, or no tokens are accepted.
     pub(crate) fn document(&self, path: &str) -> Option<Result<String, TransportFault>> {
         let suffix = path.strip_prefix(WELL_KNOWN)?;
         if !suffix.is_empty() && !suffix.starts_with('/') {
             return None;
         }
-        let is_meant = |resource: &&Resource| {
+        let is_named = |resource: &&Resource| {
             let public = resource.metadata.as_ref().map(|metadata| metadata.public_path.as_str());
             public == Some(suffix) || resource.path == suffix
         };
-        let found = match suffix {
-            "" => self.0.first(),
-            _ => self.0.iter().find(is_meant),
-        };
+        let found = if suffix.is_empty() { self.0.first() } else { self.0.iter().find(is_named) };
         let metadata = found.and_then(|resource| resource.metadata.as_ref());
         Some(metadata.map(|metadata| metadata.document.clone()).ok_or(TransportFault::NotFound))
     }
 
-    /// What `WWW-Authenticate` says to whoever is refused for this reason; nothing for any other
-    /// reason.
+    /// Returns the value of `WWW-Authenticate` for a refusal that asks for other credentials (RFC 6750,
+    /// section 3; RFC 9728, section 5.1). `None` for other faults.
     pub(crate) fn challenge(&self, path: &str, fault: &TransportFault) -> Option<String> {
         let error = match fault {
-            // Who brings nothing has made no mistake (RFC 6750, section 3.1).
+            // A request without credentials gets no error code (RFC 6750, section 3.1).
             TransportFault::Unauthenticated { .. } => None,
             TransportFault::Unauthorized { .. } => Some("invalid_token"),
             TransportFault::InsufficientScope => Some("insufficient_scope"),
             _ => return None,
         };
-        let Some(metadata) = &self.at(path).metadata else {
+        let Some(metadata) = &self.resource(path).metadata else {
             return Some("Bearer".to_owned());
         };
         let mut parts = Vec::new();
@@ -89,13 +93,13 @@ impl ProtectedResources {
         Some(format!("Bearer {}", parts.join(", ")))
     }
 
-    fn at(&self, path: &str) -> &Resource {
+    fn resource(&self, path: &str) -> &Resource {
         self.0.iter().find(|resource| resource.path == path).unwrap_or(&self.0[0])
     }
 }
 
 fn metadata(uri: &str, server: &crate::config::Server, jwt: &crate::config::Jwt) -> Metadata {
-    // A canonical URI has an origin and, mostly, a path.
+    // A canonical URI has an origin and usually a path.
     let after_scheme = uri.find("://").map_or(0, |at| at + 3);
     let path_at = uri[after_scheme..].find('/').map_or(uri.len(), |at| after_scheme + at);
     let (origin, public_path) = uri.split_at(path_at);
@@ -130,7 +134,7 @@ mod tests {
         [views.support]\n[auth.jwt]\nissuer = \"https://id.example.com\"\nscopes = [\"a\", \"b\"]\n";
 
     #[test]
-    fn a13_each_endpoint_has_its_own_name_from_the_configuration() {
+    fn a13_each_endpoint_has_its_own_audience_and_metadata() {
         let protected_resources = protected_resources(JWT);
         let main = "https://prompts.example.com/team/mcp";
         for path in ["/mcp", "/sse", "/other"] {
@@ -156,22 +160,25 @@ mod tests {
     }
 
     #[test]
-    fn a7_challenges_say_where_to_ask_and_for_what() {
+    fn a7_a_challenge_names_the_metadata_and_the_scopes() {
         let protected_resources = protected_resources(JWT);
         let bad = TransportFault::Unauthorized { why: "" };
-        let none = TransportFault::Unauthenticated { wanted: "" };
-        let at = "resource_metadata=\"https://prompts.example.com\
+        let missing = TransportFault::Unauthenticated { wanted: "" };
+        let parameters = "resource_metadata=\"https://prompts.example.com\
             /.well-known/oauth-protected-resource/team/mcp\", scope=\"a b\"";
         let challenge = |fault| protected_resources.challenge("/mcp", &fault);
-        assert_eq!(challenge(none.clone()), Some(format!("Bearer {at}")));
-        assert_eq!(challenge(bad.clone()), Some(format!("Bearer error=\"invalid_token\", {at}")));
+        assert_eq!(challenge(missing.clone()), Some(format!("Bearer {parameters}")));
+        assert_eq!(
+            challenge(bad.clone()),
+            Some(format!("Bearer error=\"invalid_token\", {parameters}"))
+        );
         let scope = challenge(TransportFault::InsufficientScope);
-        assert_eq!(scope, Some(format!("Bearer error=\"insufficient_scope\", {at}")));
+        assert_eq!(scope, Some(format!("Bearer error=\"insufficient_scope\", {parameters}")));
         assert_eq!(challenge(TransportFault::NotFound), None);
-        let view = protected_resources.challenge("/mcp/support", &none).unwrap();
+        let view = protected_resources.challenge("/mcp/support", &missing).unwrap();
         assert!(view.contains("/team/mcp/support\""), "{view}");
-        let plain = self::protected_resources("");
-        assert_eq!(plain.challenge("/mcp", &bad).as_deref(), Some("Bearer"));
-        assert_eq!(plain.document(WELL_KNOWN), Some(Err(TransportFault::NotFound)));
+        let without_tokens = self::protected_resources("");
+        assert_eq!(without_tokens.challenge("/mcp", &bad).as_deref(), Some("Bearer"));
+        assert_eq!(without_tokens.document(WELL_KNOWN), Some(Err(TransportFault::NotFound)));
     }
 }

@@ -1,4 +1,4 @@
-//! The one place where answers get their HTTP form, and errors their code, status and reason.
+//! HTTP responses to MCP clients: status, headers and bodies. The status of an error is decided here only.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -13,33 +13,32 @@ use crate::downstream::error_message::error_message;
 use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
-/// A whole body, or a stream of events.
+/// A response body: complete, or a stream of events.
 pub(crate) type Body = Either<Full<Bytes>, EventStream>;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Seconds that a client is asked to stay away when the gateway has too much to do: short, since
-/// calls are short.
-const OVERLOADED_RETRY_SECS: &str = "1";
+/// `Retry-After` of an overloaded gateway, in seconds: short, since calls are short.
+const RETRY_AFTER_OVERLOAD: &str = "1";
 
-/// 202 without a body: a notification or a response was taken in.
+/// Returns 202 without a body: a notification or a response was accepted.
 pub(crate) fn accepted() -> Response<Body> {
-    plain(StatusCode::ACCEPTED)
+    empty(StatusCode::ACCEPTED)
 }
 
-/// An empty answer of this status.
-pub(crate) fn plain(status: StatusCode) -> Response<Body> {
+/// Returns a response without a body.
+pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::default()));
     *response.status_mut() = status;
     response
 }
 
-/// 200 with a JSON-RPC message.
+/// Returns 200 with a JSON-RPC message.
 pub(crate) fn json(message: String) -> Response<Body> {
     with_json(StatusCode::OK, message)
 }
 
-/// The same answer with the id of the session that it opens, if it does.
+/// Adds `Mcp-Session-Id` to the response that opens a session (MCP 2025-11-25, transports).
 pub(crate) fn with_session(mut response: Response<Body>, session: Option<&str>) -> Response<Body> {
     if let Some(id) = session.and_then(|id| HeaderValue::from_str(id).ok()) {
         response.headers_mut().insert(SESSION_ID, id);
@@ -47,7 +46,7 @@ pub(crate) fn with_session(mut response: Response<Body>, session: Option<&str>) 
     response
 }
 
-/// 200 with a stream of events.
+/// Returns 200 with a stream of events.
 pub(crate) fn events(stream: EventStream) -> Response<Body> {
     let mut response = Response::new(Either::Right(stream));
     let headers = response.headers_mut();
@@ -56,7 +55,8 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
     response
 }
 
-/// 200 with a JSON document that may be kept for a while.
+/// Returns 200 with a JSON document that caches may keep for an hour: it changes only with the
+/// configuration.
 pub(crate) fn document(text: String) -> Response<Body> {
     let mut response = with_json(StatusCode::OK, text);
     let hour = HeaderValue::from_static("max-age=3600");
@@ -64,15 +64,15 @@ pub(crate) fn document(text: String) -> Response<Body> {
     response
 }
 
-/// The same answer with what would be let in (RFC 6750, section 3).
-pub(crate) fn challenged(mut response: Response<Body>, challenge: &str) -> Response<Body> {
+/// Adds `WWW-Authenticate` with this challenge (RFC 6750, section 3).
+pub(crate) fn with_challenge(mut response: Response<Body>, challenge: &str) -> Response<Body> {
     if let Ok(value) = HeaderValue::from_str(challenge) {
         response.headers_mut().insert(WWW_AUTHENTICATE, value);
     }
     response
 }
 
-/// The answer to a message that is refused, or whose call failed.
+/// Returns the response to a message that was refused, or whose call failed.
 pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
     let Refusal { fault, id, dialect } = refusal;
     let mut response =
@@ -94,7 +94,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
             | TransportFault::AuthUnavailable,
         )
         | Fault::Upstream(UpstreamFault { kind: Kind::Busy, .. }) => {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static(OVERLOADED_RETRY_SECS));
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_OVERLOAD));
         }
         _ => {}
     }
@@ -109,8 +109,9 @@ fn with_json(status: StatusCode, message: String) -> Response<Body> {
     response
 }
 
-/// What was refused before dispatch has its real status; what failed after it is 200, because
-/// clients take other statuses for a broken transport.
+/// Returns the status of an error. A message that was refused before its dispatch gets the status of the
+/// fault. A call that failed gets 200 with a JSON-RPC error, because clients take other statuses for a
+/// broken transport.
 fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
     use RequestFault as R;
     use TransportFault as T;
@@ -153,7 +154,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             | R::CapabilityMissing { .. }
             | R::UnsupportedVersion { .. } => StatusCode::BAD_REQUEST,
         },
-        // It was not asked.
+        // The request was not sent to the upstream.
         Fault::Upstream(UpstreamFault { kind: Kind::Busy, .. }) => StatusCode::SERVICE_UNAVAILABLE,
         Fault::Upstream(_) => StatusCode::OK,
         Fault::Internal => StatusCode::INTERNAL_SERVER_ERROR,

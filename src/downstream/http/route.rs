@@ -1,4 +1,5 @@
-//! Streamable HTTP: one endpoint for all revisions.
+//! Routing of HTTP requests: checks and authentication, then Streamable HTTP (one endpoint for all revisions),
+//! HTTP+SSE, or protected-resource metadata.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
-use crate::downstream::admission::StreamPermit;
+use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
 use crate::downstream::calls::{CallEvent, CallResponse, PendingCall};
 use crate::downstream::clock::now_secs;
@@ -27,8 +28,8 @@ use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportContext};
 
 impl Endpoint {
-    /// Answers a request of a known host and origin, once it is known whose it is.
-    async fn let_in(
+    /// Authenticates a request whose host and origin are allowed, and returns its response.
+    async fn authenticate(
         &self,
         request: Request<Incoming>,
         path: &str,
@@ -36,9 +37,9 @@ impl Endpoint {
     ) -> Result<Response<Body>, Refused> {
         let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
         self.sessions.check_address(address)?;
-        // Whoever has no token yet finds here where to get one.
+        // Served without authentication: it names the authorization server that issues tokens.
         if let Some(document) = self.protected_resources.document(path) {
-            return open_document(request.method(), document);
+            return public_document(request.method(), document);
         }
         let credentials = body::read_credentials(request.headers(), self.subject(peer));
         let audience = self.protected_resources.audience(path);
@@ -47,6 +48,7 @@ impl Endpoint {
         self.dispatch(request, sender).await
     }
 
+    /// Returns the response to an authenticated request, by its path and method.
     async fn dispatch(
         &self,
         request: Request<Incoming>,
@@ -57,7 +59,8 @@ impl Endpoint {
         {
             return Err(TransportFault::UriTooLong { limit: self.limits.uri_length }.into());
         }
-        if let Some(http_sse) = self.http_sse.as_ref().filter(|l| l.path() == request.uri().path())
+        if let Some(http_sse) = &self.http_sse
+            && http_sse.path() == request.uri().path()
         {
             return self.serve_http_sse(request, http_sse, sender).await;
         }
@@ -68,28 +71,22 @@ impl Endpoint {
             Method::GET => {
                 let headers = body::read_headers(request.headers());
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
-                let notifications = self.sessions.open_stream(
-                    &headers,
-                    last_event,
-                    &sender.caller,
-                    path,
-                    now_secs(),
-                )?;
-                self.notifications(
-                    notifications,
-                    body::read_accept(request.headers())?,
-                    &sender.caller,
-                )
+                let caller = &sender.caller;
+                let notifications =
+                    self.sessions.open_stream(&headers, last_event, caller, path, now_secs())?;
+                let accepts = body::read_accept(request.headers())?;
+                self.notification_stream(notifications, accepts, caller)
             }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
                 self.sessions.terminate(&headers, &sender.caller, path, now_secs())?;
-                Ok(respond::plain(StatusCode::OK))
+                Ok(respond::empty(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
         }
     }
 
+    /// Returns the response to a POST of Streamable HTTP (MCP 2025-11-25, transports).
     async fn post(
         &self,
         request: Request<Incoming>,
@@ -113,9 +110,9 @@ impl Endpoint {
             assumed_dialect: self.sessions.dialect_of(&headers, path, Some(&caller)),
             streams: accepts != Accepts::JsonOnly,
         };
-        let turn = self.sessions.read(&bytes, &context)?;
+        let dispatch = self.sessions.read(&bytes, &context)?;
         drop(bytes);
-        match turn {
+        match dispatch {
             Dispatch::Accepted => Ok(respond::accepted()),
             Dispatch::Answer { message, session } => {
                 let response = match accepts {
@@ -125,37 +122,46 @@ impl Endpoint {
                 Ok(respond::with_session(response, session.as_deref()))
             }
             Dispatch::Opened { message, .. } => Ok(respond::json(message)),
-            Dispatch::Listen(notifications) => self.notifications(notifications, accepts, &caller),
-            Dispatch::Batch(items) => {
-                let has_calls = items.iter().any(|item| matches!(item, Ok(Dispatch::Call(_))));
-                let (sessions, admission) = (self.sessions.clone(), self.admission.clone());
-                let mut answer = Box::pin(batch(sessions, admission, items, budget));
-                let early = match accepts {
-                    Accepts::JsonOnly => Ok(answer.as_mut().await),
-                    _ => timeout(self.limits.keep_alive, answer.as_mut()).await,
-                };
-                Ok(match early {
-                    // Cancelled calls end as an empty stream.
-                    Ok(None) if has_calls => self.message_stream(async { None }),
-                    Ok(None) => respond::accepted(),
-                    Ok(message) if accepts == Accepts::StreamOnly => {
-                        self.message_stream(async { message })
-                    }
-                    Ok(Some(message)) => respond::json(message),
-                    Err(_) => self.message_stream(answer),
-                })
+            Dispatch::Listen(notifications) => {
+                self.notification_stream(notifications, accepts, &caller)
             }
-            Dispatch::Call(pending) => {
-                let (id, dialect) = (Some(pending.id.clone()), pending.dialect);
+            Dispatch::Batch(items) => Ok(self.batch_response(items, budget, accepts).await),
+            Dispatch::Call(prepared) => {
+                let id = Some(prepared.id.clone());
+                let dialect = prepared.dialect;
                 let refuse = |fault: TransportFault| Refusal { fault: fault.into(), id, dialect };
                 let permits = CallPermits { call: self.admission.call().map_err(refuse)?, budget };
-                self.answer(PendingCall::start(self.sessions.clone(), pending, permits), accepts)
-                    .await
+                let call = PendingCall::start(self.sessions.clone(), prepared, permits);
+                self.call_response(call, accepts).await
             }
         }
     }
 
-    /// The two endpoints of HTTP+SSE, which share a path.
+    /// Returns the response to a batch: JSON if it is ready within `keep_alive`, otherwise a stream.
+    async fn batch_response(
+        &self,
+        items: Vec<Result<Dispatch, Refusal>>,
+        budget: Arc<BodyBudget>,
+        accepts: Accepts,
+    ) -> Response<Body> {
+        let has_calls = items.iter().any(|item| matches!(item, Ok(Dispatch::Call(_))));
+        let mut pending =
+            Box::pin(batch(self.sessions.clone(), self.admission.clone(), items, budget));
+        let early = match accepts {
+            Accepts::JsonOnly => Ok(pending.as_mut().await),
+            _ => timeout(self.limits.keep_alive, pending.as_mut()).await,
+        };
+        match early {
+            // Cancelled calls have no response, but the request had some: an empty stream.
+            Ok(None) if has_calls => self.message_stream(async { None }),
+            Ok(None) => respond::accepted(),
+            Ok(message) if accepts == Accepts::StreamOnly => self.message_stream(async { message }),
+            Ok(Some(message)) => respond::json(message),
+            Err(_) => self.message_stream(pending),
+        }
+    }
+
+    /// Returns the response of HTTP+SSE: GET opens the stream, POST sends a message.
     async fn serve_http_sse(
         &self,
         request: Request<Incoming>,
@@ -170,40 +176,40 @@ impl Endpoint {
             },
             Method::POST => {
                 body::check_media_type(request.headers())?;
-                let channel = http_sse.session(request.uri(), &caller)?;
+                let channel = http_sse.channel(request.uri(), &caller)?;
                 let (head, incoming) = request.into_parts();
                 let (bytes, budget) =
                     body::read(incoming, &head.headers, &self.limits, &self.admission).await?;
-                channel.take(&bytes, budget).await;
+                channel.receive(&bytes, budget).await;
                 Ok(respond::accepted())
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST" }.into()),
         }
     }
 
-    /// One JSON object, if the client takes it and it is there before anything else and in time; else
-    /// a stream.
-    async fn answer(
+    /// Returns the response to a call: JSON if it is ready within `keep_alive` and no message comes before
+    /// it, otherwise a stream. A client that accepts JSON only waits for the response without its messages.
+    async fn call_response(
         &self,
-        mut answering: PendingCall,
+        mut call: PendingCall,
         accepts: Accepts,
     ) -> Result<Response<Body>, Refused> {
         let early = match accepts {
-            Accepts::JsonOnly => Some(CallEvent::Response(answering.answer().await)),
-            Accepts::Both => timeout(self.limits.keep_alive, answering.next()).await.ok(),
+            Accepts::JsonOnly => Some(CallEvent::Response(call.response().await)),
+            Accepts::Both => timeout(self.limits.keep_alive, call.next()).await.ok(),
             Accepts::StreamOnly => None,
         };
         match early {
             Some(CallEvent::Response(CallResponse::Message(message))) => Ok(respond::json(message)),
             Some(CallEvent::Response(CallResponse::Refused(refusal))) => Err(refusal.into()),
-            // A cancelled call ends as an empty stream (2025-11-25, cancellation).
+            // A cancelled call has no response (MCP 2025-11-25, cancellation): an empty stream.
             Some(CallEvent::Response(CallResponse::Cancelled)) => {
                 Ok(self.message_stream(async { None }))
             }
             Some(CallEvent::Message(message)) => {
-                Ok(self.call_stream(Some(Event::message(None, &message)), answering))
+                Ok(self.call_stream(Some(Event::message(None, &message)), call))
             }
-            None => Ok(self.call_stream(None, answering)),
+            None => Ok(self.call_stream(None, call)),
         }
     }
 
@@ -219,8 +225,12 @@ impl Endpoint {
         respond::events(EventStream::of_call(None, source, self.limits.keep_alive))
     }
 
-    /// A stream of notices; listening as JSON is impossible.
-    fn notifications(
+    /// Returns a notification stream.
+    ///
+    /// # Errors
+    /// `not_acceptable` for a client that accepts JSON only, as notifications need a stream; `overloaded`
+    /// or `too_many_streams` when no stream is admitted.
+    fn notification_stream(
         &self,
         notifications: NotificationStream,
         accepts: Accepts,
@@ -231,7 +241,7 @@ impl Endpoint {
         }
         let permit = self.admission.stream(caller)?;
         let source = Notifications { stream: notifications, _permit: permit };
-        Ok(respond::events(EventStream::lasting(None, source, self.limits.keep_alive)))
+        Ok(respond::events(EventStream::long_lived(None, source, self.limits.keep_alive)))
     }
 }
 
@@ -240,12 +250,12 @@ impl Serve for Endpoint {
         &self.limits
     }
 
-    fn secure(&self) -> Option<&Arc<TlsServer>> {
-        self.secure.as_ref()
+    fn tls(&self) -> Option<&Arc<TlsServer>> {
+        self.tls.as_ref()
     }
 
     async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
-        // Shares the request's bytes, which go on with it.
+        // The request is moved below; this clone shares its bytes.
         let uri = request.uri().clone();
         let path = uri.path();
         let headers = body::read_headers(request.headers());
@@ -257,7 +267,7 @@ impl Serve for Endpoint {
             let challenge = protected_resources.challenge(path, &fault);
             let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
             match challenge {
-                Some(challenge) => respond::challenged(refusal, &challenge),
+                Some(challenge) => respond::with_challenge(refusal, &challenge),
                 None => refusal,
             }
         };
@@ -269,17 +279,17 @@ impl Serve for Endpoint {
             Err(fault) => return refuse(fault),
         };
         if request.method() == Method::OPTIONS {
-            let mut response = respond::plain(StatusCode::NO_CONTENT);
+            let mut response = respond::empty(StatusCode::NO_CONTENT);
             if let Some(origin) = origin {
                 origin.allow_preflight(response.headers_mut());
             }
             return response;
         }
-        let answered = self.let_in(request, path, peer).await;
-        let mut response = answered.unwrap_or_else(|refused| match refused {
+        let result = self.authenticate(request, path, peer).await;
+        let mut response = result.unwrap_or_else(|refused| match refused {
             Refused::Transport(fault) => refuse(fault),
             Refused::Message(refusal) => {
-                // What has an id is counted as the call that it is about.
+                // A refusal with an id is counted as the outcome of its call.
                 match &refusal.fault {
                     fault @ Fault::Transport(TransportFault::Overloaded) => {
                         telemetry.metrics().refused(fault.reason(), None);
@@ -312,8 +322,8 @@ impl EventSource for Notifications {
     }
 }
 
-/// A document that everybody may read.
-fn open_document(
+/// Returns a document that is served without authentication.
+fn public_document(
     method: &Method,
     document: Result<String, TransportFault>,
 ) -> Result<Response<Body>, Refused> {
@@ -323,7 +333,7 @@ fn open_document(
     }
 }
 
-/// Who sends a request, and from where.
+/// The authenticated caller of a request, and its client address.
 struct Sender {
     caller: Caller,
     address: IpAddr,
@@ -331,10 +341,11 @@ struct Sender {
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Why a request is not answered with a result.
+/// Why a request has no result.
 enum Refused {
-    /// Before its message was understood.
+    /// Refused before its message was read.
     Transport(TransportFault),
+    /// Its message was refused, or its call failed.
     Message(Refusal),
 }
 
