@@ -65,6 +65,7 @@ impl<S: Serve> Listener<S> {
     /// Accepts connections until `drain` is cancelled. Connections are tracked in `connections`, and
     /// finish the requests in flight after `drain`.
     pub(crate) async fn run(self, connections: TaskTracker, drain: CancellationToken) {
+        let mut failure = None;
         loop {
             let accepting = async {
                 self.below_limit().await;
@@ -76,11 +77,19 @@ impl<S: Serve> Listener<S> {
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "accept failed; retrying");
+                    let code = error.raw_os_error();
+                    if failure.replace(code) == Some(code) {
+                        debug!(%error, "accept failed again; retrying");
+                    } else {
+                        warn!(%error, "accept failed; retrying");
+                    }
                     sleep(ACCEPT_BACKOFF).await;
                     continue;
                 }
             };
+            if failure.take().is_some() {
+                info!("accept succeeds again");
+            }
             let permit = ConnectionPermit::new(&self.open);
             // Messages are small and written whole: to wait for a full packet only adds latency.
             let _ = stream.set_nodelay(true);
