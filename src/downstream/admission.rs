@@ -86,8 +86,8 @@ impl Admission {
     }
 
     /// Creates the admission control of the next configuration. A limit that has not changed keeps its
-    /// permits, with those in use. A limit that has changed starts empty, and what is in use now is
-    /// released beside it.
+    /// permits, and with them what is in use. A changed limit starts with all permits free: what is in use
+    /// now does not count against it.
     pub(crate) fn renew(&self, limits: &Limits) -> Self {
         let streams_by_caller = self.streams_by_caller.clone();
         let mut renewed = Self { streams_by_caller, ..Self::new(limits) };

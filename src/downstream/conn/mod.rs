@@ -38,6 +38,7 @@ use crate::config::Limits;
 
 /// The client at the other end of a connection.
 pub(crate) struct Peer {
+    /// The address, which is a proxy's where the gateway is behind one.
     pub address: IpAddr,
     pub certificate: Option<ClientCertificate>,
     /// Whether TLS negotiated HTTP/2 (ALPN). Otherwise the first bytes decide.
