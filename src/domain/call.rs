@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::caller::Caller;
 use super::document::Document;
 use super::fault::{Fault, RequestFault};
+use super::json::object::write_members;
 use super::json::{Json, Kind};
 use super::meta;
 use super::method::Method;
@@ -47,7 +48,7 @@ pub enum ServerRequestMode {
 /// What travels along with a call, to be carried on.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ForwardedMeta {
-    /// Members of the client's `_meta` that are its own to set, each followed by a comma.
+    /// Members of the client's `_meta` that the client may set, as JSON text without braces.
     pub meta: String,
     pub trace: Trace,
 }
@@ -58,7 +59,7 @@ impl ForwardedMeta {
         let theirs = params.and_then(|p| p.get("_meta")).filter(|m| m.is_object());
         let mut kept = String::new();
         if let Some(theirs) = theirs {
-            meta::write_foreign(theirs, &mut kept);
+            write_members(&mut kept, |out| meta::write_foreign(theirs, out));
         }
         Self { meta: kept, trace: Trace::read(theirs, header) }
     }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::json::object::{ObjectWriter, write_object};
 use super::json::{Json, Kind, write_str};
 
 /// A request id exactly as it was written, so that it can be echoed byte for byte: a string
@@ -88,6 +89,37 @@ impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// Returns a JSON-RPC message with the members that `write` adds behind `jsonrpc`. `size` is about
+/// how many bytes they have.
+pub(crate) fn message(size: usize, write: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
+    let mut out = String::with_capacity(size + 32);
+    write_object(&mut out, |message| {
+        message.text("jsonrpc", "2.0");
+        write(message);
+    });
+    out
+}
+
+/// Returns a request whose `params` is an object of the members that `params` adds. `size` is about how
+/// many bytes they have.
+pub(crate) fn request(
+    id: &Id,
+    method: &str,
+    size: usize,
+    params: impl FnOnce(&mut ObjectWriter<'_>),
+) -> String {
+    message(size + 64, |request| {
+        request.json("id", id.text()).text("method", method).object("params", params);
+    })
+}
+
+/// Returns a notification; `params` is absent if nothing is added to it.
+pub(crate) fn notification(method: &str, params: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
+    message(128, |notification| {
+        notification.text("method", method).object_unless_empty("params", params);
+    })
 }
 
 impl<'a> Frame<'a> {

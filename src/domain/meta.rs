@@ -2,7 +2,7 @@
 
 use super::document::Document;
 use super::json::Json;
-use super::json::object::write_member;
+use super::json::object::{ObjectWriter, write_object};
 use super::trace;
 
 /// Prefix of the keys that only the gateway may set; whatever a peer sends under it is dropped.
@@ -20,34 +20,30 @@ pub(crate) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId
 /// Names the progress of a request; each hop has its own.
 pub(crate) const PROGRESS_TOKEN: &str = "progressToken";
 
-/// Appends the members of a peer's `_meta` that may pass, each followed by a comma.
-pub(crate) fn write_foreign(meta: Json<'_>, out: &mut String) {
+/// Copies the members of a peer's `_meta` that the peer may set.
+pub(crate) fn write_foreign(meta: Json<'_>, out: &mut ObjectWriter<'_>) {
     for (key, value) in meta.members() {
         let name = key.as_str().unwrap_or_default();
         let owned = name.starts_with(OURS) || name.starts_with(PROTOCOL) || name == PROGRESS_TOKEN;
         // The trace is read by itself, and goes on with a place of its own.
         if !owned && ![trace::PARENT, trace::STATE, trace::BAGGAGE].contains(&&*name) {
-            write_member(key.text(), value.text(), out);
+            out.member(key, value);
         }
     }
 }
 
 /// A copy of an object whose `_meta` holds only what its sender may set.
 pub(crate) fn without_reserved(object: Json<'_>) -> Document {
-    let mut out = String::with_capacity(object.text().len());
-    out.push('{');
-    for (key, value) in object.members() {
-        match key.is("_meta") {
-            false => write_member(key.text(), value.text(), &mut out),
-            true => {
-                let mut kept = String::new();
-                write_foreign(value, &mut kept);
-                let kept = format!("{{{}}}", kept.trim_end_matches(','));
-                write_member(key.text(), &kept, &mut out);
+    let mut text = String::with_capacity(object.text().len());
+    write_object(&mut text, |out| {
+        for (key, value) in object.members() {
+            if key.is("_meta") {
+                out.object("_meta", |meta| write_foreign(value, meta));
+            } else {
+                out.member(key, value);
             }
         }
-    }
-    let text = format!("{}}}", out.trim_end_matches(','));
+    });
     Document::copy_of(Json::accepted(&text))
 }
 
@@ -60,7 +56,8 @@ mod tests {
         let meta = r#"{"promptgate/upstream":"evil","\u0070romptgate/x":1,"a":[1],
             "io.modelcontextprotocol/serverInfo":{},"com.example/k":"v"}"#;
         let mut out = String::new();
-        write_foreign(Json::parse(meta.as_bytes(), 64).unwrap(), &mut out);
-        assert_eq!(out, r#""a":[1],"com.example/k":"v","#);
+        let meta = Json::parse(meta.as_bytes(), 64).unwrap();
+        write_object(&mut out, |out| write_foreign(meta, out));
+        assert_eq!(out, r#"{"a":[1],"com.example/k":"v"}"#);
     }
 }

@@ -83,6 +83,7 @@ pub(crate) const INITIALIZED: &str = "notifications/initialized";
 pub(crate) const PING: &str = "ping";
 pub(crate) const DISCOVER: &str = "server/discover";
 pub(crate) const LISTEN: &str = "subscriptions/listen";
+pub(crate) const SUBSCRIPTION_ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 pub(crate) const CANCELLED: &str = "notifications/cancelled";
 pub(crate) const PROGRESS: &str = "notifications/progress";
 pub(crate) const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";

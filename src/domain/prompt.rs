@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use super::fault::excerpt;
 use super::hidden_text;
-use super::json::{Json, Kind, write_str};
+use super::json::object::{ObjectWriter, append_members, write_array, write_members};
+use super::json::{Json, Kind};
 use super::meta;
 use super::uri::is_unsafe;
 
@@ -73,31 +74,20 @@ impl Prompt {
                 Some("arguments") => arguments = read_arguments(&name, member)?,
                 Some("_meta") => {
                     shape(&name, "_meta", "an object", member.is_object())?;
-                    write_meta(member, &mut rest);
-                    continue;
                 }
                 _ => {}
             }
-            let start = rest.len();
-            rest.push(',');
-            rest.push_str(key.text());
-            rest.push(':');
-            // What people read of a prompt they see whole: no escapes for terminals, no text for models alone.
-            match key.as_str().as_deref() {
-                Some("title" | "description") => hidden_text::write_visible(member, &mut rest),
-                Some("arguments") => hidden_text::write_listed(member, &mut rest),
-                Some("icons") if !write_icons(member, &mut rest) => rest.truncate(start),
-                Some("icons") => {}
-                _ => rest.push_str(member.text()),
-            }
+            append_members(&mut rest, |rest| write_member(key, member, rest));
         }
         Ok(Self { name, title, arguments, rest })
     }
 
     /// Writes the definition under its public name, as one element of `prompts`.
     pub fn write(&self, public_name: &str, out: &mut String) {
-        out.push_str("{\"name\":");
-        write_str(public_name, out);
+        out.push('{');
+        write_members(out, |prompt| {
+            prompt.text("name", public_name);
+        });
         out.push_str(&self.rest);
         out.push('}');
     }
@@ -133,25 +123,35 @@ fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, Prompt
     Ok(arguments)
 }
 
-/// Appends the icons whose addresses may be followed; whether there are any.
-fn write_icons(value: Json<'_>, out: &mut String) -> bool {
+/// Copies a member as it is listed. What a person reads of a prompt is visible as a whole: it holds
+/// neither escape sequences for terminals nor text that only a model sees.
+fn write_member(key: Json<'_>, value: Json<'_>, rest: &mut ObjectWriter<'_>) {
+    match key.as_str().as_deref() {
+        Some("title" | "description") => {
+            rest.rewritten(key, |out| hidden_text::write_visible(value, out));
+        }
+        Some("arguments") => {
+            rest.rewritten(key, |out| hidden_text::write_listed(value, out));
+        }
+        Some("icons") => write_icons(key, value, rest),
+        Some("_meta") => {
+            rest.object_unless_empty("_meta", |meta| meta::write_foreign(value, meta));
+        }
+        _ => {
+            rest.member(key, value);
+        }
+    }
+}
+
+/// Copies the icons with a safe URI; omits the member if there were icons and none is left.
+fn write_icons(key: Json<'_>, icons: Json<'_>, rest: &mut ObjectWriter<'_>) {
     let is_safe = |icon: &Json<'_>| {
         icon.get("src").and_then(Json::as_str).is_some_and(|src| !is_unsafe(&src))
     };
-    let safe: Vec<_> = value.elements().filter(is_safe).map(Json::text).collect();
-    out.push('[');
-    out.push_str(&safe.join(","));
-    out.push(']');
-    !safe.is_empty() || value.elements().next().is_none()
-}
-
-fn write_meta(value: Json<'_>, out: &mut String) {
-    let mut members = String::new();
-    meta::write_foreign(value, &mut members);
-    if members.pop().is_some() {
-        out.push_str(",\"_meta\":{");
-        out.push_str(&members);
-        out.push('}');
+    let is_empty = icons.elements().next().is_none();
+    let mut safe = icons.elements().filter(is_safe).peekable();
+    if is_empty || safe.peek().is_some() {
+        rest.rewritten(key, |out| write_array(out, safe, |icon, out| out.push_str(icon.text())));
     }
 }
 

@@ -2,8 +2,8 @@
 //! question looks to the one who is asked (2025-11-25 and 2026-07-28: elicitation, sampling, roots).
 
 use super::document::Document;
-use super::json::object;
-use super::json::{Json, Kind, write_str};
+use super::json::object::{ObjectWriter, write_object};
+use super::json::{Json, Kind};
 use super::meta;
 use super::revision::Revision;
 
@@ -127,27 +127,32 @@ impl ClientCapabilities {
         capabilities.or(when(object("roots").is_some(), Self::ROOTS))
     }
 
-    /// `ClientCapabilities` as JSON text.
-    pub fn capabilities(self) -> String {
-        let mut members = Vec::new();
-        let part = |capabilities, text| if self.contains(capabilities) { Some(text) } else { None };
-        let object =
-            |parts: [Option<&str>; 2]| parts.into_iter().flatten().collect::<Vec<_>>().join(",");
-        let form = part(Self::FORM, r#""form":{}"#);
-        let url = part(Self::URL, r#""url":{}"#);
-        match (form, url) {
-            (None, None) => {}
-            // As revisions without modes say it, too.
-            (Some(_), None) => members.push(r#""elicitation":{}"#.to_owned()),
-            modes => members.push(format!(r#""elicitation":{{{}}}"#, object(modes.into()))),
+    /// Appends `ClientCapabilities`.
+    pub(crate) fn write(self, out: &mut String) {
+        write_object(out, |out| {
+            if self.contains(Self::URL) {
+                out.object("elicitation", |modes| {
+                    self.write_flag(Self::FORM, "form", modes);
+                    self.write_flag(Self::URL, "url", modes);
+                });
+            } else {
+                // Form mode alone is written as revisions without modes write it.
+                self.write_flag(Self::FORM, "elicitation", out);
+            }
+            if self.contains(Self::SAMPLING) {
+                out.object("sampling", |parts| {
+                    self.write_flag(Self::TOOLS, "tools", parts);
+                    self.write_flag(Self::CONTEXT, "context", parts);
+                });
+            }
+            self.write_flag(Self::ROOTS, "roots", out);
+        });
+    }
+
+    fn write_flag(self, capability: Self, key: &str, out: &mut ObjectWriter<'_>) {
+        if self.contains(capability) {
+            out.json(key, "{}");
         }
-        if self.contains(Self::SAMPLING) {
-            let tools = part(Self::TOOLS, r#""tools":{}"#);
-            let context = part(Self::CONTEXT, r#""context":{}"#);
-            members.push(format!(r#""sampling":{{{}}}"#, object([tools, context])));
-        }
-        members.extend(part(Self::ROOTS, r#""roots":{}"#).map(str::to_owned));
-        format!("{{{}}}", members.join(","))
     }
 }
 
@@ -235,38 +240,40 @@ impl ServerRequest {
         text
     }
 
-    /// Appends `params` as the client sees them: the user must see who wants to know.
+    /// Appends `params` as the client gets them: the user must see which upstream asks.
     pub fn write_params(&self, presentation: Presentation<'_>, out: &mut String) {
+        write_object(out, |params| {
+            self.write_members(presentation, params);
+            params.object("_meta", |meta| {
+                if let Some(theirs) = self.member("_meta") {
+                    meta::write_foreign(theirs, meta);
+                }
+                meta.text("promptgate/upstream", presentation.upstream);
+            });
+        });
+    }
+
+    fn write_members(&self, presentation: Presentation<'_>, out: &mut ObjectWriter<'_>) {
         let modes = presentation.revision >= Revision::V2025_11_25;
-        out.push('{');
         for (key, value) in self.params.iter().flat_map(|p| p.json().members()) {
             let key = key.as_str().unwrap_or_default();
             match (&*key, value.as_str()) {
                 ("_meta" | "task", _) => continue,
                 ("mode", _) if !modes => continue,
                 ("message", Some(message)) if presentation.label && self.method() == ELICIT => {
-                    object::write_text(
-                        "message",
-                        &format!("[{}] {message}", presentation.upstream),
-                        out,
-                    );
+                    out.text("message", &format!("[{}] {message}", presentation.upstream));
                 }
-                _ => object::write_json(&key, value.text(), out),
+                _ => {
+                    out.json(&key, value.text());
+                }
             }
         }
         if self.kind == ServerRequestKind::Url
             && presentation.revision == Revision::V2025_11_25
             && self.member("elicitationId").is_none()
         {
-            object::write_text("elicitationId", presentation.id, out);
+            out.text("elicitationId", presentation.id);
         }
-        out.push_str("\"_meta\":{");
-        if let Some(theirs) = self.member("_meta") {
-            meta::write_foreign(theirs, out);
-        }
-        out.push_str("\"promptgate/upstream\":");
-        write_str(presentation.upstream, out);
-        out.push_str("}}");
     }
 
     /// Checks an answer, and copies it without the keys that are not the client's to set.
@@ -351,19 +358,24 @@ mod tests {
 
     #[test]
     fn what_is_declared_reads_back() {
+        let written = |capabilities: ClientCapabilities| {
+            let mut out = String::new();
+            capabilities.write(&mut out);
+            out
+        };
         for bits in 0..64 {
             let capabilities = ClientCapabilities::from_bits(bits);
             // Tools and context are parts of sampling.
             if capabilities.contains(ClientCapabilities::SAMPLING)
                 || capabilities.and(ClientCapabilities(8 | 16)).is_none()
             {
-                let text = capabilities.capabilities();
+                let text = written(capabilities);
                 let read =
                     ClientCapabilities::declared(Some(json(&text).json()), Revision::V2025_11_25);
                 assert_eq!(read, capabilities, "{text}");
             }
         }
-        assert_eq!(ClientCapabilities::FORM.capabilities(), r#"{"elicitation":{}}"#);
+        assert_eq!(written(ClientCapabilities::FORM), r#"{"elicitation":{}}"#);
     }
 
     #[test]

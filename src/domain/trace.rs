@@ -2,7 +2,7 @@
 //! same names.
 
 use super::json::Json;
-use super::json::object;
+use super::json::object::ObjectWriter;
 
 /// Where in a trace a call stands. Every part is safe to put into a header.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -46,10 +46,10 @@ impl Trace {
         parts.into_iter().filter_map(|(name, part)| Some((name, part.as_deref()?)))
     }
 
-    /// Appends the parts as members of `_meta`, each followed by a comma.
-    pub fn write(&self, out: &mut String) {
+    /// Adds the parts to a `_meta` object.
+    pub(crate) fn write(&self, meta: &mut ObjectWriter<'_>) {
         for (name, part) in self.parts() {
-            object::write_text(name, part, out);
+            meta.text(name, part);
         }
     }
 }

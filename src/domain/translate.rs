@@ -1,7 +1,7 @@
 //! Content for clients older than it: what their revision cannot know is turned into what they can
 //! read, losing nothing that can be kept.
 
-use super::json::object;
+use super::json::object::{ObjectWriter, write_array, write_object};
 use super::json::{Json, Kind};
 use super::revision::Revision;
 
@@ -13,11 +13,7 @@ pub(crate) fn is_needed(revision: Revision) -> bool {
 /// Appends the array `messages` of a checked get result as a client of this revision reads it.
 /// `name` is the prompt's public name.
 pub fn write_messages(messages: Json<'_>, name: &str, revision: Revision, out: &mut String) {
-    out.push('[');
-    for (index, message) in messages.elements().enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
+    write_array(out, messages.elements().enumerate(), |(index, message), out| {
         let content = message.get("content");
         let translated = content.and_then(|content| {
             let kind = content.get("type")?.as_str()?;
@@ -33,38 +29,35 @@ pub fn write_messages(messages: Json<'_>, name: &str, revision: Revision, out: &
             None => out.push_str(message.text()),
             Some(content) => with_content(message, &content, out),
         }
-    }
-    out.push(']');
+    });
 }
 
 fn with_content(message: Json<'_>, content: &str, out: &mut String) {
-    out.push('{');
-    for (key, value) in message.members() {
-        if !key.is("content") {
-            object::write_json(&key.as_str().unwrap_or_default(), value.text(), out);
+    write_object(out, |out| {
+        for (key, value) in message.members().filter(|(key, _)| !key.is("content")) {
+            out.member(key, value);
         }
-    }
-    object::write_json("content", content, out);
-    out.pop();
-    out.push('}');
+        out.json("content", content);
+    });
 }
 
 /// Sound, as a resource that holds it.
 fn audio(content: Json<'_>, uri: &str) -> String {
-    let mut resource = String::from("{");
-    object::write_text("uri", uri, &mut resource);
-    for (key, value) in content.members() {
-        match key.as_str().as_deref() {
-            Some("data") => object::write_json("blob", value.text(), &mut resource),
-            Some("mimeType") => object::write_json("mimeType", value.text(), &mut resource),
-            _ => {}
-        }
-    }
-    resource.pop();
-    resource.push('}');
-    let mut out = String::from("{\"type\":\"resource\",");
-    object::write_json("resource", &resource, &mut out);
-    close(content, &["type", "data", "mimeType"], out)
+    let mut out = String::new();
+    write_object(&mut out, |out| {
+        out.text("type", "resource").object("resource", |resource| {
+            resource.text("uri", uri);
+            for (key, value) in content.members() {
+                match key.as_str().as_deref() {
+                    Some("data") => resource.json("blob", value.text()),
+                    Some("mimeType") => resource.json("mimeType", value.text()),
+                    _ => continue,
+                };
+            }
+        });
+        copy_others(content, &["type", "data", "mimeType"], out);
+    });
+    out
 }
 
 /// A name as one segment of a URI (RFC 3986, section 2).
@@ -88,22 +81,22 @@ fn link(content: Json<'_>) -> String {
     if let Some(description) = text("description") {
         shown.extend(["\n", &description]);
     }
-    let mut out = String::from("{\"type\":\"text\",");
-    object::write_text("text", &shown, &mut out);
-    let told = ["type", "uri", "name", "title", "description", "mimeType", "size", "icons"];
-    close(content, &told, out)
+    let mut out = String::new();
+    write_object(&mut out, |out| {
+        out.text("type", "text").text("text", &shown);
+        let replaced = ["type", "uri", "name", "title", "description", "mimeType", "size", "icons"];
+        copy_others(content, &replaced, out);
+    });
+    out
 }
 
-/// Takes over the other members, and ends the object.
-fn close(content: Json<'_>, except: &[&str], mut out: String) -> String {
+/// Copies the members of `content` that are neither `null` nor among `replaced`.
+fn copy_others(content: Json<'_>, replaced: &[&str], out: &mut ObjectWriter<'_>) {
     for (key, value) in content.members().filter(|(_, value)| value.kind() != Kind::Null) {
-        if !except.iter().any(|known| key.is(known)) {
-            object::write_json(&key.as_str().unwrap_or_default(), value.text(), &mut out);
+        if !replaced.iter().any(|known| key.is(known)) {
+            out.member(key, value);
         }
     }
-    out.pop();
-    out.push('}');
-    out
 }
 
 #[cfg(test)]

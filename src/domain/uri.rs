@@ -1,9 +1,8 @@
 //! Addresses in prompts: which of them do something to whoever follows them.
 
-use std::fmt::Write as _;
-
 use super::document::Document;
 use super::json::Json;
+use super::json::object::write_object;
 
 /// What `data:` may hold: what is shown and not run.
 const SHOWN: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
@@ -58,23 +57,19 @@ pub(crate) fn places(result: Json<'_>) -> Option<String> {
 
 /// The result without the messages that hold such addresses.
 pub(crate) fn without(result: Json<'_>) -> Document {
-    let left_out = unsafe_messages(result);
+    let unsafe_ones = unsafe_messages(result);
     let mut out = String::with_capacity(result.text().len());
-    out.push('{');
-    for (index, (key, member)) in result.members().enumerate() {
-        let comma = if index > 0 { "," } else { "" };
-        // Writing to a string cannot fail.
-        let _ = write!(out, "{comma}{}:", key.text());
-        if !key.is("messages") {
-            out.push_str(member.text());
-            continue;
+    write_object(&mut out, |out| {
+        for (key, member) in result.members() {
+            if !key.is("messages") {
+                out.member(key, member);
+                continue;
+            }
+            let messages = member.elements().enumerate();
+            let kept = messages.filter(|(index, _)| unsafe_ones.binary_search(index).is_err());
+            out.array("messages", kept, |(_, message), out| out.push_str(message.text()));
         }
-        let kept =
-            member.elements().enumerate().filter(|(at, _)| left_out.binary_search(at).is_err());
-        let kept: Vec<_> = kept.map(|(_, message)| message.text()).collect();
-        let _ = write!(out, "[{}]", kept.join(","));
-    }
-    out.push('}');
+    });
     Document::copy_of(Json::accepted(&out))
 }
 

@@ -4,8 +4,9 @@ use crate::domain::error_code;
 use crate::domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
+use crate::domain::json::object::ObjectWriter;
 use crate::domain::json::write_str;
-use crate::domain::jsonrpc::Id;
+use crate::domain::jsonrpc::{self, Id};
 use crate::domain::revision::Revision;
 use crate::session::Refusal;
 use crate::session::dialect::Dialect;
@@ -13,20 +14,20 @@ use crate::session::dialect::Dialect;
 /// Returns the JSON-RPC error response for a fault. Without an `id` the revision of `dialect` decides
 /// whether the response has `"id":null` or no id.
 pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
-    let mut out = String::from("{\"jsonrpc\":\"2.0\",");
-    match id {
-        Some(id) => out.push_str(&format!("\"id\":{id},")),
-        None if dialect.writes_null_id() => out.push_str("\"id\":null,"),
-        None => {}
-    }
-    out.push_str(&format!("\"error\":{{\"code\":{},\"message\":", error_code::of(fault)));
-    write_str(&message(fault), &mut out);
-    if let Some(data) = data(fault) {
-        out.push_str(",\"data\":");
-        out.push_str(&data);
-    }
-    out.push_str("}}");
-    out
+    jsonrpc::message(256, |response| {
+        if let Some(id) = id {
+            response.json("id", id.text());
+        } else if dialect.writes_null_id() {
+            response.json("id", "null");
+        }
+        response.object("error", |error| {
+            error.display("code", error_code::of(fault)).text("message", &message(fault));
+            match upstream_data(fault) {
+                Some(data) => error.json("data", data),
+                None => error.object("data", |data| write_data(fault, data)),
+            };
+        });
+    })
 }
 
 /// Returns the JSON-RPC error response for a message that was refused.
@@ -53,43 +54,44 @@ fn message(fault: &Fault) -> String {
     }
 }
 
-/// Returns `error.data`: the stable reason and the details of the fault. An upstream's own error keeps its
-/// own data where its code is passed on.
-fn data(fault: &Fault) -> Option<String> {
-    let reason = fault.reason();
+/// The `error.data` of an upstream's own error, as JSON text, where it is passed on.
+fn upstream_data(fault: &Fault) -> Option<&str> {
+    let Fault::Upstream(UpstreamFault { kind, .. }) = fault else {
+        return None;
+    };
+    match kind {
+        Kind::Error { code, data, .. } if error_code::passes(*code) => data.as_deref(),
+        Kind::PagesFirst { data, .. } => Some(data),
+        _ => None,
+    }
+}
+
+/// Adds the members of the gateway's own `error.data`: the stable reason and its details.
+fn write_data(fault: &Fault, data: &mut ObjectWriter<'_>) {
+    data.text("reason", fault.reason());
     match fault {
-        Fault::Upstream(UpstreamFault { upstream, kind }) => match kind {
-            Kind::Error { code, data: Some(data), .. } if error_code::passes(*code) => {
-                Some(data.clone())
+        Fault::Upstream(UpstreamFault { upstream, kind }) => {
+            if !upstream.is_empty() {
+                data.text("upstream", upstream);
             }
-            Kind::PagesFirst { data, .. } => Some(data.clone()),
-            Kind::Error { code, .. } if error_code::passes(*code) => {
-                Some(format!(r#"{{"reason":"{reason}","upstream":"{upstream}"}}"#))
+            if let Kind::Error { code, .. } = kind
+                && !error_code::passes(*code)
+            {
+                data.display("upstreamCode", code);
             }
-            Kind::Error { code, .. } => Some(format!(
-                r#"{{"reason":"{reason}","upstream":"{upstream}","upstreamCode":{code}}}"#
-            )),
-            _ if upstream.is_empty() => Some(format!(r#"{{"reason":"{reason}"}}"#)),
-            _ => Some(format!(r#"{{"reason":"{reason}","upstream":"{upstream}"}}"#)),
-        },
+        }
         Fault::Request(RequestFault::UnsupportedVersion { requested }) => {
-            let supported: Vec<_> = Revision::modern().map(|r| format!("\"{r}\"")).collect();
-            let supported = supported.join(",");
-            let mut data =
-                format!(r#"{{"reason":"{reason}","supported":[{supported}],"requested":"#);
-            write_str(requested, &mut data);
-            Some(data + "}")
+            data.array("supported", Revision::modern().map(Revision::as_str), write_str);
+            data.text("requested", requested);
         }
         Fault::Transport(TransportFault::RateLimited { limit, retry_after }) => {
-            let millis = retry_after.as_nanos().div_ceil(1_000_000);
-            let mut data = format!(r#"{{"reason":"{reason}","retryAfterMs":{millis},"limit":"#);
-            write_str(limit, &mut data);
-            Some(data + "}")
+            data.display("retryAfterMs", retry_after.as_nanos().div_ceil(1_000_000));
+            data.text("limit", limit);
         }
         Fault::Request(RequestFault::CapabilityMissing { required }) => {
-            Some(format!(r#"{{"reason":"{reason}","requiredCapabilities":{required}}}"#))
+            data.json("requiredCapabilities", required);
         }
-        _ => Some(format!(r#"{{"reason":"{reason}"}}"#)),
+        _ => {}
     }
 }
 

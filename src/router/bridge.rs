@@ -14,7 +14,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::Json;
-use crate::domain::json::object;
+use crate::domain::json::object::write_object;
 use crate::domain::meta;
 use crate::domain::request_state;
 use crate::domain::request_state::{Progress, Replay, RequestState};
@@ -306,7 +306,7 @@ impl Bridge<'_> {
         input_requests: InputRequests,
     ) -> Result<InputResponses, Fault> {
         self.next_round()?;
-        let mut responses = String::from("{");
+        let mut answers = Vec::with_capacity(input_requests.requests.len());
         for (key, server_request) in input_requests.requests {
             let nobody = server_request.unanswered();
             let started = Instant::now();
@@ -316,9 +316,14 @@ impl Bridge<'_> {
             };
             self.deadline += started.elapsed();
             let said = said.ok_or_else(|| self.fault(Kind::Unanswered(NONE)))?;
-            object::write_json(&key, said.json().text(), &mut responses);
+            answers.push((key, said));
         }
-        let responses = responses.trim_end_matches(',').to_owned() + "}";
+        let mut responses = String::new();
+        write_object(&mut responses, |responses| {
+            for (key, said) in answers {
+                responses.json(&key, said.json().text());
+            }
+        });
         Ok(InputResponses { responses: Some(responses), state: input_requests.state })
     }
 
@@ -446,12 +451,13 @@ fn misfit() -> Fault {
 
 /// The client's `inputResponses` for a modern upstream, without reserved `_meta` keys.
 fn clean(responses: &Document) -> String {
-    let mut out = String::from("{");
-    for (key, answer) in responses.json().members() {
-        let key = key.as_str().unwrap_or_default();
-        object::write_json(&key, meta::without_reserved(answer).json().text(), &mut out);
-    }
-    out.trim_end_matches(',').to_owned() + "}"
+    let mut out = String::new();
+    write_object(&mut out, |out| {
+        for (key, answer) in responses.json().members() {
+            out.rewritten(key, |out| out.push_str(meta::without_reserved(answer).json().text()));
+        }
+    });
+    out
 }
 
 /// A digest of arguments that does not depend on their order.

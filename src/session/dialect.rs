@@ -1,16 +1,16 @@
 //! Messages to a client, written for the client's revision.
 
-use std::fmt::Write as _;
-
-use crate::domain::json::object;
+use crate::domain::json::object::{ObjectWriter, write_members, write_object};
 use crate::domain::json::{Json, Kind, write_str};
-use crate::domain::jsonrpc::Id;
-use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS};
+use crate::domain::jsonrpc::{self, Id};
+use crate::domain::method::{
+    CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED,
+};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::{Presentation, ServerRequest};
 use crate::domain::{meta, translate};
 use crate::router::call_channel::RequestOrigin;
-use crate::router::reply::{Completion, InputRequired, ListReply, Origin, Reply};
+use crate::router::reply::{Completion, Flags, InputRequired, ListReply, Origin, Reply};
 
 /// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,22 +23,22 @@ pub struct Dialect {
 pub struct Identity {
     /// `Implementation` as JSON text.
     server_info: String,
-    /// `"instructions":"…",` or an empty string.
+    /// `"instructions":"…"` or nothing.
     instructions: String,
 }
 
 impl Identity {
     /// `name` and `instructions` are `server.name` and `server.instructions`.
     pub fn new(name: &str, instructions: Option<&str>) -> Self {
-        let mut server_info = String::from("{\"name\":");
-        write_str(name, &mut server_info);
-        let version = env!("CARGO_PKG_VERSION");
-        let _ = write!(server_info, ",\"version\":\"{version}\"}}");
+        let mut server_info = String::new();
+        write_object(&mut server_info, |info| {
+            info.text("name", name).text("version", env!("CARGO_PKG_VERSION"));
+        });
         let mut member = String::new();
         if let Some(text) = instructions {
-            member.push_str("\"instructions\":");
-            write_str(text, &mut member);
-            member.push(',');
+            write_members(&mut member, |result| {
+                result.text("instructions", text);
+            });
         }
         Self { server_info, instructions: member }
     }
@@ -84,33 +84,30 @@ impl Dialect {
 
     /// Writes `notifications/prompts/list_changed`, for a subscription with its id.
     pub fn list_changed(self, subscription: Option<&Id>) -> String {
-        match subscription {
-            None => format!(r#"{{"jsonrpc":"2.0","method":"{LIST_CHANGED}"}}"#),
-            Some(id) => format!(
-                r#"{{"jsonrpc":"2.0","method":"{LIST_CHANGED}","params":{{"_meta":{{"{}":{id}}}}}}}"#,
-                meta::SUBSCRIPTION_ID
-            ),
-        }
+        jsonrpc::notification(LIST_CHANGED, |params| {
+            if let Some(id) = subscription {
+                write_subscription(id, params);
+            }
+        })
     }
 
     /// Writes `notifications/progress` with the client's token, and with the members that the revision
     /// knows.
     pub fn progress(self, token: &Id, params: Json<'_>) -> String {
-        let mut members = String::new();
-        for (key, value) in params.members() {
-            let key = key.as_str().unwrap_or_default();
-            let known = match &*key {
-                "progress" | "total" => value.kind() == Kind::Number,
-                "message" => value.kind() == Kind::String && self.revision >= Revision::V2025_03_26,
-                _ => false,
-            };
-            if known {
-                object::write_json(&key, value.text(), &mut members);
+        let has_message = self.revision >= Revision::V2025_03_26;
+        jsonrpc::notification(PROGRESS, |out| {
+            for (key, value) in params.members() {
+                let is_known = match key.as_str().as_deref() {
+                    Some("progress" | "total") => value.kind() == Kind::Number,
+                    Some("message") => value.kind() == Kind::String && has_message,
+                    _ => false,
+                };
+                if is_known {
+                    out.member(key, value);
+                }
             }
-        }
-        format!(
-            r#"{{"jsonrpc":"2.0","method":"{PROGRESS}","params":{{{members}"progressToken":{token}}}}}"#
-        )
+            out.json("progressToken", token.text());
+        })
     }
 
     /// Returns whether the revision has `notifications/elicitation/complete`.
@@ -120,10 +117,9 @@ impl Dialect {
 
     /// Writes `notifications/elicitation/complete` (MCP 2025-11-25, URL elicitation).
     pub fn elicitation_complete(self, id: &str) -> String {
-        let mut params = String::new();
-        object::write_text("elicitationId", id, &mut params);
-        let params = params.trim_end_matches(',');
-        format!(r#"{{"jsonrpc":"2.0","method":"{ELICITATION_COMPLETE}","params":{{{params}}}}}"#)
+        jsonrpc::notification(ELICITATION_COMPLETE, |params| {
+            params.text("elicitationId", id);
+        })
     }
 
     /// Writes a server request as a JSON-RPC request of the gateway.
@@ -133,11 +129,11 @@ impl Dialect {
         server_request: &ServerRequest,
         origin: &RequestOrigin,
     ) -> String {
-        let mut params = String::new();
-        server_request
-            .write_params(self.presentation(origin, id.text().trim_matches('"')), &mut params);
-        let method = server_request.method();
-        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+        let presentation = self.presentation(origin, id.text().trim_matches('"'));
+        jsonrpc::message(512, |request| {
+            request.json("id", id.text()).text("method", server_request.method());
+            request.written("params", |out| server_request.write_params(presentation, out));
+        })
     }
 
     fn presentation<'a>(self, origin: &'a RequestOrigin, id: &'a str) -> Presentation<'a> {
@@ -152,220 +148,233 @@ impl Dialect {
     /// Writes `notifications/cancelled`: withdraws a server request, or ends a subscription on a
     /// connection, where there is no stream to close.
     pub fn cancelled(self, id: &Id) -> String {
-        format!(r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{id}}}}}"#)
+        jsonrpc::notification(CANCELLED, |params| {
+            params.json("requestId", id.text());
+        })
     }
 
-    /// Writes the first message of a subscription, which names the notifications that the gateway will
-    /// send (MCP 2026-07-28, subscriptions).
-    pub fn acknowledged(self, subscription: &Id, wants_list_changed: bool) -> String {
-        let honoured = if wants_list_changed { "\"promptsListChanged\":true" } else { "" };
-        format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{subscription}}},"notifications":{{{honoured}}}}}}}"#,
-            meta::SUBSCRIPTION_ID
-        )
+    /// The first message of a subscription: what of it is honoured.
+    pub fn acknowledged(self, subscription: &Id, wants: bool) -> String {
+        jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
+            write_subscription(subscription, params);
+            params.object("notifications", |granted| {
+                if wants {
+                    granted.display("promptsListChanged", true);
+                }
+            });
+        })
     }
 
     /// Writes the result of `subscriptions/listen`, which ends the subscription.
     pub fn listen_result(self, subscription: &Id, identity: &Identity) -> String {
-        let tag = format!("\"{}\":{subscription},", meta::SUBSCRIPTION_ID);
-        let mut out = String::from("{");
-        self.write_result_start(identity, &tag, &mut out);
-        close(out)
+        let mut out = String::new();
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| {
+                meta.json(meta::SUBSCRIPTION_ID, subscription.text());
+            });
+        });
+        out
     }
 
     /// Writes the result of `initialize`.
     pub fn initialize(self, identity: &Identity) -> String {
-        let Identity { server_info, instructions } = identity;
-        // The capability exists since 2025-03-26. The method is served for 2024-11-05, too.
-        let completions = match self.revision {
-            Revision::V2024_11_05 => "",
-            _ => ",\"completions\":{}",
-        };
-        format!(
-            r#"{{"protocolVersion":"{}",{instructions}"capabilities":{{"prompts":{{"listChanged":true}}{completions}}},"serverInfo":{server_info}}}"#,
-            self.revision
-        )
+        let mut out = String::new();
+        write_object(&mut out, |result| {
+            result.text("protocolVersion", self.revision.as_str());
+            result.members(&identity.instructions);
+            self.write_capabilities(result);
+            result.json("serverInfo", &identity.server_info);
+        });
+        out
     }
 
     /// Writes the result of `server/discover`, which changes with the configuration only. `ttl_ms` is in
     /// milliseconds.
     pub fn discover(self, identity: &Identity, ttl_ms: u128) -> String {
-        let versions: Vec<_> = Revision::modern().map(|r| format!("\"{r}\"")).collect();
-        let versions = versions.join(",");
-        let instructions = &identity.instructions;
-        let mut out = String::from("{");
-        self.write_result_start(identity, "", &mut out);
-        let _ = write!(
-            out,
-            r#""supportedVersions":[{versions}],{instructions}"capabilities":{{"prompts":{{"listChanged":true}},"completions":{{}}}},"ttlMs":{ttl_ms},"cacheScope":"public"}}"#
-        );
+        let mut out = String::new();
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |_| {});
+            let versions = Revision::modern().map(Revision::as_str);
+            result.array("supportedVersions", versions, write_str);
+            result.members(&identity.instructions);
+            self.write_capabilities(result);
+            result.display("ttlMs", ttl_ms).text("cacheScope", "public");
+        });
         out
     }
 
-    /// Writes the result of a call.
+    fn write_capabilities(self, result: &mut ObjectWriter<'_>) {
+        result.object("capabilities", |capabilities| {
+            capabilities.object("prompts", |prompts| {
+                prompts.display("listChanged", true);
+            });
+            // The capability exists since 2025-03-26; the method is served before that as well.
+            if self.revision > Revision::V2024_11_05 {
+                capabilities.object("completions", |_| {});
+            }
+        });
+    }
+
+    /// The result of a call.
     pub fn reply(self, reply: &Reply, identity: &Identity) -> String {
         match reply {
             Reply::List(list) => self.list(list, identity),
             Reply::Prompt { result, origin, flags } => {
-                let result = result.json();
-                let mut meta = String::new();
-                if let Some(upstream_meta) = result.get("_meta") {
-                    meta::write_foreign(upstream_meta, &mut meta);
-                }
-                write_origin(origin, &mut meta);
-                if let Some(places) = &flags.hidden_text {
-                    object::write_json("promptgate/hiddenText", places, &mut meta);
-                }
-                if let Some(places) = &flags.unsafe_uris {
-                    object::write_json("promptgate/unsafeUris", places, &mut meta);
-                }
-                let mut out = String::with_capacity(result.text().len() + 512);
-                out.push('{');
-                self.write_result_start(identity, &meta, &mut out);
-                for (key, value) in result.members() {
-                    let owned = ["_meta", "resultType"].iter().any(|name| key.is(name));
-                    if key.is("messages") && translate::is_needed(self.revision) {
-                        out.push_str("\"messages\":");
-                        translate::write_messages(value, &origin.name, self.revision, &mut out);
-                        out.push(',');
-                    } else if !owned && value.kind() != Kind::Null {
-                        out.push_str(key.text());
-                        out.push(':');
-                        out.push_str(value.text());
-                        out.push(',');
-                    }
-                }
-                close(out)
+                self.prompt(result.json(), origin, flags, identity)
             }
             Reply::InputRequired(input_required) => self.input_required(input_required, identity),
             Reply::Completion { completion, origin } => {
-                let mut meta = String::new();
-                write_origin(origin, &mut meta);
-                let mut out = String::from("{");
-                self.write_result_start(identity, &meta, &mut out);
-                write_completion(completion, &mut out);
-                close(out)
+                let mut out = String::new();
+                write_object(&mut out, |result| {
+                    self.lead(identity, result, |meta| write_origin(origin, meta));
+                    write_completion(completion, result);
+                });
+                out
             }
         }
     }
 
-    /// Writes an `InputRequiredResult` (MCP 2026-07-28, multi-round-trip requests).
+    fn prompt(
+        self,
+        theirs: Json<'_>,
+        origin: &Origin,
+        flags: &Flags,
+        identity: &Identity,
+    ) -> String {
+        let mut out = String::with_capacity(theirs.text().len() + 512);
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| {
+                if let Some(theirs) = theirs.get("_meta") {
+                    meta::write_foreign(theirs, meta);
+                }
+                write_origin(origin, meta);
+                if let Some(places) = &flags.hidden_text {
+                    meta.json("promptgate/hiddenText", places);
+                }
+                if let Some(places) = &flags.unsafe_uris {
+                    meta.json("promptgate/unsafeUris", places);
+                }
+            });
+            for (key, value) in theirs.members() {
+                let is_ours = ["_meta", "resultType"].iter().any(|name| key.is(name));
+                if key.is("messages") && translate::is_needed(self.revision) {
+                    result.written("messages", |out| {
+                        translate::write_messages(value, &origin.name, self.revision, out);
+                    });
+                } else if !is_ours && value.kind() != Kind::Null {
+                    result.member(key, value);
+                }
+            }
+        });
+        out
+    }
+
+    /// A result that asks (`InputRequiredResult`).
     fn input_required(self, input_required: &InputRequired, identity: &Identity) -> String {
-        let mut meta = String::new();
-        object::write_json(meta::SERVER_INFO, &identity.server_info, &mut meta);
-        object::write_text("promptgate/upstream", &input_required.origin.upstream, &mut meta);
-        let mut requests = String::new();
-        for (key, server_request) in &input_required.server_requests {
-            let mut request = format!("{{\"method\":\"{}\",\"params\":", server_request.method());
-            server_request
-                .write_params(self.presentation(&input_required.origin, key), &mut request);
-            request.push('}');
-            object::write_json(key, &request, &mut requests);
-        }
-        let meta = meta.trim_end_matches(',');
-        let requests = requests.trim_end_matches(',');
-        let state = &input_required.state;
-        format!(
-            r#"{{"resultType":"input_required","_meta":{{{meta}}},"inputRequests":{{{requests}}},"requestState":"{state}"}}"#
-        )
+        let InputRequired { server_requests, state, origin } = input_required;
+        let mut out = String::with_capacity(state.len() + 1024);
+        write_object(&mut out, |result| {
+            result.text("resultType", "input_required").object("_meta", |meta| {
+                meta.json(meta::SERVER_INFO, &identity.server_info);
+                meta.text("promptgate/upstream", &origin.upstream);
+            });
+            result.object("inputRequests", |requests| {
+                for (key, server_request) in server_requests {
+                    let presentation = self.presentation(origin, key);
+                    requests.object(key, |request| {
+                        request.text("method", server_request.method()).written("params", |out| {
+                            server_request.write_params(presentation, out);
+                        });
+                    });
+                }
+            });
+            result.text("requestState", state);
+        });
+        out
     }
 
     fn list(self, list: &ListReply, identity: &Identity) -> String {
         let page = list.page();
         let mut out = String::with_capacity(page.elements.len() + 2048);
-        out.push('{');
-        let mut meta = String::new();
-        write_incomplete(list, &mut meta);
-        self.write_result_start(identity, &meta, &mut out);
-        if self.revision.era() == Era::Modern {
-            let ttl = list.ttl.as_millis();
-            let scope = list.scope.as_str();
-            let _ = write!(out, r#""ttlMs":{ttl},"cacheScope":"{scope}","#);
-        }
-        out.push_str("\"prompts\":[");
-        out.push_str(page.elements);
-        out.push_str("],");
-        if let Some(cursor) = &list.next_cursor {
-            let _ = write!(out, "\"nextCursor\":\"{cursor}\",");
-        }
-        close(out)
-    }
-
-    /// Writes the members at the start of every result: `resultType` in the modern era, and `_meta`. `meta`
-    /// contains further members of `_meta`, each followed by a comma.
-    fn write_result_start(self, identity: &Identity, meta: &str, out: &mut String) {
-        let own = match self.revision.era() {
-            Era::Legacy => String::new(),
-            Era::Modern => {
-                out.push_str("\"resultType\":\"complete\",");
-                format!("\"{}\":{},", meta::SERVER_INFO, identity.server_info)
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| write_incomplete(list, meta));
+            if self.revision.era() == Era::Modern {
+                result.display("ttlMs", list.ttl.as_millis());
+                result.text("cacheScope", list.scope.as_str());
             }
-        };
-        let members = own + meta;
-        if let Some(members) = members.strip_suffix(',') {
-            let _ = write!(out, "\"_meta\":{{{members}}},");
+            result.written("prompts", |out| out.extend(["[", page.elements, "]"]));
+            if let Some(cursor) = &list.next_cursor {
+                result.text("nextCursor", cursor);
+            }
+        });
+        out
+    }
+
+    /// Writes what leads every result: `resultType` in the modern era, and `_meta` with the members
+    /// that `write_meta` adds.
+    fn lead(
+        self,
+        identity: &Identity,
+        result: &mut ObjectWriter<'_>,
+        write_meta: impl FnOnce(&mut ObjectWriter<'_>),
+    ) {
+        let is_modern = self.revision.era() == Era::Modern;
+        if is_modern {
+            result.text("resultType", "complete");
         }
+        result.object_unless_empty("_meta", |meta| {
+            if is_modern {
+                meta.json(meta::SERVER_INFO, &identity.server_info);
+            }
+            write_meta(meta);
+        });
     }
 }
 
-/// Writes the upstream and the digest of the definition of a prompt.
-fn write_origin(origin: &Origin, meta: &mut String) {
-    object::write_text("promptgate/upstream", &origin.upstream, meta);
-    object::write_text("promptgate/digest", &origin.digest, meta);
+fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
+    params.object("_meta", |meta| {
+        meta.json(meta::SUBSCRIPTION_ID, id.text());
+    });
 }
 
-/// Writes `promptgate/incomplete`: the upstreams whose prompts are stale or missing.
-fn write_incomplete(list: &ListReply, meta: &mut String) {
+fn write_origin(origin: &Origin, meta: &mut ObjectWriter<'_>) {
+    meta.text("promptgate/upstream", &origin.upstream).text("promptgate/digest", &origin.digest);
+}
+
+/// Names the upstreams whose prompts are old or missing.
+fn write_incomplete(list: &ListReply, meta: &mut ObjectWriter<'_>) {
     if list.incomplete.is_empty() {
         return;
     }
-    meta.push_str("\"promptgate/incomplete\":[");
-    for (i, part) in list.incomplete.iter().enumerate() {
-        let comma = if i > 0 { "," } else { "" };
-        let stale = part.walked_at.is_some();
-        let _ = write!(
-            meta,
-            r#"{comma}{{"upstream":"{}","reason":"{}","stale":{stale}"#,
-            part.upstream,
-            part.kind.reason()
-        );
-        if let Some(walked_at) = part.walked_at {
-            let age = list.now.duration_since(walked_at).as_millis();
-            let _ = write!(meta, ",\"ageMs\":{age}");
-        }
-        meta.push('}');
-    }
-    meta.push_str("],");
+    meta.array("promptgate/incomplete", &list.incomplete, |part, out| {
+        write_object(out, |entry| {
+            entry.text("upstream", part.upstream.as_str()).text("reason", part.kind.reason());
+            entry.display("stale", part.walked_at.is_some());
+            if let Some(walked_at) = part.walked_at {
+                entry.display("ageMs", list.now.duration_since(walked_at).as_millis());
+            }
+        });
+    });
 }
 
-fn write_completion(completion: &Completion, out: &mut String) {
+fn write_completion(completion: &Completion, result: &mut ObjectWriter<'_>) {
     let Completion { values, total, has_more } = completion;
-    let _ = write!(out, "\"completion\":{{\"values\":[{values}]");
-    if let Some(total) = total {
-        let _ = write!(out, ",\"total\":{total}");
-    }
-    if let Some(has_more) = has_more {
-        let _ = write!(out, ",\"hasMore\":{has_more}");
-    }
-    out.push_str("},");
+    result.object("completion", |out| {
+        out.written("values", |out| out.extend(["[", values, "]"]));
+        if let Some(total) = total {
+            out.display("total", total);
+        }
+        if let Some(has_more) = has_more {
+            out.display("hasMore", has_more);
+        }
+    });
 }
 
 /// Writes a JSON-RPC response with a result, which is JSON text.
 pub(crate) fn result_message(id: &Id, result: &str) -> String {
-    let mut out = String::with_capacity(result.len() + 64);
-    for part in ["{\"jsonrpc\":\"2.0\",\"id\":", id.text(), ",\"result\":", result, "}"] {
-        out.push_str(part);
-    }
-    out
-}
-
-/// Closes an object whose members are each followed by a comma.
-fn close(mut out: String) -> String {
-    if out.ends_with(',') {
-        out.pop();
-    }
-    out.push('}');
-    out
+    jsonrpc::message(result.len() + 64, |response| {
+        response.json("id", id.text()).json("result", result);
+    })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod scan;
 
 use std::borrow::Cow;
 
+use object::{write_array, write_object};
 pub use scan::JsonError;
 use scan::{decode, string_stop};
 
@@ -113,25 +114,14 @@ impl<'a> Json<'a> {
     /// Writes this value without any `null`: such members and elements are left out.
     pub fn write_without_nulls(self, out: &mut String) {
         match self.kind() {
-            Kind::Object => {
-                out.push('{');
-                let kept = self.members().filter(|(_, v)| v.kind() != Kind::Null);
-                for (i, (key, value)) in kept.enumerate() {
-                    separate(out, i);
-                    out.push_str(key.text());
-                    out.push(':');
-                    value.write_without_nulls(out);
+            Kind::Object => write_object(out, |object| {
+                for (key, value) in self.members().filter(|(_, value)| value.kind() != Kind::Null) {
+                    object.rewritten(key, |out| value.write_without_nulls(out));
                 }
-                out.push('}');
-            }
+            }),
             Kind::Array => {
-                out.push('[');
-                let kept = self.elements().filter(|v| v.kind() != Kind::Null);
-                for (i, value) in kept.enumerate() {
-                    separate(out, i);
-                    value.write_without_nulls(out);
-                }
-                out.push(']');
+                let kept = self.elements().filter(|value| value.kind() != Kind::Null);
+                write_array(out, kept, Json::write_without_nulls);
             }
             _ => out.push_str(self.0),
         }
@@ -140,8 +130,15 @@ impl<'a> Json<'a> {
 
 /// Appends `text` as a JSON string literal.
 pub(crate) fn write_str(text: &str, out: &mut String) {
-    // A string always serialises; the error type only covers foreign Serialize impls.
-    out.push_str(&serde_json::to_string(text).unwrap_or_default());
+    if text.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
+        // A string always serialises; the error type only covers foreign Serialize impls.
+        out.push_str(&serde_json::to_string(text).unwrap_or_default());
+        return;
+    }
+    out.reserve(text.len() + 2);
+    out.push('"');
+    out.push_str(text);
+    out.push('"');
 }
 
 /// Iterator over `(key, value)` of an object; keys are string values.
@@ -228,12 +225,6 @@ fn string_len(bytes: &[u8]) -> usize {
             Some((offset, _)) => at += offset + 2,
             None => return bytes.len(),
         }
-    }
-}
-
-fn separate(out: &mut String, index: usize) {
-    if index > 0 {
-        out.push(',');
     }
 }
 

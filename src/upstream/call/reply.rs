@@ -2,8 +2,9 @@
 
 use crate::domain::document::Document;
 use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
-use crate::domain::json::{Json, Kind as JsonKind, write_str};
-use crate::domain::jsonrpc::{Frame, Id, Outcome};
+use crate::domain::json::object::ObjectWriter;
+use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::jsonrpc::{self, Frame, Id, Outcome};
 use crate::domain::method::{CANCELLED, PING};
 use crate::domain::name::is_hidden;
 use crate::domain::server_request::Answer;
@@ -62,7 +63,9 @@ pub(crate) fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
 /// for it.
 pub(crate) fn to_request(id: &Id, method: &str) -> String {
     match method {
-        PING => to_question(id, r#""result":{}"#),
+        PING => response(id, |out| {
+            out.object("result", |_| {});
+        }),
         _ => not_offered(id),
     }
 }
@@ -85,19 +88,25 @@ pub(crate) fn unanswered(id: &Id) -> String {
 /// What the client said, for the upstream that asked.
 pub(crate) fn from_client(id: &Id, answer: &Answer) -> String {
     match answer {
-        Answer::Result(result) => to_question(id, &format!("\"result\":{}", result.json().text())),
+        Answer::Result(result) => response(id, |out| {
+            out.json("result", result.json().text());
+        }),
         Answer::Error { code, message } => refusal(id, *code, message),
     }
 }
 
 fn refusal(id: &Id, code: i64, message: &str) -> String {
-    let mut text = String::new();
-    write_str(message, &mut text);
-    to_question(id, &format!(r#""error":{{"code":{code},"message":{text}}}"#))
+    response(id, |out| {
+        out.object("error", |error| {
+            error.display("code", code).text("message", message);
+        });
+    })
 }
 
-fn to_question(id: &Id, outcome: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},{outcome}}}"#)
+fn response(id: &Id, outcome: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
+    jsonrpc::message(128, |response| {
+        outcome(response.json("id", id.text()));
+    })
 }
 
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -106,7 +115,9 @@ const INTERNAL_ERROR: i64 = -32603;
 
 /// Tells an upstream that nobody waits for the answer to a request any more.
 pub(crate) fn cancellation(id: &Id) -> String {
-    format!(r#"{{"jsonrpc":"2.0","method":"{CANCELLED}","params":{{"requestId":{id}}}}}"#)
+    jsonrpc::notification(CANCELLED, |params| {
+        params.json("requestId", id.text());
+    })
 }
 
 fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {

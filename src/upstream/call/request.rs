@@ -2,8 +2,7 @@
 
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
-use crate::domain::json::object;
-use crate::domain::json::write_str;
+use crate::domain::json::object::ObjectWriter;
 use crate::domain::method::Method;
 use crate::domain::server_request::ClientCapabilities;
 
@@ -58,6 +57,15 @@ impl RequestParams {
         }
     }
 
+    /// The name that the `Mcp-Name` header repeats; only `prompts/get` has one (2026-07-28, Streamable
+    /// HTTP, standard headers).
+    pub(crate) fn mcp_name(&self) -> Option<&str> {
+        match self {
+            Self::Get { name, .. } => Some(name),
+            Self::Complete { .. } => None,
+        }
+    }
+
     /// The raw name of the prompt that it is about.
     pub fn prompt(&self) -> &str {
         match self {
@@ -76,42 +84,33 @@ pub struct InputResponses {
     pub state: Option<String>,
 }
 
-/// Appends the members of `params`, each followed by a comma; returns the method, and the name that
-/// headers repeat.
-pub(crate) fn write_params<'a>(
-    params: &'a RequestParams,
-    out: &mut String,
-) -> (Method, Option<&'a str>) {
+/// Adds the members of `params`.
+pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
     match params {
         RequestParams::Get { name, arguments, answers } => {
-            object::write_text("name", name, out);
-            write_member("arguments", arguments.as_ref(), out);
+            out.text("name", name);
+            if let Some(arguments) = arguments {
+                out.json("arguments", arguments.json().text());
+            }
             if let Some(InputResponses { responses, state }) = answers {
                 if let Some(responses) = responses {
-                    object::write_json("inputResponses", responses, out);
+                    out.json("inputResponses", responses);
                 }
                 if let Some(state) = state {
-                    object::write_text("requestState", state, out);
+                    out.text("requestState", state);
                 }
             }
-            (Method::Get, Some(name))
         }
         RequestParams::Complete { prompt, argument, value, context } => {
-            out.push_str("\"ref\":{\"type\":\"ref/prompt\",\"name\":");
-            write_str(prompt, out);
-            out.push_str("},\"argument\":{\"name\":");
-            write_str(argument, out);
-            out.push_str(",\"value\":");
-            write_str(value, out);
-            out.push_str("},");
-            write_member("context", context.as_ref(), out);
-            (Method::Complete, None)
+            out.object("ref", |reference| {
+                reference.text("type", "ref/prompt").text("name", prompt);
+            });
+            out.object("argument", |typed| {
+                typed.text("name", argument).text("value", value);
+            });
+            if let Some(context) = context {
+                out.json("context", context.json().text());
+            }
         }
-    }
-}
-
-fn write_member(name: &str, value: Option<&Document>, out: &mut String) {
-    if let Some(value) = value {
-        object::write_json(name, value.json().text(), out);
     }
 }

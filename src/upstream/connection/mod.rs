@@ -22,7 +22,8 @@ use crate::config::Settings;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
-use crate::domain::json::{Json, write_str};
+use crate::domain::json::Json;
+use crate::domain::json::object::write_members;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
@@ -256,9 +257,10 @@ impl RemoteConnection {
             match walk.page(page.map_err(|_| Kind::Timeout)??.json())? {
                 PageStep::Done(listed) => return Ok(listed),
                 PageStep::Next(cursor) => {
-                    params = String::from("\"cursor\":");
-                    write_str(&cursor, &mut params);
-                    params.push(',');
+                    params.clear();
+                    write_members(&mut params, |params| {
+                        params.text("cursor", &cursor);
+                    });
                 }
             }
         }
@@ -272,10 +274,10 @@ impl RemoteConnection {
         // Parameters may be large: they are not kept beside the message that is made of them.
         let (id, headers, body) = {
             let mut params = String::with_capacity(request.params.size());
-            let (method, name) = write_params(&request.params, &mut params);
+            write_members(&mut params, |params| write_params(&request.params, params));
             let rpc = RpcRequest {
-                method: method.as_str(),
-                name,
+                method: request.params.method().as_str(),
+                name: request.params.mcp_name(),
                 params: &params,
                 forwarded: Some(&request.forwarded),
                 capabilities: request.capabilities,

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
-use crate::domain::json::object;
-use crate::domain::jsonrpc::Id;
+use crate::domain::json::object::{ObjectWriter, write_object};
+use crate::domain::jsonrpc::{self, Id};
 use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
@@ -54,7 +54,7 @@ pub(crate) struct RpcRequest<'a> {
     pub method: &'a str,
     /// Goes into `Mcp-Name`.
     pub name: Option<&'a str>,
-    /// Members of `params`, each followed by a comma.
+    /// Members of `params` as JSON text without braces.
     pub params: &'a str,
     /// What travels along with a client's call.
     pub forwarded: Option<&'a ForwardedMeta>,
@@ -144,7 +144,7 @@ impl Conversation {
         match self.revision.era() {
             Era::Legacy => self.hear(transport, on_message).await,
             Era::Modern => {
-                let params = "\"notifications\":{\"promptsListChanged\":true},";
+                let params = "\"notifications\":{\"promptsListChanged\":true}";
                 let rpc = RpcRequest { method: LISTEN, params, ..RpcRequest::default() };
                 let (headers, body) = self.dress(id, rpc);
                 transport.subscribe(id, headers, body, on_message).await
@@ -183,38 +183,27 @@ impl Conversation {
                 }
             }
         }
-        let mut params = rpc.params.to_owned();
-        match self.meta(id, &rpc) {
-            meta if meta.is_empty() => params.truncate(params.trim_end_matches(',').len()),
-            meta => params.extend(["\"_meta\":{", meta.trim_end_matches(','), "}"]),
-        }
-        let body = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"{}","params":{{{params}}}}}"#,
-            rpc.method
-        );
+        let body = jsonrpc::request(id, rpc.method, rpc.params.len() + META_SIZE, |params| {
+            params.members(rpc.params);
+            params.object_unless_empty("_meta", |meta| self.write_meta(id, &rpc, meta));
+        });
         (headers, body)
     }
 
-    /// Members of a request's `_meta`, each followed by a comma.
-    fn meta(&self, id: &Id, rpc: &RpcRequest<'_>) -> String {
-        let mut out = String::new();
+    /// Adds the members of a request's `_meta`.
+    fn write_meta(&self, id: &Id, rpc: &RpcRequest<'_>, out: &mut ObjectWriter<'_>) {
         if self.declares_per_call {
-            object::write_text(meta::PROTOCOL_VERSION, self.revision.as_str(), &mut out);
-            object::write_json(
-                meta::CLIENT_CAPABILITIES,
-                &rpc.capabilities.capabilities(),
-                &mut out,
-            );
-            object::write_json(meta::CLIENT_INFO, &client_info(), &mut out);
+            out.text(meta::PROTOCOL_VERSION, self.revision.as_str());
+            out.written(meta::CLIENT_CAPABILITIES, |out| rpc.capabilities.write(out));
+            out.written(meta::CLIENT_INFO, write_client_info);
         }
         if let Some(forwarded) = rpc.forwarded {
-            out.push_str(&forwarded.meta);
-            forwarded.trace.write(&mut out);
+            out.members(&forwarded.meta);
+            forwarded.trace.write(out);
         }
         if rpc.progress {
-            object::write_json(meta::PROGRESS_TOKEN, id.text(), &mut out);
+            out.json(meta::PROGRESS_TOKEN, id.text());
         }
-        out
     }
 
     /// Whether what can be asked is said when the conversation is opened, so that a client that can
@@ -291,11 +280,11 @@ async fn initialize(
 ) -> Result<Conversation, Kind> {
     // Not the id of the first question, whose answer may still come.
     let id = Id::number(1);
-    let body = format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"method":"{INITIALIZE}","params":{{"protocolVersion":"{offered}","capabilities":{},"clientInfo":{}}}}}"#,
-        capabilities.capabilities(),
-        client_info(),
-    );
+    let body = jsonrpc::request(&id, INITIALIZE, META_SIZE, |params| {
+        params.text("protocolVersion", offered.as_str());
+        params.written("capabilities", |out| capabilities.write(out));
+        params.written("clientInfo", write_client_info);
+    });
     let (result, headers) = transport.request(&id, HeaderMap::new(), body, None).await?;
     let result = result.json();
     let version = result.get("protocolVersion").and_then(Json::as_str);
@@ -306,14 +295,19 @@ async fn initialize(
     capabilities.completions |= revision == Revision::V2024_11_05;
     let session = headers.get(SESSION_ID);
     let conversation = Conversation::legacy(revision, capabilities, session);
-    let ready = format!(r#"{{"jsonrpc":"2.0","method":"{INITIALIZED}"}}"#);
+    let ready = jsonrpc::notification(INITIALIZED, |_| {});
     transport.notify(conversation.headers.clone(), ready).await?;
     Ok(conversation)
 }
 
-/// Who we say we are (`Implementation`).
-fn client_info() -> String {
-    format!(r#"{{"name":"promptgate","version":"{}"}}"#, env!("CARGO_PKG_VERSION"))
+/// About how many bytes `_meta`, or the parameters of `initialize`, have.
+const META_SIZE: usize = 320;
+
+/// Appends the `Implementation` that the gateway declares to upstreams.
+fn write_client_info(out: &mut String) {
+    write_object(out, |info| {
+        info.text("name", "promptgate").text("version", env!("CARGO_PKG_VERSION"));
+    });
 }
 
 #[cfg(test)]
@@ -328,8 +322,8 @@ mod tests {
     #[test]
     fn a_modern_request_repeats_its_body_in_headers() {
         let conversation = Conversation::modern(Capabilities::default());
-        let params = r#""name":"é","#;
-        let forwarded = ForwardedMeta { meta: "\"k\":1,".to_owned(), ..ForwardedMeta::default() };
+        let params = r#""name":"é""#;
+        let forwarded = ForwardedMeta { meta: "\"k\":1".to_owned(), ..ForwardedMeta::default() };
         let rpc = RpcRequest {
             method: "prompts/get",
             name: Some("é"),
