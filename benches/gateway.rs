@@ -13,6 +13,7 @@ use promptgate::test_util::domain::merge::{Source, merge};
 use promptgate::test_util::domain::name::{Naming, Prefix};
 use promptgate::test_util::domain::prompt::Prompt;
 use promptgate::test_util::domain::revision::Revision;
+use promptgate::test_util::domain::unix_time::UnixSeconds;
 use promptgate::test_util::router::reply::{ListReply, Origin, Reply};
 use promptgate::test_util::router::view::View;
 use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
@@ -104,7 +105,7 @@ fn seals(criterion: &mut Criterion) {
     let place = Place {
         caller: "anonymous".into(),
         scope: CacheScope::Public,
-        issued_at: 1_700_000_000,
+        issued_at: UnixSeconds(1_700_000_000),
         last: "upstream-4__prompt-00499".into(),
         owner: "upstream-4".into(),
     };

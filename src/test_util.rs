@@ -103,6 +103,10 @@ pub mod domain {
     pub mod translate {
         pub use crate::domain::translate::write_messages;
     }
+
+    pub mod unix_time {
+        pub use crate::domain::unix_time::UnixSeconds;
+    }
 }
 
 pub mod downstream {

@@ -123,7 +123,11 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
 }
 
 /// Registers the gauges of the load of the endpoint.
-pub(super) fn endpoint(telemetry: &Telemetry, endpoint: &Arc<ArcSwap<Endpoint>>, open: &Arc<OpenConnections>) {
+pub(super) fn endpoint(
+    telemetry: &Telemetry,
+    endpoint: &Arc<ArcSwap<Endpoint>>,
+    open: &Arc<OpenConnections>,
+) {
     let admission = |what, value: fn(AdmissionUsage) -> usize| {
         let endpoint = Arc::downgrade(endpoint);
         telemetry.gauge(what, move |observe| {
@@ -144,9 +148,10 @@ pub(super) fn endpoint(telemetry: &Telemetry, endpoint: &Arc<ArcSwap<Endpoint>>,
         ("promptgate.in_flight.size", "By", "Memory of the messages of calls in flight"),
         |admission| admission.bytes,
     );
-    admission(("promptgate.streams", "{stream}", "OpenConnections notification streams"), |admission| {
-        admission.streams
-    });
+    admission(
+        ("promptgate.streams", "{stream}", "OpenConnections notification streams"),
+        |admission| admission.streams,
+    );
     let open = Arc::downgrade(open);
     telemetry.gauge(
         ("promptgate.connections", "{connection}", "OpenConnections connections"),
@@ -175,7 +180,8 @@ fn process(telemetry: &Telemetry) {
                 observe(pages * rustix::param::page_size() as f64, &[]);
             }
         });
-        let what = ("process.open_file_descriptor.count", "{file}", "OpenConnections file descriptors");
+        let what =
+            ("process.open_file_descriptor.count", "{file}", "OpenConnections file descriptors");
         telemetry.gauge(what, |observe| {
             if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
                 observe(open.count() as f64, &[]);

@@ -3,6 +3,8 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::unix_time::UnixSeconds;
+
 /// The authenticated origin of a request. Sessions, cursors and states belong to their caller; what it
 /// may do depends on its groups and scopes, too.
 #[derive(Clone, Debug)]
@@ -44,8 +46,8 @@ pub struct TokenProof {
     pub client: Option<String>,
     /// `sha256:…` of `jti`.
     pub id_hash: Option<String>,
-    /// Seconds since the Unix epoch from which on it proves nothing.
-    pub expires: u64,
+    /// From this time on the token proves nothing.
+    pub expires: UnixSeconds,
 }
 
 /// Longest id of a caller, in characters: it is part of every session id and cursor.
@@ -111,7 +113,7 @@ impl Caller {
 
     /// Until when it is known to be itself, in seconds since the Unix epoch; nothing where that has
     /// no end.
-    pub fn expires(&self) -> Option<u64> {
+    pub fn expires(&self) -> Option<UnixSeconds> {
         match self.proof() {
             Proof::Token(token) => Some(token.expires),
             _ => None,

@@ -4,14 +4,17 @@
 //! A place names the last prompt that was served. Whatever comes or goes in between, the next page
 //! starts right behind that name, so what stayed is neither repeated nor skipped.
 
+use std::time::Duration;
+
+use super::unix_time::UnixSeconds;
+
 /// Where a page ended, and for whom.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Place {
     /// Id of the caller that was served.
     pub caller: String,
     pub scope: CacheScope,
-    /// Seconds since the Unix epoch.
-    pub issued_at: u64,
+    pub issued_at: UnixSeconds,
     /// Public name of the last prompt on the page.
     pub last: String,
     /// Id of the upstream that owns it.
@@ -29,7 +32,7 @@ pub enum CacheScope {
 
 /// How long a cursor opens. A client walks its pages within seconds; a day covers one that was
 /// suspended in between.
-pub(crate) const LIFETIME_SECS: u64 = 24 * 60 * 60;
+const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl CacheScope {
     pub fn as_str(self) -> &'static str {
@@ -71,15 +74,15 @@ impl Place {
         rest.is_empty().then_some(Self {
             caller,
             scope,
-            issued_at: u64::from_be_bytes(*time),
+            issued_at: UnixSeconds::from_be_bytes(*time),
             last,
             owner,
         })
     }
 
     /// Whether the cursor may be used now; a small step back of the clock does no harm.
-    pub fn is_fresh(&self, now_secs: u64) -> bool {
-        now_secs.saturating_sub(self.issued_at) <= LIFETIME_SECS
+    pub fn is_fresh(&self, now: UnixSeconds) -> bool {
+        now.saturating_since(self.issued_at) <= LIFETIME
     }
 }
 
@@ -95,7 +98,7 @@ mod tests {
             |(scope, issued_at, caller, last, owner)| Place {
                 caller,
                 scope,
-                issued_at,
+                issued_at: UnixSeconds(issued_at),
                 last,
                 owner,
             },
@@ -121,12 +124,12 @@ mod tests {
         let place = Place {
             caller: "a".into(),
             scope: CacheScope::Public,
-            issued_at: 1_000,
+            issued_at: UnixSeconds(1_000),
             last: "x".into(),
             owner: "y".into(),
         };
-        assert!(place.is_fresh(900));
-        assert!(place.is_fresh(1_000 + LIFETIME_SECS));
-        assert!(!place.is_fresh(1_001 + LIFETIME_SECS));
+        assert!(place.is_fresh(UnixSeconds(900)));
+        assert!(place.is_fresh(UnixSeconds(1_000 + LIFETIME.as_secs())));
+        assert!(!place.is_fresh(UnixSeconds(1_001 + LIFETIME.as_secs())));
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod jsonrpc;
 pub(crate) mod address_policy;
 pub(crate) mod revision;
 pub(crate) mod method;
+pub(crate) mod unix_time;
 pub(crate) mod caller;
 pub(crate) mod rights;
 pub(crate) mod glob;

@@ -2,12 +2,15 @@
 //! between its questions. This file is its codec; `seal` makes it unforgeable and binds it to its
 //! endpoint.
 
+use std::time::Duration;
+
+use super::unix_time::UnixSeconds;
+
 /// What a get has come to, and whose it is.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RequestState {
     pub owner: Owner,
-    /// Seconds since the Unix epoch.
-    pub issued_at: u64,
+    pub issued_at: UnixSeconds,
     /// Questions asked so far, one after another.
     pub rounds: u8,
     pub progress: Progress,
@@ -47,7 +50,7 @@ pub struct Replay {
 }
 
 /// How long a state opens, in seconds: as long as a user may take to come back to a question.
-pub(crate) const LIFETIME_SECS: u64 = 15 * 60;
+const LIFETIME: Duration = Duration::from_secs(15 * 60);
 
 impl RequestState {
     /// Numbers big-endian; texts led by their length in four bytes.
@@ -83,7 +86,7 @@ impl RequestState {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = Rest(bytes);
         let rounds = rest.byte()?;
-        let issued_at = u64::from_be_bytes(rest.chunk()?);
+        let issued_at = UnixSeconds::from_be_bytes(rest.chunk()?);
         let arguments = rest.chunk()?;
         let (caller, name, upstream) = (rest.text()?, rest.text()?, rest.text()?);
         let progress = match rest.byte()? {
@@ -110,8 +113,8 @@ impl RequestState {
     }
 
     /// Whether the state may be used now; a small step back of the clock does no harm.
-    pub fn is_fresh(&self, now_secs: u64) -> bool {
-        now_secs.saturating_sub(self.issued_at) <= LIFETIME_SECS
+    pub fn is_fresh(&self, now: UnixSeconds) -> bool {
+        now.saturating_since(self.issued_at) <= LIFETIME
     }
 }
 
@@ -174,6 +177,7 @@ mod tests {
             |(caller, name, arguments, issued_at, rounds, progress)| {
                 let upstream = "up".to_owned();
                 let owner = Owner { caller, name, upstream, arguments };
+                let issued_at = UnixSeconds(issued_at);
                 RequestState { owner, issued_at, rounds, progress }
             },
         )
@@ -202,9 +206,9 @@ mod tests {
             arguments: [0; 32],
         };
         let progress = Progress::Upstream(None);
-        let state = RequestState { owner, issued_at: 1_000, rounds: 1, progress };
-        assert!(state.is_fresh(900));
-        assert!(state.is_fresh(1_000 + LIFETIME_SECS));
-        assert!(!state.is_fresh(1_001 + LIFETIME_SECS));
+        let state = RequestState { owner, issued_at: UnixSeconds(1_000), rounds: 1, progress };
+        assert!(state.is_fresh(UnixSeconds(900)));
+        assert!(state.is_fresh(UnixSeconds(1_000 + LIFETIME.as_secs())));
+        assert!(!state.is_fresh(UnixSeconds(1_001 + LIFETIME.as_secs())));
     }
 }

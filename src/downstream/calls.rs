@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::clock::now_secs;
+use super::clock;
 use super::error_message::refusal_message;
 use super::http::event_stream::{Event, EventSource, NextEvent};
 use crate::session::dialect::result_message;
@@ -49,7 +49,7 @@ impl PendingCall {
         let id = prepared.id.clone();
         let dialect = prepared.dialect;
         let (sender, messages) = mpsc::channel(MESSAGE_QUEUE);
-        let outcome = sessions.perform(prepared, permits, sender, now_secs());
+        let outcome = sessions.perform(prepared, permits, sender, clock::now());
         // On the heap: the future of a call is large, and is moved more than once.
         let response = Box::pin(async move {
             match outcome.await {

@@ -13,7 +13,7 @@ use tracing::info;
 use super::admission::{Admission, BodyBudget, StreamPermit};
 use super::batch::batch;
 use super::calls::{CallEvent, PendingCall};
-use super::clock::now_secs;
+use super::clock;
 use super::error_message::refusal_message;
 use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
@@ -88,7 +88,7 @@ impl ClientChannel {
     pub(crate) async fn receive(&self, bytes: &[u8], budget: BodyBudget) {
         let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
-        match self.connection.read(&sessions, bytes, now_secs()) {
+        match self.connection.read(&sessions, bytes, clock::now()) {
             Ok(Dispatch::Accepted) => {}
             Ok(Dispatch::Answer { message, .. }) => self.send(message).await,
             Ok(Dispatch::Opened { message, notifications }) => {

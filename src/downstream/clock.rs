@@ -2,7 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns seconds since the Unix epoch; 0 when the clock is set before it.
-pub(crate) fn now_secs() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+use crate::domain::unix_time::UnixSeconds;
+
+/// Returns the wall-clock time; a clock before the Unix epoch counts as the epoch.
+pub(crate) fn now() -> UnixSeconds {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    UnixSeconds(since.map_or(0, |since| since.as_secs()))
 }

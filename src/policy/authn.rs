@@ -8,6 +8,7 @@ use super::jwt::Tokens;
 use crate::config;
 use crate::domain::caller::{Caller, MAX_ID, Proof};
 use crate::domain::fault::TransportFault;
+use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
 
 /// The credentials of a request.
@@ -131,11 +132,11 @@ impl Authenticator {
         &self,
         credentials: &Credentials<'_>,
         audience: &str,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Caller, TransportFault> {
         match self.read(credentials)? {
             Claim::Known(caller) => Ok(caller),
-            Claim::Token(tokens, token) => tokens.check(token, audience, now_secs).await,
+            Claim::Token(tokens, token) => tokens.check(token, audience, now).await,
         }
     }
 

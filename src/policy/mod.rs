@@ -44,6 +44,7 @@ use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::glob::Glob;
 use crate::domain::method::{Countable, Method};
 use crate::domain::rights::{Everything, Rights};
+use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::Telemetry;
 
 /// Authenticates callers, authorizes their calls, and records both.
@@ -156,9 +157,9 @@ impl Gate {
         credentials: &Credentials<'_>,
         audience: &str,
         address: IpAddr,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Caller, TransportFault> {
-        let caller = self.authenticator.authenticate(credentials, audience, now_secs).await;
+        let caller = self.authenticator.authenticate(credentials, audience, now).await;
         caller.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
     }
 

@@ -22,6 +22,7 @@ use crate::domain::revision::Revision;
 use crate::domain::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
 };
+use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{Exchange, ExchangeEvent};
@@ -35,7 +36,7 @@ pub(super) struct Bridge<'a> {
     pub arguments: Option<&'a Document>,
     /// Extended while a user answers.
     pub deadline: Instant,
-    pub now_secs: u64,
+    pub now: UnixSeconds,
     /// Server requests so far, one after another; bounded by `question_rounds`.
     pub rounds: usize,
 }
@@ -216,7 +217,7 @@ impl Bridge<'_> {
     ) -> Result<Reply, Fault> {
         let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
         let owner = self.state_owner();
-        let plain = RequestState { owner, issued_at: self.now_secs, rounds, progress }.encode();
+        let plain = RequestState { owner, issued_at: self.now, rounds, progress }.encode();
         let (endpoint, kind) = (&self.routed.call.endpoint, seal::Kind::State);
         let state = self.router.sealer.seal(kind, endpoint, &plain);
         match state.len() <= kind.max_len() {
@@ -236,7 +237,7 @@ impl Bridge<'_> {
         let owner = self.state_owner();
         let state = plain
             .and_then(|plain| RequestState::decode(&plain))
-            .filter(|state| state.owner == owner && state.is_fresh(self.now_secs));
+            .filter(|state| state.owner == owner && state.is_fresh(self.now));
         let state = state.ok_or(RequestFault::InvalidState)?;
         self.rounds = state.rounds.into();
         Ok(state.progress)

@@ -29,6 +29,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::name::{Naming, UpstreamId};
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::seal::{Kind, Sealer};
 use crate::upstream::Upstream;
@@ -66,7 +67,7 @@ pub struct Router {
 
 impl Router {
     /// Answers a call before `deadline`, which is extended while a user answers a server request; what
-    /// is sent before the response goes to `channel`. `now_secs` is the time since the Unix epoch, for
+    /// is sent before the response goes to `channel`. `now` is the wall-clock time, for
     /// cursors and states.
     ///
     /// # Errors
@@ -77,12 +78,12 @@ impl Router {
         record: &CallRecord,
         channel: &CallChannel,
         deadline: Instant,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Reply, Fault> {
         let name = match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                return self.list(call, cursor.as_deref(), deadline, now_secs).await;
+                return self.list(call, cursor.as_deref(), deadline, now).await;
             }
             Request::Get { name, .. } | Request::Complete { name, .. } => name,
         };
@@ -101,15 +102,8 @@ impl Router {
                     check_arguments(owner, arguments.as_ref())?;
                 }
                 let arguments = arguments.as_ref();
-                let bridge = Bridge {
-                    router: self,
-                    routed,
-                    channel,
-                    arguments,
-                    deadline,
-                    now_secs,
-                    rounds: 0,
-                };
+                let bridge =
+                    Bridge { router: self, routed, channel, arguments, deadline, now, rounds: 0 };
                 bridge.run(retry.as_ref()).await?
             }
             _ => complete(&routed, channel, deadline).await?,
@@ -156,9 +150,9 @@ impl Router {
         call: &Call,
         cursor: Option<&str>,
         deadline: Instant,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Reply, Fault> {
-        let place = cursor.map(|token| self.open_cursor(token, call, now_secs)).transpose()?;
+        let place = cursor.map(|token| self.open_cursor(token, call, now)).transpose()?;
         let catalog = self.settled(deadline).await;
         if let Some(fault) = &catalog.list_fault {
             return Err(fault.clone());
@@ -179,14 +173,14 @@ impl Router {
             let place = Place {
                 caller: call.caller.id().to_owned(),
                 scope,
-                issued_at: now_secs,
+                issued_at: now,
                 last: last.to_owned(),
                 owner: owner.unwrap_or_default(),
             };
             self.sealer.seal(Kind::Cursor, &call.endpoint, &place.encode())
         });
-        let now = Instant::now();
-        let ttl = catalog.ttl(now, self.listing.ttl_max);
+        let cut_at = Instant::now();
+        let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
         let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint);
         let (after, page_size) = (place.map(|place| place.last), self.listing.page_size);
         Ok(Reply::List(ListReply {
@@ -197,7 +191,7 @@ impl Router {
             page_size,
             next_cursor,
             ttl,
-            now,
+            now: cut_at,
         }))
     }
 
@@ -222,11 +216,11 @@ impl Router {
         catalog.incomplete.iter().filter(is_part).cloned().collect()
     }
 
-    fn open_cursor(&self, token: &str, call: &Call, now_secs: u64) -> Result<Place, Fault> {
+    fn open_cursor(&self, token: &str, call: &Call, now: UnixSeconds) -> Result<Place, Fault> {
         let plain = self.sealer.open(Kind::Cursor, &call.endpoint, token);
         let place = plain
             .and_then(|bytes| Place::decode(&bytes))
-            .filter(|place| place.caller == call.caller.id() && place.is_fresh(now_secs));
+            .filter(|place| place.caller == call.caller.id() && place.is_fresh(now));
         place.ok_or_else(|| RequestFault::InvalidCursor.into())
     }
 

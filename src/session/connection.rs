@@ -13,6 +13,7 @@ use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::unix_time::UnixSeconds;
 use crate::seal::random;
 
 /// One connection of one client.
@@ -81,14 +82,14 @@ impl Connection {
         &self,
         sessions: &Sessions,
         body: &[u8],
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Dispatch, Refusal> {
         let context = RequestContext {
             transport: TransportContext::Connection(self),
             caller: &self.caller,
             endpoint: &self.endpoint,
             address: self.address,
-            now_secs,
+            now,
             assumed_dialect: self.dialect(),
             streams: true,
         };
@@ -118,7 +119,7 @@ impl Connection {
         let oldest = || Token {
             revision: Revision::V2024_11_05,
             capabilities: ClientCapabilities::NONE,
-            issued_at: 0,
+            issued_at: UnixSeconds(0),
             nonce: self.nonce,
             caller: self.caller.id().to_owned(),
         };

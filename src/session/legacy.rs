@@ -18,10 +18,11 @@ use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::method::{CANCELLED, INITIALIZE, PING};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::unix_time::UnixSeconds;
 
 impl Sessions {
     /// Terminates a session (HTTP DELETE; MCP 2025-11-25, Streamable HTTP, session management).
-    /// `now_secs` is in seconds since the Unix epoch.
+    /// `now` is the wall-clock time.
     ///
     /// # Errors
     /// The headers name no valid session of this caller, or a modern revision, which has no sessions.
@@ -30,15 +31,15 @@ impl Sessions {
         headers: &Headers<'_>,
         caller: &Caller,
         endpoint: &str,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<(), Refusal> {
-        let token = self.legacy_session(headers, caller, endpoint, now_secs)?;
+        let token = self.legacy_session(headers, caller, endpoint, now)?;
         self.shared.terminated.insert(token.nonce, self.limits.deleted_sessions);
         Ok(())
     }
 
     /// Opens the notification stream of a session (HTTP GET; MCP 2025-11-25, Streamable HTTP).
-    /// `last_event` is the client's `Last-Event-ID`. `now_secs` is in seconds since the Unix epoch.
+    /// `last_event` is the client's `Last-Event-ID`. `now` is the wall-clock time.
     ///
     /// # Errors
     /// The headers name no valid session of this caller, or a modern revision, which has no GET stream;
@@ -49,9 +50,9 @@ impl Sessions {
         last_event: Option<&str>,
         caller: &Caller,
         endpoint: &str,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<NotificationStream, Refusal> {
-        let token = self.legacy_session(headers, caller, endpoint, now_secs)?;
+        let token = self.legacy_session(headers, caller, endpoint, now)?;
         let dialect = Dialect::new(token.revision);
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| Refusal { fault: fault.into(), id: None, dialect })?;
@@ -62,7 +63,7 @@ impl Sessions {
         };
         let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
-        let end = self.end_of_stream(caller, lifetime, now_secs);
+        let end = self.end_of_stream(caller, lifetime, now);
         let changes = self.router.changes(caller, endpoint);
         let drain = self.shared.drain.clone();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
@@ -110,12 +111,12 @@ impl Sessions {
     ) -> Result<Dispatch, Fault> {
         let nonce = match context.transport {
             TransportContext::Http(headers) => {
-                let RequestContext { caller, endpoint, now_secs, .. } = *context;
+                let RequestContext { caller, endpoint, now, .. } = *context;
                 // The modern era has no JSON-RPC requests of servers, so no responses to them.
                 if headers.session.is_absent() && is_modern_version(headers) {
                     return Ok(Dispatch::Accepted);
                 }
-                self.session(headers, caller, endpoint, now_secs)?.nonce
+                self.session(headers, caller, endpoint, now)?.nonce
             }
             TransportContext::Connection(connection) => connection.nonce,
         };
@@ -127,13 +128,13 @@ impl Sessions {
 
     /// Returns what `initialize` agreed on with the client of a message.
     fn token(&self, inbound: &InboundMessage<'_>) -> Result<Token, Fault> {
-        let RequestContext { transport, caller, endpoint, now_secs, .. } = *inbound.context;
+        let RequestContext { transport, caller, endpoint, now, .. } = *inbound.context;
         match transport {
             TransportContext::Connection(connection) => {
                 connection.token().ok_or_else(|| RequestFault::EraUnknown.into())
             }
             TransportContext::Http(headers) => {
-                let token = self.session(headers, caller, endpoint, now_secs)?;
+                let token = self.session(headers, caller, endpoint, now)?;
                 let version = headers.version;
                 if version.is_absent() || version.value().and_then(Revision::parse).is_some() {
                     Ok(token)
@@ -159,8 +160,8 @@ impl Sessions {
         };
         let revision = Revision::negotiate_legacy(&requested);
         let capabilities = ClientCapabilities::declared(member("capabilities"), revision);
-        let RequestContext { transport, caller, endpoint, now_secs, .. } = *inbound.context;
-        let token = Token::new(revision, capabilities, caller, now_secs);
+        let RequestContext { transport, caller, endpoint, now, .. } = *inbound.context;
+        let token = Token::new(revision, capabilities, caller, now);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
         let dialect = Dialect::new(revision);
         let message = result_message(&id, &dialect.initialize(&self.identity));
@@ -200,12 +201,12 @@ impl Sessions {
         headers: &Headers<'_>,
         caller: &Caller,
         endpoint: &str,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Token, Refusal> {
         let session = if is_modern_version(headers) {
             Err(TransportFault::MethodNotAllowed { allow: "POST" }.into())
         } else {
-            self.session(headers, caller, endpoint, now_secs)
+            self.session(headers, caller, endpoint, now)
         };
         let dialect = self.dialect_of(headers, endpoint, Some(caller));
         session.map_err(|fault| Refusal { fault, id: None, dialect })
@@ -222,7 +223,7 @@ impl Sessions {
         headers: &Headers<'_>,
         caller: &Caller,
         endpoint: &str,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Token, Fault> {
         if headers.session.is_absent() {
             return Err(TransportFault::SessionRequired.into());
@@ -234,8 +235,7 @@ impl Sessions {
         }
         let token = token.filter(|token| {
             token.belongs_to(caller)
-                && now_secs.saturating_sub(token.issued_at)
-                    <= self.limits.session_lifetime.as_secs()
+                && now.saturating_since(token.issued_at) <= self.limits.session_lifetime
                 && !self.shared.terminated.contains(&token.nonce)
         });
         token.ok_or_else(|| TransportFault::SessionUnknown.into())

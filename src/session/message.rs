@@ -16,6 +16,7 @@ use crate::domain::call::Call;
 use crate::domain::caller::Caller;
 use crate::domain::fault::Fault;
 use crate::domain::jsonrpc::Id;
+use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::TransportKind;
 
 /// The action that a message asks of the transport.
@@ -64,7 +65,7 @@ pub struct RequestContext<'a> {
     /// The client's address; `None` for standard streams.
     pub address: Option<IpAddr>,
     /// Seconds since the Unix epoch.
-    pub now_secs: u64,
+    pub now: UnixSeconds,
     /// The dialect for errors until the message itself names a revision.
     pub assumed_dialect: Dialect,
     /// Whether the client accepts a stream of messages before the response.

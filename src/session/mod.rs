@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, Limits};
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
+use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Credentials, Gate};
 use crate::router::Router;
 use crate::seal::Sealer;
@@ -101,7 +102,7 @@ impl Sessions {
         }
     }
 
-    /// Authenticates the caller of a request, before the body is read. `now_secs` is in seconds since
+    /// Authenticates the caller of a request, before the body is read. `now` is in seconds since
     /// the Unix epoch.
     ///
     /// # Errors
@@ -111,9 +112,9 @@ impl Sessions {
         credentials: &Credentials<'_>,
         audience: &str,
         address: IpAddr,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Caller, TransportFault> {
-        self.gate.authenticate(credentials, audience, address, now_secs).await
+        self.gate.authenticate(credentials, audience, address, now).await
     }
 
     /// Counts a request of an address, before its caller is known.
@@ -140,15 +141,14 @@ impl Sessions {
     }
 
     /// Returns when a stream of this caller must end: after `lifetime`, when the caller's credential
-    /// expires, or when the credential is revoked by a new configuration. `now_secs` is in seconds
-    /// since the Unix epoch.
+    /// expires, or when the credential is revoked by a new configuration.
     pub fn end_of_stream(
         &self,
         caller: &Caller,
         lifetime: Option<Duration>,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> StreamEnd {
-        let valid = caller.expires().map(|at| Duration::from_secs(at.saturating_sub(now_secs)));
+        let valid = caller.expires().map(|at| at.saturating_since(now));
         let longest = lifetime.into_iter().chain(valid).min();
         let at = longest.and_then(|longest| Instant::now().checked_add(longest));
         StreamEnd { at, revocation: Some(self.gate.revocation(caller)) }

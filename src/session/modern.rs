@@ -80,7 +80,7 @@ impl Sessions {
         let record = record.map_err(|fault| reject(fault.into()))?;
         let changes = self.router.changes(caller, endpoint);
         let drain = self.shared.drain.clone();
-        let end = self.end_of_stream(caller, None, inbound.context.now_secs);
+        let end = self.end_of_stream(caller, None, inbound.context.now);
         let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
         Ok(stream.recorded(record).counted(self.telemetry().clone()))
     }

@@ -52,8 +52,8 @@ impl Sessions {
             return Err(refuse(RequestFault::BatchUnsupported.into()));
         }
         if let TransportContext::Http(headers) = context.transport {
-            let RequestContext { caller, endpoint, now_secs, .. } = *context;
-            self.session(headers, caller, endpoint, now_secs).map_err(refuse)?;
+            let RequestContext { caller, endpoint, now, .. } = *context;
+            self.session(headers, caller, endpoint, now).map_err(refuse)?;
         }
         // The response to a batch is one message: nothing can be sent before it.
         let context = RequestContext { streams: false, ..*context };

@@ -4,6 +4,7 @@
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::unix_time::UnixSeconds;
 use crate::seal::{Kind, Sealer, random};
 
 /// The content of a session id.
@@ -13,7 +14,7 @@ pub(crate) struct Token {
     /// The server requests that the client declared at `initialize`.
     pub capabilities: ClientCapabilities,
     /// Seconds since the Unix epoch.
-    pub issued_at: u64,
+    pub issued_at: UnixSeconds,
     /// Distinguishes this session from all others.
     pub nonce: Nonce,
     /// The id of the caller to whom the session belongs.
@@ -24,15 +25,15 @@ pub(crate) struct Token {
 pub(crate) type Nonce = [u8; 16];
 
 impl Token {
-    /// Creates a session with a new nonce. `now_secs` is in seconds since the Unix epoch.
+    /// Creates a session with a new nonce. `now` is the wall-clock time.
     pub(crate) fn new(
         revision: Revision,
         capabilities: ClientCapabilities,
         caller: &Caller,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Self {
         let caller = caller.id().to_owned();
-        Self { revision, capabilities, issued_at: now_secs, nonce: random(), caller }
+        Self { revision, capabilities, issued_at: now, nonce: random(), caller }
     }
 
     /// Returns whether the session belongs to this caller.
@@ -59,7 +60,7 @@ impl Token {
         Some(Self {
             revision: Revision::ALL.into_iter().find(|r| *r as u8 == revision)?,
             capabilities: ClientCapabilities::from_bits(capabilities),
-            issued_at: u64::from_be_bytes(*issued_at),
+            issued_at: UnixSeconds::from_be_bytes(*issued_at),
             nonce: *nonce,
             caller: String::from_utf8(caller.to_vec()).ok()?,
         })
@@ -76,15 +77,23 @@ mod tests {
         let keys = || SealKeys::new(vec![[1; 32]]).unwrap();
         let here = Sealer::new(&keys());
         let there = Sealer::new(&keys());
-        let token =
-            Token::new(Revision::V2025_06_18, ClientCapabilities::FORM, &Caller::new("a"), 7);
+        let token = Token::new(
+            Revision::V2025_06_18,
+            ClientCapabilities::FORM,
+            &Caller::new("a"),
+            UnixSeconds(7),
+        );
         let id = token.seal(&here, "/mcp");
         assert!(id.len() <= 512 && id.bytes().all(|b| b.is_ascii_graphic()));
         assert_eq!(Token::open(&there, "/mcp", &id), Some(token.clone()));
         assert_eq!(Token::open(&there, "/mcp/x", &id), None);
         assert_eq!(Token::open(&Sealer::new(&SealKeys::ephemeral()), "/mcp", &id), None);
-        let another =
-            Token::new(Revision::V2025_06_18, ClientCapabilities::FORM, &Caller::new("a"), 7);
+        let another = Token::new(
+            Revision::V2025_06_18,
+            ClientCapabilities::FORM,
+            &Caller::new("a"),
+            UnixSeconds(7),
+        );
         assert_ne!(token.nonce, another.nonce);
     }
 }

@@ -19,7 +19,7 @@ use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, StreamPermit};
 use crate::downstream::channel::ClientChannel;
-use crate::downstream::clock::now_secs;
+use crate::downstream::clock;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
@@ -105,7 +105,7 @@ impl HttpSse {
     ) -> Result<Response<Body>, TransportFault> {
         let permit = self.admission.stream(&caller)?;
         let id = hex(&random::<16>());
-        let end = authenticated_by.end_of_stream(&caller, self.lifetime, now_secs());
+        let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
         let connection = Connection::new(
             self.sessions.clone(),
             caller,

@@ -21,7 +21,7 @@ use crate::domain::fault::{Fault, TransportFault};
 use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
 use crate::downstream::calls::{CallEvent, CallResponse, PendingCall};
-use crate::downstream::clock::now_secs;
+use crate::downstream::clock;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
@@ -43,7 +43,7 @@ impl Endpoint {
         }
         let credentials = body::read_credentials(request.headers(), self.subject(peer));
         let audience = self.protected_resources.audience(path);
-        let caller = self.sessions.authenticate(&credentials, audience, address, now_secs());
+        let caller = self.sessions.authenticate(&credentials, audience, address, clock::now());
         let sender = Sender { caller: caller.await?, address };
         self.dispatch(request, sender).await
     }
@@ -73,13 +73,13 @@ impl Endpoint {
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
                 let caller = &sender.caller;
                 let notifications =
-                    self.sessions.open_stream(&headers, last_event, caller, path, now_secs())?;
+                    self.sessions.open_stream(&headers, last_event, caller, path, clock::now())?;
                 let accepts = body::read_accept(request.headers())?;
                 self.notification_stream(notifications, accepts, caller)
             }
             Method::DELETE => {
                 let headers = body::read_headers(request.headers());
-                self.sessions.terminate(&headers, &sender.caller, path, now_secs())?;
+                self.sessions.terminate(&headers, &sender.caller, path, clock::now())?;
                 Ok(respond::empty(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
@@ -106,7 +106,7 @@ impl Endpoint {
             caller: &caller,
             endpoint: path,
             address: Some(address),
-            now_secs: now_secs(),
+            now: clock::now(),
             assumed_dialect: self.sessions.dialect_of(&headers, path, Some(&caller)),
             streams: accepts != Accepts::JsonOnly,
         };

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, Jwt};
 use crate::domain::caller::{ANONYMOUS, Caller, Proof, TokenProof, is_id};
 use crate::domain::fault::TransportFault;
+use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
 use keys::{Keys, NoKey};
 
@@ -34,7 +35,7 @@ pub(crate) struct Tokens {
 #[derive(Clone)]
 struct Good {
     caller: Caller,
-    expires: u64,
+    expires: UnixSeconds,
     /// The fetch of the keys that it was validated with; after another fetch it is validated again.
     generation: Instant,
 }
@@ -86,7 +87,7 @@ impl Tokens {
         self.keys.generation().is_some()
     }
 
-    /// The caller of a valid token for `audience`. `now_secs` is the time since the Unix epoch.
+    /// The caller of a valid token for `audience`. `now` is the wall-clock time.
     ///
     /// # Errors
     /// `Unauthorized` with the reason, `InsufficientScope`, or `AuthUnavailable` while the keys are unknown.
@@ -94,13 +95,13 @@ impl Tokens {
         &self,
         token: &str,
         audience: &str,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> Result<Caller, TransportFault> {
         let digest = seal::digest([token, audience]);
         let generation = self.keys.generation();
         if let Some(good) = self.good.get(&digest)
             && Some(good.generation) == generation
-            && now_secs < good.expires
+            && now < good.expires
         {
             return Ok(good.caller);
         }
@@ -165,7 +166,7 @@ impl Tokens {
             subject: subject.to_owned(),
             client: text("client_id").or_else(|| text("azp")).map(str::to_owned),
             id_hash: text("jti").map(|id| seal::digest_text(&seal::sha256(id.as_bytes()))),
-            expires: expires(claims).saturating_add(self.jwt.leeway.as_secs()),
+            expires: UnixSeconds(expires(claims).saturating_add(self.jwt.leeway.as_secs())),
         };
         let missing = self.jwt.scopes.iter().any(|needed| !scopes.contains(needed));
         if missing {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::client_events::ClientEventSender;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::unix_time::UnixSeconds;
 use crate::policy::Outcome;
 use crate::router::call_channel::CallChannel;
 use crate::router::reply::Reply;
@@ -20,13 +21,13 @@ impl Sessions {
     /// Runs a call in a task of its own, so that its deadline holds even if the returned future is not
     /// polled. Dropping the future cancels the call where a client cancels by disconnecting (modern era
     /// over HTTP); otherwise the call continues. `permits` are held until the call has ended. Messages
-    /// before the response go to `outgoing`. `now_secs` is in seconds since the Unix epoch.
+    /// before the response go to `outgoing`. `now` is the wall-clock time.
     pub fn perform(
         self: Arc<Self>,
         mut pending: PreparedCall,
         permits: CallPermits,
         outgoing: mpsc::Sender<String>,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> impl Future<Output = CallOutcome> + Send + 'static {
         let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
         let operation = self.begin(&mut pending);
@@ -34,7 +35,7 @@ impl Sessions {
         let (tasks, gate) = (self.shared.tasks.clone(), self.gate.clone());
         let performing = async move {
             let CallPermits { call, budget } = permits;
-            let outcome = self.run(pending, operation, outgoing, &*call, now_secs).await;
+            let outcome = self.run(pending, operation, outgoing, &*call, now).await;
             drop(budget);
             outcome
         };
@@ -74,7 +75,7 @@ impl Sessions {
         operation: ServerOperation,
         outgoing: mpsc::Sender<String>,
         place: &dyn CallPermit,
-        now_secs: u64,
+        now: UnixSeconds,
     ) -> CallOutcome {
         let PreparedCall { dialect, call, nonce, in_flight, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
@@ -82,7 +83,7 @@ impl Sessions {
         let record = self.gate.record(&call);
         let mut list = None;
         let answer = async {
-            let reply = self.router.route(&call, &record, &channel, deadline, now_secs).await?;
+            let reply = self.router.route(&call, &record, &channel, deadline, now).await?;
             if let Reply::List(reply) = &reply {
                 list = Some(*reply.view.digest());
             }

@@ -8,6 +8,7 @@ use promptgate::test_util::config::Config;
 use promptgate::test_util::domain::caller::Caller;
 use promptgate::test_util::domain::fault::Fault;
 use promptgate::test_util::domain::rights::{Everything, Rights};
+use promptgate::test_util::domain::unix_time::UnixSeconds;
 use promptgate::test_util::policy::Gate;
 use promptgate::test_util::router::{Router, RouterDeps, UpstreamDeps};
 use promptgate::test_util::seal::{SealKeys, Sealer};
@@ -38,7 +39,7 @@ impl CallPermit for UnlimitedPermit {
     }
 }
 
-pub const NOW: u64 = 1_000_000;
+pub const NOW: UnixSeconds = UnixSeconds(1_000_000);
 
 impl SessionLayer {
     pub fn start(toml: &str) -> Self {
@@ -77,7 +78,7 @@ impl SessionLayer {
             caller: &caller,
             endpoint: "/mcp",
             address: None,
-            now_secs: NOW,
+            now: NOW,
             assumed_dialect: self.sessions.dialect_of(headers, "/mcp", Some(&caller)),
             streams: true,
         };

@@ -1,0 +1,29 @@
+//! Wall-clock time as tokens and credentials carry it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Seconds since the Unix epoch (1970-01-01T00:00:00Z), without leap seconds.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct UnixSeconds(pub u64);
+
+impl UnixSeconds {
+    /// The time since `earlier`; zero if that lies ahead, as after a step back of the clock.
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_secs(self.0.saturating_sub(earlier.0))
+    }
+
+    pub(crate) fn to_be_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
+    pub(crate) fn from_be_bytes(bytes: [u8; 8]) -> Self {
+        Self(u64::from_be_bytes(bytes))
+    }
+}
+
+impl fmt::Display for UnixSeconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
