@@ -95,7 +95,7 @@ fn call<T>(
         headers,
         oauth: None,
         ca: None,
-        address_policy: AddressPolicy::BeyondTheLink,
+        address_policy: AddressPolicy::NotLinkLocal,
     };
     runtime()?.block_on(async {
         let endpoint = HttpEndpoint::new(&http, &Settings::default(), TaskTracker::new())

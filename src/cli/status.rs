@@ -27,7 +27,7 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
     let url = base_url(admin)?;
     let state = runtime()?.block_on(async {
         let egress =
-            Egress::new(CONNECT, None, AddressPolicy::BeyondTheLink).map_err(Failure::new)?;
+            Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
         let status = fetch(&egress, &url, "/api/v1/status").await?;
         let upstreams = fetch(&egress, &url, "/api/v1/upstreams").await?;
         Ok::<_, Failure>(json!({"status": status, "upstreams": upstreams["upstreams"]}))

@@ -211,7 +211,7 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
         section.mistake("url", "must be https, or http on loopback, because tokens are sent to it");
     }
     let address_policy = if section.flag("allow_private", true) {
-        AddressPolicy::BeyondTheLink
+        AddressPolicy::NotLinkLocal
     } else {
         AddressPolicy::PublicOnly
     };

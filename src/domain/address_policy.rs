@@ -9,7 +9,7 @@ use ipnet::IpNet;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressPolicy {
     /// Anywhere but the link itself, where clouds keep their credentials.
-    BeyondTheLink,
+    NotLinkLocal,
     /// What the whole internet can reach, too.
     PublicOnly,
 }
@@ -126,7 +126,7 @@ mod tests {
             "[febf::1]",
             "[fd00:ec2::254]",
         ] {
-            for reach in [AddressPolicy::BeyondTheLink, AddressPolicy::PublicOnly] {
+            for reach in [AddressPolicy::NotLinkLocal, AddressPolicy::PublicOnly] {
                 let refused = reach.check_host(text);
                 assert!(matches!(refused, Err(AddressRefused::LinkLocal(_))), "{text}");
             }
@@ -154,7 +154,7 @@ mod tests {
         ] {
             let refused = AddressPolicy::PublicOnly.check_host(text);
             assert!(matches!(refused, Err(AddressRefused::Private(_))), "{text}");
-            assert_eq!(AddressPolicy::BeyondTheLink.check_host(text), Ok(()), "{text}");
+            assert_eq!(AddressPolicy::NotLinkLocal.check_host(text), Ok(()), "{text}");
         }
         for text in ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101"]
         {

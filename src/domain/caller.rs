@@ -81,7 +81,7 @@ impl Caller {
         let mut groups = groups.to_vec();
         groups.sort_unstable();
         groups.dedup();
-        let (scopes, proof) = (Vec::new(), Proof::Nothing);
+        let (scopes, proof) = (Vec::new(), Proof::None);
         Self(Arc::new(Who { id: id.into(), groups, scopes, proof }))
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn of(fault: &Fault) -> i64 {
         Fault::Upstream(UpstreamFault { kind: Kind::Error { code, .. }, .. }) if passes(*code) => {
             *code
         }
-        Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { .. }, .. }) => {
+        Fault::Upstream(UpstreamFault { kind: Kind::UrlElicitationRequired { .. }, .. }) => {
             URL_ELICITATION_REQUIRED
         }
         Fault::Upstream(_) => INTERNAL_ERROR,

@@ -232,7 +232,7 @@ pub enum UpstreamFaultKind {
     },
     /// The user has to visit pages first, which `data` names (2025-11-25, -32042).
     #[error("error -32042: {message}")]
-    PagesFirst {
+    UrlElicitationRequired {
         message: String,
         /// JSON text of `error.data`.
         data: String,
@@ -263,7 +263,7 @@ impl UpstreamFaultKind {
             Self::Protocol(_) => "upstream_protocol_error",
             Self::PaginationLimit(_) => "pagination_limit",
             Self::Error { .. } => "upstream_error",
-            Self::PagesFirst { .. } => "url_elicitation_required",
+            Self::UrlElicitationRequired { .. } => "url_elicitation_required",
             Self::QuestionNotAllowed => "question_not_allowed",
             Self::Unanswered(_) => "question_unanswered",
         }

@@ -44,9 +44,10 @@ fn message(fault: &Fault) -> String {
         {
             message.clone()
         }
-        Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { message, .. }, .. }) => {
-            message.clone()
-        }
+        Fault::Upstream(UpstreamFault {
+            kind: Kind::UrlElicitationRequired { message, .. },
+            ..
+        }) => message.clone(),
         Fault::Upstream(UpstreamFault { upstream, kind }) if upstream.is_empty() => {
             kind.to_string()
         }
@@ -61,7 +62,7 @@ fn upstream_data(fault: &Fault) -> Option<&str> {
     };
     match kind {
         Kind::Error { code, data, .. } if error_code::passes(*code) => data.as_deref(),
-        Kind::PagesFirst { data, .. } => Some(data),
+        Kind::UrlElicitationRequired { data, .. } => Some(data),
         _ => None,
     }
 }

@@ -233,13 +233,13 @@ mod tests {
                 other => panic!("{host}: {other:?}"),
             }
         }
-        let metadata = send("2852039166", port, AddressPolicy::BeyondTheLink).await;
+        let metadata = send("2852039166", port, AddressPolicy::NotLinkLocal).await;
         assert!(format!("{metadata:?}").contains("link-local"), "{metadata:?}");
         let knock = tokio::time::timeout(Duration::ZERO, sinkhole.accept()).await;
         assert!(knock.is_err(), "somebody knocked");
         let answering = async { drop(sinkhole.accept().await.unwrap()) };
         let (sent, ()) =
-            tokio::join!(send("localhost", port, AddressPolicy::BeyondTheLink), answering);
+            tokio::join!(send("localhost", port, AddressPolicy::NotLinkLocal), answering);
         assert_eq!(sent.unwrap_err(), UpstreamFaultKind::Reset, "it got there");
     }
 }

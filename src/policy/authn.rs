@@ -80,7 +80,7 @@ impl Authenticator {
                     (subject.clone(), caller(who, proof))
                 })
                 .collect(),
-            stdio: caller(&auth.stdio, Proof::Started),
+            stdio: caller(&auth.stdio, Proof::Stdio),
         }
     }
 
@@ -101,7 +101,7 @@ impl Authenticator {
                 && known.proof() == caller.proof()
         };
         match caller.proof() {
-            Proof::Nothing => !self.auth.required,
+            Proof::None => !self.auth.required,
             Proof::ApiKey { hash } => self.api_keys.get(hash).is_some_and(is_same),
             Proof::Certificate { subject } => {
                 self.auth.client_ca == then.client_ca
@@ -109,7 +109,7 @@ impl Authenticator {
             }
             Proof::Token(_) => self.auth.jwt == then.jwt,
             // The process that started the gateway keeps its access.
-            Proof::Started => true,
+            Proof::Stdio => true,
         }
     }
 

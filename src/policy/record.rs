@@ -209,7 +209,7 @@ impl Drop for Open {
 pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
     let event = event.text("caller", caller.id());
     match caller.proof() {
-        Proof::Nothing => event,
+        Proof::None => event,
         Proof::ApiKey { .. } => event.text("proof", "api_key"),
         Proof::Certificate { subject } => {
             event.text("proof", "certificate").text("subject", subject)
@@ -220,7 +220,7 @@ pub(super) fn with_caller(event: Event, caller: &Caller) -> Event {
             .text("subject", &token.subject)
             .optional_text("client_id", token.client.as_deref())
             .optional_text("token_id", token.id_hash.as_deref()),
-        Proof::Started => event.text("proof", "stdio"),
+        Proof::Stdio => event.text("proof", "stdio"),
     }
 }
 

@@ -67,7 +67,7 @@ impl Bridge<'_> {
                     }) => {
                         self.next_round()?;
                         let requests = self.send_request(server_request);
-                        if let Some(said) = exchange.meanwhile(requests).await {
+                        if let Some(said) = exchange.wait_for_client(requests).await {
                             let none = || Answer::Error { code: -32603, message: NONE.to_owned() };
                             let _ = answer.send(said.unwrap_or_else(none));
                         }
@@ -289,7 +289,7 @@ impl Bridge<'_> {
                 .client
                 .capabilities
                 .and(self.allowed())
-                .contains(server_request.needs())
+                .contains(server_request.required_capabilities())
             {
                 return Err(broken("it asks what it was told that nobody answers"));
             }
@@ -307,9 +307,10 @@ impl Bridge<'_> {
         input_requests: InputRequests,
     ) -> Result<InputResponses, Fault> {
         self.next_round()?;
-        let mut answers = Vec::with_capacity(input_requests.requests.len());
+        let mut answers: Vec<(String, Document)> =
+            Vec::with_capacity(input_requests.requests.len());
         for (key, server_request) in input_requests.requests {
-            let nobody = server_request.unanswered();
+            let nobody = server_request.cancel_answer();
             let started = Instant::now();
             let said = match self.send_request(server_request).await {
                 Some(Answer::Result(said)) => Some(said),
@@ -383,8 +384,10 @@ impl Bridge<'_> {
             URL_ELICITATION_REQUIRED if client.capabilities.contains(ClientCapabilities::URL) => {
                 match self.allowed().contains(ClientCapabilities::URL) {
                     false => self.fault(Kind::QuestionNotAllowed),
-                    true => self
-                        .fault(Kind::PagesFirst { message: message.clone(), data: data.clone() }),
+                    true => self.fault(Kind::UrlElicitationRequired {
+                        message: message.clone(),
+                        data: data.clone(),
+                    }),
                 }
             }
             _ => self.fault(kind),
@@ -395,7 +398,9 @@ impl Bridge<'_> {
     /// any other error on.
     fn pages_first(&mut self, kind: Kind, replay: Replay) -> Result<Reply, Fault> {
         let fault = self.refused(kind);
-        let Fault::Upstream(UpstreamFault { kind: Kind::PagesFirst { data, .. }, .. }) = &fault
+        let Fault::Upstream(UpstreamFault {
+            kind: Kind::UrlElicitationRequired { data, .. }, ..
+        }) = &fault
         else {
             return Err(fault);
         };

@@ -71,7 +71,7 @@ impl Router {
         let shared = Arc::new(SharedState {
             published,
             changes,
-            pages: NotificationSinks::pages(),
+            pages: NotificationSinks::url_completions(),
             suspended: SuspendedCalls::new(tasks.clone(), shutdown.clone()),
             telemetry: upstream_deps.telemetry.clone(),
             reports,

@@ -77,7 +77,7 @@ impl SuspendedCalls {
         self.tasks.spawn(async move {
             let SuspendedCall { mut exchange, server_request, answer, until } = waiting;
             let waiting = shutdown.run_until_cancelled(timeout_at(until, taken));
-            let taken = exchange.meanwhile(waiting).await;
+            let taken = exchange.wait_for_client(waiting).await;
             calls.remove(&ticket);
             if let Some(Some(Ok(Ok(retry)))) = taken {
                 // If the client that resumes it is gone by now, the call ends.

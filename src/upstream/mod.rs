@@ -100,13 +100,13 @@ impl Upstream {
         let needed = shutdown.clone().drop_guard();
         let (sender, link) = watch::channel(Link::Connecting);
         let wake = Wake::default();
-        let (upstream, changed) = (config.id.as_str().into(), Some(wake.changed.clone()));
+        let upstream = config.id.as_str().into();
         let stderr_tail: Arc<StderrTail> = Arc::default();
         let (measured, kept) = (telemetry.clone(), stderr_tail.clone());
         let sinks = NotificationSinks {
             upstream,
-            changed,
-            pages,
+            list_changed: Some(wake.changed.clone()),
+            url_completions: pages,
             audit,
             telemetry: measured,
             stderr_tail: kept,

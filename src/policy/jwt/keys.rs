@@ -75,7 +75,7 @@ impl Keys {
 
     /// Fetches the keys now and whenever they expire or an unknown one is named, until `stop`.
     pub(super) async fn keep(&self, stop: CancellationToken) {
-        let egress = match Egress::new(CONNECT, None, AddressPolicy::BeyondTheLink) {
+        let egress = match Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal) {
             Ok(egress) => egress,
             Err(error) => {
                 return warn!(error, "no HTTP client for the issuer's keys; tokens are refused");

@@ -126,7 +126,7 @@ impl<'a> ClientEventSender<'a> {
         if answer.is_closed() || !self.permit.suspend() {
             return None;
         }
-        if let Some(id) = server_request.page_id() {
+        if let Some(id) = server_request.elicitation_id() {
             let upstream = origin.upstream.as_str().into();
             self.url_elicitations.add(UrlElicitationComplete { upstream, id }, session);
         }

@@ -30,8 +30,10 @@ impl PendingUrlElicitations {
 
     /// Adds all URL elicitations that an error requires (`URLElicitationRequiredError`).
     pub(crate) fn note_all(&self, fault: &Fault, session: Nonce, max_depth: usize) {
-        let Fault::Upstream(UpstreamFault { upstream, kind: Kind::PagesFirst { data, .. } }) =
-            fault
+        let Fault::Upstream(UpstreamFault {
+            upstream,
+            kind: Kind::UrlElicitationRequired { data, .. },
+        }) = fault
         else {
             return;
         };

@@ -89,7 +89,7 @@ impl TokenSource {
         // public, unless the upstream is on this machine itself.
         let is_trusted = oauth.token_url.is_some() || is_loopback(url.host().unwrap_or_default());
         let address_policy =
-            if is_trusted { AddressPolicy::BeyondTheLink } else { AddressPolicy::PublicOnly };
+            if is_trusted { AddressPolicy::NotLinkLocal } else { AddressPolicy::PublicOnly };
         let egress = Egress::new(CONNECT, ca, address_policy)?;
         let place = oauth.token_url.as_ref().map(|endpoint| Place {
             endpoint: endpoint.clone(),

@@ -1,4 +1,5 @@
-//! What an upstream says in the middle of a call, and who hears it.
+//! Correlation of the messages that an upstream sends before it responds to a call: responses,
+//! progress notifications and server requests find their call here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use crate::domain::server_request::{
 use crate::telemetry::Telemetry;
 use crate::upstream::transport::stderr_tail::StderrTail;
 
-/// Something that is said before the answer.
+/// A message of the upstream that belongs to a call and comes before its response.
 #[derive(Debug)]
 pub enum InterimMessage {
     /// `params` of `notifications/progress`.
@@ -29,38 +30,42 @@ pub enum InterimMessage {
     UrlElicitationComplete(Document),
     ServerRequest {
         server_request: ServerRequest,
+        /// Dropped without an answer, the upstream gets an error.
         answer: oneshot::Sender<Answer>,
     },
 }
 
-/// The ear of one call.
+/// Sending half of the interim messages of one call.
 #[derive(Clone, Debug)]
 pub struct InterimSender {
     sender: mpsc::Sender<InterimMessage>,
-    /// What this call's client may be asked by this upstream.
+    /// Which server requests the upstream may send to this call's client.
     capabilities: ClientCapabilities,
+    /// Whether the client requested progress.
     progress: bool,
 }
 
-/// Asides that wait to be heard. Progress beyond that is dropped, questions are refused: whoever
-/// listens takes them at once, unless a user is thinking.
-const WAITING: usize = 16;
+/// Interim messages that are queued per call. Beyond it, progress is dropped and server requests are
+/// refused: the receiver takes messages at once, unless it waits for a user's answer.
+const MAX_QUEUED: usize = 16;
 
-/// Who hears what an upstream says to nobody in particular.
+/// Receivers of what belongs to no call in flight.
 #[derive(Clone, Debug)]
 pub struct NotificationSinks {
     /// Id of the upstream.
     pub upstream: Arc<str>,
-    /// Told of `list_changed`; absent where that only repeats what another connection says.
-    pub changed: Option<Arc<Notify>>,
-    pub pages: broadcast::Sender<UrlElicitationComplete>,
+    /// Notified of `list_changed`; absent where the notification only repeats that of another
+    /// connection.
+    pub list_changed: Option<Arc<Notify>>,
+    pub url_completions: broadcast::Sender<UrlElicitationComplete>,
     pub audit: Audit,
     pub telemetry: Telemetry,
-    /// Of a child, on standard error.
+    /// The last lines of a child process on standard error.
     pub stderr_tail: Arc<StderrTail>,
 }
 
-/// A user has done what a page was for (2025-11-25, `notifications/elicitation/complete`).
+/// The end of a URL elicitation: the user has done what the page was for (2025-11-25,
+/// `notifications/elicitation/complete`).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UrlElicitationComplete {
     /// Id of the upstream.
@@ -69,62 +74,68 @@ pub struct UrlElicitationComplete {
     pub id: String,
 }
 
-/// Pages done that wait to be told to whoever visited them. They are few, and each may be missed:
-/// its user knows it, too.
-const PAGES: usize = 64;
+/// Ended URL elicitations that are queued for slow receivers. They are few, and a lost one does
+/// little harm: its user knows that the page is done.
+const MAX_COMPLETIONS: usize = 64;
 
 impl NotificationSinks {
-    /// Those of an upstream whose notices nobody else hears.
+    /// Returns sinks that drop everything.
     pub fn new(upstream: &str) -> Self {
-        let (pages, _) = broadcast::channel(1);
-        let (upstream, audit) = (upstream.into(), Audit::default());
-        let (telemetry, stderr_tail) = (Telemetry::silent(), Arc::default());
-        Self { upstream, changed: None, pages, audit, telemetry, stderr_tail }
+        let (url_completions, _) = broadcast::channel(1);
+        Self {
+            upstream: upstream.into(),
+            list_changed: None,
+            url_completions,
+            audit: Audit::default(),
+            telemetry: Telemetry::silent(),
+            stderr_tail: Arc::default(),
+        }
     }
 
-    /// Where all upstreams tell of pages.
-    pub fn pages() -> broadcast::Sender<UrlElicitationComplete> {
-        broadcast::channel(PAGES).0
+    /// Opens the channel on which all upstreams announce ended URL elicitations.
+    pub fn url_completions() -> broadcast::Sender<UrlElicitationComplete> {
+        broadcast::channel(MAX_COMPLETIONS).0
     }
 
-    /// The same, for a connection whose `list_changed` only repeats another one's.
-    pub fn without_changes(&self) -> Self {
-        Self { changed: None, ..self.clone() }
+    /// Returns the sinks of a connection whose `list_changed` repeats that of another connection.
+    pub fn without_list_changed(&self) -> Self {
+        Self { list_changed: None, ..self.clone() }
     }
 }
 
-/// What is to be said back.
+/// What the transport has to send back for a message.
 pub enum Followup {
-    Nothing,
-    Now(String),
-    /// The answer to the upstream's request of this id, once there is one.
-    Later(Id, oneshot::Receiver<Answer>),
+    None,
+    Reply(String),
+    /// The answer to the server request of this id, once the client has given it.
+    ReplyLater(Id, oneshot::Receiver<Answer>),
 }
 
 impl InterimSender {
+    /// Opens the channel of one call.
     pub fn channel(
         capabilities: ClientCapabilities,
         progress: bool,
     ) -> (Self, mpsc::Receiver<InterimMessage>) {
-        let (sender, receiver) = mpsc::channel(WAITING);
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED);
         (Self { sender, capabilities, progress }, receiver)
     }
 
-    fn server_request(&self, id: Id, server_request: ServerRequest) -> Followup {
-        if !self.capabilities.contains(server_request.needs()) {
-            return Followup::Now(reply::not_offered(&id));
-        }
-        let (answer, later) = oneshot::channel();
-        match self.sender.try_send(InterimMessage::ServerRequest { server_request, answer }) {
-            Ok(()) => Followup::Later(id, later),
-            Err(_) => Followup::Now(reply::unanswered(&id)),
-        }
-    }
-
-    /// The same ear, for one that may not ask.
+    /// Returns a sender for the same call that refuses server requests.
     pub fn without_server_requests(mut self) -> Self {
         self.capabilities = ClientCapabilities::NONE;
         self
+    }
+
+    fn server_request(&self, id: Id, server_request: ServerRequest) -> Followup {
+        if !self.capabilities.contains(server_request.required_capabilities()) {
+            return Followup::Reply(reply::not_declared(&id));
+        }
+        let (answer, receiver) = oneshot::channel();
+        match self.sender.try_send(InterimMessage::ServerRequest { server_request, answer }) {
+            Ok(()) => Followup::ReplyLater(id, receiver),
+            Err(_) => Followup::Reply(reply::no_answer(&id)),
+        }
     }
 
     fn progress(&self, params: Json<'_>) {
@@ -133,118 +144,120 @@ impl InterimSender {
         }
     }
 
-    fn page_done(&self, params: Json<'_>) {
+    fn url_elicitation_complete(&self, params: Json<'_>) {
         if self.capabilities.contains(ClientCapabilities::URL) {
-            let _ = self
-                .sender
-                .try_send(InterimMessage::UrlElicitationComplete(Document::copy_of(params)));
+            let message = InterimMessage::UrlElicitationComplete(Document::copy_of(params));
+            let _ = self.sender.try_send(message);
         }
     }
 }
 
-/// Who waits for what on one connection. Entries are as many as calls are in flight on it.
+/// The calls in flight on one connection, by the ids of their requests.
 #[derive(Debug)]
 pub struct Correlator {
-    /// Requests whose answers come on a stream that all share.
-    answers: DashMap<Id, oneshot::Sender<Result<Document, Kind>>>,
-    /// Calls that hear what is said before their answer.
+    /// Requests whose response comes on a stream that all requests share.
+    responses: DashMap<Id, oneshot::Sender<Result<Document, Kind>>>,
+    /// Calls that receive interim messages.
     interim: DashMap<Id, InterimSender>,
-    /// Whether the upstream may send requests: legacy ones may, modern ones may not.
+    /// Whether the upstream may send requests: legacy upstreams may, modern ones may not.
     accepts_requests: AtomicBool,
-    /// A question came of which nobody could tell whose it was.
+    /// A server request could not be correlated with exactly one call in flight.
     is_ambiguous: AtomicBool,
-    /// A question came that was tied to no call.
+    /// A server request came outside of the stream of a call.
     has_unassociated_requests: AtomicBool,
-    /// A call that could be asked was given up before its answer.
-    has_orphans: AtomicBool,
+    /// A call with server requests enabled was abandoned before its response.
+    has_abandoned_calls: AtomicBool,
     sinks: NotificationSinks,
 }
 
 impl Correlator {
     pub fn new(sinks: NotificationSinks) -> Arc<Self> {
         Arc::new(Self {
-            answers: DashMap::new(),
+            responses: DashMap::new(),
             interim: DashMap::new(),
             accepts_requests: AtomicBool::new(false),
             is_ambiguous: AtomicBool::new(false),
             has_unassociated_requests: AtomicBool::new(false),
-            has_orphans: AtomicBool::new(false),
+            has_abandoned_calls: AtomicBool::new(false),
             sinks,
         })
     }
 
-    /// Says whether requests of the upstream are answered; the others are dropped.
+    /// Sets whether requests of the upstream get a response; otherwise they are dropped.
     pub fn set_accepts_requests(&self, accepts_requests: bool) {
         self.accepts_requests.store(accepts_requests, Ordering::Relaxed);
     }
 
-    /// Whether calls have to go one at a time, lest their questions be mixed up.
+    /// Whether calls must run one at a time, so that each server request belongs to exactly one.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous.load(Ordering::Relaxed)
     }
 
-    /// Whether questions come that are tied to no call.
+    /// Whether the upstream sends server requests outside of the streams of calls.
     pub fn has_unassociated_requests(&self) -> bool {
         self.has_unassociated_requests.load(Ordering::Relaxed)
     }
 
-    /// Whether a call that nobody waits for any more might still ask.
-    pub fn has_orphans(&self) -> bool {
-        self.has_orphans.load(Ordering::Relaxed)
+    /// Whether an abandoned call may still send server requests.
+    pub fn has_abandoned_calls(&self) -> bool {
+        self.has_abandoned_calls.load(Ordering::Relaxed)
     }
 
-    /// Lets a call hear what is said before its answer, as long as the guard lives.
+    /// Registers a call for interim messages, as long as the returned guard lives.
     pub fn register(self: &Arc<Self>, id: &Id, interim: Option<InterimSender>) -> Registration {
         Registration(interim.map(|interim| {
-            let capabilities = !interim.capabilities.is_none();
+            let is_open = !interim.capabilities.is_none();
             self.interim.insert(id.clone(), interim);
-            Entry { correlator: self.clone(), id: id.clone(), may_be_orphan: capabilities }
+            Entry { correlator: self.clone(), id: id.clone(), is_open }
         }))
     }
 
-    /// Waits for an answer that comes on the shared stream.
-    pub fn expect(&self, id: &Id) -> oneshot::Receiver<Result<Document, Kind>> {
-        let (sender, answer) = oneshot::channel();
-        self.answers.insert(id.clone(), sender);
-        answer
+    /// Registers a request whose response comes on the shared stream. The receiver fails once the
+    /// connection is closed.
+    pub fn expect_response(&self, id: &Id) -> oneshot::Receiver<Result<Document, Kind>> {
+        let (sender, response) = oneshot::channel();
+        self.responses.insert(id.clone(), sender);
+        response
     }
 
-    /// Takes a request back; whether it was still waiting.
-    pub fn forget(&self, id: &Id) -> bool {
-        self.answers.remove(id).is_some()
+    /// Removes a request; returns whether its response was outstanding.
+    pub fn forget_response(&self, id: &Id) -> bool {
+        self.responses.remove(id).is_some()
     }
 
-    /// Nothing will be answered any more: whoever waits is told at once, not at its deadline.
+    /// Fails all outstanding requests at once rather than at their deadlines: the connection is
+    /// closed.
     pub fn close(&self) {
-        self.answers.clear();
+        self.responses.clear();
     }
 
-    /// Takes in a message of the shared stream.
+    /// Processes a message of the shared stream.
     pub fn deliver(&self, message: Document) -> Followup {
         match Frame::read(message.json()) {
             Ok(Frame::Response { .. }) | Err(_) => {
                 let id = message.json().get("id").and_then(Id::read);
-                if let Some((id, waiting)) = id.and_then(|id| self.answers.remove(&id))
-                    && let Some(answer) = reply::read(&id, message)
+                if let Some((id, caller)) = id.and_then(|id| self.responses.remove(&id))
+                    && let Some(response) = reply::read_response(&id, message)
                 {
-                    // Nobody may wait any more.
-                    let _ = waiting.send(answer);
+                    // The caller may have gone away.
+                    let _ = caller.send(response);
                 }
-                Followup::Nothing
+                Followup::None
             }
             Ok(frame) => self.dispatch(frame, None),
         }
     }
 
-    /// Takes in what is no response. `call` is the request on whose own stream it came.
+    /// Processes a request or notification of the upstream. `call` is the id of the request on whose
+    /// own stream it came.
     pub fn dispatch(&self, frame: Frame<'_>, call: Option<&Id>) -> Followup {
         match frame {
             Frame::Request { id, method, params } => self.request(id, &method, params, call),
             Frame::Notification { method, params } => {
                 self.notification(&method, params, call);
-                Followup::Nothing
+                Followup::None
             }
-            Frame::Response { .. } => Followup::Nothing,
+            Frame::Response { .. } => Followup::None,
         }
     }
 
@@ -256,60 +269,73 @@ impl Correlator {
         call: Option<&Id>,
     ) -> Followup {
         if !self.accepts_requests.load(Ordering::Relaxed) {
-            debug!(method = method.escape_debug().to_string(), "a request that is not its to send");
-            return Followup::Nothing;
+            debug!(
+                upstream = &*self.sinks.upstream,
+                method = method.escape_debug().to_string(),
+                "dropped a request of an upstream that must not send requests"
+            );
+            return Followup::None;
         }
-        let server_request = ServerRequest::read(method, params);
-        if server_request.is_ok() && call.is_none() {
+        let interim = self.correlate(call);
+        let server_request = match ServerRequest::read(method, params) {
+            Ok(server_request) => server_request,
+            Err(ServerRequestError::Malformed(what)) => {
+                return Followup::Reply(reply::invalid_params(&id, what));
+            }
+            Err(ServerRequestError::Unknown) => {
+                return Followup::Reply(reply::to_other_request(&id, method));
+            }
+        };
+        if call.is_none() {
             self.has_unassociated_requests.store(true, Ordering::Relaxed);
         }
-        match (server_request, self.sender_of(call)) {
-            (Ok(server_request), Some(interim)) => interim.server_request(id, server_request),
-            (Ok(_), None) => Followup::Now(reply::not_offered(&id)),
-            (Err(ServerRequestError::Malformed(what)), _) => {
-                Followup::Now(reply::malformed(&id, what))
-            }
-            (Err(ServerRequestError::Unknown), _) => Followup::Now(reply::to_request(&id, method)),
+        match interim {
+            Some(interim) => interim.server_request(id, server_request),
+            None => Followup::Reply(reply::not_declared(&id)),
         }
     }
 
     fn notification(&self, method: &str, params: Option<Json<'_>>, call: Option<&Id>) {
         match (method, params) {
             (LIST_CHANGED, _) => {
-                if let Some(changed) = &self.sinks.changed {
+                if let Some(list_changed) = &self.sinks.list_changed {
                     self.sinks.telemetry.metrics().list_changed_received(&self.sinks.upstream);
-                    changed.notify_one();
+                    list_changed.notify_one();
                 }
             }
             (PROGRESS, Some(params)) => {
-                // The token of a call is its id.
+                // The progress token of a call is the id of its request.
                 let token = params.get("progressToken").and_then(Id::read);
                 if let Some(interim) = token.and_then(|token| self.interim.get(&token)) {
                     interim.progress(params);
                 }
             }
-            // What is tied to no call may be about one that has ended.
             (ELICITATION_COMPLETE, Some(params)) => {
                 match call.and_then(|id| self.interim.get(id)) {
-                    Some(interim) => interim.page_done(params),
-                    None => {
-                        if let Some(id) = params.get("elicitationId").and_then(Json::as_str) {
-                            let (upstream, id) = (self.sinks.upstream.clone(), id.into_owned());
-                            // Nobody may be listening.
-                            let _ = self.sinks.pages.send(UrlElicitationComplete { upstream, id });
-                        }
-                    }
+                    Some(interim) => interim.url_elicitation_complete(params),
+                    // Outside of the stream of a call it may concern a call that has ended.
+                    None => self.announce_completion(params),
                 }
             }
             _ => {}
         }
     }
 
-    /// The call that something belongs to: the one on whose stream it came, or the only one.
-    fn sender_of(&self, call: Option<&Id>) -> Option<InterimSender> {
+    fn announce_completion(&self, params: Json<'_>) {
+        if let Some(id) = params.get("elicitationId").and_then(Json::as_str) {
+            let upstream = self.sinks.upstream.clone();
+            let completion = UrlElicitationComplete { upstream, id: id.into_owned() };
+            // There may be no receiver.
+            let _ = self.sinks.url_completions.send(completion);
+        }
+    }
+
+    /// Returns the call that a server request belongs to: the call on whose stream it came, or the
+    /// only call in flight.
+    fn correlate(&self, call: Option<&Id>) -> Option<InterimSender> {
         match call {
             Some(id) => self.interim.get(id).map(|interim| interim.clone()),
-            None if self.interim.len() > 1 || self.has_orphans() => {
+            None if self.interim.len() > 1 || self.has_abandoned_calls() => {
                 self.is_ambiguous.store(true, Ordering::Relaxed);
                 None
             }
@@ -318,20 +344,23 @@ impl Correlator {
     }
 }
 
-/// A call hears as long as this lives. Dropped before the call is over, it leaves an orphan.
+/// Guard of a call that receives interim messages. Dropped before [`Registration::finish`], the call
+/// counts as abandoned.
+#[must_use]
 pub struct Registration(Option<Entry>);
 
 struct Entry {
     correlator: Arc<Correlator>,
     id: Id,
-    may_be_orphan: bool,
+    /// Whether the upstream may still send server requests for the call.
+    is_open: bool,
 }
 
 impl Registration {
-    /// The upstream has nothing more to say to the call.
-    pub fn is_over(mut self) {
+    /// Ends the registration after the response: the upstream sends nothing more for the call.
+    pub fn finish(mut self) {
         if let Some(entry) = &mut self.0 {
-            entry.may_be_orphan = false;
+            entry.is_open = false;
         }
     }
 }
@@ -339,8 +368,8 @@ impl Registration {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.correlator.interim.remove(&self.id);
-        if self.may_be_orphan {
-            self.correlator.has_orphans.store(true, Ordering::Relaxed);
+        if self.is_open {
+            self.correlator.has_abandoned_calls.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -349,7 +378,7 @@ impl Drop for Entry {
 mod tests {
     use super::*;
 
-    const QUESTION: &str = r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"x","requestedSchema":{}}}"#;
+    const ELICITATION: &str = r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"x","requestedSchema":{}}}"#;
 
     fn message(text: &str) -> Document {
         Document::parse(text.as_bytes().to_vec(), 16).unwrap()
@@ -361,64 +390,65 @@ mod tests {
         correlator
     }
 
-    fn said(heard: Followup) -> String {
-        match heard {
-            Followup::Now(text) => text,
-            Followup::Nothing => "nothing".to_owned(),
-            Followup::Later(..) => "later".to_owned(),
+    fn reply(followup: Followup) -> String {
+        match followup {
+            Followup::Reply(text) => text,
+            Followup::None => "nothing".to_owned(),
+            Followup::ReplyLater(..) => "later".to_owned(),
         }
     }
 
     #[test]
-    fn u18_a_question_that_was_not_offered_is_refused_and_nobody_is_asked() {
+    fn u18_a_server_request_without_the_capability_is_refused() {
         let correlator = accepting();
-        assert!(said(correlator.deliver(message(QUESTION))).contains("-32601"));
-        let (interim, mut heard) = InterimSender::channel(ClientCapabilities::ROOTS, false);
-        let _listening = correlator.register(&Id::number(1), Some(interim));
-        assert!(said(correlator.deliver(message(QUESTION))).contains("-32601"));
-        assert!(heard.try_recv().is_err());
+        assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
+        let (interim, mut messages) = InterimSender::channel(ClientCapabilities::ROOTS, false);
+        let _registration = correlator.register(&Id::number(1), Some(interim));
+        assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
+        assert!(messages.try_recv().is_err());
         correlator.set_accepts_requests(false);
-        assert_eq!(said(correlator.deliver(message(QUESTION))), "nothing");
+        assert_eq!(reply(correlator.deliver(message(ELICITATION))), "nothing");
     }
 
     #[test]
-    fn a_question_goes_to_the_only_call_or_to_nobody() {
+    fn a_server_request_goes_to_the_only_call_or_is_refused() {
         let correlator = accepting();
-        let (one, mut heard) = InterimSender::channel(ClientCapabilities::FORM, false);
-        let (two, mut unheard) = InterimSender::channel(ClientCapabilities::FORM, false);
-        let listening = correlator.register(&Id::number(1), Some(one));
-        assert_eq!(said(correlator.deliver(message(QUESTION))), "later");
-        assert!(matches!(heard.try_recv(), Ok(InterimMessage::ServerRequest { .. })));
-        let also = correlator.register(&Id::number(2), Some(two));
+        let (one, mut messages) = InterimSender::channel(ClientCapabilities::FORM, false);
+        let (two, mut other_messages) = InterimSender::channel(ClientCapabilities::FORM, false);
+        let first = correlator.register(&Id::number(1), Some(one));
+        assert_eq!(reply(correlator.deliver(message(ELICITATION))), "later");
+        assert!(matches!(messages.try_recv(), Ok(InterimMessage::ServerRequest { .. })));
+        let second = correlator.register(&Id::number(2), Some(two));
         assert!(!correlator.is_ambiguous());
-        assert!(said(correlator.deliver(message(QUESTION))).contains("-32601"));
+        assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
         assert!(correlator.is_ambiguous());
-        let text = message(QUESTION);
-        let own = correlator.dispatch(Frame::read(text.json()).unwrap(), Some(&Id::number(2)));
-        assert_eq!(said(own), "later", "on its own stream there is no doubt");
-        assert!(unheard.try_recv().is_ok());
-        listening.is_over();
-        also.is_over();
-        assert!(correlator.interim.is_empty() && !correlator.has_orphans());
+        let text = message(ELICITATION);
+        let on_own_stream =
+            correlator.dispatch(Frame::read(text.json()).unwrap(), Some(&Id::number(2)));
+        assert_eq!(reply(on_own_stream), "later", "on its own stream there is no doubt");
+        assert!(other_messages.try_recv().is_ok());
+        first.finish();
+        second.finish();
+        assert!(correlator.interim.is_empty() && !correlator.has_abandoned_calls());
     }
 
     #[test]
-    fn a_question_of_a_call_that_was_given_up_goes_to_nobody() {
+    fn a_server_request_of_an_abandoned_call_is_refused() {
         let correlator = accepting();
-        let (gone, _) = InterimSender::channel(ClientCapabilities::FORM, false);
-        let (other, mut heard) = InterimSender::channel(ClientCapabilities::FORM, false);
-        drop(correlator.register(&Id::number(1), Some(gone)));
+        let (abandoned, _) = InterimSender::channel(ClientCapabilities::FORM, false);
+        let (other, mut messages) = InterimSender::channel(ClientCapabilities::FORM, false);
+        drop(correlator.register(&Id::number(1), Some(abandoned)));
         let _other = correlator.register(&Id::number(2), Some(other));
-        assert!(correlator.has_orphans());
-        assert!(said(correlator.deliver(message(QUESTION))).contains("-32601"));
-        assert!(heard.try_recv().is_err());
+        assert!(correlator.has_abandoned_calls());
+        assert!(reply(correlator.deliver(message(ELICITATION))).contains("-32601"));
+        assert!(messages.try_recv().is_err());
     }
 
     #[test]
     fn progress_goes_to_the_call_that_it_names() {
         let correlator = accepting();
-        let (interim, mut heard) = InterimSender::channel(ClientCapabilities::NONE, true);
-        let _listening = correlator.register(&Id::number(7), Some(interim));
+        let (interim, mut messages) = InterimSender::channel(ClientCapabilities::NONE, true);
+        let _registration = correlator.register(&Id::number(7), Some(interim));
         let progress = |token: &str| {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1}}}}"#
@@ -427,12 +457,12 @@ mod tests {
         };
         progress("8");
         progress("\"7\"");
-        assert!(heard.try_recv().is_err());
+        assert!(messages.try_recv().is_err());
         progress("7");
-        assert!(matches!(heard.try_recv(), Ok(InterimMessage::Progress(_))));
+        assert!(matches!(messages.try_recv(), Ok(InterimMessage::Progress(_))));
         for _ in 0..1000 {
             progress("7");
         }
-        assert_eq!(heard.len(), WAITING, "a flood is bounded");
+        assert_eq!(messages.len(), MAX_QUEUED, "a flood is bounded");
     }
 }

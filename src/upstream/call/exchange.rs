@@ -1,12 +1,12 @@
-//! One call as it happens: its answer, and what is said before it.
+//! One call in flight: its response, the interim messages before it, its deadline and its permits.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::correlator::InterimMessage;
 use crate::domain::document::Document;
@@ -17,76 +17,81 @@ use crate::upstream::guard::concurrency::ConcurrencyLimit;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
-/// A call under way. Dropped before its end it is cancelled upstream. It only goes on while it is
-/// waited for, by [`Exchange::next`] or [`Exchange::meanwhile`].
+/// A call in flight. It makes progress only while [`Exchange::next`] or
+/// [`Exchange::wait_for_client`] is polled; dropped before its end, it is cancelled upstream.
 pub(crate) struct Exchange {
+    /// Id of the upstream.
     upstream: String,
     call: Call,
-    /// Absent where nothing can be said before the answer.
+    /// Absent where the upstream cannot send anything before the response.
     interim: Option<mpsc::Receiver<InterimMessage>>,
-    /// The answer, where something was said that is to be told before it.
-    early: Option<Result<Document, Kind>>,
-    place: Arc<ConcurrencyPermit>,
-    /// To be given back with how it went; absent once it was.
-    permit: Option<BreakerPermit>,
+    /// The response, while interim messages that came before it are still queued.
+    response: Option<Result<Document, Kind>>,
+    concurrency: Arc<ConcurrencyPermit>,
+    /// Absent once the breaker knows the outcome.
+    breaker: Option<BreakerPermit>,
     deadline: Instant,
-    /// Absent where it is not measured, or has ended.
+    /// Absent where the call is not measured, or has ended.
     operation: Option<ClientOperation>,
 }
 
-/// A call's place among those that an upstream works on at once. It is taken when there is a
-/// connection, and given up while a user thinks.
+/// A call's share of an upstream's concurrency limit. It is acquired when there is a connection, and
+/// released while the client answers a server request.
 pub(crate) struct ConcurrencyPermit {
-    concurrency: Arc<ConcurrencyLimit>,
-    held: Mutex<Held>,
+    limit: Arc<ConcurrencyLimit>,
+    state: Mutex<PermitState>,
 }
 
 #[derive(Default)]
-struct Held {
+struct PermitState {
     permit: Option<OwnedSemaphorePermit>,
-    /// Taken once, it has to be taken again before the call goes on.
-    is_needed: bool,
+    /// Acquired once, a permit is needed again before the call continues.
+    is_required: bool,
 }
 
-/// What comes next.
+/// What an exchange yields next.
 #[derive(Debug)]
 pub(crate) enum ExchangeEvent {
     Interim(InterimMessage),
+    /// The result; the exchange is over.
     Response(Document),
 }
 
 impl ConcurrencyPermit {
-    pub(crate) fn new(concurrency: Arc<ConcurrencyLimit>) -> Arc<Self> {
-        Arc::new(Self { concurrency, held: Mutex::default() })
+    pub(crate) fn new(limit: Arc<ConcurrencyLimit>) -> Arc<Self> {
+        Arc::new(Self { limit, state: Mutex::default() })
     }
 
-    /// Waits for a place, if that is allowed.
+    /// Waits for a permit.
     ///
     /// # Errors
-    /// When too many wait already, or it takes too long.
+    /// [`Kind::Busy`] when the queue is full, or after `queue_wait`.
+    ///
+    /// # Cancel safety
+    /// Dropped before it resolves, the call leaves the queue.
     pub(crate) async fn acquire(&self) -> Result<(), Kind> {
-        let permit = Some(self.concurrency.acquire().await?);
-        *self.held() = Held { permit, is_needed: true };
+        let permit = Some(self.limit.acquire().await?);
+        *self.state() = PermitState { permit, is_required: true };
         Ok(())
     }
 
     async fn reacquire(&self) {
         let is_missing = {
-            let held = self.held();
-            held.is_needed && held.permit.is_none()
+            let state = self.state();
+            state.is_required && state.permit.is_none()
         };
         if is_missing {
-            self.held().permit = self.concurrency.reacquire().await;
+            self.state().permit = self.limit.reacquire().await;
         }
     }
 
-    /// Gives the place back; it is taken again before the call goes on.
+    /// Releases the permit until the call continues.
     pub(crate) fn release(&self) {
-        self.held().permit = None;
+        self.state().permit = None;
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn state(&self) -> MutexGuard<'_, PermitState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,73 +100,95 @@ impl Exchange {
         upstream: String,
         call: Call,
         interim: Option<mpsc::Receiver<InterimMessage>>,
-        place: Arc<ConcurrencyPermit>,
-        permit: Option<BreakerPermit>,
+        concurrency: Arc<ConcurrencyPermit>,
+        breaker: Option<BreakerPermit>,
         deadline: Instant,
     ) -> Self {
-        Self { upstream, call, interim, early: None, place, permit, deadline, operation: None }
+        let (response, operation) = (None, None);
+        Self { upstream, call, interim, response, concurrency, breaker, deadline, operation }
     }
 
-    /// The same, as it is measured.
+    /// Returns the exchange with the span and metrics that measure it.
     pub(crate) fn measured(mut self, operation: Option<ClientOperation>) -> Self {
         self.operation = operation;
         self
     }
 
-    /// Goes on until something is said, or the answer is there, or the deadline passes.
+    /// Waits for the next interim message or the response.
+    ///
+    /// # Errors
+    /// The failure of the call, which ends the exchange; [`Kind::Timeout`] at the deadline.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: a message or response that was received is yielded by the next call.
     pub(crate) async fn next(&mut self) -> Result<ExchangeEvent, UpstreamFault> {
-        let Self { call, interim, early, place, .. } = self;
+        let Self { call, interim, response, concurrency, .. } = self;
         let step = tokio::select! {
-            step = step(call, interim, early, place) => step,
+            step = step(call, interim, response, concurrency) => step,
             () = sleep_until(self.deadline) => Err(Kind::Timeout),
         };
         match &step {
             Ok(ExchangeEvent::Interim(_)) => {
-                let turn = self.permit.as_mut().and_then(BreakerPermit::heard);
-                self.tell(turn);
+                let transition = self.breaker.as_mut().and_then(BreakerPermit::confirm_alive);
+                self.log_transition(transition);
             }
             step => self.end(step.as_ref().err()),
         }
         step.map_err(|kind| UpstreamFault { upstream: self.upstream.clone(), kind })
     }
 
-    /// Logs what has become of the upstream's standing.
-    fn tell(&self, turn: Option<Transition>) {
-        match turn {
-            Some(Transition::Opened) => {
-                warn!(upstream = self.upstream, "left alone after failed calls in a row (breaker)");
-            }
-            Some(Transition::Closed) => info!(upstream = self.upstream, "answers again (breaker)"),
+    fn log_transition(&self, transition: Option<Transition>) {
+        let upstream = &*self.upstream;
+        match transition {
+            Some(Transition::Opened { failures, probe_in }) => warn!(
+                upstream,
+                next_probe_ms = probe_in.as_millis(),
+                "circuit breaker opened after {failures} failed calls in a row"
+            ),
+            Some(Transition::Reopened { probe_in }) => debug!(
+                upstream,
+                next_probe_ms = probe_in.as_millis(),
+                "circuit breaker stays open: the probe failed"
+            ),
+            Some(Transition::Closed) => info!(upstream, "circuit breaker closed"),
             None => {}
         }
     }
 
     fn end(&mut self, error: Option<&Kind>) {
-        let turn = self.permit.take().and_then(|permit| permit.end(error, Instant::now()));
-        self.tell(turn);
+        let permit = self.breaker.take();
+        self.log_transition(permit.and_then(|permit| permit.end(error, Instant::now())));
         if let Some(operation) = self.operation.take() {
             operation.end(error);
         }
     }
 
-    /// Waits for somebody else, with the clock stopped, while the call goes on. Nothing if the call
-    /// has ended by itself: its answer is among the next steps.
-    pub(crate) async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> Option<T> {
+    /// Waits for the client's answer with the deadline suspended and without a concurrency permit,
+    /// while the call stays open. Returns `None` if the call ended first: its response is among the
+    /// next events.
+    ///
+    /// # Cancel safety
+    /// The deadline is not extended, and the permit stays released until [`Exchange::next`]; nothing
+    /// of the call is lost.
+    pub(crate) async fn wait_for_client<T>(
+        &mut self,
+        client: impl Future<Output = T>,
+    ) -> Option<T> {
         let started = Instant::now();
-        self.place.release();
-        let result = tokio::select! {
+        self.concurrency.release();
+        let answer = tokio::select! {
             biased;
-            result = other => Some(result),
-            answer = &mut self.call, if self.early.is_none() => {
-                self.early = Some(answer);
+            answer = client => Some(answer),
+            response = &mut self.call, if self.response.is_none() => {
+                self.response = Some(response);
                 None
             }
         };
         self.deadline += started.elapsed();
-        result
+        answer
     }
 
-    /// Gives a call that is taken up again the time of the one that takes it up.
+    /// Extends the deadline of a suspended call to that of the request which resumes it.
     pub(crate) fn extend_to(&mut self, deadline: Instant) {
         self.deadline = self.deadline.max(deadline);
     }
@@ -170,19 +197,19 @@ impl Exchange {
 async fn step(
     call: &mut Call,
     interim: &mut Option<mpsc::Receiver<InterimMessage>>,
-    early: &mut Option<Result<Document, Kind>>,
-    place: &ConcurrencyPermit,
+    response: &mut Option<Result<Document, Kind>>,
+    concurrency: &ConcurrencyPermit,
 ) -> Result<ExchangeEvent, Kind> {
     loop {
-        // What was said before the answer is told before it.
-        if let Some(interim) = interim.as_mut().and_then(|interim| interim.try_recv().ok()) {
-            return Ok(ExchangeEvent::Interim(interim));
+        // Messages that came before the response are yielded before it.
+        if let Some(message) = interim.as_mut().and_then(|interim| interim.try_recv().ok()) {
+            return Ok(ExchangeEvent::Interim(message));
         }
-        if let Some(answer) = early.take() {
-            return answer.map(ExchangeEvent::Response);
+        if let Some(response) = response.take() {
+            return response.map(ExchangeEvent::Response);
         }
-        place.reacquire().await;
-        let said = async {
+        concurrency.reacquire().await;
+        let next_message = async {
             match interim {
                 Some(interim) => interim.recv().await,
                 None => None,
@@ -190,8 +217,8 @@ async fn step(
         };
         tokio::select! {
             biased;
-            Some(interim) = said => return Ok(ExchangeEvent::Interim(interim)),
-            answer = &mut *call => *early = Some(answer),
+            Some(message) = next_message => return Ok(ExchangeEvent::Interim(message)),
+            result = &mut *call => *response = Some(result),
         }
     }
 }
@@ -214,14 +241,14 @@ mod tests {
         interim: Option<mpsc::Receiver<InterimMessage>>,
         concurrency: &Arc<ConcurrencyLimit>,
     ) -> Exchange {
-        let (deadline, place) =
-            (Instant::now() + Duration::from_secs(30), ConcurrencyPermit::new(concurrency.clone()));
-        let entered = place.clone();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let permit = ConcurrencyPermit::new(concurrency.clone());
+        let acquired = permit.clone();
         let call = async move {
-            entered.acquire().await?;
+            acquired.acquire().await?;
             call.await
         };
-        Exchange::new("up".into(), Box::pin(call), interim, place, None, deadline)
+        Exchange::new("up".into(), Box::pin(call), interim, permit, None, deadline)
     }
 
     fn empty() -> Document {
@@ -229,24 +256,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_who_thinks_costs_neither_time_nor_a_place() {
+    async fn waiting_for_the_client_uses_neither_the_deadline_nor_a_permit() {
         let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
-        let (asked, go_on) = oneshot::channel();
+        let (answered, answer) = oneshot::channel();
         let call = async {
-            let _ = go_on.await;
+            let _ = answer.await;
             sleep(Duration::from_secs(20)).await;
             Ok(empty())
         };
-        let (_asides, heard) = InterimSender::channel(ClientCapabilities::FORM, true);
-        let mut exchange = exchange(call, Some(heard), &concurrency);
+        let (_interim, messages) = InterimSender::channel(ClientCapabilities::FORM, true);
+        let mut exchange = exchange(call, Some(messages), &concurrency);
         let _ = tokio::time::timeout(Duration::from_secs(5), exchange.next()).await;
         assert_eq!(concurrency.free(), 0);
-        let thinking = async {
+        let client = async {
             sleep(Duration::from_secs(300)).await;
             assert_eq!(concurrency.free(), 1);
         };
-        exchange.meanwhile(thinking).await.unwrap();
-        asked.send(()).unwrap();
+        exchange.wait_for_client(client).await.unwrap();
+        answered.send(()).unwrap();
         assert!(matches!(exchange.next().await, Ok(ExchangeEvent::Response(_))));
         assert_eq!(concurrency.free(), 0);
         drop(exchange);
@@ -260,14 +287,14 @@ mod tests {
         let started = Instant::now();
         let fault = hangs.next().await.unwrap_err();
         assert_eq!((fault.kind, started.elapsed().as_secs()), (Kind::Timeout, 30));
-        // A place among the calls is waited for within the same time.
+        // The wait for a concurrency permit counts towards the deadline.
         let mut waits = exchange(async { Ok(empty()) }, None, &concurrency);
         assert_eq!(waits.next().await.unwrap_err().kind, Kind::Timeout);
     }
 
     proptest! {
         #[test]
-        fn a_call_that_is_dropped_at_any_step_leaves_its_place(polls in 0..12_usize, thinks in any::<bool>()) {
+        fn a_call_that_is_dropped_at_any_step_releases_its_permit(polls in 0..12_usize, waits in any::<bool>()) {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
@@ -279,24 +306,24 @@ mod tests {
                     Ok(empty())
                 };
                 let mut exchange = exchange(call, None, &concurrency);
-                let mut going = Box::pin(async move {
-                    if thinks {
-                        exchange.meanwhile(tokio::task::yield_now()).await;
+                let mut running = Box::pin(async move {
+                    if waits {
+                        exchange.wait_for_client(tokio::task::yield_now()).await;
                     }
                     exchange.next().await
                 });
                 for _ in 0..polls {
-                    if polled(going.as_mut()).await {
+                    if polled(running.as_mut()).await {
                         break;
                     }
                 }
-                drop(going);
+                drop(running);
                 assert_eq!((concurrency.free(), concurrency.waiting()), (1, 0));
             });
         }
     }
 
-    /// Polls once; whether that was the end.
+    /// Polls once and returns whether the future is ready.
     async fn polled<F: Future>(mut future: Pin<&mut F>) -> bool {
         std::future::poll_fn(|context| {
             std::task::Poll::Ready(future.as_mut().poll(context).is_ready())
@@ -305,28 +332,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_does_not_wait_for_the_user_is_not_lost() {
+    async fn a_response_that_comes_before_the_client_answers_is_not_lost() {
         let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
         let mut exchange = exchange(async { Ok(empty()) }, None, &concurrency);
         let never = std::future::pending::<()>();
-        assert_eq!(exchange.meanwhile(never).await, None);
+        assert_eq!(exchange.wait_for_client(never).await, None);
         assert!(matches!(exchange.next().await, Ok(ExchangeEvent::Response(_))));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_at_once_with_the_answer_is_told_before_it() {
+    async fn messages_that_come_with_the_response_are_yielded_before_it() {
         let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
-        let (interim, heard) = InterimSender::channel(ClientCapabilities::NONE, true);
+        let (interim, messages) = InterimSender::channel(ClientCapabilities::NONE, true);
         let correlator = Correlator::new(NotificationSinks::new("up"));
         let call = async move {
-            let _listening = correlator.register(&Id::number(7), Some(interim));
+            let _registration = correlator.register(&Id::number(7), Some(interim));
             for _ in 0..3 {
                 let progress = br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7}}"#;
                 correlator.deliver(Document::parse(progress.to_vec(), 4).unwrap());
             }
             Ok(empty())
         };
-        let mut exchange = exchange(call, Some(heard), &concurrency);
+        let mut exchange = exchange(call, Some(messages), &concurrency);
         for _ in 0..3 {
             assert!(matches!(
                 exchange.next().await,

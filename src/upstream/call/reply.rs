@@ -1,4 +1,5 @@
-//! What an upstream's message says to a request of ours, and what we say to a request of its own.
+//! Codec of replies: the responses of upstreams to the gateway's requests, and the gateway's
+//! responses to server requests.
 
 use crate::domain::document::Document;
 use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
@@ -9,15 +10,22 @@ use crate::domain::method::{CANCELLED, PING};
 use crate::domain::name::is_hidden;
 use crate::domain::server_request::Answer;
 
-/// Depth of what upstreams send. Definitions and results are shallow; `_meta` is theirs to nest.
+/// Most nested arrays and objects in a message of an upstream. Definitions and results are shallow;
+/// the depth of `_meta` is the upstream's choice.
 const DEPTH: usize = 64;
 
-/// Accepts the bytes of a message.
+/// Parses the bytes of one message.
+///
+/// # Errors
+/// [`Kind::Protocol`] if they are not strict JSON.
 pub(crate) fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
     Document::parse(bytes, DEPTH).map_err(|e| Kind::Protocol(e.to_string()))
 }
 
-/// The messages in these bytes: one, or the elements of a batch.
+/// Parses one message, or the messages of a batch.
+///
+/// # Errors
+/// [`Kind::Protocol`] if the bytes are not strict JSON.
 pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
     let message = document(bytes)?;
     Ok(match message.json().kind() {
@@ -26,9 +34,9 @@ pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
     })
 }
 
-/// What a message says to the request `id`, if it speaks of it. A legacy upstream may send a
-/// batch, in which one element does.
-pub(crate) fn read(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
+/// Returns the outcome of the request `id` if the message is its response, or a batch that holds it
+/// (legacy upstreams); `None` for any other message.
+pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
         let is_ours = |m: &Json<'_>| {
             m.get("method").is_none() && m.get("id").and_then(Id::read).as_ref() == Some(id)
@@ -48,9 +56,9 @@ pub(crate) fn read(id: &Id, mut message: Document) -> Option<Result<Document, Ki
     }
 }
 
-/// The JSON-RPC error in the body of an HTTP error. Its id may be missing or null where the
-/// upstream could not tell it.
-pub(crate) fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
+/// Returns the JSON-RPC error in the body of an HTTP error response. Its id may be missing or null,
+/// where the upstream could not read the id of the request.
+pub(crate) fn read_error_body(id: &Id, message: &Document) -> Option<Kind> {
     match Frame::read(message.json()) {
         Ok(Frame::Response { id: answered, outcome: Outcome::Error { code, message, data } }) => {
             answered.is_none_or(|a| a == *id).then(|| error(code, message, data))
@@ -59,34 +67,35 @@ pub(crate) fn read_refusal(id: &Id, message: &Document) -> Option<Kind> {
     }
 }
 
-/// Our answer to a request of an upstream that is no question: we are there, and do nothing else
-/// for it.
-pub(crate) fn to_request(id: &Id, method: &str) -> String {
+/// Returns the response to a request that is no server request for the client: an empty result for
+/// `ping`, -32601 for any other method.
+pub(crate) fn to_other_request(id: &Id, method: &str) -> String {
     match method {
         PING => response(id, |out| {
             out.object("result", |_| {});
         }),
-        _ => not_offered(id),
+        _ => refusal(id, METHOD_NOT_FOUND, "method not found"),
     }
 }
 
-/// The answer to a question that the upstream was not offered to ask.
-pub(crate) fn not_offered(id: &Id) -> String {
-    refusal(id, METHOD_NOT_FOUND, "not offered")
+/// Returns the response to a server request that the client cannot answer, or that belongs to no
+/// call.
+pub(crate) fn not_declared(id: &Id) -> String {
+    refusal(id, METHOD_NOT_FOUND, "the client has not declared this capability")
 }
 
-/// The answer to a question that is none.
-pub(crate) fn malformed(id: &Id, what: &str) -> String {
+/// Returns the response to a malformed server request.
+pub(crate) fn invalid_params(id: &Id, what: &str) -> String {
     refusal(id, INVALID_PARAMS, what)
 }
 
-/// The answer to a question that nobody answers.
-pub(crate) fn unanswered(id: &Id) -> String {
-    refusal(id, INTERNAL_ERROR, "nobody answers")
+/// Returns the response to a server request without an answer of the client.
+pub(crate) fn no_answer(id: &Id) -> String {
+    refusal(id, INTERNAL_ERROR, "the client did not answer")
 }
 
-/// What the client said, for the upstream that asked.
-pub(crate) fn from_client(id: &Id, answer: &Answer) -> String {
+/// Returns the response that carries the client's answer.
+pub(crate) fn client_answer(id: &Id, answer: &Answer) -> String {
     match answer {
         Answer::Result(result) => response(id, |out| {
             out.json("result", result.json().text());
@@ -113,7 +122,7 @@ const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 const INTERNAL_ERROR: i64 = -32603;
 
-/// Tells an upstream that nobody waits for the answer to a request any more.
+/// Returns `notifications/cancelled` for a request whose caller no longer waits.
 pub(crate) fn cancellation(id: &Id) -> String {
     jsonrpc::notification(CANCELLED, |params| {
         params.json("requestId", id.text());
@@ -122,18 +131,20 @@ pub(crate) fn cancellation(id: &Id) -> String {
 
 fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
     let message = message.and_then(Json::as_str).unwrap_or_default();
-    // Pages to visit are the point of this one.
+    // The `data` of this error names the pages to visit, so it may be longer.
     let most = if code == URL_ELICITATION_REQUIRED { MAX_ELICITATIONS } else { EXCERPT };
     let data = data.filter(|d| d.text().len() <= most && is_plain(*d));
     let data = data.map(|d| d.text().to_owned());
     Kind::Error { code, message: excerpt(&message), data }
 }
 
-/// 2025-11-25: the user has to visit pages first, which the error names.
+/// `URLElicitationRequiredError` (2025-11-25, elicitation): its `data` names the pages that the
+/// user must visit first.
 pub(crate) const URL_ELICITATION_REQUIRED: i64 = -32042;
+/// Longest `data` of such an error, in bytes: room for some dozens of URLs.
 const MAX_ELICITATIONS: usize = 16 << 10;
 
-/// Whether no string in it holds what a reader would not see.
+/// Whether no string in the value holds hidden characters.
 fn is_plain(value: Json<'_>) -> bool {
     value.as_str().is_none_or(|text| !text.chars().any(is_hidden))
         && value.members().all(|(key, value)| is_plain(key) && is_plain(value))
@@ -146,12 +157,12 @@ mod tests {
 
     fn answer(text: &str) -> Option<Result<String, Kind>> {
         let message = document(text.as_bytes().to_vec()).unwrap();
-        let answer = read(&Id::number(1), message);
+        let answer = read_response(&Id::number(1), message);
         answer.map(|a| a.map(|d| d.json().text().to_owned()))
     }
 
     #[test]
-    fn u6_answers_that_break_json_rpc_are_told() {
+    fn u6_responses_that_violate_json_rpc_are_protocol_errors() {
         let ok = r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#;
         assert_eq!(answer(ok), Some(Ok(r#"{"a":1}"#.to_owned())));
         for broken in [
@@ -165,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn u7_messages_to_nobody_pass_by() {
+    fn u7_messages_that_are_not_the_response_are_ignored() {
         for other in [
             r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
             r#"{"jsonrpc":"2.0","id":2,"result":{}}"#,

@@ -1,4 +1,4 @@
-//! What is wanted of an upstream, and how that is written.
+//! Requests of clients on their way to an upstream, and their wire form.
 
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
@@ -6,18 +6,18 @@ use crate::domain::json::object::ObjectWriter;
 use crate::domain::method::Method;
 use crate::domain::server_request::ClientCapabilities;
 
-/// A client's call on its way to its owner.
+/// A client's call, addressed to the upstream that owns the prompt.
 #[derive(Clone, Debug)]
 pub struct UpstreamRequest {
     pub params: RequestParams,
     pub forwarded: ForwardedMeta,
-    /// What the upstream may ask before it answers.
+    /// Which server requests the upstream may send before its response.
     pub capabilities: ClientCapabilities,
-    /// Whether progress is wanted.
+    /// Whether the client requested progress notifications.
     pub progress: bool,
 }
 
-/// What is wanted, under raw names.
+/// Parameters of a call, under raw names.
 #[derive(Clone, Debug)]
 pub enum RequestParams {
     Get {
@@ -29,7 +29,7 @@ pub enum RequestParams {
     Complete {
         prompt: String,
         argument: String,
-        /// What was typed so far.
+        /// The value that the user has typed so far.
         value: String,
         /// The `context` object of the request.
         context: Option<Document>,
@@ -44,7 +44,7 @@ impl RequestParams {
         }
     }
 
-    /// About how many bytes its parameters have.
+    /// Returns the approximate size of the parameters as JSON text, in bytes.
     pub(crate) fn size(&self) -> usize {
         let document = |document: &Option<Document>| {
             document.as_ref().map_or(0, |document| document.json().text().len())
@@ -66,7 +66,7 @@ impl RequestParams {
         }
     }
 
-    /// The raw name of the prompt that it is about.
+    /// Returns the raw name of the prompt.
     pub fn prompt(&self) -> &str {
         match self {
             Self::Get { name, .. } => name,
@@ -75,12 +75,13 @@ impl RequestParams {
     }
 }
 
-/// What a get is repeated with once the upstream's questions are answered (2026-07-28).
+/// The client's answers, with which a `prompts/get` is repeated (2026-07-28, multi-round-trip
+/// requests).
 #[derive(Clone, Debug, Default)]
 pub struct InputResponses {
     /// `inputResponses` as JSON text.
     pub responses: Option<String>,
-    /// `requestState` as the upstream gave it out.
+    /// `requestState` as the upstream issued it.
     pub state: Option<String>,
 }
 

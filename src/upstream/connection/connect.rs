@@ -62,7 +62,7 @@ impl Connector {
                 Arc::new(HttpEndpoint::new(http, &upstream.settings, tasks.clone())?),
             ),
             config::Transport::Library(folder) => {
-                let watch = Watch::new(folder, sinks.changed.clone().unwrap_or_default());
+                let watch = Watch::new(folder, sinks.list_changed.clone().unwrap_or_default());
                 if let Err(error) = &watch {
                     warn!(upstream = %upstream.id, %error, "edits are found by polling only");
                 }
@@ -120,7 +120,7 @@ impl Connector {
                     self.connect_sse(endpoint, capabilities).await
                 }
                 (Some(Transport::Stdio(_)), _, config::Transport::Stdio(stdio)) => {
-                    let sinks = self.sinks.without_changes();
+                    let sinks = self.sinks.without_list_changed();
                     let child = Child::spawn(stdio, settings, sinks, &self.tasks)?;
                     Connection::open(
                         Transport::Stdio(child),
@@ -184,7 +184,7 @@ impl Connector {
 
     fn http(&self, endpoint: &Arc<HttpEndpoint>) -> Transport {
         // That its list has changed is heard by whoever listens to it.
-        let correlator = Correlator::new(self.sinks.without_changes());
+        let correlator = Correlator::new(self.sinks.without_list_changed());
         Transport::Http { endpoint: endpoint.clone(), correlator }
     }
 }

@@ -138,7 +138,7 @@ impl DedicatedPool {
             };
             // A call that ended without its answer may still ask, and nobody could tell that it is not
             // the next one that does.
-            if connection.has_orphans() {
+            if connection.has_abandoned_calls() {
                 self.discard(&used.pooled);
             }
             // It may have been closed while its turn was waited for.

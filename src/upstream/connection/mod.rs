@@ -170,10 +170,10 @@ impl Connection {
     }
 
     /// Whether a call that nobody waits for any more might still ask, and nobody could tell.
-    pub fn has_orphans(&self) -> bool {
+    pub fn has_abandoned_calls(&self) -> bool {
         matches!(self, Connection::Remote(connection) if {
             let correlator = connection.transport.correlator();
-            correlator.has_orphans() && (self.needs_exclusive_calls() || correlator.has_unassociated_requests())
+            correlator.has_abandoned_calls() && (self.needs_exclusive_calls() || correlator.has_unassociated_requests())
         })
     }
 

@@ -1,9 +1,9 @@
-//! How long to wait before an upstream is tried again.
+//! Backoff between attempts to connect to an upstream.
 
 use std::time::Duration;
 
-/// Exponential backoff with full jitter on the upper half: 50 to 100 ms at first, doubling, never
-/// more than a minute. The jitter keeps many gateways from knocking at the same moment.
+/// Exponential backoff with jitter in the upper half: 50 to 100 ms at first, doubling up to one
+/// minute at most. The jitter prevents many gateways from retrying at the same moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
@@ -13,22 +13,23 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Backoff {
-    /// The next wait; `dice` is uniform in 0..1.
-    pub(crate) fn next(&mut self, dice: f64) -> Duration {
+    /// Returns the next wait. `random` is uniform in 0..1.
+    pub(crate) fn next(&mut self, random: f64) -> Duration {
         let ceiling = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;
-        ceiling.mul_f64(0.5 + 0.5 * dice)
+        ceiling.mul_f64(0.5 + 0.5 * random)
     }
 
-    /// The upstream has answered well.
+    /// Starts over at the shortest wait: the upstream has answered.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 }
 
-/// `period` made up to a tenth shorter, so that periodic work spreads out.
-pub(crate) fn jittered(period: Duration, dice: f64) -> Duration {
-    period.mul_f64(1.0 - 0.1 * dice)
+/// Returns `period` shortened by up to a tenth, so that periodic work of many gateways spreads out.
+/// `random` is uniform in 0..1.
+pub(crate) fn jittered(period: Duration, random: f64) -> Duration {
+    period.mul_f64(1.0 - 0.1 * random)
 }
 
 #[cfg(test)]
@@ -40,12 +41,12 @@ mod tests {
     proptest! {
         #[test]
         fn waits_stay_within_half_and_whole_of_their_ceiling(
-            dice in prop::collection::vec(0.0..1.0_f64, 1..80),
+            randoms in prop::collection::vec(0.0..1.0_f64, 1..80),
         ) {
             let mut backoff = Backoff::default();
             let mut ceiling = FIRST;
-            for dice in dice {
-                let wait = backoff.next(dice);
+            for random in randoms {
+                let wait = backoff.next(random);
                 prop_assert!(wait >= ceiling / 2 && wait <= ceiling, "{wait:?} of {ceiling:?}");
                 ceiling = (ceiling * 2).min(LONGEST);
             }

@@ -1,14 +1,15 @@
-//! Whether an upstream is asked at all: after a row of failures it is left alone for a while, then
-//! one call tries.
+//! Circuit breaker: after a number of failed calls in a row it refuses calls for a while, then admits
+//! one probe.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::config;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
-/// Counts failures in a row. Pure: the clock is handed in.
+/// The circuit breaker of one upstream. Pure: the clock is handed in.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     settings: config::Breaker,
@@ -17,32 +18,40 @@ pub(crate) struct Breaker {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Failures in a row, while it is closed.
+    /// Consecutive failures while it is closed.
     failures: usize,
-    /// How often it was opened in a row.
-    opened: u32,
-    /// Until when nobody is let through; from then on one is.
-    until: Option<Instant>,
-    is_trying: bool,
-    /// Number of the last call that was to try: what an earlier one finds counts no more.
-    trial: u64,
+    /// How often it opened since it was last closed; the open time doubles each time.
+    openings: u32,
+    /// When the next probe is admitted; absent while it is closed.
+    open_until: Option<Instant>,
+    is_probing: bool,
+    /// Number of the latest probe. The outcome of an earlier one counts no longer.
+    probe: u64,
 }
 
-/// What has become of an upstream's standing.
+/// A change of state that is worth a log line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Transition {
-    /// It is left alone from now on.
-    Opened,
-    /// It is asked again.
+    /// Closed to open.
+    Opened {
+        /// Consecutive failures.
+        failures: usize,
+        probe_in: Duration,
+    },
+    /// The probe failed.
+    Reopened { probe_in: Duration },
+    /// Open to closed.
     Closed,
 }
 
-/// Leave to ask. Dropped without a word, as when a call is cancelled, it tells nothing.
+/// Permission to call. Dropped without an outcome, as when a call is cancelled, it changes nothing,
+/// except that the next call may probe.
 #[derive(Debug)]
+#[must_use]
 pub(crate) struct BreakerPermit {
     breaker: Arc<Breaker>,
-    /// Its number, if it is to try.
-    tries: Option<u64>,
+    /// The number of the probe, if the call is one.
+    probe: Option<u64>,
 }
 
 impl Breaker {
@@ -50,53 +59,60 @@ impl Breaker {
         Arc::new(Self { settings, state: Mutex::default() })
     }
 
-    /// Leave to ask, unless the upstream is being left alone.
+    /// Admits a call: any while closed, one probe at a time once the open time is over.
     ///
     /// # Errors
-    /// When it is tried again.
+    /// When the breaker is open, the time at which it admits a probe.
     pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, Instant> {
         let mut state = self.lock();
-        let tries = match state.until {
+        let probe = match state.open_until {
             None => None,
-            Some(until) if now < until || state.is_trying => return Err(until.max(now)),
+            Some(until) if now < until || state.is_probing => return Err(until.max(now)),
             Some(_) => {
-                state.is_trying = true;
-                state.trial += 1;
-                Some(state.trial)
+                state.is_probing = true;
+                state.probe += 1;
+                Some(state.probe)
             }
         };
-        Ok(BreakerPermit { breaker: self.clone(), tries })
+        Ok(BreakerPermit { breaker: self.clone(), probe })
     }
 
-    /// The upstream answers: whatever was before counts no more. Whether it was being left alone.
+    /// Closes the breaker and resets its counters: the upstream has answered. Returns
+    /// [`Transition::Closed`] if it was open.
     pub(crate) fn close(&self) -> Option<Transition> {
         let mut state = self.lock();
         let before = std::mem::take(&mut *state);
-        state.trial = before.trial;
-        before.until.map(|_| Transition::Closed)
+        state.probe = before.probe;
+        before.open_until.map(|_| Transition::Closed)
     }
 
-    /// When it is tried again, if it is being left alone.
+    /// When the open circuit breaker admits its next probe; `None` while closed.
     pub(crate) fn open_until(&self) -> Option<Instant> {
-        self.lock().until
+        self.lock().open_until
     }
 
-    fn fail(&self, tried: Option<u64>, now: Instant) -> Option<Transition> {
+    fn fail(&self, probe: Option<u64>, now: Instant) -> Option<Transition> {
         let mut state = self.lock();
-        // One that tried on a connection that was left since tells nothing of the new one.
-        let tried = state.is_trying && tried == Some(state.trial);
-        // What was under way before it opened tells nothing new.
-        if state.until.is_some() && !tried {
+        // A probe that began before the breaker was closed in between says nothing new.
+        let is_probe = state.is_probing && probe == Some(state.probe);
+        // Neither do calls that were in flight when it opened.
+        if state.open_until.is_some() && !is_probe {
             return None;
         }
         state.failures += 1;
-        if tried || state.failures >= self.settings.failures {
-            let doubled = self.settings.open_min.saturating_mul(1 << state.opened.min(16));
-            state.until = Some(now + doubled.min(self.settings.open_max));
-            state.opened += 1;
-            state.is_trying = false;
+        if !is_probe && state.failures < self.settings.failures {
+            return None;
         }
-        (state.opened == 1 && state.until.is_some() && !tried).then_some(Transition::Opened)
+        let doubled = self.settings.open_min.saturating_mul(1 << state.openings.min(16));
+        let probe_in = doubled.min(self.settings.open_max);
+        state.open_until = Some(now + probe_in);
+        state.openings += 1;
+        state.is_probing = false;
+        Some(if is_probe {
+            Transition::Reopened { probe_in }
+        } else {
+            Transition::Opened { failures: state.failures, probe_in }
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -105,23 +121,23 @@ impl Breaker {
 }
 
 impl BreakerPermit {
-    /// The upstream says something before its answer: it is well enough, and nobody else needs to
-    /// wait for the end, which may be a user's to bring.
-    pub(crate) fn heard(&mut self) -> Option<Transition> {
-        let is_trial = {
+    /// Reports a message before the response: it proves that the upstream works. A probe closes the
+    /// breaker at once, since the response may depend on a user's answer.
+    pub(crate) fn confirm_alive(&mut self) -> Option<Transition> {
+        let is_probe = {
             let state = self.breaker.lock();
-            state.is_trying && self.tries == Some(state.trial)
+            state.is_probing && self.probe == Some(state.probe)
         };
-        self.tries = None;
-        is_trial.then(|| self.breaker.close()).flatten()
+        self.probe = None;
+        is_probe.then(|| self.breaker.close()).flatten()
     }
 
-    /// How the call has ended; what that changes.
+    /// Reports the outcome of the call.
     pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Transition> {
         match failure {
-            // It was not asked.
+            // The upstream was not called.
             Some(Kind::Busy) => None,
-            Some(kind) if speaks_against(kind) => self.breaker.fail(self.tries, now),
+            Some(kind) if counts_as_failure(kind) => self.breaker.fail(self.probe, now),
             _ => self.breaker.close(),
         }
     }
@@ -130,14 +146,15 @@ impl BreakerPermit {
 impl Drop for BreakerPermit {
     fn drop(&mut self) {
         let mut state = self.breaker.lock();
-        if self.tries == Some(state.trial) {
-            state.is_trying = false;
+        if self.probe == Some(state.probe) {
+            state.is_probing = false;
         }
     }
 }
 
-/// Whether a failure tells that the upstream is not well; one that answers, be it with an error, is.
-fn speaks_against(kind: &Kind) -> bool {
+/// Whether a failure means that the upstream did not answer. An answer counts as success, even if it
+/// is an error.
+fn counts_as_failure(kind: &Kind) -> bool {
     matches!(
         kind,
         Kind::Unavailable(_) | Kind::Reset | Kind::Timeout | Kind::Status { status: 500.. }
@@ -146,98 +163,103 @@ fn speaks_against(kind: &Kind) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
     use super::*;
 
     fn breaker() -> Arc<Breaker> {
-        let (open_min, open_max) = (Duration::from_secs(1), Duration::from_secs(5));
+        let open_min = Duration::from_secs(1);
+        let open_max = Duration::from_secs(5);
         Breaker::new(config::Breaker { failures: 3, open_min, open_max })
     }
 
-    fn fail(breaker: &Arc<Breaker>, now: Instant) {
-        breaker.admit(now).unwrap().end(Some(&Kind::Reset), now);
+    fn fail(breaker: &Arc<Breaker>, now: Instant) -> Option<Transition> {
+        breaker.admit(now).unwrap().end(Some(&Kind::Reset), now)
     }
 
     #[tokio::test]
-    async fn u16_it_opens_after_a_row_of_failures_and_lets_one_call_try() {
+    async fn u16_it_opens_after_failures_in_a_row_and_admits_one_probe() {
         let (breaker, start) = (breaker(), Instant::now());
         let after = |ms| start + Duration::from_millis(ms);
         for _ in 0..2 {
             fail(&breaker, start);
         }
-        // One good answer, even an error of its own, and the row is broken.
+        // One answer, even an error, resets the count.
         let refused = Kind::AuthFailed { status: 401 };
         breaker.admit(start).unwrap().end(Some(&refused), start);
-        for _ in 0..3 {
-            fail(&breaker, start);
-        }
+        assert_eq!(fail(&breaker, start), None);
+        assert_eq!(fail(&breaker, start), None);
+        let probe_in = Duration::from_secs(1);
+        let opened = Transition::Opened { failures: 3, probe_in };
+        assert_eq!(fail(&breaker, start), Some(opened));
         assert_eq!(breaker.admit(after(999)).unwrap_err(), after(1000));
-        let tries = breaker.admit(after(1000)).unwrap();
+        let probe = breaker.admit(after(1000)).unwrap();
         assert!(breaker.admit(after(1000)).is_err(), "one at a time");
-        drop(tries);
-        // The one that tried was given up: the next one tries.
-        fail(&breaker, after(1500));
+        drop(probe);
+        // The probe was cancelled: the next call probes.
+        let reopened = Transition::Reopened { probe_in: Duration::from_secs(2) };
+        assert_eq!(fail(&breaker, after(1500)), Some(reopened));
         assert_eq!(breaker.open_until(), Some(after(3500)), "twice as long");
         fail(&breaker, after(3500));
         fail(&breaker, after(7500));
         assert_eq!(breaker.open_until(), Some(after(12_500)), "never longer than open_max");
-        breaker.admit(after(12_500)).unwrap().end(None, after(12_500));
+        let closed = breaker.admit(after(12_500)).unwrap().end(None, after(12_500));
+        assert_eq!(closed, Some(Transition::Closed));
         assert_eq!(breaker.open_until(), None);
         fail(&breaker, after(12_600));
-        assert!(breaker.admit(after(12_600)).is_ok(), "it counts anew");
+        assert!(breaker.admit(after(12_600)).is_ok(), "the count starts at zero");
     }
 
-    /// What may happen next to a breaker with calls under way.
+    /// An event of a breaker with calls in flight.
     #[derive(Clone, Debug)]
-    enum Next {
-        RpcRequest,
+    enum Step {
+        Admit,
         Wait(u64),
-        /// How the call at this place ends, of those under way.
-        Ends(usize, Option<Kind>),
-        Left(usize),
+        /// The outcome of the call at this index.
+        End(usize, Option<Kind>),
+        Cancel(usize),
     }
 
-    fn next() -> impl Strategy<Value = Next> {
-        let ends = prop_oneof![
+    fn step() -> impl Strategy<Value = Step> {
+        let outcomes = prop_oneof![
             Just(None),
             Just(Some(Kind::Timeout)),
             Just(Some(Kind::Busy)),
             Just(Some(Kind::AuthFailed { status: 401 })),
         ];
         prop_oneof![
-            4 => Just(Next::RpcRequest),
-            2 => (0..3_000_u64).prop_map(Next::Wait),
-            4 => (0..8_usize, ends).prop_map(|(at, kind)| Next::Ends(at, kind)),
-            1 => (0..8_usize).prop_map(Next::Left),
+            4 => Just(Step::Admit),
+            2 => (0..3_000_u64).prop_map(Step::Wait),
+            4 => (0..8_usize, outcomes).prop_map(|(at, kind)| Step::End(at, kind)),
+            1 => (0..8_usize).prop_map(Step::Cancel),
         ]
     }
 
     proptest! {
         #[test]
-        fn one_call_tries_at_a_time_and_waits_stay_within_their_bounds(
-            steps in prop::collection::vec(next(), 1..200),
+        fn one_call_probes_at_a_time_and_open_times_stay_within_their_bounds(
+            steps in prop::collection::vec(step(), 1..200),
         ) {
-            let (breaker, mut now, mut leaves) = (breaker(), Instant::now(), Vec::<BreakerPermit>::new());
+            let breaker = breaker();
+            let mut now = Instant::now();
+            let mut permits = Vec::<BreakerPermit>::new();
             for step in steps {
                 let before = breaker.open_until();
                 match step {
-                    Next::Wait(ms) => now += Duration::from_millis(ms),
-                    Next::RpcRequest => match breaker.admit(now) {
-                        Ok(permit) => leaves.push(permit),
+                    Step::Wait(ms) => now += Duration::from_millis(ms),
+                    Step::Admit => match breaker.admit(now) {
+                        Ok(permit) => permits.push(permit),
                         Err(until) => prop_assert!(until >= now && before.is_some()),
                     },
-                    Next::Ends(at, kind) if at < leaves.len() => {
-                        leaves.swap_remove(at).end(kind.as_ref(), now);
+                    Step::End(at, kind) if at < permits.len() => {
+                        permits.swap_remove(at).end(kind.as_ref(), now);
                     }
-                    Next::Left(at) if at < leaves.len() => drop(leaves.swap_remove(at)),
-                    Next::Ends(..) | Next::Left(_) => {}
+                    Step::Cancel(at) if at < permits.len() => drop(permits.swap_remove(at)),
+                    Step::End(..) | Step::Cancel(_) => {}
                 }
-                let trial = Some(breaker.lock().trial).filter(|trial| *trial > 0);
-                let trying = leaves.iter().filter(|permit| trial.is_some() && permit.tries == trial);
-                prop_assert!(trying.count() <= 1);
+                let probe = Some(breaker.lock().probe).filter(|probe| *probe > 0);
+                let probing = permits.iter().filter(|permit| probe.is_some() && permit.probe == probe);
+                prop_assert!(probing.count() <= 1);
                 if let Some(until) = breaker.open_until().filter(|until| before != Some(*until)) {
                     let wait = until - now;
                     prop_assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&wait));
@@ -247,23 +269,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_under_way_when_it_opened_opens_it_no_longer() {
+    async fn calls_in_flight_when_it_opens_extend_nothing() {
         let (breaker, now) = (breaker(), Instant::now());
-        let under_way: Vec<_> = (0..10).map(|_| breaker.admit(now).unwrap()).collect();
-        for permit in under_way {
+        let in_flight: Vec<_> = (0..10).map(|_| breaker.admit(now).unwrap()).collect();
+        for permit in in_flight {
             permit.end(Some(&Kind::Timeout), now);
         }
         assert_eq!(breaker.open_until(), Some(now + Duration::from_secs(1)));
         breaker.close();
-        assert!(breaker.admit(now).is_ok(), "its driver has found it well");
-        // One that tries and is asked something in between lets the others in.
+        assert!(breaker.admit(now).is_ok(), "a new connection has closed it");
+        // A probe that receives an interim message closes the breaker.
         for _ in 0..3 {
             fail(&breaker, now);
         }
         let later = now + Duration::from_secs(1);
-        let mut tries = breaker.admit(later).unwrap();
+        let mut probe = breaker.admit(later).unwrap();
         assert!(breaker.admit(later).is_err());
-        tries.heard();
+        probe.confirm_alive();
         assert!(breaker.admit(later).is_ok());
     }
 }

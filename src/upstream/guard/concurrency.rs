@@ -1,4 +1,4 @@
-//! How many calls an upstream is asked at once, and how many may wait for that.
+//! Concurrency limit of one upstream: how many calls it processes at once, and how many may queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,21 +9,21 @@ use tokio::time::timeout;
 
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
-/// Places among the calls of one upstream, and the queue for them.
+/// The permits of one upstream, and the bounded queue for them.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimit {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
-    /// Calls that may wait.
+    /// Most calls in the queue.
     queue: usize,
-    /// How long each may.
+    /// Longest wait of one call in the queue.
     queue_wait: Duration,
 }
 
-/// One of those who wait, as long as it does.
-struct Waiting<'a>(&'a AtomicUsize);
+/// Guard of a call in the queue.
+struct QueueGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Waiting<'_> {
+impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -35,36 +35,41 @@ impl ConcurrencyLimit {
         Arc::new(Self { free, waiting: AtomicUsize::new(0), queue, queue_wait })
     }
 
-    /// A place; waits for one if it must and may.
+    /// Acquires a permit, in the queue if all are taken.
     ///
     /// # Errors
-    /// When too many wait already, or it takes too long: better told at once than late.
+    /// [`Kind::Busy`] when the queue is full, or after `queue_wait`: an early refusal is better
+    /// than a late one.
+    ///
+    /// # Cancel safety
+    /// Dropped before it resolves, the call leaves the queue.
     pub(crate) async fn acquire(&self) -> Result<OwnedSemaphorePermit, Kind> {
-        if let Ok(place) = self.free.clone().try_acquire_owned() {
-            return Ok(place);
+        if let Ok(permit) = self.free.clone().try_acquire_owned() {
+            return Ok(permit);
         }
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = Waiting(&self.waiting);
+        let _guard = QueueGuard(&self.waiting);
         if before >= self.queue {
             return Err(Kind::Busy);
         }
         match timeout(self.queue_wait, self.free.clone().acquire_owned()).await {
-            Ok(Ok(place)) => Ok(place),
+            Ok(Ok(permit)) => Ok(permit),
             _ => Err(Kind::Busy),
         }
     }
 
-    /// A place for a call that had one before: it was let in, and waits as long as it must.
+    /// Acquires a permit for a call that had one before. It was admitted, so it waits without a
+    /// bound of its own (its deadline ends the wait).
     pub(crate) async fn reacquire(&self) -> Option<OwnedSemaphorePermit> {
         self.free.clone().acquire_owned().await.ok()
     }
 
-    /// Places that nobody holds.
+    /// Returns the number of free permits.
     pub(crate) fn free(&self) -> usize {
         self.free.available_permits()
     }
 
-    /// Calls that wait for one.
+    /// Returns the number of queued calls.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -77,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_few_wait_for_a_while_and_the_rest_is_told_at_once() {
+    async fn the_queue_is_bounded_and_waits_are_bounded() {
         let concurrency = ConcurrencyLimit::new(1, 1, Duration::from_secs(1));
         let held = concurrency.acquire().await.unwrap();
         let started = Instant::now();
@@ -88,7 +93,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(999)).await;
             drop(held);
         };
-        let (taken, ()) = tokio::join!(concurrency.acquire(), freed);
-        assert_eq!((taken.is_ok(), concurrency.waiting()), (true, 0));
+        let (acquired, ()) = tokio::join!(concurrency.acquire(), freed);
+        assert_eq!((acquired.is_ok(), concurrency.waiting()), (true, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! What protects an upstream and its callers from each other: circuit breaker, concurrency limit,
+//! Protection of an upstream and its callers from each other: circuit breaker, concurrency limit,
 //! reconnect backoff.
 
 pub(crate) mod backoff;

@@ -75,7 +75,7 @@ impl HttpSse {
         headers: HeaderMap,
         body: String,
     ) -> Result<Document, Kind> {
-        let answer = self.correlator.expect(id);
+        let answer = self.correlator.expect_response(id);
         let _forget = Forget { line: self, id };
         self.posts.post(headers, body).await?;
         // The stream may have ended between the expectation and now.
@@ -122,7 +122,7 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        if self.line.correlator.forget(self.id) && !self.line.gone.is_cancelled() {
+        if self.line.correlator.forget_response(self.id) && !self.line.gone.is_cancelled() {
             let (posts, body) = (&self.line.posts, reply::cancellation(self.id));
             posts.endpoint.post_and_forget(&posts.url, HeaderMap::new(), body);
         }

@@ -48,7 +48,7 @@ impl Transport {
             Transport::Sse(line) => line.request(id, headers, body).await.map(without_headers),
             Transport::Stdio(child) => child.request(id, body).await.map(without_headers),
         };
-        listening.is_over();
+        listening.finish();
         answer
     }
 

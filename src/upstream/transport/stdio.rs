@@ -110,7 +110,7 @@ impl Child {
 
     /// Sends a request and waits for the answer to `id`.
     pub async fn request(&self, id: &Id, body: String) -> Result<Document, Kind> {
-        let answer = self.correlator.expect(id);
+        let answer = self.correlator.expect_response(id);
         let _forget = Forget { child: self, id };
         self.notify(body).await?;
         // The child may have gone between the expectation and now.
@@ -177,7 +177,7 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        if self.child.correlator.forget(self.id) {
+        if self.child.correlator.forget_response(self.id) {
             // A full queue means that the child does not read: it would not read this either.
             let _ = self.child.outgoing.try_send(reply::cancellation(self.id));
         }
@@ -286,16 +286,16 @@ impl Lines {
 
     fn dispatch(&self, message: Document) {
         match self.correlator.deliver(message) {
-            Followup::Nothing => {}
-            Followup::Now(reply) => {
+            Followup::None => {}
+            Followup::Reply(reply) => {
                 // A full queue means that the child does not read: it then gets no answer.
                 let _ = self.outgoing.try_send(reply);
             }
-            Followup::Later(id, answer) => {
+            Followup::ReplyLater(id, answer) => {
                 let outgoing = self.outgoing.clone();
                 self.tasks.spawn(async move {
                     if let Ok(answer) = answer.await {
-                        let _ = outgoing.send(reply::from_client(&id, &answer)).await;
+                        let _ = outgoing.send(reply::client_answer(&id, &answer)).await;
                     }
                 });
             }

@@ -111,7 +111,7 @@ impl HttpEndpoint {
                 self.read_stream(id, &headers, body, correlator).await
             }
             (status, Some("application/json")) if status.is_success() => {
-                reply::read(id, self.read_body(body).await?)
+                reply::read_response(id, self.read_body(body).await?)
                     .ok_or_else(|| Kind::Protocol("the answer is to another request".into()))?
             }
             (status, _) if status.is_success() => {
@@ -126,7 +126,9 @@ impl HttpEndpoint {
                         if status.is_client_error() && matches!(refusal, Kind::Status { .. }) =>
                     {
                         let body = self.read_body(body).await.ok();
-                        Err(body.and_then(|body| reply::read_refusal(id, &body)).unwrap_or(refusal))
+                        Err(body
+                            .and_then(|body| reply::read_error_body(id, &body))
+                            .unwrap_or(refusal))
                     }
                     _ => Err(refusal),
                 }
@@ -196,14 +198,14 @@ impl HttpEndpoint {
     /// Says what there is to say to something that was heard, now or as soon as it is known.
     pub fn say(self: &Arc<Self>, url: &Uri, headers: HeaderMap, heard: Followup) {
         match heard {
-            Followup::Nothing => {}
-            Followup::Now(body) => self.post_and_forget(url, headers, body),
-            Followup::Later(id, answer) => {
+            Followup::None => {}
+            Followup::Reply(body) => self.post_and_forget(url, headers, body),
+            Followup::ReplyLater(id, answer) => {
                 let (endpoint, url) = (self.clone(), url.clone());
                 self.tasks.spawn(async move {
                     // Without an answer the call itself has ended, which the upstream hears of.
                     if let Ok(answer) = answer.await {
-                        let body = reply::from_client(&id, &answer);
+                        let body = reply::client_answer(&id, &answer);
                         let saying = endpoint.post_to(&url, headers, body);
                         let _ = timeout(endpoint.patience, saying).await;
                     }
@@ -321,7 +323,7 @@ impl HttpEndpoint {
                     continue;
                 }
             }
-            if let Some(answer) = reply::read(id, message) {
+            if let Some(answer) = reply::read_response(id, message) {
                 return answer;
             }
         }
