@@ -17,9 +17,11 @@ pub enum AddressPolicy {
 /// An address that may not be asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AddressRefused {
-    #[error("{0} is link-local, where no prompt server may be")]
+    #[error("{0} is a link-local address, which upstreams must not have")]
     LinkLocal(IpAddr),
-    #[error("{0} is not a public address: set allow_private = true if the upstream belongs there")]
+    #[error(
+        "{0} is not a public address: set allow_private = true if the upstream is meant to be there"
+    )]
     Private(IpAddr),
 }
 
@@ -27,12 +29,14 @@ impl AddressPolicy {
     /// # Errors
     /// When this address may not be asked. What an IPv6 address embeds of IPv4 counts as that.
     pub fn check(self, address: IpAddr) -> Result<(), AddressRefused> {
-        let meant = meant(address);
-        if is_in(&LINK_LOCAL, meant) {
+        let effective = effective(address);
+        if is_in(&LINK_LOCAL, effective) {
             return Err(AddressRefused::LinkLocal(address));
         }
         match self {
-            Self::PublicOnly if is_in(&NOT_PUBLIC, meant) => Err(AddressRefused::Private(address)),
+            Self::PublicOnly if is_in(&NOT_PUBLIC, effective) => {
+                Err(AddressRefused::Private(address))
+            }
             _ => Ok(()),
         }
     }
@@ -48,12 +52,12 @@ impl AddressPolicy {
 /// Whether the host of a URL is this machine, as far as it is written so.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let literal: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-    host.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| meant(ip).is_loopback())
+    host.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| effective(ip).is_loopback())
 }
 
 /// The address that is reached in the end: behind the mapped ones (RFC 4291, section 2.5.5.2) and
 /// those of translators (RFC 6052) there is one of IPv4.
-fn meant(address: IpAddr) -> IpAddr {
+fn effective(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
             let [.., a, b, c, d] = v6.octets();
@@ -111,12 +115,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_network_of_the_tables_is_one() {
+    fn every_network_of_the_tables_parses() {
         assert_eq!((LINK_LOCAL.len(), NOT_PUBLIC.len()), (3, 25));
     }
 
     #[test]
-    fn a12_link_local_is_out_of_reach_in_every_spelling() {
+    fn a12_link_local_addresses_are_refused_in_every_spelling() {
         for text in [
             "169.254.169.254",
             "[::ffff:169.254.169.254]",
@@ -126,15 +130,15 @@ mod tests {
             "[febf::1]",
             "[fd00:ec2::254]",
         ] {
-            for reach in [AddressPolicy::NotLinkLocal, AddressPolicy::PublicOnly] {
-                let refused = reach.check_host(text);
+            for policy in [AddressPolicy::NotLinkLocal, AddressPolicy::PublicOnly] {
+                let refused = policy.check_host(text);
                 assert!(matches!(refused, Err(AddressRefused::LinkLocal(_))), "{text}");
             }
         }
     }
 
     #[test]
-    fn a12_only_public_addresses_are_in_reach_without_allow_private() {
+    fn a12_only_public_addresses_are_allowed_without_allow_private() {
         for text in [
             "127.0.0.1",
             "10.1.2.3",

@@ -121,7 +121,7 @@ impl Request {
             Method::Complete => {
                 let reference = member("ref").filter(|r| r.is_object());
                 if !reference.and_then(|r| r.get("type")).is_some_and(|t| t.is("ref/prompt")) {
-                    let what = "`ref` must be {type: \"ref/prompt\", name}: only prompts are here";
+                    let what = "`ref` must be {type: \"ref/prompt\", name}: no other references are served";
                     return Err(Fault::invalid_params(what));
                 }
                 let argument = member("argument");
@@ -186,10 +186,10 @@ fn strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Faul
         return Ok(None);
     };
     let all = |v: Json<'_>| v.members().all(|(_, v)| v.kind() == Kind::String);
-    match value.is_object() && all(value) {
-        true => Ok(Some(Document::copy_of(value))),
-        false => Err(Fault::invalid_params(format!("`{name}` must be an object of strings"))),
+    if !value.is_object() || !all(value) {
+        return Err(Fault::invalid_params(format!("`{name}` must be an object of strings")));
     }
+    Ok(Some(Document::copy_of(value)))
 }
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_checked_before_anybody_is_asked() {
+    fn parameters_are_checked() {
         let ok = read(Method::Get, r#"{"name":"a","arguments":{"x":"1"},"_meta":{}}"#).unwrap();
         assert_eq!(ok.prompt_name(), Some("a"));
         for (method, params) in [
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn c1_a_cursor_that_is_no_string_is_no_first_page() {
+    fn c1_a_cursor_that_is_not_a_string_is_refused() {
         let fault = read(Method::List, r#"{"cursor":1}"#).unwrap_err();
         assert_eq!(fault, RequestFault::InvalidCursor.into());
         let Request::List { cursor } = read(Method::List, r#"{"cursor":""}"#).unwrap() else {

@@ -8,10 +8,10 @@ use super::unix_time::UnixSeconds;
 /// The authenticated origin of a request. Sessions, cursors and states belong to their caller; what it
 /// may do depends on its groups and scopes, too.
 #[derive(Clone, Debug)]
-pub struct Caller(Arc<Who>);
+pub struct Caller(Arc<Inner>);
 
 #[derive(Clone, Debug)]
-struct Who {
+struct Inner {
     id: Box<str>,
     /// Sorted, each once.
     groups: Vec<String>,
@@ -22,8 +22,9 @@ struct Who {
 /// How a caller has shown who it is, as far as that may be told: never the credential itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Proof {
+    /// No credential.
     #[default]
-    Nothing,
+    None,
     /// Known by the id of the caller.
     ApiKey {
         /// SHA-256 of the key: a caller may have several.
@@ -35,7 +36,7 @@ pub enum Proof {
     },
     Token(Box<TokenProof>),
     /// Whoever could start the gateway.
-    Started,
+    Stdio,
 }
 
 /// What a token says about itself.
@@ -82,21 +83,21 @@ impl Caller {
         groups.sort_unstable();
         groups.dedup();
         let (scopes, proof) = (Vec::new(), Proof::None);
-        Self(Arc::new(Who { id: id.into(), groups, scopes, proof }))
+        Self(Arc::new(Inner { id: id.into(), groups, scopes, proof }))
     }
 
     /// The same caller, and how it is known.
     pub fn proved_by(self, proof: Proof) -> Self {
-        let Who { id, groups, scopes, .. } = Arc::unwrap_or_clone(self.0);
-        Self(Arc::new(Who { id, groups, scopes, proof }))
+        let Inner { id, groups, scopes, .. } = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(Inner { id, groups, scopes, proof }))
     }
 
     /// The same caller, with what its token allows.
     pub fn with_scopes(self, mut scopes: Vec<String>) -> Self {
         scopes.sort_unstable();
         scopes.dedup();
-        let Who { id, groups, proof, .. } = Arc::unwrap_or_clone(self.0);
-        Self(Arc::new(Who { id, groups, scopes, proof }))
+        let Inner { id, groups, proof, .. } = Arc::unwrap_or_clone(self.0);
+        Self(Arc::new(Inner { id, groups, scopes, proof }))
     }
 
     pub fn id(&self) -> &str {

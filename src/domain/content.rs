@@ -42,7 +42,8 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
 }
 
 fn check_message(message: Json<'_>) -> Result<(), &'static str> {
-    let (mut has_role, mut content) = (false, None);
+    let mut has_role = false;
+    let mut content = None;
     for (key, value) in message.members() {
         let key = key.as_str().unwrap_or_default();
         match &*key {
@@ -144,10 +145,10 @@ fn check_annotations(annotations: Json<'_>) -> Result<(), &'static str> {
         p.kind() == Kind::Number && p.text().parse().is_ok_and(|p: f64| (0.0..=1.0).contains(&p))
     });
     let modified = annotations.get("lastModified").is_none_or(|m| m.kind() == Kind::String);
-    match annotations.is_object() && audience && priority && modified {
-        true => Ok(()),
-        false => Err("`annotations` must be {audience?: [role], priority?: 0..1, lastModified?}"),
+    if annotations.is_object() && audience && priority && modified {
+        return Ok(());
     }
+    Err("`annotations` must be {audience?: [role], priority?: 0..1, lastModified?}")
 }
 
 const LOOK_ALIKE: &str = "a member differs from a known one in case only";
@@ -159,11 +160,11 @@ fn is_look_alike(key: &str, known: &[&str]) -> bool {
 
 /// What we say of an answer's origin nobody else may say, wherever it stands.
 fn check_meta(meta: Json<'_>) -> Result<(), &'static str> {
-    let ours = |key: Json<'_>| key.as_str().is_some_and(|key| key.starts_with(meta::OURS));
-    match meta.is_object() && !meta.members().any(|(key, _)| ours(key)) {
-        true => Ok(()),
-        false => Err("`_meta` must be an object without keys of the gateway"),
+    let is_own = |key: Json<'_>| key.as_str().is_some_and(|key| key.starts_with(meta::OWN_PREFIX));
+    if meta.is_object() && !meta.members().any(|(key, _)| is_own(key)) {
+        return Ok(());
     }
+    Err("`_meta` must be an object without keys of the gateway")
 }
 
 enum Presence {
@@ -171,16 +172,13 @@ enum Presence {
     Required,
 }
 
-fn is_string(value: Option<Json<'_>>, otherwise: &'static str) -> Result<(), &'static str> {
-    value.filter(|v| v.kind() == Kind::String).map(drop).ok_or(otherwise)
+fn is_string(value: Option<Json<'_>>, error: &'static str) -> Result<(), &'static str> {
+    value.filter(|v| v.kind() == Kind::String).map(drop).ok_or(error)
 }
 
 fn uri(value: Option<Json<'_>>) -> Result<(), &'static str> {
     let uri = value.and_then(Json::as_str);
-    match uri.is_some_and(|u| is_uri(&u)) {
-        true => Ok(()),
-        false => Err("`uri` must be a URI with a scheme"),
-    }
+    uri.filter(|uri| is_uri(uri)).map(drop).ok_or("`uri` must be a URI with a scheme")
 }
 
 /// Whether the text has the shape `scheme:rest` of RFC 3986, without white space or controls.
@@ -214,10 +212,8 @@ pub(crate) fn is_mime_type(text: &str) -> bool {
 }
 
 fn base64(value: Option<Json<'_>>) -> Result<(), &'static str> {
-    match value.and_then(Json::raw_str).is_some_and(is_base64) {
-        true => Ok(()),
-        false => Err("`data` or `blob` must be base64 with padding (RFC 4648, section 4)"),
-    }
+    let raw = value.and_then(Json::raw_str).filter(|raw| is_base64(raw));
+    raw.map(drop).ok_or("`data` or `blob` must be base64 with padding (RFC 4648, section 4)")
 }
 
 /// Whether the text is padded base64 of the standard alphabet. JSON may write `/` as `\/`.
@@ -256,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_would_choke_on_is_refused() {
+    fn malformed_content_is_refused() {
         for content in [
             r#"{"type":"video","data":"AAAA","mimeType":"video/mp4"}"#,
             r#"{"type":"text"}"#,

@@ -19,10 +19,7 @@ impl Document {
         let text = String::from_utf8(bytes)
             .map_err(|error| JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() })?;
         let (json, has_null) = Json::parse_text(&text, max_depth)?;
-        Ok(match has_null {
-            true => Self::copy_of(json),
-            false => Self::whole(text),
-        })
+        Ok(if has_null { Self::copy_of(json) } else { Self::whole(text) })
     }
 
     /// A copy of a value that is part of something larger, without its nulls.
@@ -58,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_seen_without_copying_and_nulls_are_gone() {
+    fn a_part_is_narrowed_without_a_copy_and_nulls_are_gone() {
         let text = br#" {"id":1,"result":{"a":"x"}} "#.to_vec();
         let mut document = Document::parse(text, 8).unwrap();
         assert_eq!(document.json().get("id").unwrap().text(), "1");

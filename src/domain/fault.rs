@@ -14,33 +14,31 @@ pub enum Fault {
     Request(#[from] RequestFault),
     #[error(transparent)]
     Upstream(#[from] UpstreamFault),
-    #[error("the gateway failed; its log says why")]
+    #[error("internal error; the gateway's log has the cause")]
     Internal,
 }
 
 /// What is refused before a message is understood: HTTP tells, with the status named here.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TransportFault {
-    #[error("the Host header names no host served here; add it to server.allowed_hosts")]
+    #[error("the host in the Host header is not allowed; add it to server.allowed_hosts")]
     HostRejected,
-    #[error(
-        "the Origin header names an origin that is not allowed; add it to server.allowed_origins"
-    )]
+    #[error("the origin in the Origin header is not allowed; add it to server.allowed_origins")]
     OriginRejected,
-    #[error("no caller: {wanted}")]
+    #[error("authentication required: {wanted}")]
     Unauthenticated {
         /// What to bring.
         wanted: &'static str,
     },
-    #[error("no caller: {why}")]
+    #[error("authentication failed: {why}")]
     Unauthorized { why: &'static str },
-    #[error("the token does not allow enough: the challenge names the scopes that are needed")]
+    #[error("the token lacks scopes; WWW-Authenticate names the scopes that are needed")]
     InsufficientScope,
-    #[error("tokens cannot be checked at present; try again later")]
+    #[error("tokens cannot be verified at present; try again later")]
     AuthUnavailable,
-    #[error("nothing is served at this path")]
+    #[error("there is no endpoint at this path")]
     NotFound,
-    #[error("this method is not allowed here")]
+    #[error("this HTTP method is not allowed at this path")]
     MethodNotAllowed { allow: &'static str },
     #[error("send Content-Type: application/json, without Content-Encoding")]
     UnsupportedMediaType,
@@ -50,15 +48,15 @@ pub enum TransportFault {
     BodyTooLarge { limit: usize },
     #[error("the body did not arrive in time (server.limits.body)")]
     BodyTimeout,
-    #[error("the body broke off")]
+    #[error("the body ended before it was complete; send the request again")]
     BodyBroken,
     #[error("the URI is longer than {limit} bytes (server.limits.uri_length)")]
     UriTooLong { limit: usize },
-    #[error("no session is named: send the Mcp-Session-Id that initialize answered")]
+    #[error("the session id is missing; send the Mcp-Session-Id of the initialize response")]
     SessionRequired,
     #[error("the session is unknown or has ended; send initialize again")]
     SessionUnknown,
-    #[error("too many requests at once; try again later")]
+    #[error("too many concurrent requests; try again later")]
     Overloaded,
     #[error("rate limited by {limit:?}; try again later")]
     RateLimited {
@@ -66,11 +64,15 @@ pub enum TransportFault {
         limit: String,
         retry_after: Duration,
     },
-    #[error("the audit log cannot be written, and nothing is served unrecorded; try again later")]
+    #[error(
+        "the audit log cannot be written, and no call is served without a record; try again later"
+    )]
     AuditUnavailable,
-    #[error("the caller has too many streams open (server.limits.streams_per_caller)")]
+    #[error("the caller has too many open streams (server.limits.streams_per_caller); close one")]
     TooManyStreams,
-    #[error("the gateway ends, and the call has outlived its grace; try again")]
+    #[error(
+        "the gateway is shutting down, and the call did not end within its grace period; try again"
+    )]
     ShuttingDown,
 }
 
@@ -120,12 +122,14 @@ pub enum RequestFault {
     #[error("the message is not JSON-RPC 2.0: {0}")]
     NotJsonRpc(&'static str),
     #[error(
-        "batches are served in 2025-03-26 only, without initialize, up to batch_items messages"
+        "batches are supported in 2025-03-26 only, without initialize, up to server.limits.batch_items messages"
     )]
     BatchUnsupported,
-    #[error("initialize, or send MCP-Protocol-Version with the metadata of a modern request")]
+    #[error(
+        "the protocol revision is unknown; send initialize first, or the metadata of a modern request"
+    )]
     EraUnknown,
-    #[error("this id is in use by a request that is still running")]
+    #[error("a request with this id is still running")]
     IdInUse,
     #[error("method not found")]
     MethodNotFound,
@@ -138,7 +142,7 @@ pub enum RequestFault {
     LogLevelUnknown,
     #[error("required argument `{argument}` is missing")]
     MissingArgument { argument: String },
-    #[error("no such prompt")]
+    #[error("unknown prompt; list the prompts again")]
     UnknownPrompt,
     #[error("the cursor is not valid; list again without one")]
     InvalidCursor,
@@ -152,9 +156,9 @@ pub enum RequestFault {
     },
     #[error("header `{header}` is missing or differs from the body")]
     HeaderMismatch { header: &'static str },
-    #[error("MCP-Protocol-Version names a revision that is not served")]
+    #[error("the revision in MCP-Protocol-Version is not supported")]
     LegacyVersionUnknown,
-    #[error("this protocol version is not served")]
+    #[error("this protocol version is not supported")]
     UnsupportedVersion { requested: String },
 }
 
@@ -198,28 +202,28 @@ pub struct UpstreamFault {
 pub enum UpstreamFaultKind {
     #[error("not reachable: {0}")]
     Unavailable(String),
-    #[error("the connection broke before the answer was whole")]
+    #[error("the connection broke before the response was complete")]
     Reset,
-    #[error("no answer within the deadline")]
+    #[error("no response within the deadline")]
     Timeout,
-    #[error("asks to slow down")]
+    #[error("the upstream limits the rate of calls (HTTP 429)")]
     RateLimited {
         /// From `Retry-After`, if it was given in seconds.
         retry_after_secs: Option<u64>,
     },
-    #[error("too many calls at once: no place within its queue_wait")]
+    #[error("too many concurrent calls (in_flight, queue, queue_wait)")]
     Busy,
-    #[error("refuses access (HTTP {status})")]
+    #[error("the upstream refuses the gateway's credential (HTTP {status})")]
     AuthFailed { status: u16 },
     #[error("no access token: {0}")]
     NoToken(String),
-    #[error("answered with HTTP {status}")]
+    #[error("the upstream responded with HTTP {status}")]
     Status { status: u16 },
-    #[error("the answer is larger than {limit} bytes")]
+    #[error("the response is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("broke the protocol: {0}")]
+    #[error("protocol violation: {0}")]
     Protocol(String),
-    #[error("its list does not end: {0}")]
+    #[error("the list exceeds a limit: {0}")]
     PaginationLimit(String),
     /// The upstream's own JSON-RPC error.
     #[error("error {code}: {message}")]
@@ -238,10 +242,10 @@ pub enum UpstreamFaultKind {
         data: String,
     },
     /// It wants to ask the user what the configuration does not let it ask.
-    #[error("wants to ask what its `questions` do not allow")]
+    #[error("sent a server request that its `questions` do not allow")]
     QuestionNotAllowed,
     /// A client was asked and the answer did not come, or not in a usable form.
-    #[error("its question was not answered: {0}")]
+    #[error("a server request was not answered: {0}")]
     Unanswered(&'static str),
     /// The session is gone (HTTP 404): open another one and ask again.
     #[error("the session has ended")]
@@ -306,7 +310,7 @@ impl Fault {
 
     /// A list that nobody could answer.
     pub fn none_available() -> Self {
-        let what = "none of the upstreams has answered yet or can be reached";
+        let what = "no upstream can be reached, or none has answered yet";
         Self::upstream("", UpstreamFaultKind::Unavailable(what.to_owned()))
     }
 }

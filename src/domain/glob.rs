@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_any_text() {
+    fn stars_match_any_text() {
         for (pattern, name) in [
             ("*", ""),
             ("*", "a"),

@@ -127,13 +127,11 @@ impl<'a> Frame<'a> {
     /// or cuts at NUL would see `Method` or `params\u0000` where we saw nothing.
     pub fn read_strict(value: Json<'a>) -> Result<Self, FrameError> {
         let known = ["jsonrpc", "id", "method", "params", "result", "error"];
-        match value.members().all(|(key, _)| known.iter().any(|known| key.is(known))) {
-            true => Self::read(value),
-            false => Err(FrameError {
-                id: value.get("id").and_then(Id::read),
-                what: "a message has only jsonrpc, id, method, params, result, error",
-            }),
+        if value.members().all(|(key, _)| known.iter().any(|known| key.is(known))) {
+            return Self::read(value);
         }
+        let what = "a message has only jsonrpc, id, method, params, result, error";
+        Err(FrameError { id: value.get("id").and_then(Id::read), what })
     }
 
     /// Classifies one JSON value.
@@ -160,7 +158,7 @@ impl<'a> Frame<'a> {
             return Err(parts.error("`jsonrpc` must be \"2.0\""));
         }
         match parts.method {
-            Some(method) => parts.call(method),
+            Some(method) => parts.request(method),
             None => parts.response(),
         }
     }
@@ -177,9 +175,9 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn call(self, method: Json<'a>) -> Result<Frame<'a>, FrameError> {
+    fn request(self, method: Json<'a>) -> Result<Frame<'a>, FrameError> {
         if self.result.is_some() || self.error.is_some() {
-            return Err(self.error("a message is either a call or a response"));
+            return Err(self.error("a message is either a request or a response"));
         }
         let Some(method) = method.as_str() else {
             return Err(self.error("`method` must be a string"));
@@ -213,7 +211,7 @@ impl<'a> Parts<'a> {
         };
         let id = self.id.and_then(Id::read);
         if id.is_none() && matches!(outcome, Outcome::Result(_)) {
-            return Err(self.error("a result must name its request"));
+            return Err(self.error("a result must have the `id` of its request"));
         }
         Ok(Frame::Response { id, outcome })
     }
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn w7_ids_that_no_client_may_send_are_refused() {
+    fn w7_invalid_ids_are_refused() {
         for id in ["1.5", "null", "{}", "[1]", "true", "9223372036854775808", "1e3", "1.0"] {
             let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
             assert_eq!(read(&text).unwrap_err().id, None, "{id}");
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_told_from_calls() {
+    fn responses_are_distinguished_from_requests() {
         let ok = read(r#"{"jsonrpc":"2.0","id":7,"result":{}}"#).unwrap();
         assert!(matches!(ok, Frame::Response { id: Some(_), outcome: Outcome::Result(_) }));
         let error = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#;

@@ -79,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn s5_blank_lines_and_crlf_are_no_matter_and_half_a_line_is_no_message() {
+    fn s5_blank_lines_and_crlf_are_accepted_and_half_a_line_is_dropped() {
         let lines = decode(&[b"{}\r\n\n  \n [1]", b" \r\n\0\n{", b"}\nhalf"]);
         assert_eq!(lines, ["{}", "[1]", "\0", "{}"]);
     }
 
     #[test]
-    fn w19_a_line_over_the_limit_is_told_once_and_the_next_one_is_read() {
+    fn w19_a_line_over_the_limit_is_reported_once_and_the_next_line_is_read() {
         assert_eq!(decode(&[b"12345678\n"]), ["12345678"]);
         assert_eq!(decode(&[b"123456789\n{}\n"]), ["too long", "{}"]);
         assert_eq!(decode(&[b"1234", b"56789", b"0000000000000", b"0\n{}\n"]), ["too long", "{}"]);

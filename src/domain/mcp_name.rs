@@ -6,28 +6,28 @@ use std::borrow::Cow;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-const LEAD: &str = "=?base64?";
-const TAIL: &str = "?=";
+const PREFIX: &str = "=?base64?";
+const SUFFIX: &str = "?=";
 
 /// The header value for a name. Names that hold anything but visible ASCII and inner spaces, or
 /// that would read as encoded themselves, are encoded.
 pub fn encode(name: &str) -> Cow<'_, str> {
-    let plain = name.bytes().all(|b| (b' '..=b'~').contains(&b))
+    let is_plain = name.bytes().all(|b| (b' '..=b'~').contains(&b))
         && name.trim() == name
-        && !name.starts_with(LEAD);
-    match plain {
-        true => Cow::Borrowed(name),
-        false => Cow::Owned(format!("{LEAD}{}{TAIL}", BASE64_STANDARD.encode(name))),
+        && !name.starts_with(PREFIX);
+    if is_plain {
+        return Cow::Borrowed(name);
     }
+    Cow::Owned(format!("{PREFIX}{}{SUFFIX}", BASE64_STANDARD.encode(name)))
 }
 
 /// The name that a header value stands for; nothing if its encoding is broken.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let value = value.trim_matches([' ', '\t']);
-    match value.strip_prefix(LEAD) {
+    match value.strip_prefix(PREFIX) {
         None => Some(Cow::Borrowed(value)),
         Some(rest) => {
-            let bytes = BASE64_STANDARD.decode(rest.strip_suffix(TAIL)?).ok()?;
+            let bytes = BASE64_STANDARD.decode(rest.strip_suffix(SUFFIX)?).ok()?;
             String::from_utf8(bytes).ok().map(Cow::Owned)
         }
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w8_sentinels_good_bad_and_double() {
+    fn w8_encoded_names_are_decoded_once() {
         assert_eq!(decode(" greet\t").as_deref(), Some("greet"));
         assert_eq!(decode("=?base64?bmFtw6k=?=").as_deref(), Some("namé"));
         assert_eq!(decode("=?base64?bmFtw6k?="), None);

@@ -49,12 +49,12 @@ pub fn merge(sources: &[Source<'_>], naming: &Naming, fold: impl Fn(&str) -> Str
     for (index, source) in sources.iter().enumerate() {
         let duplicates = duplicates(source.prompts, &fold);
         for (position, prompt) in source.prompts.iter().enumerate() {
-            let verdict = match duplicates.get(&position) {
-                Some(Twin::Repeated) => continue,
-                Some(Twin::Conflicting) => Err(CONFLICT.to_owned()),
-                None => place(source.prefix, prompt, naming, &prefixes),
+            let public_name = match duplicates.get(&position) {
+                Some(Duplicate::Repeated) => continue,
+                Some(Duplicate::Conflicting) => Err(CONFLICT.to_owned()),
+                None => public_name(source.prefix, prompt, naming, &prefixes),
             };
-            match verdict {
+            match public_name {
                 Ok(public_name) => claims.entry(fold(&public_name)).or_default().push(Entry {
                     public_name,
                     source: index,
@@ -87,29 +87,30 @@ impl Merged {
 }
 
 /// What is the matter with a prompt whose name its own source lists more than once.
-enum Twin {
+enum Duplicate {
     /// Equal to an earlier one, which stands for both.
     Repeated,
     Conflicting,
 }
 
-fn duplicates(prompts: &[Prompt], fold: impl Fn(&str) -> String) -> HashMap<usize, Twin> {
+fn duplicates(prompts: &[Prompt], fold: impl Fn(&str) -> String) -> HashMap<usize, Duplicate> {
     let mut by_name: HashMap<String, Vec<usize>> = HashMap::with_capacity(prompts.len());
     for (position, prompt) in prompts.iter().enumerate() {
         by_name.entry(fold(&prompt.name)).or_default().push(position);
     }
-    let mut twins = HashMap::new();
+    let mut found = HashMap::new();
     for positions in by_name.into_values().filter(|p| p.len() > 1) {
         let first = &prompts[positions[0]];
-        match positions.iter().all(|&p| prompts[p] == *first) {
-            true => twins.extend(positions[1..].iter().map(|&p| (p, Twin::Repeated))),
-            false => twins.extend(positions.iter().map(|&p| (p, Twin::Conflicting))),
+        if positions.iter().all(|&p| prompts[p] == *first) {
+            found.extend(positions[1..].iter().map(|&p| (p, Duplicate::Repeated)));
+        } else {
+            found.extend(positions.iter().map(|&p| (p, Duplicate::Conflicting)));
         }
     }
-    twins
+    found
 }
 
-fn place(
+fn public_name(
     prefix: &Prefix,
     prompt: &Prompt,
     naming: &Naming,
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_in_byte_order_whoever_answers_first() {
+    fn names_are_in_byte_order() {
         let (names, left_out) = run(&[("b", &["z", "a"]), ("a", &["z", "B", "b-"])]);
         assert_eq!(names, ["a__B", "a__b-", "a__z", "b__a", "b__z"]);
         assert_eq!(left_out, []);

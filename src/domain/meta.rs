@@ -6,9 +6,9 @@ use super::json::object::{ObjectWriter, write_object};
 use super::trace;
 
 /// Prefix of the keys that only the gateway may set; whatever a peer sends under it is dropped.
-pub(crate) const OURS: &str = "promptgate/";
+pub(crate) const OWN_PREFIX: &str = "promptgate/";
 /// Prefix of the keys that the protocol reserves; each hop owns its own.
-pub(crate) const PROTOCOL: &str = "io.modelcontextprotocol/";
+pub(crate) const PROTOCOL_PREFIX: &str = "io.modelcontextprotocol/";
 
 pub(crate) const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub(crate) const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
@@ -24,9 +24,11 @@ pub(crate) const PROGRESS_TOKEN: &str = "progressToken";
 pub(crate) fn write_foreign(meta: Json<'_>, out: &mut ObjectWriter<'_>) {
     for (key, value) in meta.members() {
         let name = key.as_str().unwrap_or_default();
-        let owned = name.starts_with(OURS) || name.starts_with(PROTOCOL) || name == PROGRESS_TOKEN;
+        let is_reserved = name.starts_with(OWN_PREFIX)
+            || name.starts_with(PROTOCOL_PREFIX)
+            || name == PROGRESS_TOKEN;
         // The trace is read by itself, and goes on with a place of its own.
-        if !owned && ![trace::PARENT, trace::STATE, trace::BAGGAGE].contains(&&*name) {
+        if !is_reserved && ![trace::PARENT, trace::STATE, trace::BAGGAGE].contains(&&*name) {
             out.member(key, value);
         }
     }
@@ -52,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_else_sets_our_keys_or_the_protocols() {
+    fn reserved_keys_of_a_peer_are_dropped() {
         let meta = r#"{"promptgate/upstream":"evil","\u0070romptgate/x":1,"a":[1],
             "io.modelcontextprotocol/serverInfo":{},"com.example/k":"v"}"#;
         let mut out = String::new();

@@ -64,10 +64,10 @@ pub(crate) fn is_prefix(text: &str) -> bool {
 
 /// Whether `text` may be the separator: short, visible, and holding a character that no prefix has.
 pub(crate) fn is_separator(text: &str) -> bool {
-    let outside = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    let is_outside = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     (1..=8).contains(&text.len())
         && text.chars().all(|c| c.is_ascii_graphic())
-        && text.chars().any(outside)
+        && text.chars().any(is_outside)
 }
 
 impl UpstreamId {
@@ -110,15 +110,16 @@ impl Naming {
     /// The public name of a raw name, or why it has none.
     pub fn public(&self, prefix: &Prefix, raw: &str) -> Result<String, NameError> {
         check_raw(raw)?;
-        let public = match prefix.is_bare() {
-            true => raw.to_owned(),
-            false => [prefix.as_str(), &self.separator, raw].concat(),
+        let public = if prefix.is_bare() {
+            raw.to_owned()
+        } else {
+            [prefix.as_str(), &self.separator, raw].concat()
         };
         let length = public.chars().count();
-        match length > self.max_length {
-            true => Err(NameError::TooLong { length, limit: self.max_length }),
-            false => Ok(public),
+        if length > self.max_length {
+            return Err(NameError::TooLong { length, limit: self.max_length });
         }
+        Ok(public)
     }
 
     /// What stands before the first separator, and behind it: the prefix that a public name would
@@ -135,10 +136,7 @@ fn check_raw(raw: &str) -> Result<(), NameError> {
     if let Some(hidden) = raw.chars().find(|&c| is_hidden(c)) {
         return Err(NameError::Hidden(hidden));
     }
-    match raw.trim() == raw {
-        true => Ok(()),
-        false => Err(NameError::Padded),
-    }
+    if raw.trim() == raw { Ok(()) } else { Err(NameError::Padded) }
 }
 
 /// Whether a reader does not see this character, or it changes how its neighbours look: controls, line and

@@ -38,7 +38,7 @@ pub enum PromptError {
     NoName,
     #[error("`{member}` of prompt {name:?} must be {expected}")]
     Shape { name: String, member: &'static str, expected: &'static str },
-    #[error("prompt {name:?} declares an argument twice")]
+    #[error("prompt {name:?} declares the same argument twice")]
     ArgumentTwice { name: String },
     #[error("prompt {name:?} has more than {MAX_ARGUMENTS} arguments")]
     TooManyArguments { name: String },
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn u13_u17_what_is_listed_has_no_hidden_text_and_no_icon_that_runs() {
+    fn u13_u17_listed_prompts_have_no_hidden_text_and_no_unsafe_icons() {
         let prompt = read(
             r#"{"name":"a","title":"T\u001b[31m","description":"one\ntwo\u202e\udb40\udc41",
             "arguments":[{"name":"b","description":"\u200bx","extra":{"description":"\u200by"}}],
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn our_meta_keys_are_stripped() {
+    fn reserved_meta_keys_are_stripped() {
         let prompt = read(r#"{"name":"a","_meta":{"promptgate/upstream":"x","k":1}}"#).unwrap();
         assert_eq!(prompt.rest, r#","_meta":{"k":1}"#);
         let prompt = read(r#"{"name":"a","_meta":{"promptgate/upstream":"x"}}"#).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_type_is_told_by_its_member() {
+    fn a_wrong_type_names_its_member() {
         for (text, member) in [
             (r#"{"name":"a","title":1}"#, "title"),
             (r#"{"name":"a","description":[]}"#, "description"),

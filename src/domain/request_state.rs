@@ -70,8 +70,8 @@ impl RequestState {
             Progress::Replay(Replay { answers, open, suspended }) => {
                 out.push(1);
                 out.push(answers.len() as u8);
-                for (server_request, answer) in answers {
-                    out.extend_from_slice(server_request);
+                for (digest, answer) in answers {
+                    out.extend_from_slice(digest);
                     write(answer, &mut out);
                 }
                 out.push(open.is_some().into());
@@ -84,18 +84,19 @@ impl RequestState {
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = Rest(bytes);
+        let mut rest = Reader(bytes);
         let rounds = rest.byte()?;
         let issued_at = UnixSeconds::from_be_bytes(rest.chunk()?);
         let arguments = rest.chunk()?;
         let (caller, name, upstream) = (rest.text()?, rest.text()?, rest.text()?);
         let progress = match rest.byte()? {
             0 => {
-                let (is_there, state) = (rest.flag()?, rest.text()?);
-                if !is_there && !state.is_empty() {
+                let is_present = rest.flag()?;
+                let state = rest.text()?;
+                if !is_present && !state.is_empty() {
                     return None;
                 }
-                Progress::Upstream(is_there.then_some(state))
+                Progress::Upstream(is_present.then_some(state))
             }
             1 => {
                 let mut answers = Vec::new();
@@ -124,9 +125,9 @@ fn write(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-struct Rest<'a>(&'a [u8]);
+struct Reader<'a>(&'a [u8]);
 
-impl Rest<'_> {
+impl Reader<'_> {
     fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (chunk, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

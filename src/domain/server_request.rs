@@ -43,7 +43,7 @@ pub enum Answer {
 /// Why a message is no question.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ServerRequestError {
-    #[error("not a question that is known here")]
+    #[error("unknown server request")]
     Unknown,
     #[error("{0}")]
     Malformed(&'static str),
@@ -103,28 +103,29 @@ impl ClientCapabilities {
     /// Reads `ClientCapabilities` as the revision means them.
     pub fn declared(capabilities: Option<Json<'_>>, revision: Revision) -> Self {
         let object = |name: &str| capabilities?.get(name).filter(|c| c.is_object());
-        let when =
-            |condition: bool, capabilities: Self| if condition { capabilities } else { Self::NONE };
-        let modes = revision >= Revision::V2025_11_25;
+        let has_modes = revision >= Revision::V2025_11_25;
         let mut capabilities = Self::NONE;
+        let mut add = |condition: bool, capability: Self| {
+            if condition {
+                capabilities = capabilities.or(capability);
+            }
+        };
         if let Some(elicitation) = object("elicitation")
             && revision >= Revision::V2025_06_18
         {
-            let url = modes && elicitation.get("url").is_some();
-            // Without a mode the form is meant: there was nothing else before 2025-11-25.
-            capabilities =
-                capabilities.or(when(elicitation.get("form").is_some() || !url, Self::FORM));
-            capabilities = capabilities.or(when(url, Self::URL));
+            let has_url = has_modes && elicitation.get("url").is_some();
+            // Without a mode form mode is meant: before 2025-11-25 there was no other.
+            add(elicitation.get("form").is_some() || !has_url, Self::FORM);
+            add(has_url, Self::URL);
         }
         if let Some(sampling) = object("sampling") {
-            capabilities = capabilities.or(Self::SAMPLING);
-            capabilities =
-                capabilities.or(when(modes && sampling.get("tools").is_some(), Self::TOOLS));
-            // Before 2025-11-25 every client that sampled could be asked for context.
-            capabilities =
-                capabilities.or(when(!modes || sampling.get("context").is_some(), Self::CONTEXT));
+            add(true, Self::SAMPLING);
+            add(has_modes && sampling.get("tools").is_some(), Self::TOOLS);
+            // Before 2025-11-25 sampling included the context of other servers.
+            add(!has_modes || sampling.get("context").is_some(), Self::CONTEXT);
         }
-        capabilities.or(when(object("roots").is_some(), Self::ROOTS))
+        add(object("roots").is_some(), Self::ROOTS);
+        capabilities
     }
 
     /// Appends `ClientCapabilities`.
@@ -162,13 +163,16 @@ impl ServerRequest {
         let member = |name: &str| params.and_then(|p| p.get(name));
         let is = |name: &str, kind: Kind| member(name).is_some_and(|m| m.kind() == kind);
         let must =
-            |holds: bool, what| holds.then_some(()).ok_or(ServerRequestError::Malformed(what));
+            |is_true: bool, what| is_true.then_some(()).ok_or(ServerRequestError::Malformed(what));
         let kind = match method {
             ELICIT => {
                 must(is("message", Kind::String), "an elicitation needs `message`")?;
                 match member("mode").map(|mode| (mode.is("form"), mode.is("url"))) {
                     None | Some((true, _)) => {
-                        must(is("requestedSchema", Kind::Object), "a form needs its schema")?;
+                        must(
+                            is("requestedSchema", Kind::Object),
+                            "a form elicitation needs `requestedSchema`",
+                        )?;
                         ServerRequestKind::Form
                     }
                     Some((_, true)) => {
@@ -203,13 +207,13 @@ impl ServerRequest {
     }
 
     /// The `elicitationId` of a page to visit, where its revision has one.
-    pub fn page_id(&self) -> Option<String> {
+    pub fn elicitation_id(&self) -> Option<String> {
         let id = self.member("elicitationId").and_then(Json::as_str);
         id.filter(|_| self.kind == ServerRequestKind::Url).map(|id| id.into_owned())
     }
 
     /// What a client must have declared to be asked this.
-    pub fn needs(&self) -> ClientCapabilities {
+    pub fn required_capabilities(&self) -> ClientCapabilities {
         match self.kind {
             ServerRequestKind::Form => ClientCapabilities::FORM,
             ServerRequestKind::Url => ClientCapabilities::URL,
@@ -254,12 +258,12 @@ impl ServerRequest {
     }
 
     fn write_members(&self, presentation: Presentation<'_>, out: &mut ObjectWriter<'_>) {
-        let modes = presentation.revision >= Revision::V2025_11_25;
+        let has_modes = presentation.revision >= Revision::V2025_11_25;
         for (key, value) in self.params.iter().flat_map(|p| p.json().members()) {
             let key = key.as_str().unwrap_or_default();
             match (&*key, value.as_str()) {
                 ("_meta" | "task", _) => continue,
-                ("mode", _) if !modes => continue,
+                ("mode", _) if !has_modes => continue,
                 ("message", Some(message)) if presentation.label && self.method() == ELICIT => {
                     out.text("message", &format!("[{}] {message}", presentation.upstream));
                 }
@@ -279,11 +283,11 @@ impl ServerRequest {
     /// Checks an answer, and copies it without the keys that are not the client's to set.
     pub fn read_answer(&self, result: Json<'_>) -> Option<Document> {
         let is = |name: &str, kind: Kind| result.get(name).is_some_and(|m| m.kind() == kind);
-        let answers = match self.kind {
+        let is_valid = match self.kind {
             ServerRequestKind::Form | ServerRequestKind::Url => {
-                let known = ["accept", "decline", "cancel"];
+                let actions = ["accept", "decline", "cancel"];
                 let action = result.get("action");
-                action.is_some_and(|action| known.iter().any(|known| action.is(known)))
+                action.is_some_and(|action| actions.iter().any(|known| action.is(known)))
                     && result.get("content").is_none_or(|content| content.is_object())
             }
             ServerRequestKind::Sampling => {
@@ -296,11 +300,11 @@ impl ServerRequest {
                 roots.kind() == Kind::Array && roots.elements().all(uri)
             }),
         };
-        answers.then(|| meta::without_reserved(result))
+        is_valid.then(|| meta::without_reserved(result))
     }
 
     /// What is answered for a user who was not reached, where only a result can be said.
-    pub fn unanswered(&self) -> Option<Document> {
+    pub fn cancel_answer(&self) -> Option<Document> {
         let cancel = || Document::parse(br#"{"action":"cancel"}"#.to_vec(), 2).ok();
         matches!(self.kind, ServerRequestKind::Form | ServerRequestKind::Url).then(cancel)?
     }
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_declared_reads_back() {
+    fn written_capabilities_read_back() {
         let written = |capabilities: ClientCapabilities| {
             let mut out = String::new();
             capabilities.write(&mut out);
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_checked_before_anybody_sees_them() {
+    fn malformed_server_requests_are_refused() {
         for (method, params) in [
             (ELICIT, r#"{"requestedSchema":{}}"#),
             (ELICIT, r#"{"message":"x"}"#),
@@ -394,23 +398,29 @@ mod tests {
         let odd = server_request(ELICIT, r#"{"message":"x","mode":"telepathy"}"#);
         assert!(matches!(odd, Err(ServerRequestError::Unknown)));
         assert!(matches!(server_request("tools/call", "{}"), Err(ServerRequestError::Unknown)));
-        assert_eq!(server_request(ELICIT, FORM).unwrap().needs(), ClientCapabilities::FORM);
+        assert_eq!(
+            server_request(ELICIT, FORM).unwrap().required_capabilities(),
+            ClientCapabilities::FORM
+        );
         let url =
             server_request(ELICIT, r#"{"message":"x","mode":"url","url":"https://a.example/b"}"#);
-        assert_eq!(url.unwrap().needs(), ClientCapabilities::URL);
+        assert_eq!(url.unwrap().required_capabilities(), ClientCapabilities::URL);
         let sampling = server_request(
             SAMPLE,
             r#"{"messages":[],"maxTokens":1,"tools":[],"includeContext":"none"}"#,
         );
         assert_eq!(
-            sampling.unwrap().needs(),
+            sampling.unwrap().required_capabilities(),
             ClientCapabilities::SAMPLING.or(ClientCapabilities::TOOLS)
         );
-        assert_eq!(ServerRequest::read(ROOTS, None).unwrap().needs(), ClientCapabilities::ROOTS);
+        assert_eq!(
+            ServerRequest::read(ROOTS, None).unwrap().required_capabilities(),
+            ClientCapabilities::ROOTS
+        );
     }
 
     #[test]
-    fn the_user_sees_who_asks() {
+    fn the_user_sees_which_upstream_asks() {
         let written = |label, revision| {
             let mut out = String::new();
             let presentation = Presentation { upstream: "up", label, revision, id: "1" };
@@ -430,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_gets_the_id_that_the_clients_revision_demands() {
+    fn a_url_elicitation_gets_the_id_that_the_clients_revision_requires() {
         let page = r#"{"message":"x","mode":"url","url":"https://a.example"}"#;
         let written = |params: &str, revision| {
             let mut out = String::new();
@@ -445,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_the_same_whatever_their_meta_says() {
+    fn the_identity_ignores_meta() {
         let other = FORM.replace("\"k\":1", "\"k\":2");
         let identity = |params: &str| server_request(ELICIT, params).unwrap().identity();
         assert_eq!(identity(FORM), identity(&other));

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn u8_an_event_over_the_limit_is_refused_at_the_border() {
+    fn u8_the_limit_of_an_event_is_exact() {
         let exact = format!("data: {}\n\n", "x".repeat(58));
         assert_eq!(decode(&[exact.as_bytes()]).unwrap().len(), 1);
         let over = format!("data: {}\n\n", "x".repeat(59));

@@ -32,12 +32,12 @@ impl Trace {
         };
         let in_header = |key: &str| header(key).map(str::to_owned);
         // Parent and state belong together: both come from the same place.
-        let place: &dyn Fn(&str) -> Option<String> =
+        let source: &dyn Fn(&str) -> Option<String> =
             if in_meta(PARENT).is_some() { &in_meta } else { &in_header };
-        let parent = place(PARENT).filter(|text| is_parent(text));
-        let state = place(STATE).filter(|text| parent.is_some() && fits(text, MAX_STATE));
+        let parent = source(PARENT).filter(|text| is_parent(text));
+        let state = source(STATE).filter(|text| parent.is_some() && is_printable(text, MAX_STATE));
         let baggage = in_meta(BAGGAGE).or_else(|| in_header(BAGGAGE));
-        Self { parent, state, baggage: baggage.filter(|text| fits(text, MAX_BAGGAGE)) }
+        Self { parent, state, baggage: baggage.filter(|text| is_printable(text, MAX_BAGGAGE)) }
     }
 
     /// The parts that are there, by their names.
@@ -64,21 +64,21 @@ fn is_parent(text: &str) -> bool {
     match parts.as_slice() {
         [version, trace, parent, flags, rest @ ..] => {
             // Later versions may have more parts, which this one is to pass on.
-            let known = *version != "00" || rest.is_empty();
+            let has_known_parts = *version != "00" || rest.is_empty();
             hex(version, 2)
                 && *version != "ff"
                 && id(trace, 32)
                 && id(parent, 16)
                 && hex(flags, 2)
-                && known
-                && fits(text, 128)
+                && has_known_parts
+                && is_printable(text, 128)
         }
         _ => false,
     }
 }
 
-fn fits(text: &str, most: usize) -> bool {
-    !text.is_empty() && text.len() <= most && text.bytes().all(|b| matches!(b, b' '..=b'~'))
+fn is_printable(text: &str, limit: usize) -> bool {
+    !text.is_empty() && text.len() <= limit && text.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_context_goes_no_further() {
+    fn malformed_context_is_dropped() {
         for bad in [
             "",
             "00-0-0-00",

@@ -18,10 +18,11 @@ pub fn write_messages(messages: Json<'_>, name: &str, revision: Revision, out: &
         let translated = content.and_then(|content| {
             let kind = content.get("type")?.as_str()?;
             match &*kind {
-                "audio" if revision < Revision::V2025_03_26 => {
-                    Some(audio(content, &format!("promptgate://{}/{index}", in_uri(name))))
-                }
-                "resource_link" if revision < Revision::V2025_06_18 => Some(link(content)),
+                "audio" if revision < Revision::V2025_03_26 => Some(audio_as_resource(
+                    content,
+                    &format!("promptgate://{}/{index}", percent_encode(name)),
+                )),
+                "resource_link" if revision < Revision::V2025_06_18 => Some(link_as_text(content)),
                 _ => None,
             }
         });
@@ -42,7 +43,7 @@ fn with_content(message: Json<'_>, content: &str, out: &mut String) {
 }
 
 /// Sound, as a resource that holds it.
-fn audio(content: Json<'_>, uri: &str) -> String {
+fn audio_as_resource(content: Json<'_>, uri: &str) -> String {
     let mut out = String::new();
     write_object(&mut out, |out| {
         out.text("type", "resource").object("resource", |resource| {
@@ -61,7 +62,7 @@ fn audio(content: Json<'_>, uri: &str) -> String {
 }
 
 /// A name as one segment of a URI (RFC 3986, section 2).
-fn in_uri(name: &str) -> String {
+fn percent_encode(name: &str) -> String {
     name.bytes().fold(String::new(), |mut out, byte| {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
@@ -74,16 +75,16 @@ fn in_uri(name: &str) -> String {
 }
 
 /// A link, as text that a person can follow.
-fn link(content: Json<'_>) -> String {
+fn link_as_text(content: Json<'_>) -> String {
     let text = |name: &str| content.get(name).and_then(Json::as_str);
     let title = text("title").or_else(|| text("name")).unwrap_or_default();
-    let mut shown = format!("{title}: {}", text("uri").unwrap_or_default());
+    let mut readable = format!("{title}: {}", text("uri").unwrap_or_default());
     if let Some(description) = text("description") {
-        shown.extend(["\n", &description]);
+        readable.extend(["\n", &description]);
     }
     let mut out = String::new();
     write_object(&mut out, |out| {
-        out.text("type", "text").text("text", &shown);
+        out.text("type", "text").text("text", &readable);
         let replaced = ["type", "uri", "name", "title", "description", "mimeType", "size", "icons"];
         copy_others(content, &replaced, out);
     });
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn audio_becomes_a_resource_for_the_oldest_clients() {
-        assert_eq!(in_uri("up__é x"), "up__%C3%A9%20x");
+        assert_eq!(percent_encode("up__é x"), "up__%C3%A9%20x");
         let audio = json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav",
             "annotations": {"priority": 1}, "_meta": {"k": 1}});
         let expected = json!({"type": "resource", "annotations": {"priority": 1}, "_meta": {"k": 1},
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn links_become_text_with_all_that_a_person_needs() {
+    fn links_become_text_with_title_uri_and_description() {
         let link = json!({"type": "resource_link", "uri": "https://a.example/\"x\"", "name": "x",
             "title": "The x", "description": "All\nof it", "size": 3,
             "annotations": {"audience": ["user"]}});
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_revision_knows_stays_as_it_is() {
+    fn content_that_every_revision_knows_is_unchanged() {
         for content in [
             json!({"type": "text", "text": "x", "y": {"z": 1}}),
             json!({"type": "image", "data": "AAAA", "mimeType": "image/png"}),

@@ -5,18 +5,18 @@ use super::json::Json;
 use super::json::object::write_object;
 
 /// What `data:` may hold: what is shown and not run.
-const SHOWN: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
+const SAFE_DATA: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
 
 /// As much of an address says what it is, in characters.
-const LOOKED_AT: usize = 64;
+const INSPECTED: usize = 64;
 
 /// Messages that are named in one result.
-const MAX_NAMED: usize = 100;
+const MAX_PLACES: usize = 100;
 
 /// Whether a client that follows it might run what it holds: a script, or a page of its own making.
 pub(crate) fn is_unsafe(uri: &str) -> bool {
     // Readers of addresses pass over what is no part of them, wherever it stands (WHATWG URL, section 4.4).
-    let uri: String = uri.chars().filter(|c| *c > ' ' && *c != '\u{7f}').take(LOOKED_AT).collect();
+    let uri: String = uri.chars().filter(|c| *c > ' ' && *c != '\u{7f}').take(INSPECTED).collect();
     let Some((scheme, rest)) = uri.split_once(':') else {
         return false;
     };
@@ -24,10 +24,10 @@ pub(crate) fn is_unsafe(uri: &str) -> bool {
         "javascript" | "vbscript" => true,
         "data" => {
             let kind = rest.to_ascii_lowercase();
-            let is_shown =
-                SHOWN.iter().any(|shown| kind.starts_with(shown)) || kind.starts_with(',');
+            let is_safe =
+                SAFE_DATA.iter().any(|safe| kind.starts_with(safe)) || kind.starts_with(',');
             // A picture that may hold a script.
-            !is_shown || kind.starts_with("image/svg")
+            !is_safe || kind.starts_with("image/svg")
         }
         _ => false,
     }
@@ -51,7 +51,7 @@ fn unsafe_messages(result: Json<'_>) -> Vec<usize> {
 /// Where a checked get result holds such addresses, as JSON: `[0,2]`, places of messages; nothing if nowhere.
 pub(crate) fn places(result: Json<'_>) -> Option<String> {
     let places = unsafe_messages(result);
-    let places: Vec<_> = places.iter().take(MAX_NAMED).map(usize::to_string).collect();
+    let places: Vec<_> = places.iter().take(MAX_PLACES).map(usize::to_string).collect();
     (!places.is_empty()).then(|| format!("[{}]", places.join(",")))
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn u17_what_runs_is_unsafe_however_it_is_written() {
+    fn u17_uris_that_run_code_are_unsafe_in_every_spelling() {
         for bad in [
             "javascript:alert(1)",
             " JAVAscript:x",
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn u17_messages_with_such_addresses_are_found_and_left_out() {
+    fn u17_messages_with_unsafe_uris_are_found_and_omitted() {
         let text = r#"{"messages":[
             {"role":"user","content":{"type":"resource_link","uri":"javascript:x","name":"n"}},
             {"role":"user","content":{"type":"text","text":"javascript:x"}},
@@ -107,10 +107,10 @@ mod tests {
             "description":"d"}"#;
         let json = Json::parse(text.as_bytes(), 16).unwrap();
         assert_eq!(places(json).as_deref(), Some("[0,2,3]"));
-        let left = without(json);
-        let left = Json::parse(left.json().text().as_bytes(), 16).unwrap();
-        assert_eq!(places(left), None);
-        assert_eq!(left.get("messages").unwrap().elements().count(), 1);
-        assert_eq!(left.get("description").and_then(Json::as_str).as_deref(), Some("d"));
+        let rest = without(json);
+        let rest = Json::parse(rest.json().text().as_bytes(), 16).unwrap();
+        assert_eq!(places(rest), None);
+        assert_eq!(rest.get("messages").unwrap().elements().count(), 1);
+        assert_eq!(rest.get("description").and_then(Json::as_str).as_deref(), Some("d"));
     }
 }

@@ -170,10 +170,7 @@ struct Pieces<'a>(&'a str);
 
 impl<'a> Pieces<'a> {
     fn of(value: Json<'a>, kind: Kind) -> Self {
-        match value.kind() == kind {
-            true => Self(&value.0[1..value.0.len() - 1]),
-            false => Self(""),
-        }
+        Self(if value.kind() == kind { &value.0[1..value.0.len() - 1] } else { "" })
     }
 
     fn next(&mut self) -> Option<Json<'a>> {
@@ -192,7 +189,8 @@ fn value_len(bytes: &[u8]) -> usize {
     match bytes[0] {
         b'"' => string_len(bytes),
         b'{' | b'[' => {
-            let (mut at, mut depth) = (0, 0);
+            let mut at = 0;
+            let mut depth = 0;
             loop {
                 match bytes[at] {
                     b'"' => {
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn w6_a_member_twice_is_refused_however_it_is_spelled() {
+    fn w6_duplicate_members_are_refused_in_every_spelling() {
         for text in
             [r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#, r#"{"x":{"params":1,"params":1}}"#]
         {
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn w7_depth_is_counted_at_its_border() {
+    fn w7_the_depth_limit_is_exact() {
         let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
         assert!(parse(&nested(64)).is_ok());
         assert!(matches!(parse(&nested(65)), Err(JsonError::TooDeep { limit: 64, .. })));
@@ -263,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn w5_what_is_not_json_is_refused() {
+    fn w5_invalid_json_is_refused() {
         for text in [
             "",
             " ",
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_are_left_out_at_every_level() {
+    fn nulls_are_omitted_at_every_level() {
         let (json, has_null) =
             Json::parse_text(r#"{"a":null,"b":[null,1,{"c":null}],"d":"null"}"#, 64).unwrap();
         assert!(has_null);

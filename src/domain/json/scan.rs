@@ -13,11 +13,11 @@ pub enum JsonError {
     Syntax { at: usize },
     #[error("nested deeper than {limit} levels at byte {at}")]
     TooDeep { at: usize, limit: usize },
-    #[error("the same member twice in one object at byte {at}")]
+    #[error("duplicate member at byte {at}")]
     DuplicateMember { at: usize },
-    #[error("half a surrogate pair at byte {at}")]
+    #[error("lone surrogate at byte {at}")]
     LoneSurrogate { at: usize },
-    #[error("a number beyond the range of a double at byte {at}")]
+    #[error("number beyond the range of a double at byte {at}")]
     NumberRange { at: usize },
 }
 
@@ -38,10 +38,10 @@ pub(super) fn value(text: &str, max_depth: usize) -> Result<Scanned, JsonError> 
     scan.value(0)?;
     let range = start..scan.at;
     scan.space();
-    match scan.at == bytes.len() {
-        true => Ok(Scanned { range, has_null: scan.has_null }),
-        false => Err(scan.syntax()),
+    if scan.at < bytes.len() {
+        return Err(scan.syntax());
     }
+    Ok(Scanned { range, has_null: scan.has_null })
 }
 
 /// The first quote or backslash: vectorised, since base64 runs to megabytes.
@@ -95,12 +95,12 @@ impl<'a> Scan<'a> {
             return Ok(());
         }
         let first = self.keys.len();
-        let mut many: Option<HashSet<Cow<'a, str>>> = None;
+        let mut hashed: Option<HashSet<Cow<'a, str>>> = None;
         loop {
             self.space();
             let at = self.at;
             let key = decode(self.string()?);
-            if let Some(seen) = &mut many {
+            if let Some(seen) = &mut hashed {
                 if !seen.insert(key) {
                     return Err(JsonError::DuplicateMember { at });
                 }
@@ -110,7 +110,7 @@ impl<'a> Scan<'a> {
                 }
                 self.keys.push(key);
                 if self.keys.len() - first > FEW_KEYS {
-                    many = Some(self.keys.drain(first..).collect());
+                    hashed = Some(self.keys.drain(first..).collect());
                 }
             }
             self.space();
@@ -144,8 +144,7 @@ impl<'a> Scan<'a> {
 
     fn enter(&mut self, depth: usize) -> Result<(), JsonError> {
         if depth > self.max_depth {
-            let (at, limit) = (self.at, self.max_depth);
-            return Err(JsonError::TooDeep { at, limit });
+            return Err(JsonError::TooDeep { at: self.at, limit: self.max_depth });
         }
         self.at += 1;
         self.space();
@@ -220,11 +219,10 @@ impl<'a> Scan<'a> {
             }
             self.digits()?;
         }
-        let finite = |text: &str| text.parse::<f64>().is_ok_and(f64::is_finite);
-        match finite(&self.text[start..self.at]) {
-            true => Ok(()),
-            false => Err(JsonError::NumberRange { at: start }),
+        if self.text[start..self.at].parse::<f64>().is_ok_and(f64::is_finite) {
+            return Ok(());
         }
+        Err(JsonError::NumberRange { at: start })
     }
 
     fn digits(&mut self) -> Result<(), JsonError> {
@@ -263,10 +261,7 @@ impl<'a> Scan<'a> {
     }
 
     fn expect(&mut self, byte: u8) -> Result<(), JsonError> {
-        match self.eat(byte) {
-            true => Ok(()),
-            false => Err(self.syntax()),
-        }
+        if self.eat(byte) { Ok(()) } else { Err(self.syntax()) }
     }
 
     fn syntax(&self) -> JsonError {
