@@ -276,7 +276,6 @@ impl Correlator {
             );
             return Followup::None;
         }
-        let interim = self.correlate(call);
         let server_request = match ServerRequest::read(method, params) {
             Ok(server_request) => server_request,
             Err(ServerRequestError::Malformed(what)) => {
@@ -289,7 +288,7 @@ impl Correlator {
         if call.is_none() {
             self.has_unassociated_requests.store(true, Ordering::Relaxed);
         }
-        match interim {
+        match self.correlate(call) {
             Some(interim) => interim.server_request(id, server_request),
             None => Followup::Reply(reply::not_declared(&id)),
         }
@@ -430,6 +429,18 @@ mod tests {
         first.finish();
         second.finish();
         assert!(correlator.interim.is_empty() && !correlator.has_abandoned_calls());
+    }
+
+    #[test]
+    fn a_ping_between_two_calls_makes_nothing_ambiguous() {
+        let correlator = accepting();
+        let (one, _first_messages) = InterimSender::channel(ClientCapabilities::FORM, false);
+        let (two, _other_messages) = InterimSender::channel(ClientCapabilities::FORM, false);
+        let _first = correlator.register(&Id::number(1), Some(one));
+        let _second = correlator.register(&Id::number(2), Some(two));
+        let ping = message(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
+        assert!(reply(correlator.deliver(ping)).contains(r#""result":{}"#));
+        assert!(!correlator.is_ambiguous(), "calls may still run at the same time");
     }
 
     #[test]
