@@ -67,9 +67,10 @@ impl Child {
         look_up(stdio).map_err(|error| failed(error.to_string()))?;
         let spawned = command(stdio).spawn();
         // The error of the system names no path.
-        let mut process = spawned.map_err(|error| failed(error.to_string()))?;
+        let process = spawned.map_err(|error| failed(error.to_string()))?;
         let (outgoing, queue) = mpsc::channel(OUTGOING);
         let life = ChildRecord::start(&sinks, process.id());
+        let mut process = ProcessGroup::new(process);
         let (stderr_tail, name) = (sinks.stderr_tail.clone(), sinks.upstream.clone());
         let correlator = Correlator::new(sinks);
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
@@ -84,16 +85,17 @@ impl Child {
         let nothing_left = ended.clone().drop_guard();
         let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
         let cleared = correlator.clone();
-        if let Some(stderr) = process.stderr.take() {
+        if let Some(stderr) = process.leader.stderr.take() {
             let nothing_left = ended.clone();
             tasks.spawn(async move { stderr_tail.drain(stderr, nothing_left).await });
         }
         tasks.spawn(async move {
-            let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
+            let stdin = process.leader.stdin.take();
+            let stdout = process.leader.stdout.take();
             tokio::select! {
                 () = write(&name, stdin, queue, write_deadline) => {}
                 () = lines.read(stdout) => {}
-                () = exit(&mut process) => {}
+                () = process.exit() => {}
                 () = until.cancelled() => {}
             }
             if !until.is_cancelled() {
@@ -101,7 +103,7 @@ impl Child {
             }
             done.cancel();
             cleared.close();
-            end_process(process).await;
+            process.end().await;
             drop(life);
             drop(nothing_left);
         });
@@ -233,13 +235,6 @@ async fn write(
     }
 }
 
-/// Waits for the end of the process itself: its output may be held open by what it started. What it
-/// said last is still read for a moment.
-async fn exit(process: &mut process::Child) {
-    let _ = process.wait().await;
-    sleep(LAST_WORDS).await;
-}
-
 /// What is read of a child at once: as much as a pipe holds.
 const READ_BUFFER: usize = 64 << 10;
 
@@ -313,19 +308,62 @@ fn look_up(stdio: &config::Stdio) -> Result<PathBuf, which::Error> {
     which::which_in(&stdio.program, path, &stdio.cwd)
 }
 
-/// Ends a child and its descendants: by the end of its input, then by request, then by force.
-async fn end_process(mut process: process::Child) {
-    drop(process.stdin.take());
-    let group = process.id();
-    if timeout(AFTER_EOF, process.wait()).await.is_err() {
-        signal(group, Signal::Terminate);
-        if timeout(AFTER_TERM, process.wait()).await.is_err() {
-            signal(group, Signal::Kill);
-            let _ = process.wait().await;
+/// A child process and its descendants, as far as they stay in its process group.
+struct ProcessGroup {
+    leader: process::Child,
+    /// The process group, which has the leader's pid; absent once it was killed.
+    group: Option<u32>,
+}
+
+impl ProcessGroup {
+    fn new(leader: process::Child) -> Self {
+        // Not known any more once the leader was reaped.
+        let group = leader.id();
+        Self { leader, group }
+    }
+
+    /// Waits until the leader has exited, and for a moment longer, so that its last output is still
+    /// read. Its output may be held open by descendants, so the end of the output is no sign.
+    async fn exit(&mut self) {
+        self.reap().await;
+        sleep(LAST_WORDS).await;
+    }
+
+    /// Ends the group: by the end of its input, then by SIGTERM, then by SIGKILL.
+    async fn end(mut self) {
+        drop(self.leader.stdin.take());
+        if timeout(AFTER_EOF, self.reap()).await.is_err() {
+            self.signal(Signal::Terminate);
+            if timeout(AFTER_TERM, self.reap()).await.is_err() {
+                self.signal(Signal::Kill);
+                self.reap().await;
+            }
         }
     }
-    // Descendants that outlive the child are ended as well.
-    signal(group, Signal::Kill);
+
+    /// Waits until the leader has exited, and kills the descendants that are left. Cancel safe.
+    async fn reap(&mut self) {
+        let _ = self.leader.wait().await;
+        // At once and only once: the system may give the pid of an empty group to another process.
+        self.signal(Signal::Kill);
+        self.group = None;
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, signal: Signal) {
+        let group = self.group.and_then(|id| i32::try_from(id).ok());
+        let signal = match signal {
+            Signal::Kill => rustix::process::Signal::KILL,
+            Signal::Terminate => rustix::process::Signal::TERM,
+        };
+        if let Some(group) = group.and_then(rustix::process::Pid::from_raw) {
+            // An error means that the group is empty.
+            let _ = rustix::process::kill_process_group(group, signal);
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn signal(&self, _signal: Signal) {}
 }
 
 #[derive(Clone, Copy)]
@@ -334,18 +372,22 @@ enum Signal {
     Terminate,
 }
 
-#[cfg(unix)]
-fn signal(group: Option<u32>, signal: Signal) {
-    let pid = group.and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
-    let signal = match signal {
-        Signal::Kill => rustix::process::Signal::KILL,
-        Signal::Terminate => rustix::process::Signal::TERM,
-    };
-    if let Some(pid) = pid {
-        // The group may be gone already, which is what we want.
-        let _ = rustix::process::kill_process_group(pid, signal);
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// Without a supervisor, as on all systems but Linux.
+    #[tokio::test]
+    async fn s3_descendants_of_a_child_that_exits_by_itself_are_killed() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000000 & exit 1"]).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = ProcessGroup::new(command.spawn().unwrap());
+        let mut stdout = process.leader.stdout.take().unwrap();
+        process.exit().await;
+        process.end().await;
+        // The descendant holds the output open as long as it lives.
+        let closed = timeout(Duration::from_secs(10), stdout.read_u8()).await;
+        assert!(closed.is_ok(), "the descendant lives on");
     }
 }
-
-#[cfg(not(unix))]
-fn signal(_group: Option<u32>, _signal: Signal) {}
