@@ -10,6 +10,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http_auth::ChallengeParser;
 use http_body_util::Full;
 use jsonwebtoken::{Header, encode, get_current_timestamp};
 use serde_json::{Value, json};
@@ -57,6 +58,40 @@ struct Place {
     resource: String,
     /// What the upstream asks for.
     scope: Option<String>,
+}
+
+/// The parameters of a `Bearer` challenge (RFC 6750, section 3) that say how to get a token.
+#[derive(Debug, Default, Eq, PartialEq)]
+struct BearerChallenge {
+    /// URL of the protected-resource metadata (RFC 9728, section 5.1).
+    resource_metadata: Option<String>,
+    scope: Option<String>,
+}
+
+impl BearerChallenge {
+    /// Reads the challenges of all `WWW-Authenticate` lines: the first `Bearer` challenge that names
+    /// `resource_metadata` counts, else the first one at all. The rest of a malformed line is skipped.
+    fn read(headers: &HeaderMap) -> Self {
+        let mut first = None;
+        let lines = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|v| v.to_str().ok());
+        let challenges = lines.flat_map(|line| ChallengeParser::new(line).map_while(Result::ok));
+        for challenge in challenges.filter(|c| c.scheme.eq_ignore_ascii_case("bearer")) {
+            let parameter = |name: &str| {
+                let mut all = challenge.params.iter();
+                let (_, value) = all.find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+                Some(value.to_unescaped())
+            };
+            let read = Self {
+                resource_metadata: parameter("resource_metadata"),
+                scope: parameter("scope"),
+            };
+            if read.resource_metadata.is_some() {
+                return read;
+            }
+            first.get_or_insert(read);
+        }
+        first.unwrap_or_default()
+    }
 }
 
 struct Token {
@@ -227,9 +262,8 @@ impl TokenSource {
     /// Finds out where to get tokens for the upstream, from what it said when it refused
     /// (2025-11-25, authorization server discovery).
     async fn find(&self, answer: &HeaderMap) -> Result<Place, String> {
-        let challenge = answer.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
-        let parameter = |name: &str| challenge.and_then(|text| parameter(text, name));
-        let (document, place) = match parameter("resource_metadata") {
+        let challenge = BearerChallenge::read(answer);
+        let (document, place) = match challenge.resource_metadata {
             Some(place) => (self.metadata_at(&place).await?, place),
             None => self.metadata_nearby().await?,
         };
@@ -250,7 +284,7 @@ impl TokenSource {
             audience: issuer.to_owned(),
             posts_secret: takes("client_secret_post") && !takes("client_secret_basic"),
             resource: self.oauth.resource.clone().unwrap_or_else(|| resource.to_owned()),
-            scope: self.oauth.scope.clone().or_else(|| parameter("scope")),
+            scope: self.oauth.scope.clone().or(challenge.scope),
         })
     }
 
@@ -336,23 +370,6 @@ fn is_of(url: &Uri, resource: &str) -> bool {
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A parameter of a challenge (RFC 9110, section 11.2), quoted or not.
-fn parameter(challenge: &str, name: &str) -> Option<String> {
-    let mut rest = challenge;
-    while let Some(at) = rest.find(name) {
-        let is_start = rest[..at].ends_with([' ', ',', '\t']) || at == 0;
-        let value = rest[at + name.len()..].trim_start().strip_prefix('=').map(str::trim_start);
-        rest = &rest[at + name.len()..];
-        if let (true, Some(value)) = (is_start, value) {
-            return match value.strip_prefix('"') {
-                Some(quoted) => quoted.split('"').next().map(str::to_owned),
-                None => value.split([',', ' ']).next().map(str::to_owned),
-            };
-        }
-    }
-    None
-}
-
 /// As forms are encoded (WHATWG URL, application/x-www-form-urlencoded), with blanks spelled like
 /// the rest.
 fn encoded(text: &str) -> String {
@@ -375,13 +392,33 @@ fn encoded(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn challenge(lines: &[&'static str]) -> (Option<String>, Option<String>) {
+        let lines = lines.iter().map(|line| (WWW_AUTHENTICATE, HeaderValue::from_static(line)));
+        let read = BearerChallenge::read(&lines.collect());
+        (read.resource_metadata, read.scope)
+    }
+
     #[test]
-    fn parameters_of_challenges_are_found_quoted_or_not() {
-        let challenge = r#"Bearer realm="x, resource_metadata=no", error="a", resource_metadata="https://a/b?c=d", scope=one"#;
-        assert_eq!(parameter(challenge, "scope").as_deref(), Some("one"));
-        assert_eq!(parameter(challenge, "error").as_deref(), Some("a"));
-        assert_eq!(parameter("Bearer scope = \"a b\"", "scope").as_deref(), Some("a b"));
-        assert_eq!(parameter(challenge, "none"), None);
+    fn the_bearer_challenge_is_found_among_all_header_lines() {
+        let expected = (Some("https://a/b?c=d".to_owned()), Some("a b".to_owned()));
+        let bearer = r#"Bearer error="a", resource_metadata="https://a/b?c=d", scope = "a b""#;
+        assert_eq!(challenge(&[bearer]), expected);
+        assert_eq!(challenge(&["Basic realm=\"x\"", bearer]), expected);
+        assert_eq!(challenge(&["Negotiate", "Bearer", bearer]), expected);
+        let one_line =
+            r#"Basic realm="x", bearer resource_metadata="https://a/b?c=d", scope="a b""#;
+        assert_eq!(challenge(&[one_line]), expected);
+        assert_eq!(challenge(&["Bearer scope=one"]), (None, Some("one".to_owned())));
+        assert_eq!(challenge(&[]), (None, None));
+    }
+
+    #[test]
+    fn parameters_inside_quoted_text_and_of_other_schemes_do_not_count() {
+        let quoted =
+            r#"Bearer realm="x, resource_metadata=https://evil, scope=all", error="a\" b""#;
+        assert_eq!(challenge(&[quoted]), (None, None));
+        assert_eq!(challenge(&["Basic scope=all, resource_metadata=\"https://b\""]), (None, None));
+        assert_eq!(challenge(&["Bearer scope==="]), (None, None));
     }
 
     #[test]
