@@ -1,36 +1,33 @@
-//! Origins of URLs (RFC 6454): credentials never leave the origin that they are for.
+//! Origins of URLs (RFC 6454): the gateway sends a credential only to the origin that it is for.
 
 use http::Uri;
+use url::Url;
 
-/// Whether two URLs have the same scheme, host and port.
+/// Returns whether two URLs have the same scheme, host and port, where an absent port is the scheme's
+/// default one (RFC 6454, section 5).
 pub(crate) fn is_same_origin(a: &Uri, b: &Uri) -> bool {
-    a.scheme() == b.scheme() && a.authority() == b.authority()
+    matches!((parse(a), parse(b)), (Some(a), Some(b)) if a.origin() == b.origin())
 }
 
-/// The URL that a reference leads to, read at `base` (RFC 3986, section 5), if that is the same
-/// origin: credentials go nowhere else.
+/// Resolves a URL reference against `base` (RFC 3986, section 5). Returns nothing unless the target has
+/// the origin and the user information of `base`: the credentials of `base` must not go anywhere else.
 pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
-    let path = base.path();
-    let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
-    let target = match reference {
-        text if text.starts_with("//") => return None,
-        text if text.starts_with('/') => text.to_owned(),
-        text if text.starts_with('?') => format!("{path}{text}"),
-        text if text.split(['/', '?']).next().is_some_and(|head| head.contains(':')) => {
-            let target: Uri = text.parse().ok()?;
-            return is_same_origin(&target, base).then_some(target);
-        }
-        text => format!("{folder}{text}"),
-    };
-    let mut parts = base.clone().into_parts();
-    parts.path_and_query = Some(target.parse().ok()?);
-    Uri::from_parts(parts).ok()
+    let base = parse(base)?;
+    let target = base.join(reference).ok()?;
+    let user_info = |url: &Url| (url.username().to_owned(), url.password().map(str::to_owned));
+    let is_same = target.origin() == base.origin() && user_info(&target) == user_info(&base);
+    target.as_str().parse().ok().filter(|_| is_same)
 }
 
-/// The same origin with another path.
+/// Returns the URL of another path at the same origin.
 pub(crate) fn with_path(url: &Uri, path: &str) -> Option<Uri> {
-    let (scheme, authority) = (url.scheme_str()?, url.authority()?);
-    Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query(path).build().ok()
+    let scheme = url.scheme_str()?;
+    let authority = url.authority()?.as_str();
+    Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
+}
+
+fn parse(url: &Uri) -> Option<Url> {
+    Url::parse(&url.to_string()).ok()
 }
 
 #[cfg(test)]
@@ -46,13 +43,39 @@ mod tests {
             ("messages?s=http://x", "http://a.example:1/x/messages?s=http://x"),
             ("?s=1", "http://a.example:1/x/sse?s=1"),
             ("http://a.example:1/m", "http://a.example:1/m"),
+            ("../m", "http://a.example:1/m"),
         ] {
             assert_eq!(resolve(reference).as_deref(), Some(target));
         }
-        for foreign in
-            ["//evil.example/m", "http://a.example/m", "https://a.example:1/m", "file:///m"]
-        {
+        for foreign in [
+            "//evil.example/m",
+            "\\\\evil.example/m",
+            "\t//evil.example/m",
+            "http://a.example/m",
+            "https://a.example:1/m",
+            "http://user@a.example:1/m",
+            "file:///m",
+            "data:,m",
+        ] {
             assert_eq!(resolve(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn default_ports_are_the_same_origin() {
+        let uri = |text: &str| text.parse::<Uri>().unwrap();
+        for (short, long) in [
+            ("https://a.example/mcp", "https://A.example:443/other"),
+            ("http://a.example/mcp", "http://a.example:80/other"),
+        ] {
+            assert!(is_same_origin(&uri(short), &uri(long)), "{short} {long}");
+            assert!(is_same_origin(&uri(long), &uri(short)), "{long} {short}");
+            assert!(resolve(&uri(short), long).is_some(), "{long}");
+        }
+        for other in
+            ["https://a.example:80/", "http://a.example:443/", "https://b.example/", "/mcp"]
+        {
+            assert!(!is_same_origin(&uri("https://a.example/mcp"), &uri(other)), "{other}");
         }
     }
 }
