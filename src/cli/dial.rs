@@ -67,7 +67,8 @@ async fn dial_all(config: &Config) -> Vec<Dialed> {
     let dialing: Vec<_> = config.upstreams.iter().map(dial).collect();
     let mut dialed = Vec::with_capacity(dialing.len());
     for task in dialing {
-        let panicked = |_| Dialed::failed("?", Kind::Reset);
+        let panicked =
+            |error: tokio::task::JoinError| Dialed::failed("?", Kind::Internal(error.to_string()));
         dialed.push(task.await.unwrap_or_else(panicked));
     }
     tasks.close();

@@ -202,8 +202,15 @@ pub struct UpstreamFault {
 pub enum UpstreamFaultKind {
     #[error("not reachable: {0}")]
     Unavailable(String),
-    #[error("the connection broke before the response was complete")]
-    Reset,
+    /// The transport failed after the connection was open; the text is the cause.
+    #[error("the connection broke before the response was complete: {0}")]
+    Reset(String),
+    /// A child process exited, or closed its input or output.
+    #[error("the child process exited before the response was complete")]
+    ChildExited,
+    /// The gateway itself failed; its log has the details.
+    #[error("the gateway failed: {0}")]
+    Internal(String),
     #[error("no response within the deadline")]
     Timeout,
     #[error("the upstream limits the rate of calls (HTTP 429)")]
@@ -257,7 +264,8 @@ impl UpstreamFaultKind {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unavailable(_) | Self::SessionLost => "upstream_unavailable",
-            Self::Reset => "upstream_reset",
+            Self::Reset(_) | Self::ChildExited => "upstream_reset",
+            Self::Internal(_) => "internal",
             Self::Timeout => "upstream_timeout",
             Self::Busy => "upstream_busy",
             Self::RateLimited { .. } => "upstream_rate_limited",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::ACCEPT;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -93,9 +93,12 @@ impl Egress {
         self.address_policy
             .check_host(host)
             .map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
-        self.client.request(request).await.map_err(|error| match error.is_connect() {
-            true => UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error))),
-            false => UpstreamFaultKind::Reset,
+        self.client.request(request).await.map_err(|error| {
+            if error.is_connect() {
+                UpstreamFaultKind::Unavailable(excerpt(&root_cause(&error)))
+            } else {
+                reset(&error)
+            }
         })
     }
 }
@@ -129,7 +132,13 @@ impl Egress {
             let response = self.send(request).await.map_err(|e| broken(&e.to_string()))?;
             let status = response.status();
             let body = Limited::new(response.into_body(), DOCUMENT).collect().await;
-            let body = body.map_err(|_| broken("it broke off, or is larger than 1 MiB"))?;
+            let body = body.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    broken("the document is larger than 1 MiB")
+                } else {
+                    broken(&format!("the response broke off: {}", root_cause(error.as_ref())))
+                }
+            })?;
             let document: Result<Value, _> = serde_json::from_slice(&body.to_bytes());
             match (status, document) {
                 (StatusCode::OK, Ok(document)) => Ok(document),
@@ -194,6 +203,11 @@ fn in_reach(
     }
 }
 
+/// Returns the fault of a connection that failed after it was open.
+pub(crate) fn reset(error: &dyn std::error::Error) -> UpstreamFaultKind {
+    UpstreamFaultKind::Reset(excerpt(&root_cause(error)))
+}
+
 /// The innermost error: "Connection refused" says more than "client error (Connect)".
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
@@ -240,6 +254,10 @@ mod tests {
         let answering = async { drop(sinkhole.accept().await.unwrap()) };
         let (sent, ()) =
             tokio::join!(send("localhost", port, AddressPolicy::NotLinkLocal), answering);
-        assert_eq!(sent.unwrap_err(), UpstreamFaultKind::Reset, "it got there");
+        let cause = match sent.unwrap_err() {
+            UpstreamFaultKind::Reset(cause) => cause,
+            other => panic!("{other:?}"),
+        };
+        assert!(!cause.is_empty() && cause != "client error (SendRequest)", "{cause}");
     }
 }

@@ -316,7 +316,9 @@ async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
 #[tokio::test]
 async fn s5_a_line_without_end_is_cut_off_at_the_limit() {
     let (gateway, folder) = counted("long", "max_message = \"64KiB\"\n").await;
-    assert_eq!(get_error(&gateway).await["data"]["reason"], "upstream_reset");
+    let error = get_error(&gateway).await;
+    assert_eq!(error["data"]["reason"], "upstream_reset");
+    assert!(error["message"].as_str().unwrap().contains("max_message = 65536"), "{error}");
     eventually(async || starts(&folder), |seen| *seen >= 2).await;
 }
 

@@ -46,9 +46,12 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
     match Frame::read(message.json()) {
         Err(error) => Some(Err(Kind::Protocol(error.to_string()))),
         Ok(Frame::Response { id: Some(answered), outcome }) if answered == *id => match outcome {
-            Outcome::Result(result) if result.is_object() => {
-                Some(message.narrow(|m| m.get("result")).ok_or(Kind::Reset).map(|()| message))
-            }
+            Outcome::Result(result) if result.is_object() => Some(
+                message
+                    .narrow(|m| m.get("result"))
+                    .ok_or_else(|| Kind::Internal("a response lost its result".into()))
+                    .map(|()| message),
+            ),
             Outcome::Result(_) => Some(Err(Kind::Protocol("the result is not an object".into()))),
             Outcome::Error { code, message, data } => Some(Err(error(code, message, data))),
         },

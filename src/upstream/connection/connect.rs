@@ -1,11 +1,13 @@
-//! How each kind of upstream is connected to.
+//! Connecting to one upstream, over each kind of transport.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::Connection;
 use crate::config::{self, Stdio, Upstream};
@@ -19,139 +21,164 @@ use crate::upstream::transport::http_sse::HttpSse;
 use crate::upstream::transport::stdio::Child;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
 
-/// What wakes a driver before its time.
+/// Signals that wake a driver before its timers do.
 #[derive(Clone, Default)]
 pub(crate) struct Wake {
-    /// The list may be another one.
+    /// The list may have changed.
     pub changed: Arc<Notify>,
-    /// A call has found its session lost.
+    /// A call got [`Kind::SessionLost`].
     pub lost: Arc<Notify>,
 }
 
-/// What is kept between two connections to one upstream.
+/// Opens the connections to one upstream, and keeps what they share.
 pub struct Connector {
     upstream: Arc<Upstream>,
     sinks: NotificationSinks,
     tasks: TaskTracker,
-    starting: Arc<Semaphore>,
-    kept: KeptTransport,
+    start_permits: Arc<Semaphore>,
+    target: Target,
 }
 
-enum KeptTransport {
-    Http(Arc<HttpEndpoint>),
-    /// The watch lives as long as the driver.
+/// What a connector connects to: the configuration of the transport, with what one connection hands on
+/// to the next.
+enum Target {
+    /// Streamable HTTP, or else HTTP+SSE (2025-11-25, transports, backwards compatibility).
+    Http {
+        endpoint: Arc<HttpEndpoint>,
+        /// The configured revision; absent where the handshake finds it.
+        revision: Option<Revision>,
+    },
+    /// HTTP+SSE (2024-11-05) only.
+    Sse(Arc<HttpEndpoint>),
+    Stdio(Stdio),
     Library {
+        folder: PathBuf,
+        /// Absent where the system cannot watch the folder.
         _watch: Option<Watch>,
     },
-    Stdio,
+}
+
+impl Target {
+    fn new(
+        upstream: &Upstream,
+        sinks: &NotificationSinks,
+        tasks: &TaskTracker,
+    ) -> Result<Self, String> {
+        let endpoint =
+            |http| HttpEndpoint::new(http, &upstream.settings, tasks.clone()).map(Arc::new);
+        Ok(match &upstream.transport {
+            config::Transport::Http(http) => {
+                Self::Http { endpoint: endpoint(http)?, revision: http.revision }
+            }
+            config::Transport::Sse(http) => Self::Sse(endpoint(http)?),
+            config::Transport::Stdio(stdio) => Self::Stdio(stdio.clone()),
+            config::Transport::Library(folder) => {
+                let watch = Watch::new(folder, sinks.list_changed.clone().unwrap_or_default());
+                if let Err(error) = &watch {
+                    warn!(upstream = %upstream.id, %error,
+                        "the library cannot be watched; edits are found by polling only");
+                }
+                Self::Library { folder: folder.clone(), _watch: watch.ok() }
+            }
+        })
+    }
 }
 
 impl Connector {
-    /// `starting` is leave to start children, shared by all upstreams.
+    /// `start_permits` bounds the child processes that start at the same time, over all upstreams.
     ///
     /// # Errors
-    /// When the upstream can never be reached as it is configured.
+    /// When the upstream cannot be reached as it is configured: a header, certificate or OAuth key
+    /// cannot be used.
     pub fn new(
         upstream: Arc<Upstream>,
         sinks: NotificationSinks,
         tasks: TaskTracker,
-        starting: Arc<Semaphore>,
+        start_permits: Arc<Semaphore>,
     ) -> Result<Self, String> {
-        let kept = match &upstream.transport {
-            config::Transport::Http(http) | config::Transport::Sse(http) => KeptTransport::Http(
-                Arc::new(HttpEndpoint::new(http, &upstream.settings, tasks.clone())?),
-            ),
-            config::Transport::Library(folder) => {
-                let watch = Watch::new(folder, sinks.list_changed.clone().unwrap_or_default());
-                if let Err(error) = &watch {
-                    warn!(upstream = %upstream.id, %error, "edits are found by polling only");
-                }
-                KeptTransport::Library { _watch: watch.ok() }
-            }
-            config::Transport::Stdio(_) => KeptTransport::Stdio,
-        };
-        Ok(Self { upstream, sinks, tasks, starting, kept })
+        let target = Target::new(&upstream, &sinks, &tasks)?;
+        Ok(Self { upstream, sinks, tasks, start_permits, target })
     }
 
-    /// Opens a connection, within `walk_timeout`.
+    /// Opens the connection that calls share, within `walk_timeout`.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached, refuses the handshake, or takes longer.
     pub async fn connect(&self) -> Result<Connection, Kind> {
-        let settings = &self.upstream.settings;
-        // Waiting for leave is no part of the time to connect.
-        let _leave = match self.kept {
-            KeptTransport::Stdio => self.starting.acquire().await.ok(),
-            KeptTransport::Http(_) | KeptTransport::Library { .. } => None,
+        // The wait for a permit does not count against the timeout.
+        let _permit = match &self.target {
+            Target::Stdio(_) => self.start_permits.acquire().await.ok(),
+            Target::Http { .. } | Target::Sse(_) | Target::Library { .. } => None,
         };
         let connecting = async {
-            match (&self.upstream.transport, &self.kept) {
-                (config::Transport::Http(http), KeptTransport::Http(endpoint)) => {
-                    self.connect_http(endpoint, http.revision).await
-                }
-                (config::Transport::Sse(_), KeptTransport::Http(endpoint)) => {
-                    self.connect_sse(endpoint, ClientCapabilities::NONE).await
-                }
-                (config::Transport::Stdio(stdio), _) => self.connect_child(stdio).await,
-                (config::Transport::Library(folder), _) => {
-                    let (folder, upstream) = (folder.clone(), self.upstream.clone());
-                    let load =
-                        move || Snapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
-                    let loaded = tokio::task::spawn_blocking(load).await;
-                    loaded.unwrap_or(Err(Kind::Reset)).map(Connection::Library)
-                }
-                (config::Transport::Http(_) | config::Transport::Sse(_), _) => Err(Kind::Reset),
+            match &self.target {
+                Target::Http { endpoint, revision } => self.connect_http(endpoint, *revision).await,
+                Target::Sse(endpoint) => self.connect_sse(endpoint, ClientCapabilities::NONE).await,
+                Target::Stdio(stdio) => self.connect_child(stdio).await,
+                Target::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
         };
-        timeout(settings.walk_timeout, connecting).await.unwrap_or(Err(Kind::Timeout))
+        self.within_walk_timeout(connecting).await
     }
 
-    /// Opens a connection like another one, within `walk_timeout`, on which `asks` may be asked.
+    /// Opens another connection with the transport and revision of `like`, within `walk_timeout`, on
+    /// which `capabilities` are declared. For a library that is its snapshot, which declares nothing.
+    ///
+    /// # Errors
+    /// See [`Connector::connect`].
     pub async fn connect_dedicated(
         &self,
         like: &Connection,
         capabilities: ClientCapabilities,
     ) -> Result<Connection, Kind> {
-        let (settings, (revision, _)) = (&self.upstream.settings, like.describe());
+        let settings = &self.upstream.settings;
+        let revision = like.describe().0;
         let connecting = async {
-            match (like.transport(), &self.kept, &self.upstream.transport) {
-                (Some(Transport::Http { .. }), KeptTransport::Http(endpoint), _) => {
-                    let transport = self.http(endpoint);
-                    Connection::open(transport, revision, settings.walk_timeout, capabilities).await
+            match &self.target {
+                Target::Http { endpoint, .. } | Target::Sse(endpoint) => {
+                    if matches!(like.transport(), Some(Transport::Sse(_))) {
+                        return self.connect_sse(endpoint, capabilities).await;
+                    }
+                    let probe = settings.walk_timeout;
+                    Connection::open(self.http(endpoint), revision, probe, capabilities).await
                 }
-                (Some(Transport::Sse(_)), KeptTransport::Http(endpoint), _) => {
-                    self.connect_sse(endpoint, capabilities).await
-                }
-                (Some(Transport::Stdio(_)), _, config::Transport::Stdio(stdio)) => {
+                Target::Stdio(stdio) => {
                     let sinks = self.sinks.without_list_changed();
                     let child = Child::spawn(stdio, settings, sinks, &self.tasks)?;
-                    Connection::open(
-                        Transport::Stdio(child),
-                        revision,
-                        settings.probe,
-                        capabilities,
-                    )
-                    .await
+                    let transport = Transport::Stdio(child);
+                    Connection::open(transport, revision, settings.probe, capabilities).await
                 }
-                _ => Err(Kind::Reset),
+                Target::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
         };
-        timeout(settings.walk_timeout, connecting).await.unwrap_or(Err(Kind::Timeout))
+        self.within_walk_timeout(connecting).await
     }
 
-    /// Finds out how an endpoint is spoken to. One that takes no `initialize` may be the stream of
-    /// the older transport (2025-11-25, transports, backwards compatibility).
+    async fn within_walk_timeout(
+        &self,
+        connecting: impl Future<Output = Result<Connection, Kind>>,
+    ) -> Result<Connection, Kind> {
+        let limit = self.upstream.settings.walk_timeout;
+        timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))
+    }
+
+    /// Finds out which transport an endpoint speaks. One that refuses `initialize` may be the event
+    /// stream of HTTP+SSE (2025-11-25, transports, backwards compatibility).
     async fn connect_http(
         &self,
         endpoint: &Arc<HttpEndpoint>,
         revision: Option<Revision>,
     ) -> Result<Connection, Kind> {
         let probe = self.upstream.settings.walk_timeout;
-        let refusal =
-            match Connection::open(self.http(endpoint), revision, probe, ClientCapabilities::NONE)
-                .await
-            {
-                Err(kind @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => kind,
-                opened => return opened,
-            };
-        self.connect_sse(endpoint, ClientCapabilities::NONE).await.map_err(|_| refusal)
+        let transport = self.http(endpoint);
+        let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
+        match opened {
+            Err(refusal @ Kind::Status { status: 400 | 404 | 405 }) if revision.is_none() => {
+                let fallback = self.connect_sse(endpoint, ClientCapabilities::NONE).await;
+                fallback.map_err(|_| refusal)
+            }
+            opened => opened,
+        }
     }
 
     async fn connect_sse(
@@ -159,32 +186,68 @@ impl Connector {
         endpoint: &Arc<HttpEndpoint>,
         capabilities: ClientCapabilities,
     ) -> Result<Connection, Kind> {
-        let line = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks).await?;
+        let stream = HttpSse::open(endpoint.clone(), self.sinks.clone(), &self.tasks).await?;
+        let revision = Some(Revision::NEWEST_LEGACY);
         let probe = self.upstream.settings.walk_timeout;
-        Connection::open(Transport::Sse(line), Some(Revision::NEWEST_LEGACY), probe, capabilities)
-            .await
+        Connection::open(Transport::Sse(stream), revision, probe, capabilities).await
     }
 
-    /// Starts a child. One that dies of the first question is started again and asked in the old
-    /// way.
+    /// Starts a child process. One that exits on `server/discover` is started again for a legacy
+    /// handshake.
     async fn connect_child(&self, stdio: &Stdio) -> Result<Connection, Kind> {
         let settings = &self.upstream.settings;
-        let spawn =
-            || Child::spawn(stdio, settings, self.sinks.clone(), &self.tasks).map(Transport::Stdio);
-        match Connection::open(spawn()?, stdio.revision, settings.probe, ClientCapabilities::NONE)
-            .await
-        {
-            Err(Kind::Reset) if stdio.revision.is_none() => {
-                let legacy = Some(Revision::NEWEST_LEGACY);
-                Connection::open(spawn()?, legacy, settings.probe, ClientCapabilities::NONE).await
+        let open = async |revision| {
+            let child = Child::spawn(stdio, settings, self.sinks.clone(), &self.tasks)?;
+            let capabilities = ClientCapabilities::NONE;
+            Connection::open(Transport::Stdio(child), revision, settings.probe, capabilities).await
+        };
+        match open(stdio.revision).await {
+            Err(Kind::ChildExited) if stdio.revision.is_none() => {
+                open(Some(Revision::NEWEST_LEGACY)).await
             }
             opened => opened,
         }
     }
 
+    async fn load_library(&self, folder: PathBuf) -> Result<Connection, Kind> {
+        let upstream = self.upstream.clone();
+        let load = move || Snapshot::load(&folder, upstream.id.as_str(), &upstream.settings);
+        run_loader(&self.upstream, load).await.map(Connection::Library)
+    }
+
     fn http(&self, endpoint: &Arc<HttpEndpoint>) -> Transport {
-        // That its list has changed is heard by whoever listens to it.
+        // The driver's own stream brings `list_changed`.
         let correlator = Correlator::new(self.sinks.without_list_changed());
         Transport::Http { endpoint: endpoint.clone(), correlator }
+    }
+}
+
+/// Runs the loader of a library on a thread that may block.
+async fn run_loader(
+    upstream: &Upstream,
+    load: impl FnOnce() -> Result<Snapshot, Kind> + Send + 'static,
+) -> Result<Snapshot, Kind> {
+    spawn_blocking(load).await.unwrap_or_else(|failure| {
+        // A panic, or the end of the runtime.
+        error!(upstream = %upstream.id, error = %failure,
+            "the library loader failed; report it with the log lines before this one");
+        Err(Kind::Internal("the library loader failed".to_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn a_panic_of_the_library_loader_is_an_internal_fault() {
+        let toml = "[upstreams.lib]\ntransport = \"library\"\npath = \".\"\n";
+        let config = Config::parse("test", toml, Path::new("."), &[]).unwrap();
+        let loaded = run_loader(&config.upstreams[0], || panic!("a bug")).await;
+        let Err(kind @ Kind::Internal(_)) = loaded else { panic!("no internal fault") };
+        assert_eq!(kind.reason(), "internal");
     }
 }

@@ -311,11 +311,14 @@ impl PooledConnection {
     /// The peer, once the connection is open.
     async fn connection(&self) -> Result<Arc<Connection>, Kind> {
         let mut state = self.state.subscribe();
-        let opened = state.wait_for(|state| !matches!(state, PooledState::Connecting)).await;
-        match opened.map(|state| state.clone()) {
-            Ok(PooledState::Open(connection)) => Ok(connection),
-            Ok(PooledState::Failed(kind)) => Err(kind),
-            Ok(PooledState::Connecting) | Err(_) => Err(Kind::Reset),
+        loop {
+            match &*state.borrow_and_update() {
+                PooledState::Open(connection) => return Ok(connection.clone()),
+                PooledState::Failed(kind) => return Err(kind.clone()),
+                PooledState::Connecting => {}
+            }
+            // The sender is a field of `self`: it lives as long as this borrow.
+            let _ = state.changed().await;
         }
     }
 

@@ -157,7 +157,11 @@ impl Drop for BreakerPermit {
 fn counts_as_failure(kind: &Kind) -> bool {
     matches!(
         kind,
-        Kind::Unavailable(_) | Kind::Reset | Kind::Timeout | Kind::Status { status: 500.. }
+        Kind::Unavailable(_)
+            | Kind::Reset(_)
+            | Kind::ChildExited
+            | Kind::Timeout
+            | Kind::Status { status: 500.. }
     )
 }
 
@@ -174,7 +178,7 @@ mod tests {
     }
 
     fn fail(breaker: &Arc<Breaker>, now: Instant) -> Option<Transition> {
-        breaker.admit(now).unwrap().end(Some(&Kind::Reset), now)
+        breaker.admit(now).unwrap().end(Some(&Kind::ChildExited), now)
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! HTTP+SSE (2024-11-05) towards an upstream: a GET opens the one stream on which everything comes,
 //! and its first event names the endpoint that messages are posted to.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::{HeaderMap, Uri};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -20,6 +20,8 @@ use crate::upstream::call::reply;
 pub struct HttpSse {
     posts: Posts,
     correlator: Arc<Correlator>,
+    /// Why the stream has ended; set before `gone` is cancelled.
+    cause: Arc<OnceLock<Kind>>,
     /// Cancelled when the stream has ended.
     gone: CancellationToken,
     _end: DropGuard,
@@ -44,7 +46,7 @@ impl HttpSse {
     ) -> Result<Self, Kind> {
         let mut reader = endpoint.open_stream().await?;
         let named = loop {
-            let event = reader.next_event().await?.ok_or(Kind::Reset)?;
+            let event = reader.next_event().await?.ok_or_else(stream_ended)?;
             if event.name == "endpoint" {
                 break String::from_utf8(event.data).ok();
             }
@@ -57,15 +59,23 @@ impl HttpSse {
         let (gone, end) = (CancellationToken::new(), CancellationToken::new());
         let (reading, hearing, done) = (end.clone(), correlator.clone(), gone.clone());
         let replies = posts.clone();
+        let cause: Arc<OnceLock<Kind>> = Arc::default();
+        let because = cause.clone();
         tasks.spawn(async move {
             let read = read(reader, &hearing, &replies);
             if let Some(ended) = reading.run_until_cancelled(read).await {
-                debug!(error = ?ended.err(), "the stream has ended");
+                let kind = match ended {
+                    Ok(()) => stream_ended(),
+                    Err(kind @ Kind::Reset(_)) => kind,
+                    Err(kind) => Kind::Reset(kind.to_string()),
+                };
+                debug!(error = %kind, "the stream has ended");
+                let _ = because.set(kind);
             }
             done.cancel();
             hearing.close();
         });
-        Ok(Self { posts, correlator, gone, _end: end.drop_guard() })
+        Ok(Self { posts, correlator, cause, gone, _end: end.drop_guard() })
     }
 
     /// Posts a request and waits for the answer to `id` on the stream.
@@ -80,9 +90,14 @@ impl HttpSse {
         self.posts.post(headers, body).await?;
         // The stream may have ended between the expectation and now.
         if self.gone.is_cancelled() {
-            return Err(Kind::Reset);
+            return Err(self.lost());
         }
-        answer.await.unwrap_or(Err(Kind::Reset))
+        answer.await.unwrap_or_else(|_| Err(self.lost()))
+    }
+
+    /// Returns why the stream has ended.
+    fn lost(&self) -> Kind {
+        self.cause.get().cloned().unwrap_or_else(stream_ended)
     }
 
     /// Posts a message that has no answer.
@@ -99,6 +114,10 @@ impl HttpSse {
     pub async fn gone(&self) {
         self.gone.cancelled().await;
     }
+}
+
+fn stream_ended() -> Kind {
+    Kind::Reset("the event stream ended".to_owned())
 }
 
 impl Posts {

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::sse_decoder;
+use crate::net::egress::reset;
 use crate::upstream::call::reply;
 
 /// A stream may carry this many times the largest message between two messages: comments that keep
@@ -72,7 +73,7 @@ impl SseReader {
 /// The next bytes; nothing at the end.
 pub(crate) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
     while let Some(frame) = body.frame().await {
-        if let Ok(piece) = frame.map_err(|_| Kind::Reset)?.into_data() {
+        if let Ok(piece) = frame.map_err(|error| reset(&error))?.into_data() {
             return Ok(Some(piece));
         }
     }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -31,6 +31,8 @@ use crate::upstream::call::reply;
 pub struct Child {
     outgoing: mpsc::Sender<String>,
     correlator: Arc<Correlator>,
+    /// Why the child is gone; set before `gone` is cancelled.
+    cause: Arc<OnceLock<Kind>>,
     /// Cancelled when the child is gone.
     gone: CancellationToken,
     /// Cancelled when nothing of it is left.
@@ -68,7 +70,7 @@ impl Child {
         let spawned = command(stdio).spawn();
         // The error of the system names no path.
         let process = spawned.map_err(|error| failed(error.to_string()))?;
-        let (outgoing, queue) = mpsc::channel(OUTGOING);
+        let (outgoing, mut queue) = mpsc::channel(OUTGOING);
         let life = ChildRecord::start(&sinks, process.id());
         let mut process = ProcessGroup::new(process);
         let (stderr_tail, name) = (sinks.stderr_tail.clone(), sinks.upstream.clone());
@@ -85,6 +87,8 @@ impl Child {
         let nothing_left = ended.clone().drop_guard();
         let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
         let cleared = correlator.clone();
+        let cause: Arc<OnceLock<Kind>> = Arc::default();
+        let because = cause.clone();
         if let Some(stderr) = process.leader.stderr.take() {
             let nothing_left = ended.clone();
             tasks.spawn(async move { stderr_tail.drain(stderr, nothing_left).await });
@@ -92,22 +96,24 @@ impl Child {
         tasks.spawn(async move {
             let stdin = process.leader.stdin.take();
             let stdout = process.leader.stdout.take();
-            tokio::select! {
-                () = write(&name, stdin, queue, write_deadline) => {}
-                () = lines.read(stdout) => {}
-                () = process.exit() => {}
-                () = until.cancelled() => {}
-            }
+            let kind = tokio::select! {
+                kind = write(&name, stdin, &mut queue, write_deadline) => kind,
+                kind = lines.read(stdout) => kind,
+                () = process.exit() => Kind::ChildExited,
+                () = until.cancelled() => Kind::Reset("the child process is being ended".to_owned()),
+            };
             if !until.is_cancelled() {
                 info!(upstream = %name, "the child has ended by itself");
             }
+            let _ = because.set(kind);
             done.cancel();
             cleared.close();
+            drop(queue);
             process.end().await;
             drop(life);
             drop(nothing_left);
         });
-        Ok(Self { outgoing, correlator, gone, ended, _end: end.drop_guard() })
+        Ok(Self { outgoing, correlator, cause, gone, ended, _end: end.drop_guard() })
     }
 
     /// Sends a request and waits for the answer to `id`.
@@ -117,9 +123,14 @@ impl Child {
         self.notify(body).await?;
         // The child may have gone between the expectation and now.
         if self.gone.is_cancelled() {
-            return Err(Kind::Reset);
+            return Err(self.lost());
         }
-        answer.await.unwrap_or(Err(Kind::Reset))
+        answer.await.unwrap_or_else(|_| Err(self.lost()))
+    }
+
+    /// Returns why the child is gone.
+    fn lost(&self) -> Kind {
+        self.cause.get().cloned().unwrap_or(Kind::ChildExited)
     }
 
     /// Who waits for what on its output.
@@ -139,7 +150,7 @@ impl Child {
 
     /// Sends a message that has no answer.
     pub async fn notify(&self, body: String) -> Result<(), Kind> {
-        self.outgoing.send(body).await.map_err(|_| Kind::Reset)
+        self.outgoing.send(body).await.map_err(|_| self.lost())
     }
 }
 
@@ -217,22 +228,26 @@ fn command(stdio: &config::Stdio) -> Command {
 async fn write(
     upstream: &str,
     stdin: Option<ChildStdin>,
-    mut queue: mpsc::Receiver<String>,
+    queue: &mut mpsc::Receiver<String>,
     deadline: Duration,
-) {
+) -> Kind {
     let Some(mut stdin) = stdin else {
-        return;
+        return Kind::Internal("a child process has no standard input".to_owned());
     };
     while let Some(mut message) = queue.recv().await {
         // Between tokens JSON may hold line feeds; here a line feed ends the message.
         message.retain(|c| c != '\n' && c != '\r');
         message.push('\n');
-        let written = timeout(deadline, stdin.write_all(message.as_bytes())).await;
-        if !matches!(written, Ok(Ok(()))) {
-            info!(upstream, "the child does not read its input");
-            return;
+        match timeout(deadline, stdin.write_all(message.as_bytes())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Kind::ChildExited,
+            Err(_) => {
+                info!(upstream, "the child does not read its input");
+                return Kind::Reset("the child process does not read its input".to_owned());
+            }
         }
     }
+    Kind::ChildExited
 }
 
 /// What is read of a child at once: as much as a pipe holds.
@@ -251,9 +266,9 @@ struct Lines {
 
 impl Lines {
     /// Reads until the child closes its output, or writes a line beyond the limit.
-    async fn read(&self, stdout: Option<impl AsyncRead + Unpin>) {
+    async fn read(&self, stdout: Option<impl AsyncRead + Unpin>) -> Kind {
         let Some(mut stdout) = stdout else {
-            return;
+            return Kind::Internal("a child process has no standard output".to_owned());
         };
         let mut decoder = Decoder::new(self.max_message);
         let (mut piece, mut lines, mut skipped) = (vec![0; READ_BUFFER], Vec::new(), 0_u64);
@@ -261,8 +276,11 @@ impl Lines {
             decoder.feed(&piece[..length], &mut lines);
             for line in lines.drain(..) {
                 let Line::Whole(line) = line else {
-                    warn!(upstream = %self.upstream, limit = self.max_message, "a line of the child is too long: it is ended");
-                    return;
+                    let limit = self.max_message;
+                    warn!(upstream = %self.upstream, limit, "a line of the child is too long: it is ended");
+                    return Kind::Reset(format!(
+                        "a line is longer than max_message = {limit} bytes"
+                    ));
                 };
                 if self.take(line).is_err() {
                     skipped += 1;
@@ -270,6 +288,7 @@ impl Lines {
                 }
             }
         }
+        Kind::ChildExited
     }
 
     fn take(&self, line: Vec<u8>) -> Result<(), Kind> {

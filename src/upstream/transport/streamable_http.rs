@@ -327,7 +327,7 @@ impl HttpEndpoint {
                 return answer;
             }
         }
-        Err(Kind::Reset)
+        Err(Kind::Reset("the event stream ended without the response".to_owned()))
     }
 }
 

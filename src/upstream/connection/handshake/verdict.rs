@@ -77,7 +77,9 @@ pub(crate) fn judge(answer: Result<&Document, Kind>) -> Verdict {
         }
         Err(
             kind @ (Kind::Unavailable(_)
-            | Kind::Reset
+            | Kind::Reset(_)
+            | Kind::ChildExited
+            | Kind::Internal(_)
             | Kind::Timeout
             | Kind::AuthFailed { .. }
             | Kind::NoToken(_)
@@ -168,7 +170,9 @@ mod tests {
     fn what_says_nothing_about_the_era_decides_nothing() {
         for kind in [
             Kind::Unavailable("refused".into()),
-            Kind::Reset,
+            Kind::Reset("closed".into()),
+            Kind::ChildExited,
+            Kind::Internal("failed".into()),
             Kind::Timeout,
             Kind::AuthFailed { status: 401 },
             Kind::RateLimited { retry_after_secs: None },
