@@ -14,7 +14,7 @@ use super::output::{Column, age, printable, table};
 use super::runtime::runtime;
 use crate::config::is_https_or_loopback;
 use crate::domain::address_policy::AddressPolicy;
-use crate::net::egress::{CONNECT, Egress, NoDocument};
+use crate::net::egress::{CONNECT, Egress, FetchError};
 
 /// Environment variable with the admin token. It is no argument, because every user of the machine can
 /// read the arguments of a process.
@@ -74,11 +74,11 @@ async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure>
     *request.uri_mut() = uri;
     egress.json(request).await.map_err(|error| {
         let hint = match &error {
-            NoDocument::Status { status, .. } if status.as_u16() == 401 => {
+            FetchError::Status { status, .. } if status.as_u16() == 401 => {
                 format!("; set {TOKEN_VARIABLE} to the value of admin.token")
             }
-            NoDocument::Status { .. } => String::new(),
-            NoDocument::Broken(_) => {
+            FetchError::Status { .. } => String::new(),
+            FetchError::Broken(_) => {
                 "; check that `promptgate serve` runs with this admin.listen".to_owned()
             }
         };

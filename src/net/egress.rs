@@ -1,4 +1,4 @@
-//! The way out: the one HTTP client that requests to upstreams go through.
+//! HTTP client for all requests to upstreams, authorization servers and collectors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,31 +24,36 @@ use crate::domain::address_policy::AddressPolicy;
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
 use crate::net::tls;
 
-/// A pooled client over HTTP/1.1 and, by ALPN, HTTP/2. It follows no redirects and asks for no
-/// compression, so that what arrives is bounded by what is read; and it connects to no address out of
-/// reach, whatever names resolve to.
+/// Pooled HTTP client over HTTP/1.1 and, by ALPN, HTTP/2.
+///
+/// It follows no redirects. It requests no compression, so the bytes that are read bound the memory
+/// that a response takes. It connects to no address that `address_policy` refuses, whichever addresses
+/// a name resolves to.
 pub(crate) struct Egress {
     client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
     address_policy: AddressPolicy,
 }
 
-/// Connections that wait for the next request, per upstream. More in-flight calls open more;
-/// beyond this many they are closed after use.
+/// Idle connections that are kept per upstream. More calls in flight open more connections, which are
+/// closed after use.
 const IDLE_CONNECTIONS: usize = 32;
 
-/// Shorter than what common servers keep an idle connection for (Node and uvicorn: 5 s), so that we
-/// close first.
+/// Time until an idle connection is closed: less than the 5 s of common servers (Node, uvicorn), so that
+/// no request goes into a connection that the server closes.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Silent connections are asked for a sign of life, lest calls go into a dead one.
+/// Interval of HTTP/2 PING frames and TCP keepalive probes, so that calls do not use a dead connection.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// Time that the peer has to acknowledge one of them.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Egress {
-    /// `ca` holds certificates that are trusted beside the system's, in PEM.
+    /// Creates a client. `connect` bounds the TCP handshake; `ca` holds certificates (PEM) that are
+    /// trusted in addition to those of the system.
     ///
     /// # Errors
-    /// When `ca` holds no certificate that can be trusted.
+    /// When `ca` holds no usable certificate.
     pub(crate) fn new(
         connect: Duration,
         ca: Option<&str>,
@@ -62,7 +67,7 @@ impl Egress {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(connect));
-        // A stream of notices may be silent for hours: only this tells it from a dead line.
+        // A notification stream may be silent for hours: only keepalive detects a dead connection.
         tcp.set_keepalive(Some(PING_INTERVAL));
         tcp.set_keepalive_interval(Some(PING_TIMEOUT));
         tcp.set_keepalive_retries(Some(3));
@@ -82,13 +87,17 @@ impl Egress {
         Ok(Self { client, address_policy })
     }
 
-    /// Sends one request and waits for the head of its answer. Dropping the future or the body
-    /// ends the exchange.
+    /// Sends one request and waits for the head of the response. Dropping the future or the response
+    /// body aborts the request.
+    ///
+    /// # Errors
+    /// [`UpstreamFaultKind::Unavailable`] when no connection can be opened or the address is refused,
+    /// [`UpstreamFaultKind::Reset`] when an open connection fails.
     pub(crate) async fn send(
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, UpstreamFaultKind> {
-        // An address that is written as one is never resolved.
+        // The resolver sees names only: an IP address in the URL is checked here.
         let host = request.uri().host().unwrap_or_default();
         self.address_policy
             .check_host(host)
@@ -103,21 +112,23 @@ impl Egress {
     }
 }
 
-/// Time to connect to those who tell of keys or tokens.
+/// Time to connect to an authorization server.
 pub(crate) const CONNECT: Duration = Duration::from_secs(3);
 
-/// Largest document that tells of keys or tokens, in bytes, and the longest it may take.
-const DOCUMENT: usize = 1 << 20;
-const DOCUMENT_TIME: Duration = Duration::from_secs(10);
+/// Largest metadata document, key set or token response, in bytes: they have a few KiB.
+const MAX_DOCUMENT: usize = 1 << 20;
 
-/// A document that is not there, or none.
+/// Time from the request of such a document to its last byte.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Failure to fetch a JSON document.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub(crate) enum NoDocument {
-    /// It is not at this place; it may be at another one.
+pub(crate) enum FetchError {
+    /// The server responded with another status than 200; the document may be at another URL.
     #[error("HTTP {}{}", status.as_u16(), error.as_ref().map(|e| format!(", {e}")).unwrap_or_default())]
     Status {
         status: StatusCode,
-        /// `error` of what was answered (RFC 6749, section 5.2).
+        /// Member `error` of the response (RFC 6749, section 5.2).
         error: Option<String>,
     },
     #[error("{0}")]
@@ -125,36 +136,47 @@ pub(crate) enum NoDocument {
 }
 
 impl Egress {
-    /// Asks for a small JSON document: within a MiB and ten seconds, without redirects.
-    pub(crate) async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, NoDocument> {
-        let broken = |what: &str| NoDocument::Broken(what.to_owned());
+    /// Fetches a JSON document of up to 1 MiB within ten seconds, without following redirects.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, responds with another status than 200 or with no JSON, or
+    /// exceeds a bound.
+    pub(crate) async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
+        let broken = |what: &str| FetchError::Broken(what.to_owned());
         let reading = async {
             let response = self.send(request).await.map_err(|e| broken(&e.to_string()))?;
             let status = response.status();
-            let body = Limited::new(response.into_body(), DOCUMENT).collect().await;
+            let body = Limited::new(response.into_body(), MAX_DOCUMENT).collect().await;
             let body = body.map_err(|error| {
                 if error.is::<LengthLimitError>() {
                     broken("the document is larger than 1 MiB")
                 } else {
-                    broken(&format!("the response broke off: {}", root_cause(error.as_ref())))
+                    broken(&format!(
+                        "the response broke off: {}",
+                        excerpt(&root_cause(error.as_ref()))
+                    ))
                 }
             })?;
             let document: Result<Value, _> = serde_json::from_slice(&body.to_bytes());
             match (status, document) {
                 (StatusCode::OK, Ok(document)) => Ok(document),
-                (StatusCode::OK, Err(_)) => Err(broken("what is there is not JSON")),
+                (StatusCode::OK, Err(_)) => Err(broken("the response is not JSON")),
                 (status, document) => {
                     let error =
                         document.ok().and_then(|d| Some(excerpt(d.get("error")?.as_str()?)));
-                    Err(NoDocument::Status { status, error })
+                    Err(FetchError::Status { status, error })
                 }
             }
         };
-        let read = timeout(DOCUMENT_TIME, reading).await;
-        read.unwrap_or_else(|_| Err(broken("no answer within ten seconds")))
+        let read = timeout(DOCUMENT_TIMEOUT, reading).await;
+        read.unwrap_or_else(|_| Err(broken("no response within ten seconds")))
     }
 
-    pub(crate) async fn get_json(&self, url: &Uri) -> Result<Value, NoDocument> {
+    /// Fetches the JSON document at `url`.
+    ///
+    /// # Errors
+    /// See [`Egress::json`].
+    pub(crate) async fn get_json(&self, url: &Uri) -> Result<Value, FetchError> {
         let mut request = Request::new(Full::default());
         *request.uri_mut() = url.clone();
         let json = HeaderValue::from_static("application/json");
@@ -163,8 +185,8 @@ impl Egress {
     }
 }
 
-/// Resolves names, and drops what is out of reach: here is where the addresses come from that are then
-/// connected to, so no second answer can differ from the one that was checked.
+/// DNS resolver that drops the addresses that the policy refuses. The client connects to the addresses
+/// that this resolver returns, so DNS rebinding between the check and the connection is not possible.
 #[derive(Clone)]
 struct Resolver {
     system: GaiResolver,
@@ -181,16 +203,22 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let (resolving, address_policy) = (self.system.call(name), self.address_policy);
-        Box::pin(async move { in_reach(resolving.await?, address_policy) })
+        let resolving = self.system.call(name);
+        let address_policy = self.address_policy;
+        Box::pin(async move { allowed(resolving.await?, address_policy) })
     }
 }
 
-fn in_reach(
+/// Returns the addresses that the policy allows.
+///
+/// # Errors
+/// When there are addresses and the policy refuses all of them.
+fn allowed(
     addresses: impl Iterator<Item = SocketAddr>,
     address_policy: AddressPolicy,
 ) -> io::Result<std::vec::IntoIter<SocketAddr>> {
-    let (mut allowed, mut refused) = (Vec::new(), None);
+    let mut allowed = Vec::new();
+    let mut refused = None;
     for address in addresses {
         match address_policy.check(address.ip()) {
             Ok(()) => allowed.push(address),
@@ -203,12 +231,12 @@ fn in_reach(
     }
 }
 
-/// Returns the fault of a connection that failed after it was open.
+/// Returns the fault for an HTTP client error on an open connection.
 pub(crate) fn reset(error: &dyn std::error::Error) -> UpstreamFaultKind {
     UpstreamFaultKind::Reset(excerpt(&root_cause(error)))
 }
 
-/// The innermost error: "Connection refused" says more than "client error (Connect)".
+/// Returns the text of the innermost error: "Connection refused" rather than "client error (Connect)".
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -234,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a12_what_is_out_of_reach_gets_no_connection_however_it_is_written() {
+    async fn a12_a_refused_address_gets_no_connection_in_any_spelling() {
         let sinkhole = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = sinkhole.local_addr().unwrap().port();
         let spellings =
@@ -249,11 +277,11 @@ mod tests {
         }
         let metadata = send("2852039166", port, AddressPolicy::NotLinkLocal).await;
         assert!(format!("{metadata:?}").contains("link-local"), "{metadata:?}");
-        let knock = tokio::time::timeout(Duration::ZERO, sinkhole.accept()).await;
-        assert!(knock.is_err(), "somebody knocked");
-        let answering = async { drop(sinkhole.accept().await.unwrap()) };
+        let accepted = tokio::time::timeout(Duration::ZERO, sinkhole.accept()).await;
+        assert!(accepted.is_err(), "a refused address got a connection");
+        let accepting = async { drop(sinkhole.accept().await.unwrap()) };
         let (sent, ()) =
-            tokio::join!(send("localhost", port, AddressPolicy::NotLinkLocal), answering);
+            tokio::join!(send("localhost", port, AddressPolicy::NotLinkLocal), accepting);
         let cause = match sent.unwrap_err() {
             UpstreamFaultKind::Reset(cause) => cause,
             other => panic!("{other:?}"),

@@ -1,14 +1,14 @@
-//! What an authorization server says about itself (RFC 8414, OpenID Connect Discovery 1.0).
+//! Authorization server metadata (RFC 8414, OpenID Connect Discovery 1.0).
 
 use http::Uri;
 use serde_json::Value;
 
-use super::egress::{Egress, NoDocument};
+use super::egress::{Egress, FetchError};
 use super::origin::with_path;
 use crate::config::is_https_or_loopback;
 use crate::domain::fault::excerpt;
 
-/// The parts of it that matter here.
+/// The members of authorization server metadata that the gateway uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Metadata {
     pub jwks_uri: Option<Uri>,
@@ -17,31 +17,31 @@ pub(crate) struct Metadata {
     pub auth_methods: Vec<String>,
 }
 
-/// Asks an issuer, and checks that it is the one.
+/// Fetches the metadata of an issuer, and checks that it names this issuer.
 ///
 /// # Errors
-/// When it says nothing, or is another one than it was asked as (RFC 8414, section 3.3).
+/// When no well-known URL has the document, or when its `issuer` differs (RFC 8414, section 3.3).
 pub(crate) async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, String> {
-    let mut last = format!("{:?} is no URL that may be asked for metadata", excerpt(issuer));
-    for url in places(issuer) {
+    let mut last = format!("{:?} is no https URL, and no URL on this machine", excerpt(issuer));
+    for url in metadata_urls(issuer) {
         match egress.get_json(&url).await {
-            Ok(document) => return read(&document, issuer).map_err(|e| format!("{url}: {e}")),
-            Err(error @ NoDocument::Broken(_)) => return Err(format!("{url}: {error}")),
-            Err(error @ NoDocument::Status { .. }) => last = format!("{url}: {error}"),
+            Ok(document) => return parse(&document, issuer).map_err(|e| format!("{url}: {e}")),
+            Err(error @ FetchError::Broken(_)) => return Err(format!("{url}: {error}")),
+            Err(error @ FetchError::Status { .. }) => last = format!("{url}: {error}"),
         }
     }
     Err(last)
 }
 
-/// Where an issuer may have put it (2025-11-25, authorization server metadata discovery): with a
-/// path, it comes behind the well-known name, or, in OpenID Connect, before it.
-fn places(issuer: &str) -> Vec<Uri> {
+/// Returns the well-known URLs in the order of MCP 2025-11-25, authorization server metadata discovery:
+/// the path of the issuer comes behind the well-known name, and for OpenID Connect also before it.
+fn metadata_urls(issuer: &str) -> Vec<Uri> {
     let Some(url) = safe_url(issuer) else {
         return Vec::new();
     };
     let path = url.path().trim_end_matches('/');
-    let (oauth, openid) =
-        ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration");
+    let oauth = "/.well-known/oauth-authorization-server";
+    let openid = "/.well-known/openid-configuration";
     let mut paths = vec![format!("{oauth}{path}"), format!("{openid}{path}")];
     if !path.is_empty() {
         paths.push(format!("{path}{openid}"));
@@ -49,7 +49,7 @@ fn places(issuer: &str) -> Vec<Uri> {
     paths.iter().filter_map(|path| with_path(&url, path)).collect()
 }
 
-fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
+fn parse(document: &Value, issuer: &str) -> Result<Metadata, String> {
     let text = |name: &str| document.get(name).and_then(Value::as_str);
     match text("issuer") {
         Some(named) if named == issuer => {}
@@ -62,7 +62,7 @@ fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
         None => Ok(None),
         Some(text) => {
             let url = safe_url(text).map(Some);
-            url.ok_or_else(|| format!("its {name} must have https, or be on this machine"))
+            url.ok_or_else(|| format!("its {name} must be an https URL, or a URL on this machine"))
         }
     };
     let methods = document.get("token_endpoint_auth_methods_supported").and_then(Value::as_array);
@@ -74,7 +74,7 @@ fn read(document: &Value, issuer: &str) -> Result<Metadata, String> {
     })
 }
 
-/// A URL that may be asked for keys or tokens.
+/// Parses a URL from which keys or tokens may be requested: `https`, or `http` on a loopback address.
 pub(crate) fn safe_url(text: &str) -> Option<Uri> {
     text.parse().ok().filter(is_https_or_loopback)
 }
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_issuer_is_looked_for_where_the_specifications_say() {
-        let all = |issuer| places(issuer).iter().map(Uri::to_string).collect::<Vec<_>>();
+    fn the_metadata_urls_of_an_issuer_follow_the_specifications() {
+        let all = |issuer| metadata_urls(issuer).iter().map(Uri::to_string).collect::<Vec<_>>();
         assert_eq!(
             all("https://id.example/"),
             [
@@ -111,14 +111,14 @@ mod tests {
         let good = json!({"issuer": "https://a", "jwks_uri": "https://a/k",
             "token_endpoint": "http://127.0.0.1:1/t",
             "token_endpoint_auth_methods_supported": ["client_secret_post"]});
-        let metadata = read(&good, "https://a").unwrap();
+        let metadata = parse(&good, "https://a").unwrap();
         assert_eq!(metadata.jwks_uri.unwrap(), "https://a/k");
         assert_eq!(metadata.auth_methods, ["client_secret_post"]);
-        assert!(read(&good, "https://a/").unwrap_err().contains("its issuer is \"https://a\""));
+        assert!(parse(&good, "https://a/").unwrap_err().contains("its issuer is \"https://a\""));
         let with = |name: &str, value: &str| {
             let mut document = good.clone();
             document[name] = json!(value);
-            read(&document, "https://a")
+            parse(&document, "https://a")
         };
         for unsafe_url in ["http://a/k", "file:///etc/passwd", "http://169.254.169.254/", "k"] {
             assert!(with("jwks_uri", unsafe_url).is_err(), "{unsafe_url}");

@@ -1,5 +1,5 @@
-//! The way out of the gateway: the HTTP client for upstreams, authorization servers and collectors,
-//! its TLS, and the metadata of authorization servers.
+//! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and address
+//! policy, origins of URLs, and authorization server metadata.
 
 pub(crate) mod egress;
 pub(crate) mod issuer;

@@ -1,14 +1,15 @@
-//! Encryption of connections that the gateway opens itself.
+//! TLS of the connections that the gateway opens.
 
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::seal::pem::certificates;
 use crate::seal::provider;
 
-/// Trusts what the system trusts, or else the public authorities, and the certificates in `ca`, which is PEM.
+/// Returns a client configuration that trusts the system's certificates (where there are none, the public
+/// web authorities) and the certificates in `ca` (PEM).
 ///
 /// # Errors
-/// When `ca` holds no certificate that can be trusted.
+/// When `ca` holds no usable certificate.
 pub(crate) fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
     let config = ClientConfig::builder_with_provider(provider::tls())
         .with_safe_default_protocol_versions()

@@ -1,5 +1,5 @@
-//! Tokens that the gateway gets for itself (OAuth 2.1 client credentials): found out where, checked
-//! whose, kept as long as they are good, and got by one for all.
+//! Access tokens for upstreams (OAuth client credentials; RFC 6749, section 4.4): discovery of the
+//! authorization server, token requests, and a cache with one request at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,49 +14,52 @@ use http_auth::ChallengeParser;
 use http_body_util::Full;
 use jsonwebtoken::{Header, encode, get_current_timestamp};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::config::{ClientProof, OAuth};
 use crate::domain::address_policy::{AddressPolicy, is_loopback};
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
-use crate::net::egress::{CONNECT, Egress, NoDocument};
+use crate::net::egress::{CONNECT, Egress, FetchError};
 use crate::net::issuer::{Metadata, discover, safe_url};
 use crate::net::origin::{is_same_origin, with_path};
 use crate::seal;
 use crate::seal::hex::hex;
 use crate::seal::random;
 
-/// The tokens of one upstream.
+/// Access tokens of one upstream.
 pub(crate) struct TokenSource {
     oauth: OAuth,
-    /// The upstream itself.
+    /// URL of the upstream.
     url: Uri,
     egress: Egress,
     token: ArcSwapOption<Token>,
-    /// Whoever gets one does so for all.
-    getting: Mutex<Getting>,
+    /// Held during a token request: one request serves all calls that wait.
+    requests: Mutex<RequestState>,
 }
 
-/// What is known of getting tokens.
+/// State that token requests hand on.
 #[derive(Default)]
-struct Getting {
-    place: Option<Place>,
-    failed: Option<(Instant, Kind)>,
-    /// When a token was last got because one was refused.
+struct RequestState {
+    /// Absent until it is configured or discovered.
+    grant: Option<Grant>,
+    /// Time and fault of the last request, if it failed.
+    failure: Option<(Instant, Kind)>,
+    /// Time of the last request that replaced a refused token.
     replaced: Option<Instant>,
 }
 
-/// Where tokens are had.
+/// Parameters of a token request.
 #[derive(Clone)]
-struct Place {
-    endpoint: Uri,
-    /// Whom an assertion is for.
+struct Grant {
+    token_endpoint: Uri,
+    /// `aud` of a client assertion (RFC 7523, section 3).
     audience: String,
-    /// Whether the secret goes into the body.
+    /// Whether the client authenticates by `client_secret_post`, not `client_secret_basic`.
     posts_secret: bool,
+    /// Resource indicator (RFC 8707).
     resource: String,
-    /// What the upstream asks for.
+    /// The configured scope, or else that of the upstream's challenge.
     scope: Option<String>,
 }
 
@@ -94,40 +97,51 @@ impl BearerChallenge {
     }
 }
 
+/// An access token.
 struct Token {
+    /// Value of `Authorization`.
     header: HeaderValue,
-    /// From then on another one is got, and at the end this one is no good.
+    /// From this time on a call requests another token, while the others still use this one.
     renew_at: Instant,
-    ends_at: Instant,
+    expires_at: Instant,
 }
 
-/// Lifetime of a token of which nothing is said.
-const LIFETIME: Duration = Duration::from_secs(300);
+/// Lifetime of a token whose response has no `expires_in`: short, because the real one is unknown.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(300);
 
-/// How long nobody tries again after a failure.
-const RETRY: Duration = Duration::from_secs(1);
+/// Longest lifetime that is believed, whatever `expires_in` says: a token request a day costs nothing.
+const MAX_LIFETIME: Duration = Duration::from_secs(86_400);
 
-/// How long a refused token is not replaced by another one again.
-const REPLACE: Duration = Duration::from_secs(10);
+/// Pause after a failed token request: the authorization server gets one request per second at most,
+/// however many calls wait for a token.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time in which the assertion of a client is good, in seconds.
+/// Pause after the replacement of a refused token: an upstream that refuses all tokens must not cause a
+/// token request per call.
+const REPLACE_PAUSE: Duration = Duration::from_secs(10);
+
+/// Lifetime of a client assertion in seconds: enough for one request and a clock that is a little off.
 const ASSERTION_SECS: u64 = 60;
 
+/// Well-known path of protected-resource metadata (RFC 9728, section 3).
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
 impl TokenSource {
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of
+    /// the system.
+    ///
     /// # Errors
-    /// When the certificates cannot be used.
+    /// When `ca` holds no usable certificate.
     pub(crate) fn new(oauth: &OAuth, url: &Uri, ca: Option<&str>) -> Result<Self, String> {
         seal::jws::install();
-        // An endpoint that the operator has given is trusted; one that an upstream names must be
-        // public, unless the upstream is on this machine itself.
+        // The operator's token endpoint is trusted. One that an upstream names must have a public
+        // address, unless the upstream is on this machine.
         let is_trusted = oauth.token_url.is_some() || is_loopback(url.host().unwrap_or_default());
         let address_policy =
             if is_trusted { AddressPolicy::NotLinkLocal } else { AddressPolicy::PublicOnly };
         let egress = Egress::new(CONNECT, ca, address_policy)?;
-        let place = oauth.token_url.as_ref().map(|endpoint| Place {
-            endpoint: endpoint.clone(),
+        let grant = oauth.token_url.as_ref().map(|endpoint| Grant {
+            token_endpoint: endpoint.clone(),
             audience: endpoint.to_string(),
             posts_secret: false,
             resource: oauth.resource.clone().unwrap_or_else(|| url.to_string()),
@@ -138,112 +152,120 @@ impl TokenSource {
             url: url.clone(),
             egress,
             token: ArcSwapOption::empty(),
-            getting: Mutex::new(Getting { place, ..Getting::default() }),
+            requests: Mutex::new(RequestState { grant, ..RequestState::default() }),
         })
     }
 
-    /// What to send with a request; nothing as long as it is not known where to get it.
+    /// Returns the value of `Authorization` for a request; nothing until a challenge of the upstream
+    /// has led to an authorization server. Cancel safe: a request that is dropped is repeated by the
+    /// next call.
+    ///
+    /// # Errors
+    /// [`Kind::NoToken`] when the token request fails or has failed within the last second.
     pub(crate) async fn header(&self) -> Result<Option<HeaderValue>, Kind> {
         let now = Instant::now();
-        let token = self.token.load_full().filter(|token| now < token.ends_at);
+        let token = self.token.load_full().filter(|token| now < token.expires_at);
         if let Some(token) = &token {
-            // One gets another before this one ends; all others go on with this one.
-            let getting = if now < token.renew_at { None } else { self.getting.try_lock().ok() };
-            let header = match getting {
-                Some(getting) => self.get(getting, Some(token)).await.unwrap_or(None),
+            // One call renews the token before it expires; all others use the current one meanwhile.
+            let state = if now < token.renew_at { None } else { self.requests.try_lock().ok() };
+            let header = match state {
+                Some(state) => self.renew(state, Some(token)).await.unwrap_or(None),
                 None => None,
             };
             return Ok(header.or_else(|| Some(token.header.clone())));
         }
-        let getting = self.getting.lock().await;
-        self.get(getting, None).await
+        let state = self.requests.lock().await;
+        self.renew(state, None).await
     }
 
-    /// The upstream has refused what was sent, and has said this: another token, which was not
-    /// tried yet.
+    /// Returns another token after the upstream has refused the one in `sent` with 401 and the headers
+    /// `response`, which may name the authorization server.
+    ///
+    /// # Errors
+    /// [`Kind::AuthFailed`] when a refused token was replaced less than ten seconds ago, [`Kind::NoToken`] when no
+    /// token can be had.
     pub(crate) async fn refused(
         &self,
         sent: Option<&HeaderValue>,
-        answer: &HeaderMap,
+        response: &HeaderMap,
     ) -> Result<HeaderValue, Kind> {
-        let mut getting = self.getting.lock().await;
-        let other = self.token.load_full().filter(|token| Some(&token.header) != sent);
-        if let Some(token) = other.filter(|token| Instant::now() < token.ends_at) {
+        let mut state = self.requests.lock().await;
+        let newer = self.token.load_full().filter(|token| Some(&token.header) != sent);
+        if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
             return Ok(token.header.clone());
         }
-        // One that takes no token at all must not make us ask for tokens as fast as we are called.
-        if getting.replaced.is_some_and(|at| at.elapsed() < REPLACE) {
+        if state.replaced.is_some_and(|at| at.elapsed() < REPLACE_PAUSE) {
             return Err(Kind::AuthFailed { status: 401 });
         }
         if sent.is_some() {
-            getting.replaced = Some(Instant::now());
+            state.replaced = Some(Instant::now());
         }
         self.token.store(None);
-        if getting.place.is_none() {
-            check_pause(&getting)?;
-            match self.find(answer).await {
-                Ok(place) => getting.place = Some(place),
-                Err(why) => return Err(failed(&mut getting, why)),
+        if state.grant.is_none() {
+            check_pause(&state)?;
+            match self.discover_grant(response).await {
+                Ok(grant) => state.grant = Some(grant),
+                Err(reason) => return Err(fail(&mut state, reason)),
             }
         }
-        let header = self.get(getting, None).await?;
-        header.ok_or_else(|| Kind::NoToken("nobody says where to get one".to_owned()))
+        let header = self.renew(state, None).await?;
+        header.ok_or_else(|| Kind::NoToken("no authorization server is known".to_owned()))
     }
 
-    /// Gets a token, unless somebody has got one meanwhile that is another one than `old`.
-    async fn get(
+    /// Requests a token, unless another call has stored one that is newer than `old` meanwhile.
+    async fn renew(
         &self,
-        mut getting: tokio::sync::MutexGuard<'_, Getting>,
+        mut state: MutexGuard<'_, RequestState>,
         old: Option<&Arc<Token>>,
     ) -> Result<Option<HeaderValue>, Kind> {
         let now = Instant::now();
-        let got = self.token.load_full().filter(|token| now < token.renew_at);
-        if let Some(token) = got.filter(|token| old.is_none_or(|old| !Arc::ptr_eq(old, token))) {
+        let stored = self.token.load_full().filter(|token| now < token.renew_at);
+        if let Some(token) = stored.filter(|token| old.is_none_or(|old| !Arc::ptr_eq(old, token))) {
             return Ok(Some(token.header.clone()));
         }
-        let Some(place) = getting.place.clone() else {
+        let Some(grant) = state.grant.clone() else {
             return Ok(None);
         };
-        check_pause(&getting)?;
-        match self.request_token(&place).await {
+        check_pause(&state)?;
+        match self.request_token(&grant).await {
             Ok(token) => {
-                getting.failed = None;
+                state.failure = None;
                 let header = token.header.clone();
                 self.token.store(Some(Arc::new(token)));
                 Ok(Some(header))
             }
-            Err(why) => {
-                // What was found out may be out of date: it is looked for anew.
+            Err(reason) => {
+                // The discovered endpoint may be out of date: the next challenge starts discovery anew.
                 if self.oauth.token_url.is_none() {
-                    getting.place = None;
+                    state.grant = None;
                 }
-                Err(failed(&mut getting, why))
+                Err(fail(&mut state, reason))
             }
         }
     }
 
-    /// Asks for a token (RFC 6749, section 4.4).
-    async fn request_token(&self, place: &Place) -> Result<Token, String> {
+    /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2).
+    async fn request_token(&self, grant: &Grant) -> Result<Token, String> {
         let mut form = vec![("grant_type", "client_credentials".to_owned())];
-        form.push(("resource", place.resource.clone()));
-        form.extend(place.scope.clone().map(|scope| ("scope", scope)));
+        form.push(("resource", grant.resource.clone()));
+        form.extend(grant.scope.clone().map(|scope| ("scope", scope)));
         let mut request = Request::new(Full::default());
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = place.endpoint.clone();
+        *request.uri_mut() = grant.token_endpoint.clone();
         let id = &self.oauth.client_id;
         match &self.oauth.proof {
-            ClientProof::Secret(secret) if place.posts_secret => {
+            ClientProof::Secret(secret) if grant.posts_secret => {
                 form.push(("client_id", id.clone()));
                 form.push(("client_secret", secret.expose().to_owned()));
             }
             ClientProof::Secret(secret) => {
-                // Both are encoded first (RFC 6749, section 2.3.1).
+                // Form-encoded before they are joined (RFC 6749, section 2.3.1).
                 let pair = format!("{}:{}", encoded(id), encoded(secret.expose()));
                 let header = format!("Basic {}", BASE64_STANDARD.encode(pair));
                 request.headers_mut().insert(AUTHORIZATION, sensitive(&header)?);
             }
             ClientProof::Key { algorithm, key, .. } => {
-                let assertion = encode(&Header::new(*algorithm), &claims(id, &place.audience), key);
+                let assertion = encode(&Header::new(*algorithm), &claims(id, &grant.audience), key);
                 let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
                 form.push(("client_id", id.clone()));
                 form.push(("client_assertion_type", kind.to_owned()));
@@ -255,59 +277,65 @@ impl TokenSource {
         let media = HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(CONTENT_TYPE, media);
         let sent_at = Instant::now();
-        let answer = self.egress.json(request).await;
-        read(&answer.map_err(|error| format!("{}: {error}", place.endpoint))?, sent_at)
+        let response = self.egress.json(request).await;
+        let response = response.map_err(|error| format!("{}: {error}", grant.token_endpoint))?;
+        parse_token(&response, sent_at)
     }
 
-    /// Finds out where to get tokens for the upstream, from what it said when it refused
-    /// (2025-11-25, authorization server discovery).
-    async fn find(&self, answer: &HeaderMap) -> Result<Place, String> {
-        let challenge = BearerChallenge::read(answer);
-        let (document, place) = match challenge.resource_metadata {
-            Some(place) => (self.metadata_at(&place).await?, place),
-            None => self.metadata_nearby().await?,
+    /// Discovers the authorization server of the upstream from the headers of its 401 response (MCP
+    /// 2025-11-25, authorization server discovery).
+    async fn discover_grant(&self, response: &HeaderMap) -> Result<Grant, String> {
+        let challenge = BearerChallenge::read(response);
+        let (document, source) = match challenge.resource_metadata {
+            Some(url) => (self.named_metadata(&url).await?, url),
+            None => self.well_known_metadata().await?,
         };
         let text = |name: &str| document.get(name).and_then(Value::as_str);
         let resource = text("resource").unwrap_or_default();
-        if !is_of(&self.url, resource) {
+        if !covers(resource, &self.url) {
             let resource = excerpt(resource);
-            return Err(format!("{place}: it is about {resource:?}, not about {}", self.url));
+            return Err(format!(
+                "{source}: its resource is {resource:?}, which does not cover {}",
+                self.url
+            ));
         }
         let issuer =
             document.get("authorization_servers").and_then(|servers| servers.get(0)?.as_str());
-        let issuer = issuer.ok_or_else(|| format!("{place}: it names no authorization server"))?;
+        let issuer = issuer.ok_or_else(|| format!("{source}: it names no authorization server"))?;
         let Metadata { token_endpoint, auth_methods, .. } = discover(&self.egress, issuer).await?;
-        let endpoint = token_endpoint.ok_or_else(|| format!("{issuer} names no token_endpoint"))?;
-        let takes = |method: &str| auth_methods.iter().any(|m| m == method);
-        Ok(Place {
-            endpoint,
+        let token_endpoint =
+            token_endpoint.ok_or_else(|| format!("{issuer} names no token_endpoint"))?;
+        let supports = |method: &str| auth_methods.iter().any(|m| m == method);
+        Ok(Grant {
+            token_endpoint,
             audience: issuer.to_owned(),
-            posts_secret: takes("client_secret_post") && !takes("client_secret_basic"),
+            posts_secret: supports("client_secret_post") && !supports("client_secret_basic"),
             resource: self.oauth.resource.clone().unwrap_or_else(|| resource.to_owned()),
             scope: self.oauth.scope.clone().or(challenge.scope),
         })
     }
 
-    /// The upstream's metadata at a place that it names, which must be its own origin (RFC 9728,
-    /// section 3).
-    async fn metadata_at(&self, place: &str) -> Result<Value, String> {
-        let url = safe_url(place).filter(|url| is_same_origin(url, &self.url));
+    /// Fetches the protected-resource metadata at the URL that a challenge names, which must have the
+    /// origin of the upstream (RFC 9728, section 3).
+    async fn named_metadata(&self, named: &str) -> Result<Value, String> {
+        let url = safe_url(named).filter(|url| is_same_origin(url, &self.url));
         let url =
-            url.ok_or_else(|| format!("{:?} is not at the upstream's own origin", excerpt(place)))?;
+            url.ok_or_else(|| format!("{:?} is not at the upstream's own origin", excerpt(named)))?;
         self.egress.get_json(&url).await.map_err(|error| format!("{url}: {error}"))
     }
 
-    /// The upstream's metadata where it is by default: below the name of its path, or of its origin.
-    async fn metadata_nearby(&self) -> Result<(Value, String), String> {
+    /// Fetches the protected-resource metadata at its well-known URL, first with the path of the upstream,
+    /// then without. Returns it with its URL.
+    async fn well_known_metadata(&self) -> Result<(Value, String), String> {
         let path = self.url.path().trim_end_matches('/');
-        let mut last = "the upstream does not say where to get a token".to_owned();
+        let mut last = "the upstream names no protected-resource metadata".to_owned();
         for path in [format!("{WELL_KNOWN}{path}"), WELL_KNOWN.to_owned()] {
             let Some(url) = with_path(&self.url, &path) else {
                 continue;
             };
             match self.egress.get_json(&url).await {
                 Ok(document) => return Ok((document, url.to_string())),
-                Err(error @ NoDocument::Status { .. }) => last = format!("{url}: {error}"),
+                Err(error @ FetchError::Status { .. }) => last = format!("{url}: {error}"),
                 Err(error) => return Err(format!("{url}: {error}")),
             }
         }
@@ -315,63 +343,68 @@ impl TokenSource {
     }
 }
 
-/// A token that could not be had is not asked for again at once.
-fn check_pause(getting: &Getting) -> Result<(), Kind> {
-    match &getting.failed {
-        Some((at, kind)) if at.elapsed() < RETRY => Err(kind.clone()),
+/// Repeats the fault of a token request that has just failed.
+fn check_pause(state: &RequestState) -> Result<(), Kind> {
+    match &state.failure {
+        Some((at, kind)) if at.elapsed() < RETRY_PAUSE => Err(kind.clone()),
         _ => Ok(()),
     }
 }
 
-fn failed(getting: &mut Getting, why: String) -> Kind {
-    let kind = Kind::NoToken(why);
-    getting.failed = Some((Instant::now(), kind.clone()));
+fn fail(state: &mut RequestState, reason: String) -> Kind {
+    let kind = Kind::NoToken(reason);
+    state.failure = Some((Instant::now(), kind.clone()));
     kind
 }
 
+/// Returns the claims of a client assertion (RFC 7523, section 3).
 fn claims(client: &str, audience: &str) -> Value {
     let now = get_current_timestamp();
     json!({"iss": client, "sub": client, "aud": audience, "iat": now, "exp": now + ASSERTION_SECS,
         "jti": hex(&random::<16>())})
 }
 
-/// Reads a token, asked for at `asked`.
-fn read(answer: &Value, sent_at: Instant) -> Result<Token, String> {
-    let text = |name: &str| answer.get(name).and_then(Value::as_str);
-    let token = text("access_token").filter(|token| !token.is_empty()).ok_or("no access_token")?;
+/// Parses the response to a token request that was sent at `sent_at` (RFC 6749, section 5.1).
+fn parse_token(response: &Value, sent_at: Instant) -> Result<Token, String> {
+    let text = |name: &str| response.get(name).and_then(Value::as_str);
+    let token = text("access_token")
+        .filter(|token| !token.is_empty())
+        .ok_or("the token response has no access_token")?;
     if !text("token_type").is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
-        return Err("the token is of a type that is not known here".to_owned());
+        return Err("token_type is not Bearer".to_owned());
     }
-    let seconds = answer.get("expires_in").and_then(Value::as_u64).map(Duration::from_secs);
-    // A day is long enough to look again, whatever is promised.
-    let lifetime = seconds.unwrap_or(LIFETIME).min(Duration::from_secs(86_400));
+    let seconds = response.get("expires_in").and_then(Value::as_u64).map(Duration::from_secs);
+    let lifetime = seconds.unwrap_or(DEFAULT_LIFETIME).min(MAX_LIFETIME);
     Ok(Token {
         header: sensitive(&format!("Bearer {token}"))?,
         renew_at: sent_at + lifetime.mul_f32(0.8),
-        ends_at: sent_at + lifetime,
+        expires_at: sent_at + lifetime,
     })
 }
 
+/// Returns a header value that is not logged.
 fn sensitive(text: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(text);
-    let mut value = value.map_err(|_| "it holds what no header can hold".to_owned())?;
+    let mut value = value
+        .map_err(|_| "the credential has a character that no HTTP header may have".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// Whether a resource is the one at this URL: its origin, and its path or one above it.
-fn is_of(url: &Uri, resource: &str) -> bool {
-    let Ok(named) = resource.parse::<Uri>() else {
+/// Returns whether the resource of protected-resource metadata covers a URL: the same origin, and the same
+/// path or a parent of it.
+fn covers(resource: &str, url: &Uri) -> bool {
+    let Ok(resource) = resource.parse::<Uri>() else {
         return false;
     };
-    let above = named.path().trim_end_matches('/');
-    let below = url.path().strip_prefix(above);
-    is_same_origin(&named, url)
+    let parent = resource.path().trim_end_matches('/');
+    let below = url.path().strip_prefix(parent);
+    is_same_origin(&resource, url)
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// As forms are encoded (WHATWG URL, application/x-www-form-urlencoded), with blanks spelled like
-/// the rest.
+/// Percent-encodes a value for a form (WHATWG URL, application/x-www-form-urlencoded); spaces become
+/// `%20`.
 fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());
@@ -422,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a12_metadata_about_somebody_else_is_refused() {
+    fn a12_metadata_of_another_resource_is_refused() {
         let url: Uri = "https://a.example/team/mcp".parse().unwrap();
         for good in [
             "https://a.example/team/mcp",
@@ -430,7 +463,7 @@ mod tests {
             "https://a.example/",
             "https://a.example",
         ] {
-            assert!(is_of(&url, good), "{good}");
+            assert!(covers(good, &url), "{good}");
         }
         for bad in [
             "https://evil.example/team/mcp",
@@ -441,21 +474,21 @@ mod tests {
             "https://a.example/team/mcp/deeper",
             "",
         ] {
-            assert!(!is_of(&url, bad), "{bad}");
+            assert!(!covers(bad, &url), "{bad}");
         }
     }
 
     #[tokio::test]
-    async fn a_token_says_how_long_it_is_good() {
+    async fn the_lifetime_of_a_token_is_read_from_its_response() {
         let now = Instant::now();
         let good = json!({"access_token": "t", "token_type": "bearer", "expires_in": 100});
-        let token = read(&good, now).unwrap();
+        let token = parse_token(&good, now).unwrap();
         assert_eq!(
             (token.header.to_str().unwrap(), token.header.is_sensitive()),
             ("Bearer t", true)
         );
         assert_eq!(token.renew_at.duration_since(now).as_secs(), 80);
-        assert_eq!(token.ends_at.duration_since(now).as_secs(), 100);
+        assert_eq!(token.expires_at.duration_since(now).as_secs(), 100);
         for bad in [
             json!({"token_type": "Bearer"}),
             json!({"access_token": "", "token_type": "Bearer"}),
@@ -463,12 +496,12 @@ mod tests {
             json!({"access_token": "t", "token_type": "mac"}),
             json!({"access_token": "t"}),
         ] {
-            assert!(read(&bad, now).is_err(), "{bad}");
+            assert!(parse_token(&bad, now).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn what_a_form_holds_is_encoded() {
+    fn form_values_are_percent_encoded() {
         assert_eq!(encoded("a b&c=é~"), "a%20b%26c%3D%C3%A9~");
     }
 }

@@ -1,3 +1,3 @@
-//! Credentials that the gateway presents to upstreams.
+//! Credentials of the gateway at upstreams.
 
 pub(crate) mod client_credentials;
