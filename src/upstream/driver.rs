@@ -1,7 +1,7 @@
-//! One task per upstream: connects, walks the list, waits for a reason to walk it again.
+//! Driver of one upstream: a task that connects, fetches the list, and waits for a reason to fetch it
+//! again.
 //!
-//! The driver is the only one that opens connections. Calls share what it opened and tell it when
-//! that is lost.
+//! Only the driver opens the shared connection. Calls use it, and signal when they find its session lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, Wake};
+use super::connection::handshake::ListenEvent;
 use super::connection::list_pages::Listed;
 use super::guard::backoff::{Backoff, jittered};
 use super::guard::breaker::Breaker;
@@ -25,121 +26,138 @@ use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::telemetry::{ClientOperation, Telemetry};
 
-/// What a driver has to say to the catalog.
+/// Outcome of one attempt to fetch the list, for the catalog.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub driver: DriverId,
     pub outcome: Result<Walked, Kind>,
 }
 
-/// Names a driver as long as the process lives: an upstream that is configured anew has another one.
+/// Identity of a driver, unique in the process: an upstream whose configuration has changed has another
+/// driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct DriverId(u64);
 
 impl DriverId {
-    /// One that nobody has had.
+    /// Returns an id that no other driver has.
     pub(crate) fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// A list, and what it is worth.
+/// A list and the time for which it is fresh.
 #[derive(Clone, Debug)]
 pub(crate) struct Walked {
     pub listed: Listed,
-    /// How long nobody needs to ask again; absent where changes are noticed at once.
+    /// Absent where the gateway notices each change at once.
     pub fresh_for: Option<Duration>,
 }
 
-/// Whether an upstream can be called right now.
+/// State of the shared connection of an upstream.
 #[derive(Clone)]
 pub(crate) enum Link {
-    /// Not yet known.
+    /// The first attempt to connect has not ended.
     Connecting,
+    /// Calls use this connection.
     Up(Arc<Connection>),
+    /// The last attempt to connect has failed.
     Down(Kind),
 }
 
+/// The driver of one upstream.
 pub(super) struct Driver {
     pub telemetry: Telemetry,
     pub breaker: Arc<Breaker>,
     pub id: DriverId,
     pub upstream: Arc<Upstream>,
-    /// Or why the upstream can never be reached as it is configured.
+    /// The error, where the upstream cannot be reached as it is configured.
     pub connector: Result<Arc<Connector>, String>,
     pub link: watch::Sender<Link>,
     pub wake: Wake,
     pub reports: mpsc::Sender<Report>,
-    /// Cancelled when nobody calls the upstream any more, or the gateway ends.
+    /// Cancelled when the last handle of the upstream is dropped, or at the gateway's shutdown.
     pub shutdown: CancellationToken,
-    /// Whether the upstream says when its list changes, at present.
+    /// Whether a notification stream is open, so that polling is not needed.
     pub listening: AtomicBool,
 }
 
-/// Edits often come several at once (an editor writes, renames, touches): one look at their end.
-const EDIT_SETTLE: Duration = Duration::from_millis(100);
+/// Debounce of `list_changed` and of edits in a library: an editor writes, renames and touches a file, which
+/// is one change.
+const CHANGE_DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// A connection that lasts this long is a good one.
-const STEADY: Duration = Duration::from_secs(10);
+/// A connection or stream that lasts longer counts as stable: its backoff starts over.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// Notices of an upstream lead to at most one walk in this time, so that a storm of them costs it
-/// and us no more than a change a second.
-const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest time between two walks that `list_changed` causes, so that a flood of notifications costs the
+/// upstream and the gateway one walk a second.
+const MIN_WALK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An upstream that says "stale at once" is believed at most this often.
-const LEAST_TTL: Duration = Duration::from_secs(1);
+/// Shortest `ttlMs` that is obeyed, for the same reason.
+const MIN_TTL: Duration = Duration::from_secs(1);
 
-/// How long a farewell may hold up the end.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// Time for the DELETE that ends a session; it delays a reconnect and the shutdown.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
+/// State of the attempts to fetch the list.
+#[derive(Default)]
+struct Attempts {
+    backoff: Backoff,
+}
 
 impl Driver {
-    /// Runs until nobody needs it.
+    /// Runs until `shutdown`, and ends the session.
     pub(crate) async fn run(self) {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(self.drive()).await;
-        let over = Kind::Unavailable("the gateway is shutting down".to_owned());
-        if let Link::Up(connection) = self.link.send_replace(Link::Down(over)) {
-            let _ = timeout(FAREWELL, connection.close()).await;
+        let kind = Kind::Unavailable("the gateway is shutting down".to_owned());
+        if let Link::Up(connection) = self.link.send_replace(Link::Down(kind)) {
+            let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         }
     }
 
     async fn drive(&self) {
-        let (mut backoff, mut flaps) = (Backoff::default(), Backoff::default());
+        let mut attempts = Attempts::default();
+        let mut reconnects = Backoff::default();
         let connector = match &self.connector {
             Ok(connector) => connector,
-            Err(reason) => return self.release(Kind::Unavailable(reason.clone())).await,
+            Err(error) => return self.give_up(Kind::Unavailable(error.clone())).await,
         };
         loop {
             match connector.connect().await {
                 Ok(connection) => {
-                    let (connected, flaps_matter) = (Instant::now(), !connection.is_snapshot());
+                    let connected = Instant::now();
+                    let is_snapshot = connection.is_snapshot();
                     self.replace(Arc::new(connection)).await;
                     tokio::select! {
-                        () = Box::pin(self.keep_list(&mut backoff)) => {}
+                        () = Box::pin(self.keep_list(&mut attempts)) => {}
                         () = self.keep_listening() => {}
                     }
                     self.count_session(connected.elapsed());
-                    // One that is lost again and again is not connected to again and again.
-                    if connected.elapsed() > STEADY {
-                        flaps.reset();
+                    // A connection that is lost again and again is opened again with backoff.
+                    if connected.elapsed() > STABLE_AFTER {
+                        reconnects.reset();
                     }
-                    if flaps_matter {
-                        sleep(flaps.next(fastrand::f64())).await;
+                    if !is_snapshot {
+                        sleep(reconnects.next(fastrand::f64())).await;
                     }
                 }
                 Err(kind) => {
-                    // A library that cannot be read any more still has what was read before.
-                    let keeps = matches!(&*self.link.borrow(), Link::Up(p) if p.is_snapshot());
-                    if !keeps {
+                    // A library that cannot be read keeps the prompts that were read before.
+                    let has_snapshot = matches!(&*self.link.borrow(), Link::Up(connection) if connection.is_snapshot());
+                    if !has_snapshot {
                         self.link.send_replace(Link::Down(kind.clone()));
                     }
-                    self.report_failure(kind, &mut backoff).await;
+                    self.report_failure(kind, &mut attempts).await;
                 }
             }
         }
     }
 
+    /// Records the duration of a session that has ended.
     fn count_session(&self, lasted: Duration) {
         if let Link::Up(connection) = &*self.link.borrow()
             && !connection.is_snapshot()
@@ -149,25 +167,26 @@ impl Driver {
         }
     }
 
-    /// Makes a new connection the one that calls use, and leaves the old one if nobody else does.
+    /// Makes a new connection the shared one, and closes the old one unless a call still uses it.
     async fn replace(&self, connection: Arc<Connection>) {
         let (revision, transport) = connection.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
         let old = self.link.send_replace(Link::Up(connection));
-        // What failed, failed on another connection.
+        // The failures were those of another connection.
         if self.breaker.close().is_some() {
-            info!(upstream = %self.upstream.id, "connected anew, and asked again (breaker)");
+            info!(upstream = %self.upstream.id, "circuit breaker closed by a new connection");
         }
-        // Whoever called for a new connection has it now.
+        // A signal of a call that lost the old session is out of date.
         let _ = timeout(Duration::ZERO, self.wake.lost.notified()).await;
         if let Link::Up(old) = old
             && let Some(old) = Arc::into_inner(old)
         {
-            let _ = timeout(FAREWELL, old.close()).await;
+            let _ = timeout(CLOSE_TIMEOUT, old.close()).await;
         }
     }
 
-    /// Listens for notices, as long as the connection is good; for ever where there are none.
+    /// Receives `list_changed` until the session is lost; never returns where the upstream has no
+    /// notification stream.
     async fn keep_listening(&self) {
         let Link::Up(connection) = self.link.borrow().clone() else {
             return;
@@ -175,26 +194,25 @@ impl Driver {
         let mut backoff = Backoff::default();
         loop {
             let started = Instant::now();
-            // What happened before the stream was open was not told: its opening is a reason to
-            // look as much as a notice is.
-            let heard = connection.listen(|is_notice| {
+            // The list may have changed before the stream was open, so its opening causes a walk, too.
+            let listening = connection.listen(|event| {
                 self.listening.store(true, Ordering::Relaxed);
                 self.wake.changed.notify_one();
-                if is_notice {
+                if event == ListenEvent::ListChanged {
                     self.telemetry.metrics().list_changed_received(self.upstream.id.as_str());
                 }
             });
-            let ended = heard.await;
+            let ended = listening.await;
             if self.listening.swap(false, Ordering::Relaxed) {
-                // Until it is open again polling takes over.
+                // Polling takes over until the stream is open again.
                 self.wake.changed.notify_one();
             }
-            if started.elapsed() > STEADY {
+            if started.elapsed() > STABLE_AFTER {
                 backoff.reset();
             }
             match ended {
                 Err(Kind::Error { .. } | Kind::Status { status: 400..500 }) => {
-                    // It has no such stream: polling it is.
+                    // The upstream has no such stream: its list is polled.
                     std::future::pending::<()>().await;
                 }
                 Err(Kind::SessionLost) => return,
@@ -203,45 +221,45 @@ impl Driver {
         }
     }
 
-    /// Walks and waits, as long as the connection is good.
-    async fn keep_list(&self, backoff: &mut Backoff) {
+    /// Fetches the list and waits for a reason to fetch it again, until a new connection is needed.
+    async fn keep_list(&self, attempts: &mut Attempts) {
         let Link::Up(connection) = self.link.borrow().clone() else {
             return;
         };
-        let mut walked = false;
+        let mut has_walked = false;
         loop {
             let started = Instant::now();
             let wait = match self.walk(&connection).await {
                 Ok(listed) => {
-                    backoff.reset();
-                    walked = true;
+                    attempts.backoff.reset();
+                    has_walked = true;
                     let wait = self.next_walk(listed.ttl);
                     let fresh_for = listed.ttl.or((!connection.is_snapshot()).then_some(wait));
                     self.report_list(Walked { listed, fresh_for }).await;
                     wait
                 }
-                // A session that has served its time is no failure: open another at once.
-                Err(Kind::SessionLost) if walked => return,
+                // The session has expired, which is no failure: connect again at once.
+                Err(Kind::SessionLost) if has_walked => return,
                 Err(kind) => {
-                    let hangs = kind == Kind::Timeout && connection.is_stuck();
-                    let reconnect = hangs || questions_connection(&kind);
-                    self.report_failure(kind, backoff).await;
-                    match reconnect {
-                        // The era is found again, and a session opened again, on the way.
-                        true => return,
-                        false => continue,
+                    let hangs = kind == Kind::Timeout && connection.breaks_on_timeout();
+                    let needs_reconnect = hangs || is_of_connection(&kind);
+                    self.report_failure(kind, attempts).await;
+                    if needs_reconnect {
+                        // The new handshake detects the era again.
+                        return;
                     }
+                    continue;
                 }
             };
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.wake.changed.notified() => {
-                    let storm = if connection.is_snapshot() { Duration::ZERO } else { NOTICE_INTERVAL };
-                    let settled = Instant::now() + EDIT_SETTLE;
-                    sleep_until(settled.max(started + storm)).await;
+                    let debounced = Instant::now() + CHANGE_DEBOUNCE;
+                    let earliest = if connection.is_snapshot() { started } else { started + MIN_WALK_INTERVAL };
+                    sleep_until(debounced.max(earliest)).await;
                 }
                 () = self.wake.lost.notified() => return,
-                () = connection.gone() => return,
+                () = connection.closed() => return,
             }
             if connection.is_snapshot() {
                 return;
@@ -249,6 +267,7 @@ impl Driver {
         }
     }
 
+    /// Walks the list, in a client span of its own.
     async fn walk(&self, connection: &Connection) -> Result<Listed, Kind> {
         let mut forwarded = ForwardedMeta::default();
         let revision = connection.describe().0.map(Revision::as_str);
@@ -263,56 +282,62 @@ impl Driver {
         walked
     }
 
-    /// How long a good list is kept before it is walked again.
+    /// Returns the time until the list is walked again, if nothing else causes a walk: the least of `poll`
+    /// (without a notification stream), `ttlMs` and `max_age`.
     fn next_walk(&self, ttl: Option<Duration>) -> Duration {
         let settings = &self.upstream.settings;
         let listening = self.listening.load(Ordering::Relaxed);
         let poll = Some(settings.poll).filter(|p| !p.is_zero() && !listening);
-        let ttl = ttl.filter(|t| !t.is_zero()).map(|t| t.max(LEAST_TTL));
+        let ttl = ttl.filter(|t| !t.is_zero()).map(|t| t.max(MIN_TTL));
         let waits = [poll, ttl, Some(settings.max_age)];
         let least = waits.into_iter().flatten().min().unwrap_or(settings.max_age);
         jittered(least, fastrand::f64())
     }
 
     async fn report_list(&self, walked: Walked) {
-        let (prompts, pages) = (walked.listed.prompts.len(), walked.listed.pages);
-        debug!(upstream = %self.upstream.id, prompts, pages, "list walked");
+        let prompts = walked.listed.prompts.len();
+        let pages = walked.listed.pages;
+        debug!(upstream = %self.upstream.id, prompts, pages, "prompts/list complete");
         self.report(Ok(walked)).await;
     }
 
-    async fn report_failure(&self, kind: Kind, backoff: &mut Backoff) {
+    /// Reports a failed attempt and waits until the next one is due.
+    async fn report_failure(&self, kind: Kind, attempts: &mut Attempts) {
+        let backoff = attempts.backoff.next(fastrand::f64());
         let retry_after = match &kind {
             Kind::RateLimited { retry_after_secs } => retry_after_secs.map(Duration::from_secs),
             _ => None,
         };
-        let wait =
-            backoff.next(fastrand::f64()).max(retry_after.unwrap_or_default().min(MOST_PATIENT));
-        info!(upstream = %self.upstream.id, error = %kind, retry_in = ?wait, "no list");
+        let wait = backoff.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));
+        let upstream = &self.upstream.id;
+        info!(%upstream, error = %kind, retry_in = ?wait, "prompts/list failed; retrying");
         self.report(Err(kind)).await;
         match self.upstream.transport {
-            // An edit may be what mends it.
+            // An edit may correct the library.
             Transport::Library(_) => {
                 let _ = timeout(wait, self.wake.changed.notified()).await;
             }
-            // What a failing upstream says must not shorten the wait.
+            // Notifications of a failing upstream must not shorten the wait.
             Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(wait).await,
         }
     }
 
-    async fn release(&self, kind: Kind) {
-        warn!(upstream = %self.upstream.id, error = %kind, "cannot be used");
+    /// Reports an upstream that cannot work as it is configured.
+    async fn give_up(&self, kind: Kind) {
+        warn!(upstream = %self.upstream.id, error = %kind,
+            "the upstream cannot be used and is not retried; correct its table");
         self.link.send_replace(Link::Down(kind.clone()));
         self.report(Err(kind)).await;
     }
 
     async fn report(&self, outcome: Result<Walked, Kind>) {
-        // The receiver is gone only when the gateway ends.
+        // The receiver is closed only at the gateway's shutdown.
         let _ = self.reports.send(Report { driver: self.id, outcome }).await;
     }
 }
 
-/// Whether a failed walk speaks against the connection, or only against the list.
-fn questions_connection(kind: &Kind) -> bool {
+/// Whether a failed walk is a failure of the connection, not only of the list.
+fn is_of_connection(kind: &Kind) -> bool {
     !matches!(
         kind,
         Kind::Timeout
@@ -321,10 +346,7 @@ fn questions_connection(kind: &Kind) -> bool {
             | Kind::TooLarge { .. }
             | Kind::AuthFailed { .. }
             | Kind::NoToken(_)
-            // Its own words about the request; the reserved codes are about the conversation.
+            // These codes are about the request; any other may be about the session.
             | Kind::Error { code: -32602 | -32603, .. }
     )
 }
-
-/// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
-const MOST_PATIENT: Duration = Duration::from_secs(300);

@@ -270,7 +270,7 @@ impl Upstream {
             if let Some(first) = lease().await? {
                 place.acquire().await?;
                 match first.connection.perform(pass, request, interim.clone()).await {
-                    Err(Kind::SessionLost) => first.lost(),
+                    Err(Kind::SessionLost) => first.discard(),
                     answer => return answer,
                 }
                 place.release();

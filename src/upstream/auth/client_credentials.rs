@@ -63,7 +63,7 @@ struct Grant {
     scope: Option<String>,
 }
 
-/// The parameters of a `Bearer` challenge (RFC 6750, section 3) that say how to get a token.
+/// The parameters of a `Bearer` challenge (RFC 6750, section 3) about token requests.
 #[derive(Debug, Default, Eq, PartialEq)]
 struct BearerChallenge {
     /// URL of the protected-resource metadata (RFC 9728, section 5.1).
@@ -109,7 +109,7 @@ struct Token {
 /// Lifetime of a token whose response has no `expires_in`: short, because the real one is unknown.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(300);
 
-/// Longest lifetime that is believed, whatever `expires_in` says: a token request a day costs nothing.
+/// Longest lifetime that is used, whatever `expires_in` has: a token request per day costs nothing.
 const MAX_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// Pause after a failed token request: the authorization server gets one request per second at most,

@@ -1,5 +1,6 @@
-//! Connections on which a legacy upstream may ask questions. What can be asked is declared when such
-//! a connection is opened, so a client that can be asked cannot use the one that all share.
+//! Dedicated connections, on which a legacy upstream may send server requests. Client capabilities are
+//! declared at `initialize` for the whole session (MCP 2025-11-25, lifecycle), so a client that accepts
+//! server requests cannot use the shared connection, which declares none.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,12 +23,12 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::server_request::ClientCapabilities;
 use crate::upstream::guard::backoff::Backoff;
 
-/// The asking connections of one upstream.
+/// Pool of the dedicated connections of one upstream.
 pub(crate) struct DedicatedPool {
     connector: Arc<Connector>,
     upstream: Arc<config::Upstream>,
     connections: Mutex<Connections>,
-    /// Told when a place may be free.
+    /// Notified when a connection may be idle or closed.
     freed: Notify,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -36,14 +37,14 @@ pub(crate) struct DedicatedPool {
 #[derive(Default)]
 struct Connections {
     open: HashMap<Key, Arc<PooledConnection>>,
-    /// Connections that are not used any more, and not gone either.
+    /// Connections that were removed from `open` and are not closed yet.
     closing: usize,
 }
 
-/// Whose connection it is, and what was declared on it.
+/// The caller of a connection and the capabilities that it declared.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct Key {
-    /// Absent where all callers share.
+    /// Absent where all callers share the connection.
     caller: Option<Caller>,
     capabilities: ClientCapabilities,
 }
@@ -51,11 +52,10 @@ struct Key {
 struct PooledConnection {
     key: Key,
     state: watch::Sender<PooledState>,
-    /// Calls on it, and when the last one ended.
     usage: Mutex<Usage>,
-    /// Held by a call as long as two at once could mix up their questions.
-    turn: Arc<AsyncMutex<()>>,
-    /// Cancelled when it is not to be used any more.
+    /// Held by a call where server requests of concurrent calls could not be told apart.
+    exclusive: Arc<AsyncMutex<()>>,
+    /// Cancelled when the connection was removed from the pool.
     closed: CancellationToken,
 }
 
@@ -68,36 +68,39 @@ enum PooledState {
 
 #[derive(Clone, Copy)]
 struct Usage {
+    /// Calls that hold a lease.
     calls: usize,
+    /// When the number of calls last fell, or the connection was added.
     since: Instant,
 }
 
-/// A call's right to a connection.
+/// A call's lease of a connection.
 pub(crate) struct Lease {
     pub connection: Arc<Connection>,
-    _turn: Option<OwnedMutexGuard<()>>,
-    used: Used,
+    _exclusive: Option<OwnedMutexGuard<()>>,
+    usage: UsageGuard,
 }
 
-/// Asking connections of one upstream at once: each is a session there, and one user's work.
-/// Beyond that, callers wait for one that nobody uses.
+/// Dedicated connections of one upstream at a time: each is a session there that serves one caller. Beyond
+/// that, calls wait for an idle one.
 const MAX_CONNECTIONS: usize = 8;
 
-/// A child process is a whole program: one of it is enough.
+/// Dedicated child processes of one upstream: each is a whole program, so one for all callers.
 const MAX_CHILDREN: usize = 1;
 
-/// Users come back within minutes, or not soon.
-const IDLE: Duration = Duration::from_secs(5 * 60);
+/// Time until an idle connection is closed: a user comes back within minutes, or not soon.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// How long a first call waits for the stream on which it may be asked: a server that asks before
-/// anybody listens asks nobody.
-const STREAM: Duration = Duration::from_secs(1);
+/// Time that the first call waits until the GET stream for server requests is open: a server request
+/// before that would be lost.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a child that was left may count; its end takes less unless a call still runs on it.
-const ENDING: Duration = Duration::from_secs(10);
+/// Time for which a child process that is being ended counts as open. Its end takes less, unless a call
+/// still runs on it.
+const TERMINATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a farewell may take.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// Time for the DELETE that ends a session.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl DedicatedPool {
     pub(crate) fn new(
@@ -106,11 +109,17 @@ impl DedicatedPool {
         tasks: TaskTracker,
         shutdown: CancellationToken,
     ) -> Arc<Self> {
-        let (connections, freed) = (Mutex::default(), Notify::new());
+        let connections = Mutex::default();
+        let freed = Notify::new();
         Arc::new(Self { connector, upstream, connections, freed, tasks, shutdown })
     }
 
-    /// A connection on which `asks` was declared, like the shared one `like`. Waits for its turn.
+    /// Leases a connection that declares `capabilities`, with the transport and revision of the shared
+    /// connection `like`. Waits for an idle connection, and for exclusive use where it is needed. Cancel
+    /// safe.
+    ///
+    /// # Errors
+    /// When the connection cannot be opened.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         caller: &Caller,
@@ -118,59 +127,65 @@ impl DedicatedPool {
         like: &Arc<Connection>,
     ) -> Result<Lease, Kind> {
         let settings = &self.upstream.settings;
-        let own = || Some(caller.clone()).filter(|_| !settings.share_asking);
-        let (key, most) = match self.upstream.transport {
-            Transport::Stdio(_) => {
-                (Key { caller: None, capabilities: settings.questions }, MAX_CHILDREN)
-            }
-            _ => (Key { caller: own(), capabilities }, MAX_CONNECTIONS),
+        let (key, max) = if let Transport::Stdio(_) = self.upstream.transport {
+            (Key { caller: None, capabilities: settings.questions }, MAX_CHILDREN)
+        } else {
+            let caller = Some(caller.clone()).filter(|_| !settings.share_asking);
+            (Key { caller, capabilities }, MAX_CONNECTIONS)
         };
         loop {
-            let used = self.place(&key, most, like).await;
-            let connection = match used.pooled.connection().await {
-                // It was left in between: there is another one, or will be.
+            let usage = self.acquire(&key, max, like).await;
+            let connection = match usage.pooled.connection().await {
+                // It was closed meanwhile: the next round opens another one.
                 Err(Kind::SessionLost) => continue,
                 connection => connection?,
             };
-            let turn = match connection.needs_exclusive_calls() {
-                true => Some(used.pooled.turn.clone().lock_owned().await),
-                false => None,
+            let exclusive = if connection.needs_exclusive_calls() {
+                Some(usage.pooled.exclusive.clone().lock_owned().await)
+            } else {
+                None
             };
-            // A call that ended without its answer may still ask, and nobody could tell that it is not
-            // the next one that does.
+            // A server request of an abandoned call would be correlated with the next call.
             if connection.has_abandoned_calls() {
-                self.discard(&used.pooled);
+                self.discard(&usage.pooled);
             }
-            // It may have been closed while its turn was waited for.
-            if !used.pooled.closed.is_cancelled() {
-                return Ok(Lease { connection, _turn: turn, used });
+            // It may have been removed during the wait for exclusive use.
+            if !usage.pooled.closed.is_cancelled() {
+                return Ok(Lease { connection, _exclusive: exclusive, usage });
             }
         }
     }
 
-    /// The entry of this key, in use from now on. One that nobody uses makes room for another.
-    async fn place(self: &Arc<Self>, key: &Key, most: usize, like: &Arc<Connection>) -> Used {
+    /// Returns the connection of a key, in use from now on; opens it if there is none. Waits while there are
+    /// `max` others in use. Cancel safe.
+    async fn acquire(
+        self: &Arc<Self>,
+        key: &Key,
+        max: usize,
+        like: &Arc<Connection>,
+    ) -> UsageGuard {
         loop {
             let mut freed = pin!(self.freed.notified());
             freed.as_mut().enable();
-            if let Some(pooled) = self.try_place(key, most, like) {
-                // Others may wait for the same one.
+            if let Some(pooled) = self.try_acquire(key, max, like) {
+                // Other calls may wait for the same key.
                 self.freed.notify_waiters();
-                return Used { asking: self.clone(), pooled };
+                return UsageGuard { pool: self.clone(), pooled };
             }
             freed.await;
         }
     }
 
-    fn try_place(
+    /// Returns nothing where the pool is full; then the connection that is idle longest is being closed.
+    fn try_acquire(
         self: &Arc<Self>,
         key: &Key,
-        most: usize,
+        max: usize,
         like: &Arc<Connection>,
     ) -> Option<Arc<PooledConnection>> {
         let mut connections = self.connections();
         if !connections.open.contains_key(key)
-            && connections.open.len() + connections.closing >= most
+            && connections.open.len() + connections.closing >= max
         {
             let idle = connections.open.values().filter_map(|pooled| {
                 let Usage { calls, since } = *pooled.usage();
@@ -179,14 +194,14 @@ impl DedicatedPool {
             if let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) {
                 Self::remove(&mut connections, &oldest);
             }
-            // Its place is free once it has gone.
+            // There is room once it is closed.
             return None;
         }
         let pooled = match connections.open.entry(key.clone()) {
             Entry::Occupied(entry) => entry.get().clone(),
             Entry::Vacant(entry) => {
                 let pooled = entry.insert(Arc::new(PooledConnection::new(key.clone()))).clone();
-                // By itself, so that a caller that goes away leaves nothing half open.
+                // A task of its own: a caller that disconnects must not leave a half-open session.
                 self.tasks.spawn(self.clone().run(pooled.clone(), like.clone()));
                 pooled
             }
@@ -195,12 +210,13 @@ impl DedicatedPool {
         Some(pooled)
     }
 
-    /// Takes a connection out, so that the next call opens another one.
+    /// Removes a connection, so that the next call opens another one.
     fn discard(&self, pooled: &Arc<PooledConnection>) {
         Self::remove(&mut self.connections(), pooled);
         self.freed.notify_waiters();
     }
 
+    /// Removes a connection and has its task close it.
     fn remove(connections: &mut Connections, pooled: &Arc<PooledConnection>) {
         if connections.open.get(&pooled.key).is_some_and(|known| Arc::ptr_eq(known, pooled)) {
             connections.open.remove(&pooled.key);
@@ -209,64 +225,65 @@ impl DedicatedPool {
         pooled.closed.cancel();
     }
 
-    /// A connection that was taken out has gone.
-    fn is_gone(&self) {
+    /// Counts the end of a removed connection.
+    fn count_closed(&self) {
         self.connections().closing -= 1;
         self.freed.notify_waiters();
     }
 
-    /// Opens a connection, keeps it as long as it is used, and closes it.
+    /// Opens a connection, keeps it open until it is idle or removed, and closes it.
     async fn run(self: Arc<Self>, pooled: Arc<PooledConnection>, like: Arc<Connection>) {
         let opened = self.connector.connect_dedicated(&like, pooled.key.capabilities);
         let connection = match self.shutdown.run_until_cancelled(opened).await {
             Some(Ok(connection)) => Arc::new(connection),
             failed => {
-                let over = Kind::Unavailable("the gateway is shutting down".to_owned());
-                let kind = failed.and_then(Result::err).unwrap_or(over);
+                let shutdown = Kind::Unavailable("the gateway is shutting down".to_owned());
+                let kind = failed.and_then(Result::err).unwrap_or(shutdown);
                 self.discard(&pooled);
                 pooled.state.send_replace(PooledState::Failed(kind));
-                self.is_gone();
+                self.count_closed();
                 return;
             }
         };
-        let (opened, is_open) = oneshot::channel();
+        let (ready, is_ready) = oneshot::channel();
         {
-            let mut listening = pin!(listen(&connection, opened));
+            let mut listening = pin!(receive_server_requests(&connection, ready));
             tokio::select! {
                 () = listening.as_mut() => {}
-                _ = timeout(STREAM, is_open) => {}
+                _ = timeout(STREAM_TIMEOUT, is_ready) => {}
             }
             pooled.state.send_replace(PooledState::Open(connection.clone()));
             tokio::select! {
                 () = self.shutdown.cancelled() => {}
                 () = pooled.closed.cancelled() => {}
-                () = connection.gone() => {}
+                () = connection.closed() => {}
                 () = self.idle(&pooled) => {}
                 () = listening => {}
             }
         }
         self.discard(&pooled);
-        debug!(upstream = %self.upstream.id, "asking connection closed");
-        let _ = timeout(FAREWELL, connection.close()).await;
-        // A child that is being ended still counts: one more is what there may be.
-        let ended = connection.ended();
+        debug!(upstream = %self.upstream.id, "dedicated connection closed");
+        let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
+        // A child process that is being ended still counts against `MAX_CHILDREN`.
+        let terminated = connection.terminated();
         pooled.state.send_replace(PooledState::Failed(Kind::SessionLost));
         drop(connection);
-        if let Some(ended) = ended {
-            let _ = timeout(ENDING, ended.cancelled()).await;
+        if let Some(terminated) = terminated {
+            let _ = timeout(TERMINATION_TIMEOUT, terminated.cancelled()).await;
         }
-        self.is_gone();
+        self.count_closed();
     }
 
-    /// Waits until nobody has used a connection for long, and takes it out.
+    /// Waits until a connection is idle for [`IDLE_TIMEOUT`], and removes it. Cancel safe.
     async fn idle(&self, pooled: &Arc<PooledConnection>) {
         loop {
             let Usage { calls, since } = *pooled.usage();
-            let ends = if calls == 0 { since + IDLE } else { Instant::now() + IDLE };
+            let ends =
+                if calls == 0 { since + IDLE_TIMEOUT } else { Instant::now() + IDLE_TIMEOUT };
             sleep_until(ends).await;
             let mut connections = self.connections();
             let Usage { calls, since } = *pooled.usage();
-            if calls == 0 && Instant::now() >= since + IDLE {
+            if calls == 0 && Instant::now() >= since + IDLE_TIMEOUT {
                 return Self::remove(&mut connections, pooled);
             }
         }
@@ -277,20 +294,21 @@ impl DedicatedPool {
     }
 }
 
-/// Holds the stream open on which a server asks that does not tie its questions to a call. `opened`
-/// is told when it is there, or when there is none.
-async fn listen(connection: &Connection, opened: oneshot::Sender<()>) {
-    let (mut backoff, mut opened) = (Backoff::default(), Some(opened));
+/// Keeps the GET stream open, on which some servers send server requests outside of the streams of calls.
+/// `ready` is sent once it is open, or the upstream has none.
+async fn receive_server_requests(connection: &Connection, ready: oneshot::Sender<()>) {
+    let mut backoff = Backoff::default();
+    let mut ready = Some(ready);
     loop {
-        let mut tell = || {
-            if let Some(opened) = opened.take() {
-                let _ = opened.send(());
+        let mut signal = || {
+            if let Some(ready) = ready.take() {
+                let _ = ready.send(());
             }
         };
-        let ended = connection.receive_server_requests(&mut tell).await;
-        tell();
+        let ended = connection.receive_server_requests(&mut signal).await;
+        signal();
         match ended {
-            // It has no such stream.
+            // The upstream has no such stream.
             Err(Kind::Status { .. } | Kind::Error { .. }) => std::future::pending().await,
             Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
         }
@@ -303,12 +321,12 @@ impl PooledConnection {
             key,
             state: watch::channel(PooledState::Connecting).0,
             usage: Mutex::new(Usage { calls: 0, since: Instant::now() }),
-            turn: Arc::default(),
+            exclusive: Arc::default(),
             closed: CancellationToken::new(),
         }
     }
 
-    /// The peer, once the connection is open.
+    /// Waits until the connection is open. Cancel safe.
     async fn connection(&self) -> Result<Arc<Connection>, Kind> {
         let mut state = self.state.subscribe();
         loop {
@@ -327,25 +345,25 @@ impl PooledConnection {
     }
 }
 
-/// A count in the use of a connection.
-struct Used {
-    asking: Arc<DedicatedPool>,
+/// Counts a call on a connection while it lives.
+struct UsageGuard {
+    pool: Arc<DedicatedPool>,
     pooled: Arc<PooledConnection>,
 }
 
-impl Drop for Used {
+impl Drop for UsageGuard {
     fn drop(&mut self) {
         let mut usage = self.pooled.usage();
         usage.calls -= 1;
         usage.since = Instant::now();
         drop(usage);
-        self.asking.freed.notify_waiters();
+        self.pool.freed.notify_waiters();
     }
 }
 
 impl Lease {
-    /// Says that the session behind the connection is gone.
-    pub(crate) fn lost(self) {
-        self.used.asking.discard(&self.used.pooled);
+    /// Removes the connection from the pool: the upstream has ended its session.
+    pub(crate) fn discard(self) {
+        self.usage.pool.discard(&self.usage.pooled);
     }
 }

@@ -1,4 +1,5 @@
-//! Walking an upstream's list to its last page, within bounds.
+//! Pagination walk: an upstream's `prompts/list` from the first page to the last, within limits (MCP
+//! 2025-11-25, pagination).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,53 +10,59 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::prompt::Prompt;
 
-/// A whole list.
+/// The whole list of an upstream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listed {
     pub prompts: Vec<Prompt>,
-    /// Why some elements are no prompts.
+    /// One reason for each element that is no valid prompt.
     pub malformed: Vec<String>,
     pub pages: usize,
-    /// How long the upstream says the list is good for: the least of its pages. Absent where the
-    /// revision has no such thing.
+    /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); absent where no page has one.
     pub ttl: Option<Duration>,
+    /// Private if the `cacheScope` of any page is.
     pub scope: CacheScope,
 }
 
-/// The state of a walk between two pages.
+/// State of a walk between two pages.
 #[derive(Debug)]
 pub(crate) struct Pagination<'a> {
-    bounds: &'a Settings,
+    limits: &'a Settings,
     listed: Listed,
-    seen: HashSet<String>,
+    /// Cursors of the walk so far.
+    cursors: HashSet<String>,
+    /// Bytes of all pages so far.
     bytes: usize,
 }
 
-/// What to do after a page.
+/// What follows a page.
 #[derive(Debug, PartialEq)]
 pub(crate) enum PageStep {
-    /// Ask for the page of this cursor, which may be "".
+    /// Another page, at this cursor, which may be "".
     Next(String),
+    /// The end of the list.
     Done(Listed),
 }
 
 impl<'a> Pagination<'a> {
-    pub(crate) fn new(bounds: &'a Settings) -> Self {
-        Self { bounds, listed: Listed::default(), seen: HashSet::new(), bytes: 0 }
+    pub(crate) fn new(limits: &'a Settings) -> Self {
+        Self { limits, listed: Listed::default(), cursors: HashSet::new(), bytes: 0 }
     }
 
-    /// Takes in one `ListPromptsResult`. Only an absent `nextCursor` ends the walk; a cursor seen
-    /// before, or too many pages, prompts or bytes, fails it: half a list is never served.
+    /// Adds one `ListPromptsResult`. Only an absent `nextCursor` ends the walk.
+    ///
+    /// # Errors
+    /// [`Kind::PaginationLimit`] when a cursor repeats, or there are too many pages, prompts or bytes: half
+    /// a list is never served. [`Kind::Protocol`] when the result has another shape.
     pub(crate) fn page(&mut self, result: Json<'_>) -> Result<PageStep, Kind> {
         let prompts = result.get("prompts").filter(|p| p.kind() == JsonKind::Array);
-        let prompts = prompts.ok_or_else(|| protocol("a list result without array `prompts`"))?;
+        let prompts = prompts.ok_or_else(|| protocol("the list result has no array `prompts`"))?;
         if result.get("resultType").is_some_and(|t| !t.is("complete")) {
-            return Err(protocol("a list result with another resultType than \"complete\""));
+            return Err(protocol("the resultType of the list result is not \"complete\""));
         }
         self.count_page(result)?;
         for element in prompts.elements() {
-            if self.listed.prompts.len() + self.listed.malformed.len() >= self.bounds.max_prompts {
-                return Err(limit("max_prompts", self.bounds.max_prompts));
+            if self.listed.prompts.len() + self.listed.malformed.len() >= self.limits.max_prompts {
+                return Err(limit("max_prompts", self.limits.max_prompts));
             }
             match Prompt::read(element) {
                 Ok(prompt) => self.listed.prompts.push(prompt),
@@ -64,22 +71,25 @@ impl<'a> Pagination<'a> {
         }
         let next = match result.get("nextCursor") {
             None => return Ok(PageStep::Done(std::mem::take(&mut self.listed))),
-            Some(cursor) => cursor.as_str().ok_or_else(|| protocol("`nextCursor` is no string"))?,
+            Some(cursor) => {
+                cursor.as_str().ok_or_else(|| protocol("`nextCursor` is not a string"))?
+            }
         };
-        if !self.seen.insert(next.clone().into_owned()) {
-            return Err(Kind::PaginationLimit("a cursor came twice".to_owned()));
+        if !self.cursors.insert(next.clone().into_owned()) {
+            return Err(Kind::PaginationLimit("a cursor repeats".to_owned()));
         }
-        match self.listed.pages >= self.bounds.max_pages {
-            true => Err(limit("max_pages", self.bounds.max_pages)),
-            false => Ok(PageStep::Next(next.into_owned())),
+        if self.listed.pages >= self.limits.max_pages {
+            return Err(limit("max_pages", self.limits.max_pages));
         }
+        Ok(PageStep::Next(next.into_owned()))
     }
 
+    /// Counts a page and takes in its cache hints.
     fn count_page(&mut self, result: Json<'_>) -> Result<(), Kind> {
         self.listed.pages += 1;
         self.bytes += result.text().len();
-        if self.bytes > self.bounds.max_walk {
-            return Err(limit("max_walk", self.bounds.max_walk));
+        if self.bytes > self.limits.max_walk {
+            return Err(limit("max_walk", self.limits.max_walk));
         }
         let ttl = result.get("ttlMs").and_then(Json::as_i64).and_then(|ms| ms.try_into().ok());
         if let Some(ttl) = ttl.map(Duration::from_millis) {
@@ -117,14 +127,14 @@ mod tests {
         walk.page(Json::parse(result.to_string().as_bytes(), 64).unwrap())
     }
 
-    fn bounds() -> Settings {
+    fn limits() -> Settings {
         Settings { max_pages: 3, max_prompts: 4, max_walk: 1024, ..Settings::default() }
     }
 
     #[test]
     fn u9_an_empty_cursor_is_followed_and_only_absence_ends() {
-        let bounds = bounds();
-        let mut walk = Pagination::new(&bounds);
+        let limits = limits();
+        let mut walk = Pagination::new(&limits);
         assert_eq!(page(&mut walk, &["a"], Some("")), Ok(PageStep::Next(String::new())));
         assert_eq!(page(&mut walk, &[], Some("2")), Ok(PageStep::Next("2".into())));
         let Ok(PageStep::Done(listed)) = page(&mut walk, &["b"], None) else { panic!() };
@@ -132,34 +142,34 @@ mod tests {
     }
 
     #[test]
-    fn u9_lists_without_end_fail_at_each_bound() {
-        let bounds = bounds();
+    fn u9_an_endless_list_fails_at_each_limit() {
+        let limits = limits();
         let failed = |result| matches!(result, Err(Kind::PaginationLimit(_)));
-        let mut walk = Pagination::new(&bounds);
+        let mut walk = Pagination::new(&limits);
         assert!(page(&mut walk, &[], Some("a")).is_ok());
         assert!(page(&mut walk, &[], Some("b")).is_ok());
         assert!(failed(page(&mut walk, &[], Some("a"))), "A, B, A");
 
-        let mut walk = Pagination::new(&bounds);
+        let mut walk = Pagination::new(&limits);
         assert!(page(&mut walk, &[], Some("a")).is_ok());
         assert!(page(&mut walk, &[], Some("b")).is_ok());
         assert!(failed(page(&mut walk, &[], Some("c"))), "a fourth page");
 
-        let mut walk = Pagination::new(&bounds);
+        let mut walk = Pagination::new(&limits);
         assert!(page(&mut walk, &["a", "b", "c", "d"], Some("a")).is_ok());
         assert!(failed(page(&mut walk, &["e"], None)), "a fifth prompt");
 
-        let mut walk = Pagination::new(&bounds);
+        let mut walk = Pagination::new(&limits);
         let long = "x".repeat(980);
         assert!(page(&mut walk, &[&long], Some("a")).is_ok());
         assert!(failed(page(&mut walk, &["y"], None)), "too many bytes");
     }
 
     #[test]
-    fn one_malformed_prompt_leaves_the_rest() {
-        let bounds = bounds();
+    fn a_malformed_prompt_is_left_out_and_the_rest_are_listed() {
+        let limits = limits();
         let result = r#"{"prompts":[{"name":"a","title":7},{"name":"b"}],"ttlMs":500,"cacheScope":"private"}"#;
-        let step = Pagination::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
+        let step = Pagination::new(&limits).page(Json::parse(result.as_bytes(), 64).unwrap());
         let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
         assert_eq!(listed.prompts[0].name, "b");
         assert_eq!(listed.malformed, ["`title` of prompt \"a\" must be a string"]);
@@ -169,14 +179,14 @@ mod tests {
 
     #[test]
     fn u6_a_list_of_another_shape_is_an_error() {
-        let bounds = bounds();
+        let limits = limits();
         for result in [
             r#"{}"#,
             r#"{"prompts":{}}"#,
             r#"{"prompts":[],"nextCursor":1}"#,
             r#"{"prompts":[],"resultType":"input_required"}"#,
         ] {
-            let step = Pagination::new(&bounds).page(Json::parse(result.as_bytes(), 64).unwrap());
+            let step = Pagination::new(&limits).page(Json::parse(result.as_bytes(), 64).unwrap());
             assert!(matches!(step, Err(Kind::Protocol(_))), "{result}");
         }
     }

@@ -1,4 +1,4 @@
-//! An upstream that is connected: what can be asked of it, whatever it is behind.
+//! An open connection to an upstream, over any transport.
 
 pub(crate) mod connect;
 pub(crate) mod handshake;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::correlator::InterimSender;
 use super::call::request::{RequestParams, UpstreamRequest, write_params};
-use super::connection::handshake::{Conversation, RpcRequest};
+use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
 use super::connection::list_pages::{Listed, PageStep, Pagination};
 use super::library::Snapshot;
 use super::transport::Transport;
@@ -30,25 +30,29 @@ use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::policy::Pass;
 
-/// The far end of one connection, shared by all calls.
+/// A connection to an upstream, shared by calls.
 pub enum Connection {
+    /// The prompts of a library, as they were read last.
     Library(Snapshot),
     Remote(RemoteConnection),
 }
 
-/// A prompt server that is spoken with.
+/// A connection to an MCP server.
 pub struct RemoteConnection {
     transport: Transport,
     conversation: Conversation,
-    /// Ids of our own: what clients use never travels upstream.
+    /// Id of the next request: the gateway's own ids, so that those of clients are never sent upstream.
     next_id: AtomicU64,
 }
 
-/// What is answered for an upstream without completions.
+/// `CompleteResult` for an upstream without the capability `completions`.
 const NO_VALUES: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
 
 impl Connection {
-    /// Finds out how to speak over a wire; see [`Conversation::open`].
+    /// Performs the handshake over a transport; see [`Conversation::open`].
+    ///
+    /// # Errors
+    /// When the handshake fails.
     pub async fn open(
         transport: Transport,
         revision: Option<Revision>,
@@ -57,39 +61,49 @@ impl Connection {
     ) -> Result<Self, Kind> {
         let conversation = Conversation::open(&transport, revision, probe, capabilities).await?;
         transport.correlator().set_accepts_requests(conversation.accepts_requests());
-        // The handshake has used up three ids.
+        // The handshake has used the ids 0 to 2.
         Ok(Self::Remote(RemoteConnection { transport, conversation, next_id: AtomicU64::new(3) }))
     }
 
-    /// Listens for notices until their stream ends; see [`Conversation::listen`]. A library's edits
-    /// are noticed by its watch.
-    pub async fn listen(&self, heard: impl FnMut(bool)) -> Result<(), Kind> {
+    /// Receives `list_changed` notifications until their stream ends; see [`Conversation::listen`]. Never
+    /// returns for a library, whose watch reports edits. Cancel safe.
+    ///
+    /// # Errors
+    /// See [`Conversation::listen`].
+    pub async fn listen(&self, on_event: impl FnMut(ListenEvent)) -> Result<(), Kind> {
         match self {
             Connection::Library(_) => std::future::pending().await,
             Connection::Remote(connection) => {
                 let id = connection.next_id();
-                connection.conversation.listen(&connection.transport, &id, heard).await
+                connection.conversation.listen(&connection.transport, &id, on_event).await
             }
         }
     }
 
-    /// Holds the stream open on which a legacy upstream may ask beside its answers, until it ends.
-    /// `opened` is called when it is open.
-    pub async fn receive_server_requests(&self, mut opened: impl FnMut()) -> Result<(), Kind> {
+    /// Reads the GET stream on which a legacy upstream may send server requests outside of the streams of
+    /// calls, until it ends. Calls `on_open` when the stream is open. Cancel safe.
+    ///
+    /// # Errors
+    /// When the upstream has no such stream, or the stream breaks.
+    pub async fn receive_server_requests(&self, mut on_open: impl FnMut()) -> Result<(), Kind> {
         match self {
             Connection::Library(_) => std::future::pending().await,
             Connection::Remote(connection) => {
-                let heard = |message: Option<Json<'_>>| {
+                let on_message = |message: Option<Json<'_>>| {
                     if message.is_none() {
-                        opened();
+                        on_open();
                     }
                 };
-                connection.conversation.hear(&connection.transport, heard).await
+                connection.conversation.read_get_stream(&connection.transport, on_message).await
             }
         }
     }
 
-    /// The whole list; `along` goes with each of its pages. An upstream that knows no prompts has none.
+    /// Reads the whole list within `walk_timeout`. `forwarded` is sent with the request of each page. The
+    /// list of an upstream without prompts is empty.
+    ///
+    /// # Errors
+    /// When a page cannot be read within `page_timeout`, or a limit of the walk is exceeded.
     pub async fn walk(
         &self,
         settings: &Settings,
@@ -110,8 +124,12 @@ impl Connection {
         }
     }
 
-    /// The raw result of a call; no values where the upstream has no completions. `asides` hears what
-    /// is said before it.
+    /// Sends the request of an authorized call and returns its result as the upstream sent it. Without the
+    /// capability `completions` a completion has no values. Messages that come before the response go to
+    /// `interim`. Dropped before the response, the request is cancelled upstream.
+    ///
+    /// # Errors
+    /// See [`Transport::request`]; for a library, when the prompt is unknown or cannot be rendered.
     pub(crate) async fn perform(
         &self,
         _pass: &Pass,
@@ -143,18 +161,20 @@ impl Connection {
                 }
                 match connection.perform(request, interim).await {
                     Err(Kind::Error { code: METHOD_NOT_FOUND, .. }) => no_values(),
-                    answer => answer,
+                    response => response,
                 }
             }
         }
     }
 
-    /// Whether a client that can be asked needs a connection of its own.
+    /// Whether client capabilities are declared once per session, at `initialize`: then a client that
+    /// accepts server requests needs a dedicated connection.
     pub fn declares_at_open(&self) -> bool {
         matches!(self, Connection::Remote(connection) if connection.conversation.declares_at_open())
     }
 
-    /// Whether two calls at once could mix up their questions.
+    /// Whether server requests of two concurrent calls could not be told apart, so calls with server
+    /// requests must run one at a time.
     pub fn needs_exclusive_calls(&self) -> bool {
         match self {
             Connection::Library(_) => false,
@@ -164,12 +184,13 @@ impl Connection {
         }
     }
 
-    /// Whether all that it says comes on one stream, whichever call it belongs to.
+    /// Whether all messages come on one stream, whichever call they belong to.
     pub fn is_shared(&self) -> bool {
         matches!(self, Connection::Remote(connection) if connection.transport.is_shared())
     }
 
-    /// Whether a call that nobody waits for any more might still ask, and nobody could tell.
+    /// Whether an abandoned call could still send a server request that would be correlated with another
+    /// call.
     pub fn has_abandoned_calls(&self) -> bool {
         matches!(self, Connection::Remote(connection) if {
             let correlator = connection.transport.correlator();
@@ -177,15 +198,16 @@ impl Connection {
         })
     }
 
-    /// Waits until nothing of it is left, once it was dropped.
-    pub fn ended(&self) -> Option<CancellationToken> {
+    /// Returns a token that is cancelled when the child process and its descendants have ended; nothing
+    /// without a child process.
+    pub fn terminated(&self) -> Option<CancellationToken> {
         match self {
             Connection::Library(_) => None,
-            Connection::Remote(connection) => connection.transport.ended(),
+            Connection::Remote(connection) => connection.transport.terminated(),
         }
     }
 
-    /// What it is spoken with over, where it is spoken with.
+    /// Returns the transport; nothing for a library.
     pub fn transport(&self) -> Option<&Transport> {
         match self {
             Connection::Library(_) => None,
@@ -193,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// What was agreed, for a line in the log: revision and transport.
+    /// Returns the negotiated revision (nothing for a library) and the name of the transport.
     pub fn describe(&self) -> (Option<Revision>, &'static str) {
         match self {
             Connection::Library(_) => (None, "library"),
@@ -203,26 +225,26 @@ impl Connection {
         }
     }
 
-    /// Whether its list only changes by connecting again.
+    /// Whether the list of this connection never changes: another list needs another connection.
     pub fn is_snapshot(&self) -> bool {
         matches!(self, Connection::Library(_))
     }
 
-    /// Waits until the connection has ended by itself.
-    pub async fn gone(&self) {
+    /// Waits until the connection is closed. Cancel safe.
+    pub async fn closed(&self) {
         match self {
             Connection::Library(_) => std::future::pending().await,
-            Connection::Remote(connection) => connection.transport.gone().await,
+            Connection::Remote(connection) => connection.transport.closed().await,
         }
     }
 
-    /// Whether a question that is not answered in time speaks against the connection: a child that
-    /// hangs will hang for ever, a network may recover.
-    pub fn is_stuck(&self) -> bool {
+    /// Whether a request that times out means that the connection is unusable: a child process that hangs
+    /// does not recover, a network may.
+    pub fn breaks_on_timeout(&self) -> bool {
         matches!(self, Connection::Remote(connection) if connection.transport.times_out_unknown_methods())
     }
 
-    /// Whether it says when its list changes.
+    /// Whether the upstream sends `list_changed`.
     pub fn notifies(&self) -> bool {
         match self {
             Connection::Library(_) => true,
@@ -230,12 +252,12 @@ impl Connection {
         }
     }
 
-    /// Says goodbye where a session would be left behind.
+    /// Ends the session at the upstream, where there is one. An error is ignored: the upstream's own
+    /// session timeout ends it.
     pub async fn close(&self) {
         if let Connection::Remote(connection) = self
-            && let Some(headers) = connection.conversation.farewell()
+            && let Some(headers) = connection.conversation.session_end()
         {
-            // Whether it is heard changes nothing: the upstream's own timeout does the rest.
             let _ = connection.transport.delete(headers).await;
         }
     }
@@ -271,7 +293,7 @@ impl RemoteConnection {
         request: &UpstreamRequest,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
-        // Parameters may be large: they are not kept beside the message that is made of them.
+        // Parameters may be large: they are dropped before the wait, and only the message is kept.
         let (id, headers, body) = {
             let mut params = String::with_capacity(request.params.size());
             write_members(&mut params, |params| write_params(&request.params, params));
@@ -283,7 +305,7 @@ impl RemoteConnection {
                 capabilities: request.capabilities,
                 progress: request.progress,
             };
-            self.dress(rpc)
+            self.encode(rpc)
         };
         self.send(id, headers, body, interim).await
     }
@@ -293,13 +315,13 @@ impl RemoteConnection {
         rpc: RpcRequest<'_>,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
-        let (id, headers, body) = self.dress(rpc);
+        let (id, headers, body) = self.encode(rpc);
         self.send(id, headers, body, interim).await
     }
 
-    fn dress(&self, rpc: RpcRequest<'_>) -> (Id, HeaderMap, String) {
+    fn encode(&self, rpc: RpcRequest<'_>) -> (Id, HeaderMap, String) {
         let id = self.next_id();
-        let (headers, body) = self.conversation.dress(&id, rpc);
+        let (headers, body) = self.conversation.encode(&id, rpc);
         (id, headers, body)
     }
 
@@ -310,10 +332,10 @@ impl RemoteConnection {
         body: String,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
-        let mut unanswered = Unanswered { connection: self, id: &id, waiting: true };
-        let answer = self.transport.request(&id, headers, body, interim).await;
-        unanswered.waiting = false;
-        answer.map(|(result, _)| result)
+        let mut guard = RequestGuard { connection: self, id: &id, is_outstanding: true };
+        let response = self.transport.request(&id, headers, body, interim).await;
+        guard.is_outstanding = false;
+        response.map(|(result, _)| result)
     }
 
     fn next_id(&self) -> Id {
@@ -356,18 +378,18 @@ impl GatewayClient {
     }
 }
 
-/// A request that is under way. Dropped before its answer, at a deadline or because its caller has
-/// cancelled, it is cancelled upstream (2025-11-25, cancellation).
-struct Unanswered<'a> {
+/// Guard of a request in flight. Dropped before the response, at a deadline or because the caller has
+/// cancelled, it cancels the request upstream (MCP 2025-11-25, cancellation).
+struct RequestGuard<'a> {
     connection: &'a RemoteConnection,
     id: &'a Id,
-    waiting: bool,
+    is_outstanding: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        if self.waiting
-            && let Some(headers) = self.connection.conversation.cancelling()
+        if self.is_outstanding
+            && let Some(headers) = self.connection.conversation.cancellation_headers()
         {
             self.connection.transport.cancel(self.id, headers);
         }
@@ -376,6 +398,7 @@ impl Drop for Unanswered<'_> {
 
 const METHOD_NOT_FOUND: i64 = -32601;
 
+/// Returns a completion result without values.
 fn no_values() -> Result<Document, Kind> {
     let bytes = NO_VALUES.as_bytes().to_vec();
     Document::parse(bytes, 8).map_err(|e| Kind::Protocol(e.to_string()))

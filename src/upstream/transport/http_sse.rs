@@ -1,5 +1,5 @@
-//! HTTP+SSE (2024-11-05) towards an upstream: a GET opens the one stream on which everything comes,
-//! and its first event names the endpoint that messages are posted to.
+//! HTTP+SSE transport (MCP 2024-11-05): a GET opens the event stream that carries all messages of the
+//! upstream, and its `endpoint` event names the URL to which the gateway posts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,29 +16,29 @@ use crate::domain::jsonrpc::Id;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::reply;
 
-/// An open stream. Dropping it ends the session.
+/// An open HTTP+SSE session. Dropping it closes the event stream, which ends the session.
 pub struct HttpSse {
-    posts: Posts,
+    post_endpoint: PostEndpoint,
     correlator: Arc<Correlator>,
-    /// Why the stream has ended; set before `gone` is cancelled.
+    /// Why the stream has ended; set before `closed` is cancelled.
     cause: Arc<OnceLock<Kind>>,
     /// Cancelled when the stream has ended.
-    gone: CancellationToken,
-    _end: DropGuard,
+    closed: CancellationToken,
+    _stop: DropGuard,
 }
 
-/// Where messages are posted to.
+/// The URL to which messages are posted.
 #[derive(Clone)]
-struct Posts {
+struct PostEndpoint {
     endpoint: Arc<HttpEndpoint>,
     url: Uri,
 }
 
 impl HttpSse {
-    /// Opens the stream and waits for its first event.
+    /// Opens the stream and waits for its `endpoint` event.
     ///
     /// # Errors
-    /// When there is no such stream, or when the endpoint that it names is at another origin.
+    /// When the upstream has no such stream, or names an endpoint of another origin.
     pub async fn open(
         endpoint: Arc<HttpEndpoint>,
         sinks: NotificationSinks,
@@ -52,67 +52,79 @@ impl HttpSse {
             }
         };
         let url = named.and_then(|named| endpoint.resolve(named.trim()));
-        let elsewhere = "its `endpoint` event names no endpoint of the same origin";
-        let url = url.ok_or_else(|| Kind::Protocol(elsewhere.to_owned()))?;
-        let posts = Posts { endpoint, url };
+        let foreign = "the `endpoint` event names no URL of the same origin";
+        let url = url.ok_or_else(|| Kind::Protocol(foreign.to_owned()))?;
+        let post_endpoint = PostEndpoint { endpoint, url };
         let correlator = Correlator::new(sinks);
-        let (gone, end) = (CancellationToken::new(), CancellationToken::new());
-        let (reading, hearing, done) = (end.clone(), correlator.clone(), gone.clone());
-        let replies = posts.clone();
         let cause: Arc<OnceLock<Kind>> = Arc::default();
-        let because = cause.clone();
+        let closed = CancellationToken::new();
+        let stop = CancellationToken::new();
+        let session = Self {
+            post_endpoint: post_endpoint.clone(),
+            correlator: correlator.clone(),
+            cause: cause.clone(),
+            closed: closed.clone(),
+            _stop: stop.clone().drop_guard(),
+        };
         tasks.spawn(async move {
-            let read = read(reader, &hearing, &replies);
-            if let Some(ended) = reading.run_until_cancelled(read).await {
+            let reading = read(reader, &correlator, &post_endpoint);
+            if let Some(ended) = stop.run_until_cancelled(reading).await {
                 let kind = match ended {
                     Ok(()) => stream_ended(),
                     Err(kind @ Kind::Reset(_)) => kind,
                     Err(kind) => Kind::Reset(kind.to_string()),
                 };
-                debug!(error = %kind, "the stream has ended");
-                let _ = because.set(kind);
+                debug!(error = %kind, "the event stream of HTTP+SSE has ended");
+                let _ = cause.set(kind);
             }
-            done.cancel();
-            hearing.close();
+            closed.cancel();
+            correlator.close();
         });
-        Ok(Self { posts, correlator, cause, gone, _end: end.drop_guard() })
+        Ok(session)
     }
 
-    /// Posts a request and waits for the answer to `id` on the stream.
+    /// Posts a request and waits for the response to `id` on the stream. Dropped before, the request is
+    /// cancelled upstream.
+    ///
+    /// # Errors
+    /// See [`super::Transport::request`].
     pub async fn request(
         &self,
         id: &Id,
         headers: HeaderMap,
         body: String,
     ) -> Result<Document, Kind> {
-        let answer = self.correlator.expect_response(id);
-        let _forget = Forget { line: self, id };
-        self.posts.post(headers, body).await?;
-        // The stream may have ended between the expectation and now.
-        if self.gone.is_cancelled() {
-            return Err(self.lost());
+        let response = self.correlator.expect_response(id);
+        let _guard = RequestGuard { session: self, id };
+        self.post_endpoint.post(headers, body).await?;
+        // The stream may have ended before the response was expected.
+        if self.closed.is_cancelled() {
+            return Err(self.cause());
         }
-        answer.await.unwrap_or_else(|_| Err(self.lost()))
+        response.await.unwrap_or_else(|_| Err(self.cause()))
     }
 
     /// Returns why the stream has ended.
-    fn lost(&self) -> Kind {
+    fn cause(&self) -> Kind {
         self.cause.get().cloned().unwrap_or_else(stream_ended)
     }
 
-    /// Posts a message that has no answer.
+    /// Posts a notification or a response.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached or refuses the message.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
-        self.posts.post(headers, body).await
+        self.post_endpoint.post(headers, body).await
     }
 
-    /// Who waits for what on the stream.
+    /// Returns the requests in flight on the stream.
     pub fn correlator(&self) -> &Arc<Correlator> {
         &self.correlator
     }
 
-    /// Waits until the stream has ended.
-    pub async fn gone(&self) {
-        self.gone.cancelled().await;
+    /// Waits until the stream has ended. Cancel safe.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
     }
 }
 
@@ -120,30 +132,39 @@ fn stream_ended() -> Kind {
     Kind::Reset("the event stream ended".to_owned())
 }
 
-impl Posts {
+impl PostEndpoint {
     async fn post(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         self.endpoint.post_to(&self.url, headers, body).await
     }
 }
 
-async fn read(mut reader: SseReader, correlator: &Correlator, posts: &Posts) -> Result<(), Kind> {
+/// Delivers the messages of the stream until it ends, and posts the gateway's responses to requests
+/// among them.
+async fn read(
+    mut reader: SseReader,
+    correlator: &Correlator,
+    target: &PostEndpoint,
+) -> Result<(), Kind> {
     while let Some(message) = reader.next().await? {
-        posts.endpoint.say(&posts.url, HeaderMap::new(), correlator.deliver(message));
+        target.endpoint.send_followup(&target.url, HeaderMap::new(), correlator.deliver(message));
     }
     Ok(())
 }
 
-/// Takes a request back when nobody waits for it any more.
-struct Forget<'a> {
-    line: &'a HttpSse,
+/// Guard of a request in flight. Dropped before the response, it cancels the request upstream
+/// (`notifications/cancelled`).
+struct RequestGuard<'a> {
+    session: &'a HttpSse,
     id: &'a Id,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        if self.line.correlator.forget_response(self.id) && !self.line.gone.is_cancelled() {
-            let (posts, body) = (&self.line.posts, reply::cancellation(self.id));
-            posts.endpoint.post_and_forget(&posts.url, HeaderMap::new(), body);
+        let session = self.session;
+        if session.correlator.forget_response(self.id) && !session.closed.is_cancelled() {
+            let body = reply::cancellation(self.id);
+            let PostEndpoint { endpoint, url } = &session.post_endpoint;
+            endpoint.post_and_forget(url, HeaderMap::new(), body);
         }
     }
 }

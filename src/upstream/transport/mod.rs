@@ -1,5 +1,4 @@
-//! What messages travel on, whatever it is: an HTTP endpoint, the two endpoints of HTTP+SSE, or a
-//! child's standard streams.
+//! Transports of MCP towards upstreams: Streamable HTTP, HTTP+SSE and stdio.
 
 pub(crate) mod streamable_http;
 pub(crate) mod http_sse;
@@ -22,15 +21,24 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 
-/// A way to one upstream.
+/// Transport of one connection to an upstream.
 pub enum Transport {
+    /// Streamable HTTP: each request has a response stream of its own.
     Http { endpoint: Arc<HttpEndpoint>, correlator: Arc<Correlator> },
+    /// HTTP+SSE (2024-11-05): all requests share one stream.
     Sse(HttpSse),
+    /// A child process: all requests share its standard streams.
     Stdio(Child),
 }
 
 impl Transport {
-    /// Sends a request and waits for its result; the headers are those of an HTTP answer.
+    /// Sends a request and waits for its result; the headers returned are those of the HTTP response.
+    /// Messages that belong to the call and come before its response go to `interim`. Dropped before the
+    /// response, the call counts as abandoned.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
+    /// connection breaks, or when the response is a JSON-RPC error.
     pub async fn request(
         &self,
         id: &Id,
@@ -38,83 +46,102 @@ impl Transport {
         body: String,
         interim: Option<InterimSender>,
     ) -> Result<(Document, HeaderMap), Kind> {
-        let listening = self.correlator().register(id, interim);
+        let registration = self.correlator().register(id, interim);
         let without_headers = |result: Document| (result, HeaderMap::new());
-        let answer = match self {
+        let response = match self {
             Transport::Http { endpoint, correlator } => {
-                let answer = endpoint.request(id, headers, body, correlator).await;
-                answer.map(|answer| (answer.result, answer.headers))
+                let reply = endpoint.request(id, headers, body, correlator).await;
+                reply.map(|reply| (reply.result, reply.headers))
             }
-            Transport::Sse(line) => line.request(id, headers, body).await.map(without_headers),
+            Transport::Sse(session) => {
+                session.request(id, headers, body).await.map(without_headers)
+            }
             Transport::Stdio(child) => child.request(id, body).await.map(without_headers),
         };
-        listening.finish();
-        answer
+        registration.finish();
+        response
     }
 
-    /// Sends a message that has no answer.
+    /// Sends a notification or a response.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached, or the connection is closed.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         match self {
             Transport::Http { endpoint, .. } => endpoint.notify(headers, body).await,
-            Transport::Sse(line) => line.notify(headers, body).await,
+            Transport::Sse(session) => session.notify(headers, body).await,
             Transport::Stdio(child) => child.notify(body).await,
         }
     }
 
-    /// Tells the upstream that nobody waits for the answer to a request any more. A wire that all
-    /// requests share does so by itself.
+    /// Sends `notifications/cancelled` for an abandoned request over Streamable HTTP. HTTP+SSE and stdio
+    /// do so when the future of the request is dropped.
     pub fn cancel(&self, id: &Id, headers: HeaderMap) {
         if let Transport::Http { endpoint, .. } = self {
             endpoint.post_and_forget(endpoint.url(), headers, reply::cancellation(id));
         }
     }
 
-    /// Reads a stream of notices that a GET opens. On a wire that all requests share they come by
-    /// themselves.
+    /// Reads the notification stream that a GET opens (MCP 2025-11-25, transports) to its end. Calls
+    /// `on_message` with nothing when the stream is open, and with each message. On a shared stream,
+    /// whose messages go to the correlator, it only calls once and never returns.
+    ///
+    /// # Errors
+    /// When the upstream has no such stream, or the stream breaks.
     pub async fn listen(
         &self,
         headers: HeaderMap,
-        mut heard: impl FnMut(Option<Json<'_>>),
+        mut on_message: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         match self {
             Transport::Http { endpoint, correlator } => {
-                let on_message = |message: Option<Json<'_>>| {
+                let dispatch = |message: Option<Json<'_>>| {
                     if let Some(Ok(frame)) = message.map(Frame::read) {
-                        let heard = correlator.dispatch(frame, None);
-                        endpoint.say(endpoint.url(), headers.clone(), heard);
+                        let followup = correlator.dispatch(frame, None);
+                        endpoint.send_followup(endpoint.url(), headers.clone(), followup);
                     }
-                    heard(message);
+                    on_message(message);
                 };
-                endpoint.listen(Method::GET, headers.clone(), String::new(), on_message).await
+                endpoint.listen(Method::GET, headers.clone(), String::new(), dispatch).await
             }
-            Transport::Sse(_) | Transport::Stdio(_) => listen_for_ever(heard).await,
+            Transport::Sse(_) | Transport::Stdio(_) => {
+                on_message(None);
+                std::future::pending().await
+            }
         }
     }
 
-    /// Reads a stream of notices that a request opens; the request ends with the stream.
+    /// Reads the notification stream that a request opens (MCP 2026-07-28, subscriptions) to its end. Calls
+    /// `on_message` as [`Transport::listen`] does.
+    ///
+    /// # Errors
+    /// When the upstream refuses the request, or the stream breaks.
     pub async fn subscribe(
         &self,
         id: &Id,
         headers: HeaderMap,
         body: String,
-        mut heard: impl FnMut(Option<Json<'_>>),
+        mut on_message: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         match self {
             Transport::Http { endpoint, .. } => {
-                endpoint.listen(Method::POST, headers, body, heard).await
+                endpoint.listen(Method::POST, headers, body, on_message).await
             }
-            Transport::Sse(line) => {
-                heard(None);
-                line.request(id, headers, body).await.map(drop)
+            Transport::Sse(session) => {
+                on_message(None);
+                session.request(id, headers, body).await.map(drop)
             }
             Transport::Stdio(child) => {
-                heard(None);
+                on_message(None);
                 child.request(id, body).await.map(drop)
             }
         }
     }
 
-    /// Ends a session.
+    /// Ends a session by DELETE; sessions of the other transports end with their connection.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
         match self {
             Transport::Http { endpoint, .. } => endpoint.delete(headers).await,
@@ -122,44 +149,46 @@ impl Transport {
         }
     }
 
-    /// Whether an upstream that does not answer a question can be taken not to understand it: over
-    /// a network silence means nothing.
+    /// Whether a request without a response means that the upstream does not know the method: so it is on
+    /// stdio; over a network a missing response means nothing.
     pub fn times_out_unknown_methods(&self) -> bool {
         matches!(self, Transport::Stdio(_))
     }
 
-    /// Whether all that the upstream says comes on one stream, whichever request it belongs to.
+    /// Whether all messages of the upstream come on one stream, whichever request they belong to.
     pub fn is_shared(&self) -> bool {
         !matches!(self, Transport::Http { .. })
     }
 
-    /// Who waits for what on it.
+    /// Returns the requests in flight.
     pub fn correlator(&self) -> &Arc<Correlator> {
         match self {
             Transport::Http { correlator, .. } => correlator,
-            Transport::Sse(line) => line.correlator(),
+            Transport::Sse(session) => session.correlator(),
             Transport::Stdio(child) => child.correlator(),
         }
     }
 
-    /// Waits until nothing can be sent on it any more; an endpoint can always be asked again.
-    pub async fn gone(&self) {
+    /// Waits until the connection is closed; never returns for Streamable HTTP, which has no lasting
+    /// connection. Cancel safe.
+    pub async fn closed(&self) {
         match self {
             Transport::Http { .. } => std::future::pending().await,
-            Transport::Sse(line) => line.gone().await,
-            Transport::Stdio(child) => child.gone().await,
+            Transport::Sse(session) => session.closed().await,
+            Transport::Stdio(child) => child.closed().await,
         }
     }
 
-    /// Cancelled when nothing of the upstream's process is left, where there is one.
-    pub fn ended(&self) -> Option<CancellationToken> {
+    /// Returns a token that is cancelled when the child process and its descendants have ended; nothing
+    /// for other transports.
+    pub fn terminated(&self) -> Option<CancellationToken> {
         match self {
-            Transport::Stdio(child) => Some(child.ended()),
+            Transport::Stdio(child) => Some(child.terminated()),
             Transport::Http { .. } | Transport::Sse(_) => None,
         }
     }
 
-    /// As the configuration names it.
+    /// Returns the name of the transport as the configuration has it.
     pub fn name(&self) -> &'static str {
         match self {
             Transport::Http { .. } => "http",
@@ -167,9 +196,4 @@ impl Transport {
             Transport::Stdio(_) => "stdio",
         }
     }
-}
-
-async fn listen_for_ever(mut heard: impl FnMut(Option<Json<'_>>)) -> Result<(), Kind> {
-    heard(None);
-    std::future::pending().await
 }

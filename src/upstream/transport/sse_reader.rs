@@ -1,4 +1,4 @@
-//! The body of an upstream's answer as it arrives: pieces, and the events that they make up.
+//! Reader of a response body as server-sent events.
 
 use std::collections::VecDeque;
 
@@ -12,18 +12,21 @@ use crate::domain::sse_decoder;
 use crate::net::egress::reset;
 use crate::upstream::call::reply;
 
-/// A stream may carry this many times the largest message between two messages: comments that keep
-/// it alive are fine, endless ones are not.
+/// Bytes that a stream may carry between two events, as a multiple of the largest message: it admits
+/// keep-alive comments, and bounds endless ones.
 const STREAM_FACTOR: usize = 4;
 
-/// The events of a stream, within bounds.
+/// Reader of an event stream. `limit`, in bytes, bounds each event.
 pub struct SseReader {
     body: Incoming,
     decoder: sse_decoder::Decoder,
-    reader: VecDeque<sse_decoder::Event>,
-    /// The rest of a batch.
+    /// Events that are decoded and not returned yet.
+    events: VecDeque<sse_decoder::Event>,
+    /// Messages of a batch that are not returned yet (2025-03-26, batching).
     messages: VecDeque<Document>,
+    /// Bytes that may still come before the next event.
     budget: usize,
+    /// Bytes of the largest message.
     limit: usize,
 }
 
@@ -31,11 +34,14 @@ impl SseReader {
     pub(crate) fn new(body: Incoming, limit: usize) -> Self {
         let decoder = sse_decoder::Decoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
-        let (reader, messages) = (VecDeque::new(), VecDeque::new());
-        Self { body, decoder, reader, messages, budget, limit }
+        let events = VecDeque::new();
+        Self { body, decoder, events, messages: VecDeque::new(), budget, limit }
     }
 
-    /// The next message; nothing at the end of the stream.
+    /// Returns the next JSON-RPC message; nothing at the end of the stream. Cancel safe.
+    ///
+    /// # Errors
+    /// When the connection breaks, an event exceeds the limit, or a message is not acceptable JSON.
     pub async fn next(&mut self) -> Result<Option<Document>, Kind> {
         loop {
             if let Some(message) = self.messages.pop_front() {
@@ -51,30 +57,36 @@ impl SseReader {
         }
     }
 
-    /// The next event of any name; nothing at the end of the stream.
+    /// Returns the next event, whatever its name; nothing at the end of the stream. Cancel safe.
+    ///
+    /// # Errors
+    /// When the connection breaks or an event exceeds the limit.
     pub async fn next_event(&mut self) -> Result<Option<sse_decoder::Event>, Kind> {
         loop {
-            if let Some(event) = self.reader.pop_front() {
+            if let Some(event) = self.events.pop_front() {
                 self.budget = self.limit.saturating_mul(STREAM_FACTOR);
                 return Ok(Some(event));
             }
-            let Some(piece) = next_piece(&mut self.body).await? else {
+            let Some(chunk) = next_chunk(&mut self.body).await? else {
                 return Ok(None);
             };
             let too_large = Kind::TooLarge { limit: self.limit };
-            self.budget = self.budget.checked_sub(piece.len()).ok_or(too_large.clone())?;
-            let mut reader = Vec::new();
-            self.decoder.feed(&piece, &mut reader).map_err(|_| too_large)?;
-            self.reader.extend(reader);
+            self.budget = self.budget.checked_sub(chunk.len()).ok_or(too_large.clone())?;
+            let mut events = Vec::new();
+            self.decoder.feed(&chunk, &mut events).map_err(|_| too_large)?;
+            self.events.extend(events);
         }
     }
 }
 
-/// The next bytes; nothing at the end.
-pub(crate) async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
+/// Returns the next bytes of a body; nothing at its end. Cancel safe.
+///
+/// # Errors
+/// [`Kind::Reset`] when the connection breaks.
+pub(crate) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
     while let Some(frame) = body.frame().await {
-        if let Ok(piece) = frame.map_err(|error| reset(&error))?.into_data() {
-            return Ok(Some(piece));
+        if let Ok(chunk) = frame.map_err(|error| reset(&error))?.into_data() {
+            return Ok(Some(chunk));
         }
     }
     Ok(None)

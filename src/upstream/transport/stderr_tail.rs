@@ -1,5 +1,5 @@
-//! What a child says on standard error: read away so that it never blocks on it, and its last words kept for whoever
-//! looks after it.
+//! Standard error of child processes: it is always read, so that no child blocks on it, and its end is
+//! kept for the operator (`stderr` in `/api/v1/upstreams`).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,28 +13,30 @@ use tracing::debug;
 
 use crate::domain::fault::excerpt;
 
-/// The last words, of all children of one upstream.
+/// The last bytes that the child processes of one upstream wrote to standard error.
 #[derive(Default)]
 pub struct StderrTail(Mutex<VecDeque<u8>>);
 
-/// Bytes that are kept: a stack trace, and what came before it.
-const KEPT: usize = 64 << 10;
+/// Bytes that are kept: enough for a stack trace and the lines before it.
+const MAX_BYTES: usize = 64 << 10;
 
-/// How long somebody else who holds standard error open may still be heard.
-const LATE: Duration = Duration::from_millis(500);
+/// Time for which standard error is still read after the child's end, in case a process outside of the
+/// child's group holds it open.
+const DRAIN: Duration = Duration::from_millis(500);
 
-/// Lines that are shown.
-const SHOWN: usize = 50;
+/// Lines that are returned: what an operator reads at once.
+const MAX_LINES: usize = 50;
 
 impl StderrTail {
     fn push(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend(&bytes[bytes.len().saturating_sub(KEPT)..]);
-        let surplus = kept.len().saturating_sub(KEPT);
+        kept.extend(&bytes[bytes.len().saturating_sub(MAX_BYTES)..]);
+        let surplus = kept.len().saturating_sub(MAX_BYTES);
         kept.drain(..surplus);
     }
 
-    /// The last lines, each cut and safe to show.
+    /// Returns up to 50 of the last lines that are not blank, each cut to 256 bytes and without control
+    /// characters.
     pub fn lines(&self) -> Vec<String> {
         let kept: Vec<u8> = {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,15 +44,15 @@ impl StderrTail {
         };
         let text = String::from_utf8_lossy(&kept);
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| excerpt(line)).collect()
+        lines[lines.len().saturating_sub(MAX_LINES)..].iter().map(|line| excerpt(line)).collect()
     }
 
-    /// Reads standard error to its end: what is said on the way out counts most. Once the child and all that
-    /// it started have `ended`, a moment is enough for what is still on the way.
-    pub async fn drain(&self, stderr: impl AsyncRead + Unpin, ended: CancellationToken) {
+    /// Reads standard error to its end: the last lines before an exit matter most. Stops half a second
+    /// after `terminated`, when the child and its descendants have ended.
+    pub async fn drain(&self, stderr: impl AsyncRead + Unpin, terminated: CancellationToken) {
         let late = async {
-            ended.cancelled().await;
-            sleep(LATE).await;
+            terminated.cancelled().await;
+            sleep(DRAIN).await;
         };
         tokio::select! {
             () = self.read(stderr) => {}
@@ -63,14 +65,14 @@ impl StderrTail {
         while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
             self.push(&buffer[..length]);
             let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
-            debug!(text, "standard error");
+            debug!(text, "the child process wrote to standard error");
         }
     }
 }
 
 impl fmt::Debug for StderrTail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LastWords")
+        f.write_str("StderrTail")
     }
 }
 
@@ -81,30 +83,31 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn s4_what_is_said_on_the_way_out_is_heard_and_nobody_is_listened_to_for_ever() {
-        let (words, ended) = (StderrTail::default(), CancellationToken::new());
+    async fn s4_stderr_is_drained_after_the_end_of_the_child_for_a_bounded_time() {
+        let tail = StderrTail::default();
+        let terminated = CancellationToken::new();
         let (stderr, mut child) = tokio::io::duplex(64);
-        ended.cancel();
-        let says = async {
+        terminated.cancel();
+        let writing = async {
             child.write_all(b"no such table\n").await.unwrap();
             // It stays open.
             child
         };
-        tokio::join!(words.drain(stderr, ended), says);
-        assert_eq!(words.lines(), ["no such table"]);
+        tokio::join!(tail.drain(stderr, terminated), writing);
+        assert_eq!(tail.lines(), ["no such table"]);
     }
 
     #[test]
-    fn s4_u13_as_much_is_kept_as_fits_and_nothing_reaches_a_terminal() {
-        let words = StderrTail::default();
-        words.push(&b"x".repeat(3 * KEPT));
-        words.push(b"\nfirst\n\n\x1b[31mred\xff\n");
-        assert_eq!(words.lines()[1..], ["first", " [31mred\u{fffd}"]);
-        assert!(words.lines()[0].len() <= 256);
+    fn s4_u13_the_tail_is_bounded_and_has_no_control_characters() {
+        let tail = StderrTail::default();
+        tail.push(&b"x".repeat(3 * MAX_BYTES));
+        tail.push(b"\nfirst\n\n\x1b[31mred\xff\n");
+        assert_eq!(tail.lines()[1..], ["first", " [31mred\u{fffd}"]);
+        assert!(tail.lines()[0].len() <= 256);
         for n in 0..60 {
-            words.push(format!("line {n}\n").as_bytes());
+            tail.push(format!("line {n}\n").as_bytes());
         }
-        assert_eq!((words.lines().len(), words.lines()[49].as_str()), (SHOWN, "line 59"));
-        assert!(words.0.lock().unwrap().len() <= KEPT);
+        assert_eq!((tail.lines().len(), tail.lines()[49].as_str()), (MAX_LINES, "line 59"));
+        assert!(tail.0.lock().unwrap().len() <= MAX_BYTES);
     }
 }

@@ -1,7 +1,8 @@
-//! An upstream as a child process: one JSON message per line on its standard input and output.
+//! stdio transport (MCP 2025-11-25, transports): an upstream as a child process, with one JSON-RPC
+//! message per line on its standard input and output.
 //!
-//! Three streams are worked on at once, so that none can block another: the reader never waits for
-//! anybody, the writer has a deadline, standard error is drained to its end.
+//! Three streams are served at the same time, so that none blocks another: the reader of standard output
+//! never waits, the writer of standard input has a deadline, and standard error is read to its end.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -27,38 +28,41 @@ use crate::domain::line_decoder::{Decoder, Line};
 use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
 
-/// A child that runs. Dropping it ends the child and all that it started.
+/// A running child process. Dropping it ends the process and its descendants.
 pub struct Child {
     outgoing: mpsc::Sender<String>,
     correlator: Arc<Correlator>,
-    /// Why the child is gone; set before `gone` is cancelled.
+    /// Why the child is closed; set before `closed` is cancelled.
     cause: Arc<OnceLock<Kind>>,
-    /// Cancelled when the child is gone.
-    gone: CancellationToken,
-    /// Cancelled when nothing of it is left.
-    ended: CancellationToken,
-    _end: DropGuard,
+    /// Cancelled when no message can be exchanged with the child.
+    closed: CancellationToken,
+    /// Cancelled when the child and its descendants have ended.
+    terminated: CancellationToken,
+    _stop: DropGuard,
 }
 
-/// Messages that may wait for the child to read. A child that reads has none waiting; one that
-/// does not must not make us hoard.
-const OUTGOING: usize = 256;
+/// Messages that are queued for the child's standard input. A child that reads has none queued; for one
+/// that does not, memory must stay bounded.
+const OUTGOING_QUEUE: usize = 256;
 
-/// Variables that a child inherits: enough to find programs and a home, none of our secrets.
+/// Environment variables that a child inherits: enough to find programs and a home directory, none of the
+/// gateway's secrets.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 
-/// How long the output of a child is read after its end.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Time for which the output of a child is still read after its exit.
+const OUTPUT_DRAIN: Duration = Duration::from_millis(500);
 
-/// How long a child may take to end once its input is closed, and once it was asked to.
-const AFTER_EOF: Duration = Duration::from_secs(2);
-const AFTER_TERM: Duration = Duration::from_secs(3);
+/// Time that a child has to exit after its standard input is closed (MCP 2025-11-25, lifecycle, shutdown).
+const EXIT_AFTER_EOF: Duration = Duration::from_secs(2);
+
+/// Time that it then has after SIGTERM, before it gets SIGKILL.
+const EXIT_AFTER_SIGTERM: Duration = Duration::from_secs(3);
 
 impl Child {
-    /// Starts the child.
+    /// Starts a child process.
     ///
     /// # Errors
-    /// When the command cannot be started.
+    /// [`Kind::Unavailable`] when the command is not found or cannot be started.
     pub fn spawn(
         stdio: &config::Stdio,
         settings: &Settings,
@@ -66,96 +70,108 @@ impl Child {
         tasks: &TaskTracker,
     ) -> Result<Self, Kind> {
         let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
-        look_up(stdio).map_err(|error| failed(error.to_string()))?;
-        let spawned = command(stdio).spawn();
-        // The error of the system names no path.
-        let process = spawned.map_err(|error| failed(error.to_string()))?;
-        let (outgoing, mut queue) = mpsc::channel(OUTGOING);
-        let life = ChildRecord::start(&sinks, process.id());
+        find_program(stdio).map_err(|error| failed(error.to_string()))?;
+        // The system's error text has no path that clients must not see.
+        let process = command(stdio).spawn().map_err(|error| failed(error.to_string()))?;
+        let record = ChildRecord::start(&sinks, process.id());
         let mut process = ProcessGroup::new(process);
-        let (stderr_tail, name) = (sinks.stderr_tail.clone(), sinks.upstream.clone());
+        let upstream = sinks.upstream.clone();
+        let stderr_tail = sinks.stderr_tail.clone();
+        let write_timeout = settings.timeout;
         let correlator = Correlator::new(sinks);
-        let (gone, end) = (CancellationToken::new(), CancellationToken::new());
-        let lines = Lines {
+        let (outgoing, mut queue) = mpsc::channel(OUTGOING_QUEUE);
+        let reader = StdoutReader {
             correlator: correlator.clone(),
             outgoing: outgoing.clone(),
             tasks: tasks.clone(),
             max_message: settings.max_message,
-            upstream: name.clone(),
+            upstream: upstream.clone(),
         };
-        let ended = CancellationToken::new();
-        let nothing_left = ended.clone().drop_guard();
-        let (until, done, write_deadline) = (end.clone(), gone.clone(), settings.timeout);
-        let cleared = correlator.clone();
-        let cause: Arc<OnceLock<Kind>> = Arc::default();
-        let because = cause.clone();
+        let stop = CancellationToken::new();
+        let child = Self {
+            outgoing,
+            correlator: correlator.clone(),
+            cause: Arc::default(),
+            closed: CancellationToken::new(),
+            terminated: CancellationToken::new(),
+            _stop: stop.clone().drop_guard(),
+        };
         if let Some(stderr) = process.leader.stderr.take() {
-            let nothing_left = ended.clone();
-            tasks.spawn(async move { stderr_tail.drain(stderr, nothing_left).await });
+            let terminated = child.terminated.clone();
+            tasks.spawn(async move { stderr_tail.drain(stderr, terminated).await });
         }
+        let cause = child.cause.clone();
+        let closed = child.closed.clone();
+        let terminated = child.terminated.clone().drop_guard();
         tasks.spawn(async move {
             let stdin = process.leader.stdin.take();
             let stdout = process.leader.stdout.take();
             let kind = tokio::select! {
-                kind = write(&name, stdin, &mut queue, write_deadline) => kind,
-                kind = lines.read(stdout) => kind,
+                kind = write(&upstream, stdin, &mut queue, write_timeout) => kind,
+                kind = reader.read(stdout) => kind,
                 () = process.exit() => Kind::ChildExited,
-                () = until.cancelled() => Kind::Reset("the child process is being ended".to_owned()),
+                () = stop.cancelled() => Kind::Reset("the child process is being ended".to_owned()),
             };
-            if !until.is_cancelled() {
-                info!(upstream = %name, "the child has ended by itself");
+            if !stop.is_cancelled() {
+                info!(%upstream, error = %kind, "the child process ended by itself");
             }
-            let _ = because.set(kind);
-            done.cancel();
-            cleared.close();
+            let _ = cause.set(kind);
+            closed.cancel();
+            correlator.close();
             drop(queue);
             process.end().await;
-            drop(life);
-            drop(nothing_left);
+            drop(record);
+            drop(terminated);
         });
-        Ok(Self { outgoing, correlator, cause, gone, ended, _end: end.drop_guard() })
+        Ok(child)
     }
 
-    /// Sends a request and waits for the answer to `id`.
+    /// Sends a request and waits for the response to `id`. Dropped before, the request is cancelled
+    /// upstream.
+    ///
+    /// # Errors
+    /// See [`super::Transport::request`].
     pub async fn request(&self, id: &Id, body: String) -> Result<Document, Kind> {
-        let answer = self.correlator.expect_response(id);
-        let _forget = Forget { child: self, id };
+        let response = self.correlator.expect_response(id);
+        let _guard = RequestGuard { child: self, id };
         self.notify(body).await?;
-        // The child may have gone between the expectation and now.
-        if self.gone.is_cancelled() {
-            return Err(self.lost());
+        // The child may have been closed before the response was expected.
+        if self.closed.is_cancelled() {
+            return Err(self.cause());
         }
-        answer.await.unwrap_or_else(|_| Err(self.lost()))
+        response.await.unwrap_or_else(|_| Err(self.cause()))
     }
 
-    /// Returns why the child is gone.
-    fn lost(&self) -> Kind {
+    /// Returns why the child is closed.
+    fn cause(&self) -> Kind {
         self.cause.get().cloned().unwrap_or(Kind::ChildExited)
     }
 
-    /// Who waits for what on its output.
+    /// Returns the requests in flight on the child's streams.
     pub fn correlator(&self) -> &Arc<Correlator> {
         &self.correlator
     }
 
-    /// Cancelled when nothing of the child is left.
-    pub fn ended(&self) -> CancellationToken {
-        self.ended.clone()
+    /// Returns a token that is cancelled when the child and its descendants have ended.
+    pub fn terminated(&self) -> CancellationToken {
+        self.terminated.clone()
     }
 
-    /// Waits until the child is gone.
-    pub async fn gone(&self) {
-        self.gone.cancelled().await;
+    /// Waits until no message can be exchanged with the child. Cancel safe.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
     }
 
-    /// Sends a message that has no answer.
+    /// Queues a notification or a response.
+    ///
+    /// # Errors
+    /// When the child is closed.
     pub async fn notify(&self, body: String) -> Result<(), Kind> {
-        self.outgoing.send(body).await.map_err(|_| self.lost())
+        self.outgoing.send(body).await.map_err(|_| self.cause())
     }
 }
 
-/// What the audit log says of a child: that it was started, and, when this is dropped, that nothing
-/// of it is left.
+/// The audit events of a child: `child_started`, and `child_ended` when this is dropped.
 struct ChildRecord {
     audit: Audit,
     upstream: Arc<str>,
@@ -182,13 +198,14 @@ impl Drop for ChildRecord {
     }
 }
 
-/// Takes a request back when nobody waits for it any more.
-struct Forget<'a> {
+/// Guard of a request in flight. Dropped before the response, it cancels the request upstream
+/// (`notifications/cancelled`).
+struct RequestGuard<'a> {
     child: &'a Child,
     id: &'a Id,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         if self.child.correlator.forget_response(self.id) {
             // A full queue means that the child does not read: it would not read this either.
@@ -216,7 +233,7 @@ fn command(stdio: &config::Stdio) -> Command {
     for (name, value) in &stdio.env {
         command.env(name, value.expose());
     }
-    // A group of its own, so that what it starts ends with it, and a terminal's signals pass it by.
+    // Its own process group: descendants can be signalled with it, and signals of a terminal do not reach it.
     #[cfg(unix)]
     command.process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -224,25 +241,26 @@ fn command(stdio: &config::Stdio) -> Command {
     command
 }
 
-/// Writes what is queued; ends when the child does not read in time, or has closed its input.
+/// Writes queued messages until the child closes its input, or does not accept a message within
+/// `write_timeout`. Returns the cause.
 async fn write(
     upstream: &str,
     stdin: Option<ChildStdin>,
     queue: &mut mpsc::Receiver<String>,
-    deadline: Duration,
+    write_timeout: Duration,
 ) -> Kind {
     let Some(mut stdin) = stdin else {
         return Kind::Internal("a child process has no standard input".to_owned());
     };
     while let Some(mut message) = queue.recv().await {
-        // Between tokens JSON may hold line feeds; here a line feed ends the message.
+        // JSON allows line feeds between tokens; on this transport a line feed ends the message.
         message.retain(|c| c != '\n' && c != '\r');
         message.push('\n');
-        match timeout(deadline, stdin.write_all(message.as_bytes())).await {
+        match timeout(write_timeout, stdin.write_all(message.as_bytes())).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Kind::ChildExited,
             Err(_) => {
-                info!(upstream, "the child does not read its input");
+                info!(upstream, "the child process does not read its input; ending it");
                 return Kind::Reset("the child process does not read its input".to_owned());
             }
         }
@@ -250,59 +268,67 @@ async fn write(
     Kind::ChildExited
 }
 
-/// What is read of a child at once: as much as a pipe holds.
+/// Bytes that one read of standard output returns at most: the capacity of a pipe on Linux.
 const READ_BUFFER: usize = 64 << 10;
 
-/// What is done with the child's lines.
-struct Lines {
+/// Reader of the child's standard output.
+struct StdoutReader {
     correlator: Arc<Correlator>,
     outgoing: mpsc::Sender<String>,
-    /// Answers to its questions that are not there yet.
+    /// Tasks that wait for a client's answer to a server request.
     tasks: TaskTracker,
+    /// Bytes of the longest line.
     max_message: usize,
     /// Id of the upstream.
     upstream: Arc<str>,
 }
 
-impl Lines {
-    /// Reads until the child closes its output, or writes a line beyond the limit.
+impl StdoutReader {
+    /// Delivers messages until the child closes its output, or writes a line beyond the limit. Returns
+    /// the cause.
     async fn read(&self, stdout: Option<impl AsyncRead + Unpin>) -> Kind {
         let Some(mut stdout) = stdout else {
             return Kind::Internal("a child process has no standard output".to_owned());
         };
         let mut decoder = Decoder::new(self.max_message);
-        let (mut piece, mut lines, mut skipped) = (vec![0; READ_BUFFER], Vec::new(), 0_u64);
-        while let Ok(length @ 1..) = stdout.read(&mut piece).await {
-            decoder.feed(&piece[..length], &mut lines);
+        let mut buffer = vec![0; READ_BUFFER];
+        let mut lines = Vec::new();
+        let mut skipped = 0_u64;
+        while let Ok(length @ 1..) = stdout.read(&mut buffer).await {
+            decoder.feed(&buffer[..length], &mut lines);
             for line in lines.drain(..) {
                 let Line::Whole(line) = line else {
-                    let limit = self.max_message;
-                    warn!(upstream = %self.upstream, limit, "a line of the child is too long: it is ended");
-                    return Kind::Reset(format!(
-                        "a line is longer than max_message = {limit} bytes"
-                    ));
+                    return self.line_too_long();
                 };
-                if self.take(line).is_err() {
+                if self.deliver_line(line).is_err() {
                     skipped += 1;
-                    debug!(skipped, "a line of the child is no message");
+                    debug!(upstream = %self.upstream, skipped, "a line of the child process is no message");
                 }
             }
         }
         Kind::ChildExited
     }
 
-    fn take(&self, line: Vec<u8>) -> Result<(), Kind> {
+    fn line_too_long(&self) -> Kind {
+        let limit = self.max_message;
+        warn!(upstream = %self.upstream, limit, "a line of the child process exceeds max_message; ending it");
+        Kind::Reset(format!("a line is longer than max_message = {limit} bytes"))
+    }
+
+    /// # Errors
+    /// When the line is not acceptable JSON.
+    fn deliver_line(&self, line: Vec<u8>) -> Result<(), Kind> {
         for message in reply::messages(line)? {
-            self.dispatch(message);
+            self.deliver(message);
         }
         Ok(())
     }
 
-    fn dispatch(&self, message: Document) {
+    fn deliver(&self, message: Document) {
         match self.correlator.deliver(message) {
             Followup::None => {}
             Followup::Reply(reply) => {
-                // A full queue means that the child does not read: it then gets no answer.
+                // A full queue means that the child does not read: it then gets no response.
                 let _ = self.outgoing.try_send(reply);
             }
             Followup::ReplyLater(id, answer) => {
@@ -317,10 +343,11 @@ impl Lines {
     }
 }
 
-/// Finds the program beforehand: its supervisor would start well, and fail where nobody tells why.
-fn look_up(stdio: &config::Stdio) -> Result<PathBuf, which::Error> {
-    let own = stdio.env.iter().find(|(name, _)| name == "PATH");
-    let path = match own {
+/// Looks the program up before the start: its supervisor would start, and the missing program would only
+/// show on standard error.
+fn find_program(stdio: &config::Stdio) -> Result<PathBuf, which::Error> {
+    let configured = stdio.env.iter().find(|(name, _)| name == "PATH");
+    let path = match configured {
         Some((_, path)) => Some(path.expose().into()),
         None => std::env::var_os("PATH"),
     };
@@ -336,7 +363,7 @@ struct ProcessGroup {
 
 impl ProcessGroup {
     fn new(leader: process::Child) -> Self {
-        // Not known any more once the leader was reaped.
+        // Unknown once the leader was reaped.
         let group = leader.id();
         Self { leader, group }
     }
@@ -345,15 +372,15 @@ impl ProcessGroup {
     /// read. Its output may be held open by descendants, so the end of the output is no sign.
     async fn exit(&mut self) {
         self.reap().await;
-        sleep(LAST_WORDS).await;
+        sleep(OUTPUT_DRAIN).await;
     }
 
     /// Ends the group: by the end of its input, then by SIGTERM, then by SIGKILL.
     async fn end(mut self) {
         drop(self.leader.stdin.take());
-        if timeout(AFTER_EOF, self.reap()).await.is_err() {
+        if timeout(EXIT_AFTER_EOF, self.reap()).await.is_err() {
             self.signal(Signal::Terminate);
-            if timeout(AFTER_TERM, self.reap()).await.is_err() {
+            if timeout(EXIT_AFTER_SIGTERM, self.reap()).await.is_err() {
                 self.signal(Signal::Kill);
                 self.reap().await;
             }

@@ -1,10 +1,12 @@
-//! Streamable HTTP towards an upstream: one POST, one answer, as JSON or as the event of a stream.
+//! Streamable HTTP transport (MCP 2025-11-25, transports): each message is a POST; the response to a
+//! request is JSON or an event stream.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -13,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::sse_reader::{SseReader, next_piece};
+use super::sse_reader::{SseReader, next_chunk};
 use crate::config;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -25,29 +27,32 @@ use crate::upstream::auth::client_credentials::TokenSource;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
 
-/// An endpoint that messages are posted to.
+/// HTTP endpoint of an upstream.
 pub struct HttpEndpoint {
     egress: Egress,
     url: Uri,
-    /// The operator's headers, the credential among them.
+    /// The configured headers, the credential among them.
     headers: HeaderMap,
-    /// Tokens that are sent beside them.
+    /// Access tokens, where OAuth is configured.
     tokens: Option<TokenSource>,
-    /// Bytes of one message.
+    /// Bytes of the largest message.
     max_message: usize,
-    /// Farewells to requests that nobody waits for any more, and answers to questions.
+    /// Tasks that post cancellations and responses to server requests.
     tasks: TaskTracker,
-    interim: Arc<Semaphore>,
-    /// How long an answer of a user may take to be taken in.
-    patience: Duration,
+    /// Bounds the messages that are posted without a wait for their outcome.
+    background_posts: Arc<Semaphore>,
+    /// Time to post a client's answer to a server request.
+    answer_timeout: Duration,
 }
 
-/// How long an upstream may take to take in what has no answer, and of how much of it at once: an
-/// upstream that asks and asks must not make us hoard what it does not take in.
-const SAYING: Duration = Duration::from_secs(1);
-const ASIDES: usize = 64;
+/// Time to post a message whose outcome is not awaited.
+const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What an answer brought beside its result.
+/// Such messages at a time: an upstream that sends requests and accepts no responses must not use
+/// unbounded memory.
+const MAX_BACKGROUND_POSTS: usize = 64;
+
+/// Result of a request with the headers of its HTTP response.
 pub struct HttpReply {
     pub result: Document,
     pub headers: HeaderMap,
@@ -58,12 +63,13 @@ pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-pro
 pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// Redirects followed, within the same origin only: enough for a server that adds a slash.
-const REDIRECTS: usize = 2;
+/// Redirects (307, 308) that are followed per request, within the same origin only: enough for a server
+/// that adds a slash.
+const MAX_REDIRECTS: usize = 2;
 
 impl HttpEndpoint {
     /// # Errors
-    /// When a header or the certificates cannot be used.
+    /// When a configured header or certificate cannot be used.
     pub fn new(
         http: &config::Http,
         settings: &config::Settings,
@@ -84,12 +90,16 @@ impl HttpEndpoint {
             headers,
             max_message: settings.max_message,
             tasks,
-            interim: Arc::new(Semaphore::new(ASIDES)),
-            patience: settings.timeout,
+            background_posts: Arc::new(Semaphore::new(MAX_BACKGROUND_POSTS)),
+            answer_timeout: settings.timeout,
         })
     }
 
-    /// Posts a request and waits for the answer to `id`. What is said before it goes to `mailbox`.
+    /// Posts a request and waits for the response to `id`. Messages that come before it on its event
+    /// stream go to the correlator.
+    ///
+    /// # Errors
+    /// See [`super::Transport::request`].
     pub async fn request(
         self: &Arc<Self>,
         id: &Id,
@@ -98,10 +108,9 @@ impl HttpEndpoint {
         correlator: &Correlator,
     ) -> Result<HttpReply, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
-        let response = self.post(headers.clone(), body).await?;
-        let (head, body) = response.into_parts();
+        let (head, body) = self.post(headers.clone(), body).await?.into_parts();
         if head.headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
-            return Err(Kind::Protocol("the answer is compressed, which was not asked for".into()));
+            return Err(Kind::Protocol("the response has a Content-Encoding".into()));
         }
         let result = match (head.status, media_type(&head.headers)) {
             (StatusCode::ACCEPTED | StatusCode::NO_CONTENT, _) => {
@@ -112,63 +121,67 @@ impl HttpEndpoint {
             }
             (status, Some("application/json")) if status.is_success() => {
                 reply::read_response(id, self.read_body(body).await?)
-                    .ok_or_else(|| Kind::Protocol("the answer is to another request".into()))?
+                    .ok_or_else(|| Kind::Protocol("the response has another id".into()))?
             }
             (status, _) if status.is_success() => {
-                Err(Kind::Protocol("the answer is neither JSON nor an event stream".into()))
+                Err(Kind::Protocol("the response is neither JSON nor an event stream".into()))
             }
             (StatusCode::NOT_FOUND, _) if has_session => Err(Kind::SessionLost),
-            (status, media) => {
-                let refusal = refusal(status, &head.headers);
-                // A JSON-RPC error says more than a 4xx; what a 5xx says is not about us.
-                match media {
-                    Some("application/json")
-                        if status.is_client_error() && matches!(refusal, Kind::Status { .. }) =>
-                    {
-                        let body = self.read_body(body).await.ok();
-                        Err(body
-                            .and_then(|body| reply::read_error_body(id, &body))
-                            .unwrap_or(refusal))
-                    }
-                    _ => Err(refusal),
-                }
-            }
+            _ => Err(self.read_refusal(id, &head, body).await),
         };
         Ok(HttpReply { result: result?, headers: head.headers })
     }
 
-    /// Opens a stream of notices, by GET or by a request of its own, and calls `heard` for each
-    /// message, and once before the first. Ends when the stream does.
+    /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise than
+    /// the status; a 5xx may come from a proxy, whose body is not about the request.
+    async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming) -> Kind {
+        let refusal = refusal(head.status, &head.headers);
+        let has_json = media_type(&head.headers) == Some("application/json");
+        let is_precise = !matches!(refusal, Kind::Status { .. });
+        if !has_json || is_precise || !head.status.is_client_error() {
+            return refusal;
+        }
+        let body = self.read_body(body).await.ok();
+        body.and_then(|body| reply::read_error_body(id, &body)).unwrap_or(refusal)
+    }
+
+    /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Calls
+    /// `on_message` with nothing when the stream is open, and with each message.
+    ///
+    /// # Errors
+    /// When the upstream has no such stream, or the stream breaks.
     pub async fn listen(
         &self,
         method: Method,
         headers: HeaderMap,
         body: String,
-        mut heard: impl FnMut(Option<Json<'_>>),
+        mut on_message: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
         let response = self.send(method, &self.url, headers, Bytes::from(body)).await?;
         let mut events = self.events(response)?;
-        heard(None);
+        on_message(None);
         while let Some(message) = events.next().await? {
-            heard(Some(message.json()));
+            on_message(Some(message.json()));
         }
         Ok(())
     }
 
-    /// Opens the stream of HTTP+SSE (2024-11-05).
+    /// Opens the event stream of HTTP+SSE (MCP 2024-11-05, transports).
+    ///
+    /// # Errors
+    /// When the upstream has no such stream.
     pub async fn open_stream(&self) -> Result<SseReader, Kind> {
         let get = self.send(Method::GET, &self.url, HeaderMap::new(), Bytes::new());
         self.events(get.await?)
     }
 
-    /// The URL that a reference of the upstream leads to, if that is the same origin: credentials go
-    /// nowhere else.
+    /// Resolves a URL reference of the upstream; nothing unless the target has the same origin.
     pub fn resolve(&self, reference: &str) -> Option<Uri> {
         origin::resolve(&self.url, reference)
     }
 
-    /// Many servers have no such stream and say so by 404: what that means for a session, the next
-    /// request finds out.
+    /// Returns the reader of an event stream. A 404 is no [`Kind::SessionLost`] here: many servers answer
+    /// so because they have no such stream, and the next request shows whether the session exists.
     fn events(&self, response: Response<Incoming>) -> Result<SseReader, Kind> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
@@ -179,61 +192,76 @@ impl HttpEndpoint {
         }
     }
 
-    /// Posts a notification or a response; there is nothing to wait for but its acceptance.
+    /// Posts a notification or a response, and waits until the upstream has accepted it.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
         self.post(headers, body).await.map(drop)
     }
 
-    /// Posts a message of HTTP+SSE to the endpoint that the upstream named.
+    /// Posts a message to `url`, such as the endpoint that an HTTP+SSE upstream names.
+    ///
+    /// # Errors
+    /// [`Kind::SessionLost`] for a 404; otherwise when the upstream cannot be reached or refuses.
     pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
         let response = self.send(Method::POST, url, headers, Bytes::from(body)).await?;
         match response.status() {
             status if status.is_success() => Ok(()),
-            // The stream that the answers would come on is not known there any more.
+            // The upstream does not know the event stream that carries the responses.
             StatusCode::NOT_FOUND => Err(Kind::SessionLost),
             status => Err(refusal(status, response.headers())),
         }
     }
 
-    /// Says what there is to say to something that was heard, now or as soon as it is known.
-    pub fn say(self: &Arc<Self>, url: &Uri, headers: HeaderMap, heard: Followup) {
-        match heard {
+    /// Posts what a message of the upstream demands, in the background: at once, or as soon as the client
+    /// has answered a server request.
+    pub fn send_followup(self: &Arc<Self>, url: &Uri, headers: HeaderMap, followup: Followup) {
+        match followup {
             Followup::None => {}
             Followup::Reply(body) => self.post_and_forget(url, headers, body),
             Followup::ReplyLater(id, answer) => {
-                let (endpoint, url) = (self.clone(), url.clone());
+                let endpoint = self.clone();
+                let url = url.clone();
                 self.tasks.spawn(async move {
-                    // Without an answer the call itself has ended, which the upstream hears of.
+                    // Without an answer the call has ended, and was cancelled upstream.
                     if let Ok(answer) = answer.await {
                         let body = reply::client_answer(&id, &answer);
-                        let saying = endpoint.post_to(&url, headers, body);
-                        let _ = timeout(endpoint.patience, saying).await;
+                        let posting = endpoint.post_to(&url, headers, body);
+                        let _ = timeout(endpoint.answer_timeout, posting).await;
                     }
                 });
             }
         }
     }
 
-    /// Posts a message of whose fate nobody hears.
+    /// Posts a message in the background, within a second. Drops it when too many are being posted.
     pub fn post_and_forget(self: &Arc<Self>, url: &Uri, headers: HeaderMap, body: String) {
-        let (endpoint, url) = (self.clone(), url.clone());
         // Without a runtime the process is about to end, and its connections with it.
-        let (Ok(_), Ok(place)) = (Handle::try_current(), self.interim.clone().try_acquire_owned())
-        else {
+        if Handle::try_current().is_err() {
+            return;
+        }
+        let Ok(permit) = self.background_posts.clone().try_acquire_owned() else {
             return;
         };
+        let endpoint = self.clone();
+        let url = url.clone();
         self.tasks.spawn(async move {
-            let _place = place;
-            let _ = timeout(SAYING, endpoint.post_to(&url, headers, body)).await;
+            let _permit = permit;
+            let posting = endpoint.post_to(&url, headers, body);
+            let _ = timeout(BACKGROUND_POST_TIMEOUT, posting).await;
         });
     }
 
-    /// The URL that it is configured with.
+    /// Returns the configured URL.
     pub fn url(&self) -> &Uri {
         &self.url
     }
 
-    /// Ends a session.
+    /// Ends a session by DELETE (MCP 2025-11-25, transports, session management).
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
         self.send(Method::DELETE, &self.url, headers, Bytes::new()).await.map(drop)
     }
@@ -242,8 +270,8 @@ impl HttpEndpoint {
         self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
-    /// Sends a request, with a token where one is needed. What is refused for want of a good one
-    /// was not looked at, so that it is safe to be sent again, once.
+    /// Sends a request, with an access token where OAuth is configured. A request that is refused with 401
+    /// was not processed: it is sent once more with another token.
     async fn send(
         &self,
         method: Method,
@@ -273,7 +301,7 @@ impl HttpEndpoint {
         body: Bytes,
     ) -> Result<Response<Incoming>, Kind> {
         let mut url = url.clone();
-        for _ in 0..=REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = method.clone();
             *request.uri_mut() = url.clone();
@@ -289,22 +317,22 @@ impl HttpEndpoint {
                 None => return Ok(response),
             }
         }
-        Err(Kind::Protocol("redirects without end".into()))
+        Err(Kind::Protocol("more than two redirects".into()))
     }
 
     async fn read_body(&self, mut body: Incoming) -> Result<Document, Kind> {
         let mut bytes = Vec::new();
-        while let Some(piece) = next_piece(&mut body).await? {
-            if bytes.len() + piece.len() > self.max_message {
+        while let Some(chunk) = next_chunk(&mut body).await? {
+            if bytes.len() + chunk.len() > self.max_message {
                 return Err(Kind::TooLarge { limit: self.max_message });
             }
-            bytes.extend_from_slice(&piece);
+            bytes.extend_from_slice(&chunk);
         }
         reply::document(bytes)
     }
 
-    /// Reads events until one answers `id`. What else is said goes to the mailbox; what is not for
-    /// us may be as odd as it likes.
+    /// Reads events until the response to `id`. Requests and notifications go to the correlator;
+    /// malformed messages with another id are skipped.
     async fn read_stream(
         self: &Arc<Self>,
         id: &Id,
@@ -319,18 +347,20 @@ impl HttpEndpoint {
                 Err(error) if error.id.as_ref() == Some(id) => {}
                 Err(_) => continue,
                 Ok(frame) => {
-                    self.say(&self.url, headers.clone(), correlator.dispatch(frame, Some(id)));
+                    let followup = correlator.dispatch(frame, Some(id));
+                    self.send_followup(&self.url, headers.clone(), followup);
                     continue;
                 }
             }
-            if let Some(answer) = reply::read_response(id, message) {
-                return answer;
+            if let Some(response) = reply::read_response(id, message) {
+                return response;
             }
         }
         Err(Kind::Reset("the event stream ended without the response".to_owned()))
     }
 }
 
+/// Returns the fault for an error status.
 fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -344,7 +374,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
     }
 }
 
-/// The media type without parameters, if it is one of the two that MCP uses.
+/// Returns the media type without parameters, if it is one of the two that MCP uses.
 fn media_type(headers: &HeaderMap) -> Option<&'static str> {
     let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     let essence = value.split(';').next()?.trim();
@@ -352,7 +382,7 @@ fn media_type(headers: &HeaderMap) -> Option<&'static str> {
     known.into_iter().find(|known| essence.eq_ignore_ascii_case(known))
 }
 
-/// Where a 307 or 308 leads, if that is the same origin.
+/// Returns the target of a 307 or 308, if it has the same origin.
 fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri> {
     let status = response.status();
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {

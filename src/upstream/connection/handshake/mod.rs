@@ -1,7 +1,7 @@
-//! Finding out how an upstream wants to be spoken to, and opening the conversation.
+//! Handshake with an upstream: finds its era, and negotiates revision and capabilities.
 //!
-//! A modern `server/discover` is asked first; what comes back decides the era. Past this file
-//! nobody asks which era it is: a [`Conversation`] says what goes around each message.
+//! The gateway sends a modern `server/discover` first, and its outcome decides the era. No other module of
+//! `upstream` branches on the era: a [`Conversation`] encodes each message for it.
 
 mod verdict;
 
@@ -27,20 +27,20 @@ use crate::upstream::transport::streamable_http::{
 };
 use verdict::{Verdict, discover, judge, modern_after_all};
 
-/// An open conversation: what was agreed, and how messages are dressed for it.
+/// The negotiated revision and capabilities, and the encoding of messages that they demand.
 #[derive(Clone, Debug)]
 pub(crate) struct Conversation {
     pub revision: Revision,
     pub capabilities: Capabilities,
-    /// Goes with every message: version, session.
+    /// Headers of every message: protocol version and session id.
     headers: HeaderMap,
-    /// Whether each request says what the client behind it can be asked; else the handshake did.
+    /// Whether each request declares the capabilities of its client; otherwise `initialize` did.
     declares_per_call: bool,
-    /// Whether `Mcp-Method` and `Mcp-Name` repeat the body.
+    /// Whether the headers `Mcp-Method` and `Mcp-Name` repeat the body (MCP 2026-07-28, transports).
     standard_headers: bool,
 }
 
-/// What an upstream declared, as far as prompts go.
+/// Capabilities that an upstream declared, as far as they concern prompts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Capabilities {
     pub prompts: bool,
@@ -48,48 +48,62 @@ pub(crate) struct Capabilities {
     pub completions: bool,
 }
 
-/// A request before it is dressed.
+/// A request before it is encoded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RpcRequest<'a> {
     pub method: &'a str,
-    /// Goes into `Mcp-Name`.
+    /// Value of `Mcp-Name`: the name of the prompt.
     pub name: Option<&'a str>,
     /// Members of `params` as JSON text without braces.
     pub params: &'a str,
-    /// What travels along with a client's call.
+    /// Trace context and `_meta` members of the client's call.
     pub forwarded: Option<&'a ForwardedMeta>,
-    /// What may be asked before the answer.
+    /// Server requests that the upstream may send before its response.
     pub capabilities: ClientCapabilities,
-    /// Whether progress is wanted; its token is the request's id.
+    /// Whether progress is requested; its token is the request's id.
     pub progress: bool,
 }
 
+/// Event of a notification stream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ListenEvent {
+    /// The stream is open. The list may have changed before.
+    Opened,
+    /// `notifications/prompts/list_changed`.
+    ListChanged,
+}
+
 impl Conversation {
-    /// Opens a conversation in the configured revision, or in the one that is found; `probe` is the
-    /// time that the first question may take. `asks` is what may be asked on it; a conversation in
-    /// which each request says that takes no notice.
+    /// Performs the handshake, in the configured revision or in the one that `server/discover` finds
+    /// within `probe`. `capabilities` are declared at `initialize`; a modern handshake declares none,
+    /// since each request does.
+    ///
+    /// # Errors
+    /// When the upstream does not respond, refuses the handshake or violates the protocol.
     pub(crate) async fn open(
         transport: &Transport,
         revision: Option<Revision>,
         probe: Duration,
         capabilities: ClientCapabilities,
     ) -> Result<Self, Kind> {
-        match revision.map(|r| (r, r.era())) {
-            Some((revision, Era::Legacy)) => initialize(transport, revision, capabilities).await,
-            Some((_, Era::Modern)) => {
+        let Some(revision) = revision else {
+            // On the heap: it is rare, and its future is large.
+            return Box::pin(Self::detect(transport, probe)).await;
+        };
+        match revision.era() {
+            Era::Legacy => initialize(transport, revision, capabilities).await,
+            Era::Modern => {
                 let result = discover(transport).await?;
                 Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
             }
-            // On the heap: the search is rare, and its future large.
-            None => Box::pin(Self::find(transport, probe)).await,
         }
     }
 
-    /// Finds the era by asking.
-    async fn find(transport: &Transport, probe: Duration) -> Result<Self, Kind> {
+    /// Detects the era by `server/discover`.
+    async fn detect(transport: &Transport, probe: Duration) -> Result<Self, Kind> {
         let mut discovering = pin!(discover(transport));
         match timeout(probe, discovering.as_mut()).await {
-            Ok(answer) => match judge(answer.as_ref().map_err(Clone::clone)) {
+            Ok(outcome) => match judge(outcome.as_ref().map_err(Clone::clone)) {
                 Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
                 Verdict::Legacy => {
                     initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE).await
@@ -97,8 +111,8 @@ impl Conversation {
                 Verdict::Undecided(kind) => Err(kind),
             },
             Err(_) if !transport.times_out_unknown_methods() => Err(Kind::Timeout),
-            // A child that says nothing may be an old one, or one that is slow to start: an answer
-            // that comes late still makes it modern.
+            // A child process without a response is a legacy server, or is slow to start: a late
+            // response still makes it modern.
             Err(_) => {
                 let initializing =
                     initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE);
@@ -120,49 +134,56 @@ impl Conversation {
         }
     }
 
-    /// Listens for notices that the list may be another one, until the stream of them ends. Calls
-    /// `heard` when it is open, and for each notice.
+    /// Receives `list_changed` notifications until their stream ends: the GET stream in the legacy era,
+    /// `subscriptions/listen` in the modern one. Cancel safe.
     ///
     /// # Errors
-    /// Why there is no such stream, [`Kind::Error`] with -32601 where none was promised.
+    /// When the upstream has no such stream ([`Kind::Error`] with code -32601 where it does not declare
+    /// `listChanged`), or the stream breaks.
     pub(crate) async fn listen(
         &self,
         transport: &Transport,
         id: &Id,
-        mut heard: impl FnMut(bool),
+        mut on_event: impl FnMut(ListenEvent),
     ) -> Result<(), Kind> {
         if !self.capabilities.list_changed {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
-        let on_message = |message: Option<Json<'_>>| {
-            let tells = |m: Json<'_>| m.get("method").is_some_and(|m| m.is(LIST_CHANGED));
-            if message.is_none_or(tells) {
-                heard(message.is_some());
+        let on_message = |message: Option<Json<'_>>| match message {
+            None => on_event(ListenEvent::Opened),
+            Some(message) => {
+                if message.get("method").is_some_and(|method| method.is(LIST_CHANGED)) {
+                    on_event(ListenEvent::ListChanged);
+                }
             }
         };
         match self.revision.era() {
-            Era::Legacy => self.hear(transport, on_message).await,
+            Era::Legacy => self.read_get_stream(transport, on_message).await,
             Era::Modern => {
                 let params = "\"notifications\":{\"promptsListChanged\":true}";
                 let rpc = RpcRequest { method: LISTEN, params, ..RpcRequest::default() };
-                let (headers, body) = self.dress(id, rpc);
+                let (headers, body) = self.encode(id, rpc);
                 transport.subscribe(id, headers, body, on_message).await
             }
         }
     }
 
-    /// Reads the stream of messages that belong to no request (legacy only).
-    pub(crate) async fn hear(
+    /// Reads the GET stream of a legacy upstream, which carries the messages that belong to no request,
+    /// until it ends. Calls `on_message` with nothing when it is open, and with each message.
+    ///
+    /// # Errors
+    /// When the upstream has no such stream, or the stream breaks.
+    pub(crate) async fn read_get_stream(
         &self,
         transport: &Transport,
-        heard: impl FnMut(Option<Json<'_>>),
+        on_message: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
-        transport.listen(self.headers.clone(), heard).await
+        transport.listen(self.headers.clone(), on_message).await
     }
 
-    /// Headers and body of a request.
-    pub(crate) fn dress(&self, id: &Id, rpc: RpcRequest<'_>) -> (HeaderMap, String) {
+    /// Returns the headers and the body of a request.
+    pub(crate) fn encode(&self, id: &Id, rpc: RpcRequest<'_>) -> (HeaderMap, String) {
         let mut headers = self.headers.clone();
         if self.standard_headers {
             let mut set = |name, value: &str| {
@@ -206,23 +227,24 @@ impl Conversation {
         }
     }
 
-    /// Whether what can be asked is said when the conversation is opened, so that a client that can
-    /// be asked needs one of its own.
+    /// Whether client capabilities are declared at `initialize`, so that a client that accepts server
+    /// requests needs a session of its own.
     pub(crate) fn declares_at_open(&self) -> bool {
         !self.declares_per_call
     }
 
-    /// Headers of a message that cancels a request; nothing where closing its connection does.
-    pub(crate) fn cancelling(&self) -> Option<HeaderMap> {
+    /// Returns the headers of `notifications/cancelled`; nothing in the modern era, where closing the
+    /// response stream cancels the request.
+    pub(crate) fn cancellation_headers(&self) -> Option<HeaderMap> {
         (self.revision.era() == Era::Legacy).then(|| self.headers.clone())
     }
 
-    /// Headers that end the session; nothing where there is none.
-    pub(crate) fn farewell(&self) -> Option<HeaderMap> {
+    /// Returns the headers of the DELETE that ends the session; nothing without a session id.
+    pub(crate) fn session_end(&self) -> Option<HeaderMap> {
         self.headers.contains_key(SESSION_ID).then(|| self.headers.clone())
     }
 
-    /// Whether the upstream may send requests of its own.
+    /// Whether the upstream may send JSON-RPC requests.
     pub(crate) fn accepts_requests(&self) -> bool {
         self.revision.era() == Era::Legacy
     }
@@ -267,18 +289,19 @@ impl Capabilities {
         }
     }
 
-    /// What is tried with an upstream whose declaration could not be asked for.
+    /// Capabilities of a modern upstream that `server/discover` did not show: the gateway tries them.
     const ASSUMED: Self = Self { prompts: true, list_changed: false, completions: true };
 }
 
-const UNSPOKEN: &str = "it speaks no revision of MCP that is known here";
+const NO_COMMON_REVISION: &str = "it supports no MCP revision that the gateway supports";
 
+/// Sends `initialize` and `notifications/initialized` (MCP 2025-11-25, lifecycle).
 async fn initialize(
     transport: &Transport,
     offered: Revision,
     capabilities: ClientCapabilities,
 ) -> Result<Conversation, Kind> {
-    // Not the id of the first question, whose answer may still come.
+    // Not the id of `server/discover`, whose response may still come.
     let id = Id::number(1);
     let body = jsonrpc::request(&id, INITIALIZE, META_SIZE, |params| {
         params.text("protocolVersion", offered.as_str());
@@ -289,14 +312,14 @@ async fn initialize(
     let result = result.json();
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
-    let revision = revision.ok_or_else(|| Kind::Protocol(UNSPOKEN.to_owned()))?;
+    let revision = revision.ok_or_else(|| Kind::Protocol(NO_COMMON_REVISION.to_owned()))?;
     let mut capabilities = Capabilities::read(result.get("capabilities"));
-    // 2024-11-05 has no capability for it: asking is the only way to know.
+    // 2024-11-05 has no such capability: only a request shows whether it is there.
     capabilities.completions |= revision == Revision::V2024_11_05;
     let session = headers.get(SESSION_ID);
     let conversation = Conversation::legacy(revision, capabilities, session);
-    let ready = jsonrpc::notification(INITIALIZED, |_| {});
-    transport.notify(conversation.headers.clone(), ready).await?;
+    let initialized = jsonrpc::notification(INITIALIZED, |_| {});
+    transport.notify(conversation.headers.clone(), initialized).await?;
     Ok(conversation)
 }
 
@@ -332,7 +355,7 @@ mod tests {
             capabilities: ClientCapabilities::FORM,
             progress: true,
         };
-        let (headers, body) = conversation.dress(&Id::number(7), rpc);
+        let (headers, body) = conversation.encode(&Id::number(7), rpc);
         assert_eq!(headers[MCP_METHOD], "prompts/get");
         assert_eq!(headers[MCP_NAME], "=?base64?w6k=?=");
         assert_eq!(headers[PROTOCOL_VERSION], "2026-07-28");
@@ -353,7 +376,7 @@ mod tests {
         let conversation =
             Conversation::legacy(Revision::V2025_06_18, Capabilities::default(), Some(&session));
         let rpc = RpcRequest { method: "prompts/list", ..RpcRequest::default() };
-        let (headers, body) = conversation.dress(&Id::number(1), rpc);
+        let (headers, body) = conversation.encode(&Id::number(1), rpc);
         assert_eq!(headers[SESSION_ID], "s-1");
         assert!(!headers.contains_key(MCP_METHOD));
         assert_eq!(body, r#"{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{}}"#);

@@ -1,6 +1,6 @@
-//! What an upstream is, by what it answers to `server/discover`.
+//! The era of an upstream, judged by the outcome of `server/discover`.
 
-use super::{Capabilities, Conversation, RpcRequest, UNSPOKEN};
+use super::{Capabilities, Conversation, NO_COMMON_REVISION, RpcRequest};
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
@@ -13,63 +13,69 @@ const HEADER_MISMATCH: i64 = -32020;
 const MISSING_CAPABILITY: i64 = -32021;
 const UNSUPPORTED_VERSION: i64 = -32022;
 
-/// What the answer to `server/discover` means.
+/// Meaning of the outcome of `server/discover`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     Modern(Capabilities),
     Legacy,
-    /// Nothing can be told from it: ask again later.
+    /// The outcome does not show the era: the handshake fails and is retried.
     Undecided(Kind),
 }
 
-/// Asks what the upstream is. One that refuses our version, and names it among its own, is asked once
-/// more: its list is what counts (2026-07-28, `UnsupportedProtocolVersionError`).
+/// Sends `server/discover`. Sends it once more if the upstream refuses the version and yet names it among
+/// its supported ones, which count (MCP 2026-07-28, `UnsupportedProtocolVersionError`).
+///
+/// # Errors
+/// See [`Transport::request`].
 pub(crate) async fn discover(transport: &Transport) -> Result<Document, Kind> {
     match send_discover(transport, &Id::number(0)).await {
-        Err(refused) if names_our_version(&refused) => {
-            send_discover(transport, &Id::number(2)).await
-        }
-        answer => answer,
+        Err(refusal) if supports_modern(&refusal) => send_discover(transport, &Id::number(2)).await,
+        outcome => outcome,
     }
 }
 
 async fn send_discover(transport: &Transport, id: &Id) -> Result<Document, Kind> {
-    let asking = Conversation::modern(Capabilities::default());
+    let conversation = Conversation::modern(Capabilities::default());
     let rpc = RpcRequest { method: DISCOVER, ..RpcRequest::default() };
-    let (headers, body) = asking.dress(id, rpc);
+    let (headers, body) = conversation.encode(id, rpc);
     transport.request(id, headers, body, None).await.map(|(result, _)| result)
 }
 
-fn names_our_version(refused: &Kind) -> bool {
-    let Kind::Error { code: UNSUPPORTED_VERSION, data: Some(data), .. } = refused else {
+/// Whether a version error lists a modern revision as supported.
+fn supports_modern(refusal: &Kind) -> bool {
+    let Kind::Error { code: UNSUPPORTED_VERSION, data: Some(data), .. } = refusal else {
         return false;
     };
     let data = Json::parse(data.as_bytes(), 8).ok();
-    matches!(data.and_then(|d| d.get("supported")).map(offers), Some(Offer::Modern))
+    matches!(data.and_then(|d| d.get("supported")).map(newest_era), Some(SupportedEra::Modern))
 }
 
-/// Decides the era from the answer to `server/discover`. Servers that don't know the method
-/// refuse it in many ways, all of which mean legacy; what says nothing about the era, such as a
-/// lost connection or a refused credential, must not be taken for an answer.
-pub(crate) fn judge(answer: Result<&Document, Kind>) -> Verdict {
-    match answer {
+/// Decides the era by the outcome of `server/discover`. Legacy servers refuse the unknown method in many
+/// ways. A failure that does not depend on the era, such as a lost connection or a refused credential,
+/// decides nothing.
+pub(crate) fn judge(outcome: Result<&Document, Kind>) -> Verdict {
+    match outcome {
         Ok(result) => {
             let versions = result.json().get("supportedVersions");
-            match versions.map(offers) {
-                Some(Offer::Modern) => {
+            match versions.map(newest_era) {
+                Some(SupportedEra::Modern) => {
                     Verdict::Modern(Capabilities::read(result.json().get("capabilities")))
                 }
-                Some(Offer::Unknown) => Verdict::Undecided(Kind::Protocol(UNSPOKEN.to_owned())),
-                Some(Offer::Legacy) | None => Verdict::Legacy,
+                Some(SupportedEra::None) => {
+                    Verdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))
+                }
+                Some(SupportedEra::Legacy) | None => Verdict::Legacy,
             }
         }
         Err(Kind::Error { code: UNSUPPORTED_VERSION, data, .. }) => {
             let data = data.unwrap_or_default();
             let supported = Json::parse(data.as_bytes(), 8).ok().and_then(|d| d.get("supported"));
-            match supported.map(offers) {
-                Some(Offer::Legacy) => Verdict::Legacy,
-                Some(Offer::Unknown) => Verdict::Undecided(Kind::Protocol(UNSPOKEN.to_owned())),
-                Some(Offer::Modern) | None => Verdict::Modern(Capabilities::ASSUMED),
+            match supported.map(newest_era) {
+                Some(SupportedEra::Legacy) => Verdict::Legacy,
+                Some(SupportedEra::None) => {
+                    Verdict::Undecided(Kind::Protocol(NO_COMMON_REVISION.to_owned()))
+                }
+                Some(SupportedEra::Modern) | None => Verdict::Modern(Capabilities::ASSUMED),
             }
         }
         Err(Kind::Error { code: HEADER_MISMATCH | MISSING_CAPABILITY, .. }) => {
@@ -90,7 +96,7 @@ pub(crate) fn judge(answer: Result<&Document, Kind>) -> Verdict {
     }
 }
 
-/// The conversation with a child whose answer came late, if that makes it modern.
+/// Returns the conversation with a child process whose late outcome shows that it is modern.
 pub(crate) fn modern_after_all(late: Result<Document, Kind>) -> Option<Conversation> {
     match judge(late.as_ref().map_err(Clone::clone)) {
         Verdict::Modern(capabilities) => Some(Conversation::modern(capabilities)),
@@ -98,22 +104,25 @@ pub(crate) fn modern_after_all(late: Result<Document, Kind>) -> Option<Conversat
     }
 }
 
-/// What a list of versions has for us.
-enum Offer {
+/// Newest era among the revisions that a list of versions has in common with the gateway.
+enum SupportedEra {
     Legacy,
     Modern,
-    Unknown,
+    /// No revision in common.
+    None,
 }
 
-fn offers(versions: Json<'_>) -> Offer {
-    let spoken = |era| {
+fn newest_era(versions: Json<'_>) -> SupportedEra {
+    let has = |era| {
         let mut known = versions.elements().filter_map(|v| Revision::parse(&v.as_str()?));
         known.any(|revision| revision.era() == era)
     };
-    match (spoken(Era::Modern), spoken(Era::Legacy)) {
-        (true, _) => Offer::Modern,
-        (false, true) => Offer::Legacy,
-        (false, false) => Offer::Unknown,
+    if has(Era::Modern) {
+        SupportedEra::Modern
+    } else if has(Era::Legacy) {
+        SupportedEra::Legacy
+    } else {
+        SupportedEra::None
     }
 }
 
@@ -152,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_seen_from_legacy_servers_means_legacy() {
+    fn refusals_of_legacy_servers_mean_legacy() {
         for kind in [
             error(-32601, None),
             error(-32000, None),
@@ -160,14 +169,14 @@ mod tests {
             Kind::Status { status: 400 },
             Kind::Status { status: 404 },
             Kind::Status { status: 405 },
-            Kind::Protocol("the answer is neither JSON nor an event stream".into()),
+            Kind::Protocol("the response is neither JSON nor an event stream".into()),
         ] {
             assert_eq!(judge(Err(kind.clone())), Verdict::Legacy, "{kind:?}");
         }
     }
 
     #[test]
-    fn what_says_nothing_about_the_era_decides_nothing() {
+    fn failures_that_do_not_depend_on_the_era_decide_nothing() {
         for kind in [
             Kind::Unavailable("refused".into()),
             Kind::Reset("closed".into()),
