@@ -106,6 +106,8 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 #[derive(Default)]
 struct Attempts {
     backoff: Backoff,
+    /// Reason of the last attempt, if it failed.
+    failure: Option<&'static str>,
 }
 
 impl Driver {
@@ -231,7 +233,7 @@ impl Driver {
             let started = Instant::now();
             let wait = match self.walk(&connection).await {
                 Ok(listed) => {
-                    attempts.backoff.reset();
+                    self.note_success(attempts);
                     has_walked = true;
                     let wait = self.next_walk(listed.ttl);
                     let fresh_for = listed.ttl.or((!connection.is_snapshot()).then_some(wait));
@@ -301,6 +303,13 @@ impl Driver {
         self.report(Ok(walked)).await;
     }
 
+    fn note_success(&self, attempts: &mut Attempts) {
+        attempts.backoff.reset();
+        if attempts.failure.take().is_some() {
+            info!(upstream = %self.upstream.id, "prompts/list succeeded again");
+        }
+    }
+
     /// Reports a failed attempt and waits until the next one is due.
     async fn report_failure(&self, kind: Kind, attempts: &mut Attempts) {
         let backoff = attempts.backoff.next(fastrand::f64());
@@ -310,7 +319,12 @@ impl Driver {
         };
         let wait = backoff.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));
         let upstream = &self.upstream.id;
-        info!(%upstream, error = %kind, retry_in = ?wait, "prompts/list failed; retrying");
+        let reason = kind.reason();
+        if attempts.failure.replace(reason) == Some(reason) {
+            debug!(%upstream, error = %kind, retry_in = ?wait, "prompts/list failed; retrying");
+        } else {
+            warn!(%upstream, error = %kind, retry_in = ?wait, "prompts/list failed; retrying");
+        }
         self.report(Err(kind)).await;
         match self.upstream.transport {
             // An edit may correct the library.
