@@ -23,7 +23,7 @@ use crate::router::refresh::{Refresh, Source};
 use crate::upstream::call::correlator::NotificationSinks;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::connection::list_pages::Listed;
-use crate::upstream::driver::{DriverId, Report, Walked};
+use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
@@ -125,8 +125,8 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
                 row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()})
             }
         }
-        let outcome = dialed.outcome.map(|listed| Walked { listed, fresh_for: None });
-        refresh.take(Report { driver, outcome }, Instant::now());
+        let outcome = dialed.outcome.map(|listed| FetchedList { listed, fresh_for: None });
+        refresh.take(DriverReport { driver, outcome }, Instant::now());
         rows.push(row);
     }
     let catalog = refresh.snapshot();

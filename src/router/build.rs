@@ -21,7 +21,7 @@ use crate::policy::Gate;
 use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::{NotificationSinks, UrlElicitationComplete};
-use crate::upstream::driver::{DriverId, Report};
+use crate::upstream::driver::{DriverId, DriverReport};
 use crate::upstream::{Upstream, UpstreamDeps};
 
 /// State that the routers of all editions share.
@@ -33,7 +33,7 @@ pub(super) struct SharedState {
     pub pages: broadcast::Sender<UrlElicitationComplete>,
     pub suspended: SuspendedCalls,
     pub telemetry: Telemetry,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<DriverReport>,
     renewals: mpsc::Sender<Renewal>,
     upstream_deps: UpstreamDeps,
 }

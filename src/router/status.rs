@@ -10,7 +10,7 @@ use crate::domain::fault::UpstreamFaultKind;
 use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
-use crate::upstream::driver::Link;
+use crate::upstream::driver::ConnectionState;
 use crate::upstream::transport::stderr_tail::StderrTail;
 
 /// The status of one upstream.
@@ -49,13 +49,13 @@ impl Router {
         let catalog = self.catalog();
         let counts = catalog.content.counts();
         let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
-            let (config, link) = (upstream.config(), upstream.link());
+            let (config, link) = (upstream.config(), upstream.connection_state());
             let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
             let failure = missing.map(|part| part.kind.clone());
             let (state, peer, down) = match link {
-                Link::Connecting => ("connecting", None, None),
-                Link::Up(peer) => ("up", Some(peer), None),
-                Link::Down(kind) => ("down", None, Some(kind)),
+                ConnectionState::Connecting => ("connecting", None, None),
+                ConnectionState::Up(peer) => ("up", Some(peer), None),
+                ConnectionState::Down(kind) => ("down", None, Some(kind)),
             };
             UpstreamStatus {
                 id: id.to_string(),

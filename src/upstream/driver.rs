@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use super::client_attributes;
 use super::connection::Connection;
-use super::connection::connect::{Connector, Wake};
+use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
 use super::connection::list_pages::Listed;
 use super::guard::backoff::{Backoff, jittered};
@@ -28,9 +28,9 @@ use crate::telemetry::{ClientOperation, Telemetry};
 
 /// Outcome of one attempt to fetch the list, for the catalog.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct DriverReport {
     pub driver: DriverId,
-    pub outcome: Result<Walked, Kind>,
+    pub outcome: Result<FetchedList, Kind>,
 }
 
 /// Identity of a driver, unique in the process: an upstream whose configuration has changed has another
@@ -48,7 +48,7 @@ impl DriverId {
 
 /// A list and the time for which it is fresh.
 #[derive(Clone, Debug)]
-pub(crate) struct Walked {
+pub(crate) struct FetchedList {
     pub listed: Listed,
     /// Absent where the gateway notices each change at once.
     pub fresh_for: Option<Duration>,
@@ -56,7 +56,7 @@ pub(crate) struct Walked {
 
 /// State of the shared connection of an upstream.
 #[derive(Clone)]
-pub(crate) enum Link {
+pub(crate) enum ConnectionState {
     /// The first attempt to connect has not ended.
     Connecting,
     /// Calls use this connection.
@@ -73,9 +73,9 @@ pub(super) struct Driver {
     pub upstream: Arc<Upstream>,
     /// The error, where the upstream cannot be reached as it is configured.
     pub connector: Result<Arc<Connector>, String>,
-    pub link: watch::Sender<Link>,
-    pub wake: Wake,
-    pub reports: mpsc::Sender<Report>,
+    pub connection_state: watch::Sender<ConnectionState>,
+    pub signals: DriverSignals,
+    pub reports: mpsc::Sender<DriverReport>,
     /// Cancelled when the last handle of the upstream is dropped, or at the gateway's shutdown.
     pub shutdown: CancellationToken,
     /// Whether a notification stream is open, so that polling is not needed.
@@ -116,7 +116,9 @@ impl Driver {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(self.drive()).await;
         let kind = Kind::Unavailable("the gateway is shutting down".to_owned());
-        if let Link::Up(connection) = self.link.send_replace(Link::Down(kind)) {
+        if let ConnectionState::Up(connection) =
+            self.connection_state.send_replace(ConnectionState::Down(kind))
+        {
             let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         }
     }
@@ -149,9 +151,9 @@ impl Driver {
                 }
                 Err(kind) => {
                     // A library that cannot be read keeps the prompts that were read before.
-                    let has_snapshot = matches!(&*self.link.borrow(), Link::Up(connection) if connection.is_snapshot());
+                    let has_snapshot = self.connection().is_some_and(|c| c.is_snapshot());
                     if !has_snapshot {
-                        self.link.send_replace(Link::Down(kind.clone()));
+                        self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
                     }
                     self.report_failure(kind, &mut attempts).await;
                 }
@@ -161,7 +163,7 @@ impl Driver {
 
     /// Records the duration of a session that has ended.
     fn count_session(&self, lasted: Duration) {
-        if let Link::Up(connection) = &*self.link.borrow()
+        if let Some(connection) = self.connection()
             && !connection.is_snapshot()
         {
             let revision = connection.describe().0.map(Revision::as_str);
@@ -169,18 +171,26 @@ impl Driver {
         }
     }
 
+    /// Returns the shared connection, if there is one.
+    fn connection(&self) -> Option<Arc<Connection>> {
+        match &*self.connection_state.borrow() {
+            ConnectionState::Up(connection) => Some(connection.clone()),
+            ConnectionState::Connecting | ConnectionState::Down(_) => None,
+        }
+    }
+
     /// Makes a new connection the shared one, and closes the old one unless a call still uses it.
     async fn replace(&self, connection: Arc<Connection>) {
         let (revision, transport) = connection.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
-        let old = self.link.send_replace(Link::Up(connection));
+        let old = self.connection_state.send_replace(ConnectionState::Up(connection));
         // The failures were those of another connection.
         if self.breaker.close().is_some() {
             info!(upstream = %self.upstream.id, "circuit breaker closed by a new connection");
         }
         // A signal of a call that lost the old session is out of date.
-        let _ = timeout(Duration::ZERO, self.wake.lost.notified()).await;
-        if let Link::Up(old) = old
+        let _ = timeout(Duration::ZERO, self.signals.session_lost.notified()).await;
+        if let ConnectionState::Up(old) = old
             && let Some(old) = Arc::into_inner(old)
         {
             let _ = timeout(CLOSE_TIMEOUT, old.close()).await;
@@ -190,7 +200,7 @@ impl Driver {
     /// Receives `list_changed` until the session is lost; never returns where the upstream has no
     /// notification stream.
     async fn keep_listening(&self) {
-        let Link::Up(connection) = self.link.borrow().clone() else {
+        let Some(connection) = self.connection() else {
             return;
         };
         let mut backoff = Backoff::default();
@@ -199,7 +209,7 @@ impl Driver {
             // The list may have changed before the stream was open, so its opening causes a walk, too.
             let listening = connection.listen(|event| {
                 self.listening.store(true, Ordering::Relaxed);
-                self.wake.changed.notify_one();
+                self.signals.list_changed.notify_one();
                 if event == ListenEvent::ListChanged {
                     self.telemetry.metrics().list_changed_received(self.upstream.id.as_str());
                 }
@@ -207,7 +217,7 @@ impl Driver {
             let ended = listening.await;
             if self.listening.swap(false, Ordering::Relaxed) {
                 // Polling takes over until the stream is open again.
-                self.wake.changed.notify_one();
+                self.signals.list_changed.notify_one();
             }
             if started.elapsed() > STABLE_AFTER {
                 backoff.reset();
@@ -225,7 +235,7 @@ impl Driver {
 
     /// Fetches the list and waits for a reason to fetch it again, until a new connection is needed.
     async fn keep_list(&self, attempts: &mut Attempts) {
-        let Link::Up(connection) = self.link.borrow().clone() else {
+        let Some(connection) = self.connection() else {
             return;
         };
         let mut has_walked = false;
@@ -237,7 +247,7 @@ impl Driver {
                     has_walked = true;
                     let wait = self.next_walk(listed.ttl);
                     let fresh_for = listed.ttl.or((!connection.is_snapshot()).then_some(wait));
-                    self.report_list(Walked { listed, fresh_for }).await;
+                    self.report_list(FetchedList { listed, fresh_for }).await;
                     wait
                 }
                 // The session has expired, which is no failure: connect again at once.
@@ -255,12 +265,12 @@ impl Driver {
             };
             tokio::select! {
                 () = sleep(wait) => {}
-                () = self.wake.changed.notified() => {
+                () = self.signals.list_changed.notified() => {
                     let debounced = Instant::now() + CHANGE_DEBOUNCE;
                     let earliest = if connection.is_snapshot() { started } else { started + MIN_WALK_INTERVAL };
                     sleep_until(debounced.max(earliest)).await;
                 }
-                () = self.wake.lost.notified() => return,
+                () = self.signals.session_lost.notified() => return,
                 () = connection.closed() => return,
             }
             if connection.is_snapshot() {
@@ -296,7 +306,7 @@ impl Driver {
         jittered(least, fastrand::f64())
     }
 
-    async fn report_list(&self, walked: Walked) {
+    async fn report_list(&self, walked: FetchedList) {
         let prompts = walked.listed.prompts.len();
         let pages = walked.listed.pages;
         debug!(upstream = %self.upstream.id, prompts, pages, "prompts/list complete");
@@ -329,7 +339,7 @@ impl Driver {
         match self.upstream.transport {
             // An edit may correct the library.
             Transport::Library(_) => {
-                let _ = timeout(wait, self.wake.changed.notified()).await;
+                let _ = timeout(wait, self.signals.list_changed.notified()).await;
             }
             // Notifications of a failing upstream must not shorten the wait.
             Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(wait).await,
@@ -340,13 +350,13 @@ impl Driver {
     async fn give_up(&self, kind: Kind) {
         warn!(upstream = %self.upstream.id, error = %kind,
             "the upstream cannot be used and is not retried; correct its table");
-        self.link.send_replace(Link::Down(kind.clone()));
+        self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
         self.report(Err(kind)).await;
     }
 
-    async fn report(&self, outcome: Result<Walked, Kind>) {
+    async fn report(&self, outcome: Result<FetchedList, Kind>) {
         // The receiver is closed only at the gateway's shutdown.
-        let _ = self.reports.send(Report { driver: self.id, outcome }).await;
+        let _ = self.reports.send(DriverReport { driver: self.id, outcome }).await;
     }
 }
 

@@ -32,9 +32,9 @@ use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete}
 use call::exchange::{ConcurrencyPermit, Exchange};
 use call::request::UpstreamRequest;
 use connection::Connection;
-use connection::connect::{Connector, Wake};
+use connection::connect::{Connector, DriverSignals};
 use connection::dedicated::DedicatedPool;
-use driver::{Driver, DriverId, Link, Report};
+use driver::{ConnectionState, Driver, DriverId, DriverReport};
 use guard::breaker::Breaker;
 use guard::concurrency::ConcurrencyLimit;
 use transport::stderr_tail::StderrTail;
@@ -70,8 +70,8 @@ impl UpstreamDeps {
 pub struct Upstream {
     config: Arc<config::Upstream>,
     driver: DriverId,
-    link: watch::Receiver<Link>,
-    wake: Wake,
+    connection_state: watch::Receiver<ConnectionState>,
+    signals: DriverSignals,
     /// Calls at once.
     concurrency: Arc<ConcurrencyLimit>,
     breaker: Arc<Breaker>,
@@ -91,21 +91,21 @@ impl Upstream {
     pub(crate) fn start(
         driver: DriverId,
         config: config::Upstream,
-        reports: mpsc::Sender<Report>,
+        reports: mpsc::Sender<DriverReport>,
         pages: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
     ) -> Self {
         let UpstreamDeps { audit, telemetry, tasks, shutdown, starting } = deps.clone();
         let (config, shutdown) = (Arc::new(config), shutdown.child_token());
         let needed = shutdown.clone().drop_guard();
-        let (sender, link) = watch::channel(Link::Connecting);
-        let wake = Wake::default();
+        let (sender, connection_state) = watch::channel(ConnectionState::Connecting);
+        let signals = DriverSignals::default();
         let upstream = config.id.as_str().into();
         let stderr_tail: Arc<StderrTail> = Arc::default();
         let (measured, kept) = (telemetry.clone(), stderr_tail.clone());
         let sinks = NotificationSinks {
             upstream,
-            list_changed: Some(wake.changed.clone()),
+            list_changed: Some(signals.list_changed.clone()),
             url_completions: pages,
             audit,
             telemetry: measured,
@@ -126,8 +126,8 @@ impl Upstream {
             id: driver,
             upstream: config.clone(),
             connector,
-            link: sender,
-            wake: wake.clone(),
+            connection_state: sender,
+            signals: signals.clone(),
             reports,
             shutdown,
             listening: AtomicBool::new(false),
@@ -137,8 +137,8 @@ impl Upstream {
         Self {
             config,
             driver,
-            link,
-            wake,
+            connection_state,
+            signals,
             concurrency,
             breaker,
             dedicated,
@@ -164,7 +164,7 @@ impl Upstream {
 
     /// Its list is to be walked again soon.
     pub(crate) fn request_walk(&self) {
-        self.wake.changed.notify_one();
+        self.signals.list_changed.notify_one();
     }
 
     /// When it is tried again, if it is being left alone after a row of failures.
@@ -178,8 +178,8 @@ impl Upstream {
     }
 
     /// How its connection is.
-    pub(crate) fn link(&self) -> Link {
-        self.link.borrow().clone()
+    pub(crate) fn connection_state(&self) -> ConnectionState {
+        self.connection_state.borrow().clone()
     }
 
     /// Starts an authorized call, to end before `deadline` and within the upstream's `timeout`.
@@ -221,9 +221,9 @@ impl Upstream {
     fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
         let method = request.params.method();
         let prompt = Some(request.params.prompt());
-        let revision = match &*self.link.borrow() {
-            Link::Up(connection) => connection.describe().0.map(Revision::as_str),
-            Link::Connecting | Link::Down(_) => None,
+        let revision = match &*self.connection_state.borrow() {
+            ConnectionState::Up(connection) => connection.describe().0.map(Revision::as_str),
+            ConnectionState::Connecting | ConnectionState::Down(_) => None,
         };
         let attributes = client_attributes(&self.config, method, revision, prompt)?;
         Some(ClientOperation::begin(&self.telemetry, attributes, &mut request.forwarded.trace))
@@ -233,8 +233,7 @@ impl Upstream {
     /// if the configuration says so.
     pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
-        let is_shared =
-            matches!(&*self.link.borrow(), Link::Up(connection) if connection.is_shared());
+        let is_shared = matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if connection.is_shared());
         match is_shared && settings.questions_by_default {
             true => ClientCapabilities::NONE,
             false => settings.questions,
@@ -243,7 +242,7 @@ impl Upstream {
 
     /// Whether the upstream is told with each call what it may ask.
     pub(crate) fn declares_capabilities_per_request(&self) -> bool {
-        matches!(&*self.link.borrow(), Link::Up(connection) if !connection.declares_at_open())
+        matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if !connection.declares_at_open())
     }
 
     /// A session that is lost is so before any processing: the request is safe to repeat, once.
@@ -293,26 +292,34 @@ impl Upstream {
 
     /// The peer, once it is known whether there is one.
     async fn connected(&self) -> Result<Arc<Connection>, Kind> {
-        self.wait_for_link(|link| !matches!(link, Link::Connecting)).await
+        self.wait_for_connection(|connection_state| {
+            !matches!(connection_state, ConnectionState::Connecting)
+        })
+        .await
     }
 
     /// The peer of the next connection, which is asked for.
     async fn reconnected(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, Kind> {
-        let is_lost =
-            |link: &Link| matches!(link, Link::Up(connection) if Arc::ptr_eq(connection, lost));
-        if is_lost(&self.link.borrow()) {
-            self.wake.lost.notify_one();
+        let is_lost = |connection_state: &ConnectionState| matches!(connection_state, ConnectionState::Up(connection) if Arc::ptr_eq(connection, lost));
+        if is_lost(&self.connection_state.borrow()) {
+            self.signals.session_lost.notify_one();
         }
-        self.wait_for_link(|link| !is_lost(link)).await
+        self.wait_for_connection(|connection_state| !is_lost(connection_state)).await
     }
 
-    async fn wait_for_link(&self, params: impl Fn(&Link) -> bool) -> Result<Arc<Connection>, Kind> {
-        let mut link = self.link.clone();
-        let found = link.wait_for(params).await.map(|link| link.clone());
+    async fn wait_for_connection(
+        &self,
+        params: impl Fn(&ConnectionState) -> bool,
+    ) -> Result<Arc<Connection>, Kind> {
+        let mut connection_state = self.connection_state.clone();
+        let found = connection_state
+            .wait_for(params)
+            .await
+            .map(|connection_state| connection_state.clone());
         match found {
-            Ok(Link::Up(connection)) => Ok(connection),
-            Ok(Link::Down(kind)) => Err(unreachable_because(kind)),
-            Ok(Link::Connecting) | Err(_) => {
+            Ok(ConnectionState::Up(connection)) => Ok(connection),
+            Ok(ConnectionState::Down(kind)) => Err(unreachable_because(kind)),
+            Ok(ConnectionState::Connecting) | Err(_) => {
                 Err(Kind::Unavailable("the gateway is shutting down".to_owned()))
             }
         }

@@ -17,7 +17,7 @@ use super::view_cache::ViewCache;
 use crate::config::{self, OnChangedDefinition, OnFailure};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::{Naming, Prefix, UpstreamId};
-use crate::upstream::driver::{DriverId, Report, Walked};
+use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
 
 /// The known state of all upstreams. Pure: the clock is an argument.
 pub(crate) struct Refresh {
@@ -70,7 +70,7 @@ pub(crate) struct Renewal {
 /// An upstream, its last good list, and its last report.
 struct Known {
     source: Source,
-    list: Option<(Walked, Instant)>,
+    list: Option<(FetchedList, Instant)>,
     state: State,
     pins: DefinitionPins,
 }
@@ -96,7 +96,7 @@ impl Refresh {
     /// when on lists no longer wait for upstreams that never answered.
     pub(crate) async fn run(
         mut self,
-        mut reports: mpsc::Receiver<Report>,
+        mut reports: mpsc::Receiver<DriverReport>,
         mut renewals: mpsc::Receiver<Renewal>,
         mut catalog: Arc<ArcSwap<Catalog>>,
         mut announce: Announcer,
@@ -169,7 +169,7 @@ impl Refresh {
     }
 
     /// Applies one report.
-    pub(crate) fn take(&mut self, report: Report, now: Instant) {
+    pub(crate) fn take(&mut self, report: DriverReport, now: Instant) {
         let mut upstreams = self.upstreams.iter_mut();
         let Some(known) = upstreams.find(|known| known.source.driver == report.driver) else {
             // The last report of a removed upstream.
@@ -223,7 +223,7 @@ impl Refresh {
         let mut catalog = Catalog { content: self.content.clone(), ..Catalog::default() };
         for known in &self.upstreams {
             catalog.pending |= matches!(known.state, State::Unseen);
-            if let Some((Walked { listed, .. }, at)) = &known.list {
+            if let Some((FetchedList { listed, .. }, at)) = &known.list {
                 let prompts = listed.prompts.len() + listed.malformed.len();
                 let walk = WalkInfo { pages: listed.pages, prompts, at: *at };
                 catalog.walks.insert(known.source.id.clone(), walk);
@@ -263,7 +263,7 @@ impl Refresh {
     }
 
     /// The list of an upstream that is part of the catalog.
-    fn served<'a>(&self, known: &'a Known) -> Option<&'a (Walked, Instant)> {
+    fn served<'a>(&self, known: &'a Known) -> Option<&'a (FetchedList, Instant)> {
         match (&known.state, self.on_failure) {
             (State::Failed(_), OnFailure::Omit) => None,
             _ => known.list.as_ref(),
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    fn good(refresh: &Refresh, upstream: usize, names: &[&str]) -> Report {
+    fn good(refresh: &Refresh, upstream: usize, names: &[&str]) -> DriverReport {
         let prompt = |name: &&str| {
             let text = serde_json::json!({"name": name}).to_string();
             Prompt::read(Json::parse(text.as_bytes(), 8).unwrap()).unwrap()
@@ -320,12 +320,15 @@ mod tests {
         let prompts = names.iter().map(prompt).collect();
         let listed = Listed { prompts, ..Listed::default() };
         let driver = refresh.upstreams[upstream].source.driver;
-        Report { driver, outcome: Ok(Walked { listed, fresh_for: Some(Duration::from_secs(9)) }) }
+        DriverReport {
+            driver,
+            outcome: Ok(FetchedList { listed, fresh_for: Some(Duration::from_secs(9)) }),
+        }
     }
 
-    fn bad(refresh: &Refresh, upstream: usize) -> Report {
+    fn bad(refresh: &Refresh, upstream: usize) -> DriverReport {
         let driver = refresh.upstreams[upstream].source.driver;
-        Report { driver, outcome: Err(Kind::Timeout) }
+        DriverReport { driver, outcome: Err(Kind::Timeout) }
     }
 
     fn count(catalog: &Catalog) -> usize {
@@ -400,7 +403,7 @@ mod tests {
         let titled = Prompt::read(Json::parse(titled.as_bytes(), 8).unwrap()).unwrap();
         let listed = Listed { prompts: vec![titled], ..Listed::default() };
         let driver = refresh.upstreams[2].source.driver;
-        refresh.take(Report { driver, outcome: Ok(Walked { listed, fresh_for: None }) }, now);
+        refresh.take(DriverReport { driver, outcome: Ok(FetchedList { listed, fresh_for: None }) }, now);
         let catalog = refresh.snapshot();
         assert_eq!(count(&catalog), 7);
         let names = |pair: &super::super::catalog::LookAlike| {

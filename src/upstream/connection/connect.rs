@@ -23,11 +23,11 @@ use crate::upstream::transport::streamable_http::HttpEndpoint;
 
 /// Signals that wake a driver before its timers do.
 #[derive(Clone, Default)]
-pub(crate) struct Wake {
+pub(crate) struct DriverSignals {
     /// The list may have changed.
-    pub changed: Arc<Notify>,
+    pub list_changed: Arc<Notify>,
     /// A call got [`Kind::SessionLost`].
-    pub lost: Arc<Notify>,
+    pub session_lost: Arc<Notify>,
 }
 
 /// Opens the connections to one upstream, and keeps what they share.
