@@ -110,14 +110,15 @@ impl Connector {
             Target::Stdio(_) => self.start_permits.acquire().await.ok(),
             Target::Http { .. } | Target::Sse(_) | Target::Library { .. } => None,
         };
-        let connecting = async {
+        // On the heap: it is rare, and its future is large.
+        let connecting = Box::pin(async {
             match &self.target {
                 Target::Http { endpoint, revision } => self.connect_http(endpoint, *revision).await,
                 Target::Sse(endpoint) => self.connect_sse(endpoint, ClientCapabilities::NONE).await,
                 Target::Stdio(stdio) => self.connect_child(stdio).await,
                 Target::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
-        };
+        });
         self.within_walk_timeout(connecting).await
     }
 
@@ -133,7 +134,7 @@ impl Connector {
     ) -> Result<Connection, Kind> {
         let settings = &self.upstream.settings;
         let revision = like.describe().0;
-        let connecting = async {
+        let connecting = Box::pin(async {
             match &self.target {
                 Target::Http { endpoint, .. } | Target::Sse(endpoint) => {
                     if matches!(like.transport(), Some(Transport::Sse(_))) {
@@ -150,13 +151,13 @@ impl Connector {
                 }
                 Target::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
-        };
+        });
         self.within_walk_timeout(connecting).await
     }
 
     async fn within_walk_timeout(
         &self,
-        connecting: impl Future<Output = Result<Connection, Kind>>,
+        connecting: impl Future<Output = Result<Connection, Kind>> + Unpin,
     ) -> Result<Connection, Kind> {
         let limit = self.upstream.settings.walk_timeout;
         timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))

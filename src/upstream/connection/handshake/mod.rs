@@ -66,7 +66,7 @@ pub(crate) struct RpcRequest<'a> {
 
 /// Event of a notification stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ListenEvent {
+pub(crate) enum ListenEvent {
     /// The stream is open. The list may have changed before.
     Opened,
     /// `notifications/prompts/list_changed`.
