@@ -17,7 +17,7 @@
 // `pub` means public. Without `test-util` nothing but `main` is, so the lint speaks with that feature, as in
 // every build of tests. The types in the signatures of what `test_util` re-exports stay inside.
 #![cfg_attr(feature = "test-util", warn(unreachable_pub))]
-#![allow(private_interfaces)]
+#![allow(private_bounds, private_interfaces)]
 
 mod cli;
 mod app;

@@ -70,6 +70,11 @@ impl Countable {
     pub(crate) fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|countable| countable.as_str() == name)
     }
+
+    /// The request of a JSON-RPC method that concerns the session alone; `None` for other methods.
+    pub(crate) fn of_session(method: &str) -> Option<Self> {
+        [Self::Initialize, Self::Ping, Self::Listen].into_iter().find(|own| own.as_str() == method)
+    }
 }
 
 impl fmt::Display for Method {

@@ -88,7 +88,7 @@ impl ClientChannel {
     pub(crate) async fn receive(&self, bytes: &[u8], budget: BodyBudget) {
         let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
-        match self.connection.read(&sessions, bytes, clock::now()) {
+        match self.connection.read(&sessions, bytes, clock::now()).await {
             Ok(Dispatch::Accepted) => {}
             Ok(Dispatch::Answer { message, .. }) => self.send(message).await,
             Ok(Dispatch::Opened { message, notifications }) => {

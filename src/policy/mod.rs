@@ -190,10 +190,7 @@ impl Gate {
         request: Countable,
     ) -> Result<(), TransportFault> {
         let taken = self.limits.take(Counted { caller, address, request }, None).await;
-        taken.inspect_err(|fault| {
-            count_limited(&self.telemetry, fault);
-            self.refused(Who::Caller(caller.id().to_owned()), fault);
-        })
+        taken.inspect_err(|fault| self.refused(Who::Caller(caller.id().to_owned()), fault))
     }
 
     /// Records the outcome of a call, before its response is sent. Calls refused by a limit, or because

@@ -78,7 +78,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Sessions::read`].
-    pub fn read(
+    pub async fn read(
         &self,
         sessions: &Sessions,
         body: &[u8],
@@ -93,7 +93,7 @@ impl Connection {
             assumed_dialect: self.dialect(),
             streams: true,
         };
-        sessions.read(body, &context)
+        sessions.read(body, &context).await
     }
 
     /// Returns the caller of the connection.

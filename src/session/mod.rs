@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, Limits};
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
+use crate::domain::method::Countable;
 use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Credentials, Gate};
 use crate::router::Router;
@@ -123,6 +124,19 @@ impl Sessions {
     /// The address exceeds one of the rate limits by address.
     pub fn check_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         self.gate.check_address(address)
+    }
+
+    /// Counts a request that concerns the session alone.
+    ///
+    /// # Errors
+    /// [`TransportFault::RateLimited`].
+    pub(crate) async fn take_request(
+        &self,
+        caller: &Caller,
+        address: Option<IpAddr>,
+        request: Countable,
+    ) -> Result<(), TransportFault> {
+        self.gate.take_session_request(caller, address, request).await
     }
 
     /// Returns the number of requests in flight that a client can cancel by their ids.

@@ -13,7 +13,7 @@ use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
-use crate::domain::method::{DISCOVER, INITIALIZE, LISTEN, Method, PING};
+use crate::domain::method::{Countable, DISCOVER, INITIALIZE, LISTEN, Method, PING};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::ClientCapabilities;
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
@@ -23,19 +23,24 @@ impl Sessions {
     ///
     /// # Errors
     /// The body is not strict JSON within `server.limits.json_depth`, a batch is not allowed or has
-    /// more than `batch_items` messages, or the message is refused.
-    pub fn read(&self, body: &[u8], context: &RequestContext<'_>) -> Result<Dispatch, Refusal> {
+    /// more than `batch_items` messages, a rate limit has no cell left for a request about the session, or
+    /// the message is refused.
+    pub async fn read(
+        &self,
+        body: &[u8],
+        context: &RequestContext<'_>,
+    ) -> Result<Dispatch, Refusal> {
         let dialect = context.assumed_dialect;
         let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
         let message = Json::parse(body, self.limits.json_depth).map_err(|e| refuse(e.into()))?;
         match message.kind() {
-            JsonKind::Array => self.read_batch(message, context),
-            _ => self.read_message(message, context),
+            JsonKind::Array => self.read_batch(message, context).await,
+            _ => self.read_message(message, context).await,
         }
     }
 
     /// Reads a batch. A refused message of the batch becomes an error in the batch's response.
-    fn read_batch(
+    async fn read_batch(
         &self,
         batch: Json<'_>,
         context: &RequestContext<'_>,
@@ -57,20 +62,23 @@ impl Sessions {
         }
         // The response to a batch is one message: nothing can be sent before it.
         let context = RequestContext { streams: false, ..*context };
-        let read = |item| match self.read_message(item, &context) {
-            // A subscription is a stream, and cannot be a part of another response.
-            Ok(Dispatch::Listen(notifications)) => Err(Refusal {
-                fault: RequestFault::BatchUnsupported.into(),
-                id: notifications.request().cloned(),
-                dialect,
-            }),
-            dispatch => dispatch,
-        };
-        Ok(Dispatch::Batch(batch.elements().map(read).collect()))
+        let mut items = Vec::with_capacity(count);
+        for item in batch.elements() {
+            items.push(match self.read_message(item, &context).await {
+                // A subscription is a stream, and cannot be a part of another response.
+                Ok(Dispatch::Listen(notifications)) => Err(Refusal {
+                    fault: RequestFault::BatchUnsupported.into(),
+                    id: notifications.request().cloned(),
+                    dialect,
+                }),
+                dispatch => dispatch,
+            });
+        }
+        Ok(Dispatch::Batch(items))
     }
 
     /// Reads one message, alone or of a batch.
-    fn read_message(
+    async fn read_message(
         &self,
         message: Json<'_>,
         context: &RequestContext<'_>,
@@ -92,6 +100,13 @@ impl Sessions {
             }
         };
         let method = &*method;
+        if let (Some(request), Some(id)) = (Countable::of_session(method), &id) {
+            let taken = self.take_request(context.caller, context.address, request).await;
+            taken.map_err(|fault| {
+                self.telemetry().metrics().refused(fault.reason(), fault.limit());
+                refuse(Some(id.clone()), fault.into())
+            })?;
+        }
         let inbound = InboundMessage { context, method, params };
         let dispatch = match era(context.transport, method, params) {
             Some(Era::Modern) => self.modern(&inbound, id.clone()),

@@ -27,14 +27,14 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     let log = Log::new();
     let layer = SessionLayer::start(&log.table());
     let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}});
-    let opened = layer.read("alice", &Headers::default(), &request(0, "initialize", params));
+    let opened = layer.read("alice", &Headers::default(), &request(0, "initialize", params)).await;
     let Ok(Dispatch::Answer { session: Some(session), .. }) = opened else { panic!("a session") };
     let headers = Headers { session: Field::Once(&session), ..Headers::default() };
     let unknown = Some(TransportFault::SessionUnknown.into());
     let ping = request(1, "ping", json!({}));
-    assert_eq!(fault(layer.read("bob", &headers, &ping)), unknown);
+    assert_eq!(fault(layer.read("bob", &headers, &ping).await), unknown);
     let answer = json!({"jsonrpc": "2.0", "id": "promptgate-0", "result": {}});
-    assert_eq!(fault(layer.read("bob", &headers, &answer)), unknown);
+    assert_eq!(fault(layer.read("bob", &headers, &answer).await), unknown);
     let bob = CallerId::new("bob");
     let opened = layer.sessions.open_stream(&headers, None, &bob, "/mcp", NOW);
     assert_eq!(opened.err().map(|refusal| refusal.fault), unknown);
@@ -42,8 +42,8 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     assert_eq!(ended.err().map(|refusal| refusal.fault), unknown);
     // As if it had never been, and it is unharmed.
     let never = Headers { session: Field::Once("never"), ..Headers::default() };
-    assert_eq!(fault(layer.read("bob", &never, &ping)), unknown);
-    assert_eq!(fault(layer.read("alice", &headers, &ping)), None);
+    assert_eq!(fault(layer.read("bob", &never, &ping).await), unknown);
+    assert_eq!(fault(layer.read("alice", &headers, &ping).await), None);
     // Bob's first try stands on record at once, the others are counted.
     let refused = log.wait_for("refused").await;
     assert_eq!(

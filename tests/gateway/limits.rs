@@ -137,3 +137,42 @@ async fn p4_each_item_of_a_batch_and_each_line_of_a_stream_counts() {
         assert_eq!(answer["error"]["data"]["reason"] == "rate_limited", id == 3, "{answer}");
     }
 }
+
+#[tokio::test]
+async fn d4_requests_about_sessions_are_counted_by_limits_that_name_them() {
+    for method in ["initialize", "ping", "delete"] {
+        let limit = limit(method, "[\"caller\"]", 1, &format!("methods = [\"{method}\"]\n"));
+        let gateway = Gateway::start(&(keys() + &limit)).await;
+        let send = async |client: &Client| {
+            let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
+            match method {
+                "delete" => client.send("DELETE", "/mcp", &[], b"").await,
+                method => client.post(&request(1, method, params)).await,
+            }
+        };
+        let alice = as_caller(&gateway, "alice").legacy("2025-11-25").await;
+        if method != "initialize" {
+            assert_eq!(send(&alice).await.status, 200, "{method}");
+        }
+        assert_limited(&send(&alice).await, method);
+        let bob = as_caller(&gateway, "bob");
+        let bob = if method == "initialize" { bob } else { bob.legacy("2025-11-25").await };
+        assert_eq!(send(&bob).await.status, 200, "{method}: other callers are not limited");
+    }
+}
+
+#[tokio::test]
+async fn d4_streams_are_counted_by_limits_that_name_them() {
+    let stream = limit("streams", "[\"caller\"]", 1, "methods = [\"stream\"]\n");
+    let listen = limit("listen", "[\"caller\"]", 1, "methods = [\"subscriptions/listen\"]\n");
+    let gateway = Gateway::start(&(keys() + &stream + &listen)).await;
+    let alice = as_caller(&gateway, "alice").legacy("2025-11-25").await;
+    let accept = [("Accept", "text/event-stream")];
+    let _open = alice.stream("GET", &accept, b"").await;
+    assert_limited(&alice.send("GET", "/mcp", &accept, b"").await, "streams");
+    assert_limited(&alice.send("GET", "/sse", &accept, b"").await, "streams");
+    let bob = as_caller(&gateway, "bob");
+    let _subscribed = bob.listen().await;
+    let params = json!({"notifications": {"promptsListChanged": true}});
+    assert_limited(&bob.modern("subscriptions/listen", params).await, "listen");
+}

@@ -18,6 +18,7 @@ use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::method::Countable;
 use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
 use crate::downstream::calls::{CallEvent, CallResponse, PendingCall};
@@ -69,6 +70,7 @@ impl Endpoint {
         match *request.method() {
             Method::POST => self.post(request, path, sender).await,
             Method::GET => {
+                self.take(&sender, Countable::Stream).await?;
                 let headers = body::read_headers(request.headers());
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
                 let caller = &sender.caller;
@@ -78,12 +80,17 @@ impl Endpoint {
                 self.notification_stream(notifications, accepts, caller)
             }
             Method::DELETE => {
+                self.take(&sender, Countable::Delete).await?;
                 let headers = body::read_headers(request.headers());
                 self.sessions.terminate(&headers, &sender.caller, path, clock::now())?;
                 Ok(respond::empty(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
         }
+    }
+
+    async fn take(&self, sender: &Sender, request: Countable) -> Result<(), TransportFault> {
+        self.sessions.take_request(&sender.caller, Some(sender.address), request).await
     }
 
     /// Returns the response to a POST of Streamable HTTP (MCP 2025-11-25, transports).
@@ -110,7 +117,7 @@ impl Endpoint {
             assumed_dialect: self.sessions.dialect_of(&headers, path, Some(&caller)),
             streams: accepts != Accepts::JsonOnly,
         };
-        let dispatch = self.sessions.read(&bytes, &context)?;
+        let dispatch = self.sessions.read(&bytes, &context).await?;
         drop(bytes);
         match dispatch {
             Dispatch::Accepted => Ok(respond::accepted()),
@@ -172,7 +179,10 @@ impl Endpoint {
         match *request.method() {
             Method::GET => match body::read_accept(request.headers())? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
-                _ => Ok(http_sse.open(caller, address, &self.sessions)?),
+                _ => {
+                    self.sessions.take_request(&caller, Some(address), Countable::Stream).await?;
+                    Ok(http_sse.open(caller, address, &self.sessions)?)
+                }
             },
             Method::POST => {
                 body::check_media_type(request.headers())?;

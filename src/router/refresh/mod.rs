@@ -403,7 +403,10 @@ mod tests {
         let titled = Prompt::read(Json::parse(titled.as_bytes(), 8).unwrap()).unwrap();
         let listed = Listed { prompts: vec![titled], ..Listed::default() };
         let driver = refresh.upstreams[2].source.driver;
-        refresh.take(DriverReport { driver, outcome: Ok(FetchedList { listed, fresh_for: None }) }, now);
+        refresh.take(
+            DriverReport { driver, outcome: Ok(FetchedList { listed, fresh_for: None }) },
+            now,
+        );
         let catalog = refresh.snapshot();
         assert_eq!(count(&catalog), 7);
         let names = |pair: &super::super::catalog::LookAlike| {

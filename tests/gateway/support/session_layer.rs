@@ -66,7 +66,7 @@ impl SessionLayer {
         Self { sessions: Arc::new(sessions) }
     }
 
-    pub fn read(
+    pub async fn read(
         &self,
         caller: &str,
         headers: &Headers<'_>,
@@ -82,7 +82,7 @@ impl SessionLayer {
             assumed_dialect: self.sessions.dialect_of(headers, "/mcp", Some(&caller)),
             streams: true,
         };
-        self.sessions.read(body.to_string().as_bytes(), &envelope)
+        self.sessions.read(body.to_string().as_bytes(), &envelope).await
     }
 
     /// The result of a modern call.
@@ -96,7 +96,7 @@ impl SessionLayer {
             name: params["name"].as_str().map_or(Field::Absent, Field::Once),
             ..Headers::default()
         };
-        let turn = self.read(caller, &headers, &body).map_err(|refusal| refusal.fault)?;
+        let turn = self.read(caller, &headers, &body).await.map_err(|refusal| refusal.fault)?;
         let Dispatch::Call(pending) = turn else { panic!("a call") };
         let permits = CallPermits { call: Arc::new(UnlimitedPermit), budget: Arc::new(()) };
         let (told, _heard) = mpsc::channel(16);
