@@ -164,13 +164,13 @@ mod tests {
     fn an_empty_bucket_leaves_the_others_as_they_were() {
         let store = LocalBuckets::default();
         let (full, empty) = (bucket("full", 2), bucket("empty", 1));
-        assert_eq!(store.take(&[empty.clone()]), Ok(()));
+        assert_eq!(store.take(std::slice::from_ref(&empty)), Ok(()));
         for _ in 0..10 {
             let refused = store.take(&[full.clone(), empty.clone()]).unwrap_err();
             assert_eq!(refused.index, 1);
         }
-        assert_eq!(store.take(&[full.clone()]), Ok(()));
-        assert_eq!(store.take(&[full.clone()]), Ok(()));
+        assert_eq!(store.take(std::slice::from_ref(&full)), Ok(()));
+        assert_eq!(store.take(std::slice::from_ref(&full)), Ok(()));
         assert!(store.take(&[full]).is_err());
     }
 
@@ -190,10 +190,13 @@ mod tests {
     fn p5_buckets_are_bounded_and_one_in_use_is_kept() {
         let store = LocalBuckets::with_capacity(SHARDS * 8);
         let hot = bucket("hot", 1);
-        assert_eq!(store.take(&[hot.clone()]), Ok(()));
+        assert_eq!(store.take(std::slice::from_ref(&hot)), Ok(()));
         for n in 0..20_000 {
             assert_eq!(store.take(&[bucket(&n.to_string(), 1)]), Ok(()));
-            assert!(store.take(&[hot.clone()]).is_err(), "the hot bucket was forgotten");
+            assert!(
+                store.take(std::slice::from_ref(&hot)).is_err(),
+                "the hot bucket was forgotten"
+            );
         }
         let kept: usize = store.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
         assert!(kept <= SHARDS * 8, "{kept}");
