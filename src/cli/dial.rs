@@ -22,8 +22,8 @@ use crate::domain::revision::Revision;
 use crate::router::refresh::{Refresh, Source};
 use crate::upstream::call::correlator::NotificationSinks;
 use crate::upstream::connection::connect::Connector;
-use crate::upstream::connection::list_pages::Listed;
 use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
+use crate::upstream::prompt_list::PromptList;
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
@@ -48,7 +48,7 @@ struct Dialed {
     revision: Option<Revision>,
     /// Whether the upstream announces changes of its list.
     notifies: bool,
-    outcome: Result<Listed, Kind>,
+    outcome: Result<PromptList, Kind>,
 }
 
 /// Timeout for closing the session of one upstream: a courtesy that the command does not depend on.

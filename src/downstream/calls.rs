@@ -7,7 +7,6 @@ use tokio::sync::mpsc;
 
 use super::clock;
 use super::error_message::refusal_message;
-use super::http::event_stream::{Event, EventSource, NextEvent};
 use crate::session::dialect::result_message;
 use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, Sessions};
 
@@ -97,17 +96,6 @@ impl CallResponse {
             CallResponse::Message(message) => Some(message),
             CallResponse::Refused(refusal) => Some(refusal_message(&refusal)),
             CallResponse::Cancelled => None,
-        }
-    }
-}
-
-impl EventSource for PendingCall {
-    async fn next_event(mut self) -> NextEvent<Self> {
-        match self.next().await {
-            CallEvent::Message(message) => Some((Event::message(None, &message), Some(self))),
-            CallEvent::Response(response) => {
-                Some((Event::message(None, &response.into_message()?), None))
-            }
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::ConnectionState;
-use crate::upstream::transport::stderr_tail::StderrTail;
+use crate::upstream::stderr_tail::StderrTail;
 
 /// The status of one upstream.
 #[derive(Clone, Debug)]

@@ -5,9 +5,10 @@ use tracing::debug;
 
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
+use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
-use super::read::{InboundMessage, Rejection, ReplyContext, is_modern_version};
+use super::read::is_modern_version;
 use super::token::{Nonce, Token};
 use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::call::ServerRequestMode;

@@ -12,10 +12,12 @@ use super::dialect::Dialect;
 use super::headers::Headers;
 use super::notify::notifications::NotificationStream;
 use super::token::Nonce;
-use crate::domain::call::Call;
+use crate::domain::call::{Call, ServerRequestMode};
 use crate::domain::caller::Caller;
 use crate::domain::fault::Fault;
+use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
+use crate::domain::server_request::ClientCapabilities;
 use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::TransportKind;
 
@@ -132,4 +134,24 @@ pub enum CallOutcome {
     Fault(Fault),
     /// The client cancelled the call. No response is sent.
     Cancelled,
+}
+
+/// What the client of a call understands.
+pub(super) struct ReplyContext {
+    pub dialect: Dialect,
+    pub capabilities: ClientCapabilities,
+    pub mode: ServerRequestMode,
+}
+
+/// The fault of a refused message, with the dialect of the error response.
+pub(super) struct Rejection {
+    pub fault: Fault,
+    pub dialect: Dialect,
+}
+
+/// One request or notification, with its context.
+pub(super) struct InboundMessage<'a> {
+    pub context: &'a RequestContext<'a>,
+    pub method: &'a str,
+    pub params: Option<Json<'a>>,
 }

@@ -31,10 +31,10 @@ use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
 use call::in_flight::InFlightCalls;
 use call::server_requests::PendingServerRequests;
+use call::url_elicitations::PendingUrlElicitations;
 use dialect::Identity;
 use notify::streams::Streams;
 use notify::terminated::TerminatedSessions;
-use notify::url_elicitations::PendingUrlElicitations;
 
 pub(crate) use message::PreparedCall;
 pub use message::{

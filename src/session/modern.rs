@@ -3,8 +3,8 @@
 
 use super::dialect::{Dialect, result_message};
 use super::headers::{Field, Headers};
+use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::notify::notifications::{NotificationStream, Subscriber};
-use super::read::{InboundMessage, Rejection, ReplyContext};
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, Sessions, TransportContext};
 use crate::domain::call::ServerRequestMode;

@@ -4,10 +4,11 @@ use super::call::in_flight::InFlightCall;
 use super::connection::ConnectionKind;
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
+use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::modern::is_modern;
 use super::token::{Nonce, Token};
 use super::{Dispatch, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
-use crate::domain::call::{Call, Client, ForwardedMeta, Request, ServerRequestMode};
+use crate::domain::call::{Call, Client, ForwardedMeta, Request};
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::{Json, Kind as JsonKind};
@@ -15,7 +16,6 @@ use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
 use crate::domain::method::{Countable, DISCOVER, INITIALIZE, LISTEN, Method, PING};
 use crate::domain::revision::{Era, Revision};
-use crate::domain::server_request::ClientCapabilities;
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
@@ -237,26 +237,6 @@ impl Sessions {
             |nonce| self.shared.in_flight.start(nonce, id.clone()).ok_or(RequestFault::IdInUse);
         Ok(nonce.map(start).transpose()?)
     }
-}
-
-/// What the client of a call understands.
-pub(super) struct ReplyContext {
-    pub dialect: Dialect,
-    pub capabilities: ClientCapabilities,
-    pub mode: ServerRequestMode,
-}
-
-/// The fault of a refused message, with the dialect of the error response.
-pub(super) struct Rejection {
-    pub fault: Fault,
-    pub dialect: Dialect,
-}
-
-/// One request or notification, with its context.
-pub(super) struct InboundMessage<'a> {
-    pub context: &'a RequestContext<'a>,
-    pub method: &'a str,
-    pub params: Option<Json<'a>>,
 }
 
 /// Returns the name of a known method, and `_OTHER` for any other name: clients must not be able to

@@ -16,9 +16,9 @@ use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
-use super::connection::list_pages::Listed;
 use super::guard::backoff::{Backoff, jittered};
 use super::guard::breaker::Breaker;
+use super::prompt_list::PromptList;
 use crate::config::{Transport, Upstream};
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -49,7 +49,7 @@ impl DriverId {
 /// A list and the time for which it is fresh.
 #[derive(Clone, Debug)]
 pub(crate) struct FetchedList {
-    pub listed: Listed,
+    pub listed: PromptList,
     /// Absent where the gateway notices each change at once.
     pub fresh_for: Option<Duration>,
 }
@@ -280,7 +280,7 @@ impl Driver {
     }
 
     /// Walks the list, in a client span of its own.
-    async fn walk(&self, connection: &Connection) -> Result<Listed, Kind> {
+    async fn walk(&self, connection: &Connection) -> Result<PromptList, Kind> {
         let mut forwarded = ForwardedMeta::default();
         let revision = connection.describe().0.map(Revision::as_str);
         let attributes = client_attributes(&self.upstream, Method::List, revision, None);

@@ -8,6 +8,8 @@ pub(crate) mod guard;
 pub(crate) mod auth;
 pub(crate) mod transport;
 pub(crate) mod library;
+pub(crate) mod prompt_list;
+pub(crate) mod stderr_tail;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -37,7 +39,7 @@ use connection::dedicated::DedicatedPool;
 use driver::{ConnectionState, Driver, DriverId, DriverReport};
 use guard::breaker::Breaker;
 use guard::concurrency::ConcurrencyLimit;
-use transport::stderr_tail::StderrTail;
+use stderr_tail::StderrTail;
 
 /// What everything that works for upstreams stands on.
 #[derive(Clone)]

@@ -32,9 +32,9 @@ use tokio_util::task::TaskTracker;
 use super::conn::detached::{DetachedStream, LentIo};
 use super::conn::state::{ConnState, RequestGuard};
 use super::conn::timeout_io::TimeoutIo;
-use super::http::respond::Body;
 use super::{Serve, TlsServer};
 use crate::config::Limits;
+use crate::downstream::Body;
 
 /// The client at the other end of a connection.
 pub(crate) struct Peer {

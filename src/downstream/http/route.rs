@@ -370,3 +370,14 @@ impl From<Refusal> for Refused {
         Self::Message(refusal)
     }
 }
+
+impl EventSource for PendingCall {
+    async fn next_event(mut self) -> NextEvent<Self> {
+        match self.next().await {
+            CallEvent::Message(message) => Some((Event::message(None, &message), Some(self))),
+            CallEvent::Response(response) => {
+                Some((Event::message(None, &response.into_message()?), None))
+            }
+        }
+    }
+}

@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use crate::domain::json::Json;
     use crate::domain::prompt::Prompt;
-    use crate::upstream::connection::list_pages::Listed;
+    use crate::upstream::prompt_list::PromptList;
 
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();
@@ -318,7 +318,7 @@ mod tests {
             Prompt::read(Json::parse(text.as_bytes(), 8).unwrap()).unwrap()
         };
         let prompts = names.iter().map(prompt).collect();
-        let listed = Listed { prompts, ..Listed::default() };
+        let listed = PromptList { prompts, ..PromptList::default() };
         let driver = refresh.upstreams[upstream].source.driver;
         DriverReport {
             driver,
@@ -401,7 +401,7 @@ mod tests {
         refresh.take(good(&refresh, 1, &["r\u{435}view", "tea"]), now);
         let titled = serde_json::json!({"name": "x", "title": "rev\u{456}ew"}).to_string();
         let titled = Prompt::read(Json::parse(titled.as_bytes(), 8).unwrap()).unwrap();
-        let listed = Listed { prompts: vec![titled], ..Listed::default() };
+        let listed = PromptList { prompts: vec![titled], ..PromptList::default() };
         let driver = refresh.upstreams[2].source.driver;
         refresh.take(
             DriverReport { driver, outcome: Ok(FetchedList { listed, fresh_for: None }) },

@@ -5,3 +5,4 @@ pub(crate) mod client_events;
 pub(crate) mod in_flight;
 pub(crate) mod run;
 pub(crate) mod server_requests;
+pub(crate) mod url_elicitations;

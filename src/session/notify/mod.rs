@@ -3,4 +3,3 @@
 pub(crate) mod notifications;
 pub(crate) mod streams;
 pub(crate) mod terminated;
-pub(crate) mod url_elicitations;

@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::streams::{StreamEnd, StreamRegistration};
 use super::terminated::SessionTermination;
-use super::url_elicitations::PendingUrlElicitations;
 use crate::domain::jsonrpc::Id;
 use crate::policy::StreamRecord;
 use crate::router::Digest;
 use crate::router::view_cache::Changes;
 use crate::seal::{Kind, Sealer, random};
 use crate::session::call::in_flight::InFlightCall;
+use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;

@@ -19,7 +19,7 @@ use crate::domain::server_request::{
     Answer, ClientCapabilities, ServerRequest, ServerRequestError,
 };
 use crate::telemetry::Telemetry;
-use crate::upstream::transport::stderr_tail::StderrTail;
+use crate::upstream::stderr_tail::StderrTail;
 
 /// A message of the upstream that belongs to a call and comes before its response.
 #[derive(Debug)]

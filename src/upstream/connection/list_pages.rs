@@ -9,25 +9,13 @@ use crate::domain::cursor::CacheScope;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::prompt::Prompt;
-
-/// The whole list of an upstream.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Listed {
-    pub prompts: Vec<Prompt>,
-    /// One reason for each element that is no valid prompt.
-    pub malformed: Vec<String>,
-    pub pages: usize,
-    /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); absent where no page has one.
-    pub ttl: Option<Duration>,
-    /// Private if the `cacheScope` of any page is.
-    pub scope: CacheScope,
-}
+use crate::upstream::prompt_list::PromptList;
 
 /// State of a walk between two pages.
 #[derive(Debug)]
 pub(crate) struct Pagination<'a> {
     limits: &'a Settings,
-    listed: Listed,
+    listed: PromptList,
     /// Cursors of the walk so far.
     cursors: HashSet<String>,
     /// Bytes of all pages so far.
@@ -40,12 +28,12 @@ pub(crate) enum PageStep {
     /// Another page, at this cursor, which may be "".
     Next(String),
     /// The end of the list.
-    Done(Listed),
+    Done(PromptList),
 }
 
 impl<'a> Pagination<'a> {
     pub(crate) fn new(limits: &'a Settings) -> Self {
-        Self { limits, listed: Listed::default(), cursors: HashSet::new(), bytes: 0 }
+        Self { limits, listed: PromptList::default(), cursors: HashSet::new(), bytes: 0 }
     }
 
     /// Adds one `ListPromptsResult`. Only an absent `nextCursor` ends the walk.

@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::call::correlator::InterimSender;
 use super::call::request::{RequestParams, UpstreamRequest, write_params};
 use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
-use super::connection::list_pages::{Listed, PageStep, Pagination};
+use super::connection::list_pages::{PageStep, Pagination};
 use super::library::Snapshot;
+use super::prompt_list::PromptList;
 use super::transport::Transport;
 use crate::config::Settings;
 use crate::domain::call::ForwardedMeta;
@@ -108,16 +109,18 @@ impl Connection {
         &self,
         settings: &Settings,
         forwarded: &ForwardedMeta,
-    ) -> Result<Listed, Kind> {
+    ) -> Result<PromptList, Kind> {
         match self {
             Connection::Library(snapshot) => Ok(snapshot.listed.clone()),
             Connection::Remote(connection) if !connection.conversation.capabilities.prompts => {
-                Ok(Listed::default())
+                Ok(PromptList::default())
             }
             Connection::Remote(connection) => {
                 match timeout(settings.walk_timeout, connection.walk(settings, forwarded)).await {
                     Err(_) => Err(Kind::Timeout),
-                    Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => Ok(Listed::default()),
+                    Ok(Err(Kind::Error { code: METHOD_NOT_FOUND, .. })) => {
+                        Ok(PromptList::default())
+                    }
                     Ok(result) => result,
                 }
             }
@@ -264,7 +267,11 @@ impl Connection {
 }
 
 impl RemoteConnection {
-    async fn walk(&self, settings: &Settings, forwarded: &ForwardedMeta) -> Result<Listed, Kind> {
+    async fn walk(
+        &self,
+        settings: &Settings,
+        forwarded: &ForwardedMeta,
+    ) -> Result<PromptList, Kind> {
         let mut walk = Pagination::new(settings);
         let mut params = String::new();
         loop {
@@ -365,7 +372,7 @@ impl GatewayClient {
         &self,
         settings: &Settings,
         forwarded: &ForwardedMeta,
-    ) -> Result<Listed, Kind> {
+    ) -> Result<PromptList, Kind> {
         self.0.walk(settings, forwarded).await
     }
 

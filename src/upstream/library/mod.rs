@@ -20,13 +20,13 @@ use tracing::warn;
 
 pub(crate) use watch::Watch;
 
-use super::connection::list_pages::Listed;
+use super::prompt_list::PromptList;
 
 /// All prompts of a folder as they were at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
     prompts: BTreeMap<String, Compiled>,
-    pub listed: Listed,
+    pub listed: PromptList,
     max_message: usize,
 }
 
@@ -49,7 +49,7 @@ impl Snapshot {
         files.sort();
         let mut snapshot = Self {
             prompts: BTreeMap::new(),
-            listed: Listed { pages: 1, ..Listed::default() },
+            listed: PromptList { pages: 1, ..PromptList::default() },
             max_message: settings.max_message,
         };
         for file in files {

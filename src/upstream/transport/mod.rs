@@ -4,7 +4,6 @@ pub(crate) mod streamable_http;
 pub(crate) mod http_sse;
 pub(crate) mod sse_reader;
 pub(crate) mod stdio;
-pub(crate) mod stderr_tail;
 
 use std::sync::Arc;
 
