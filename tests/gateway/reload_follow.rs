@@ -40,7 +40,7 @@ impl ConfiguredProcess {
     pub async fn has(&self, taken: u64, rejected: u64) -> Value {
         eventually(
             async || self.reloads().await,
-            |reloads| reloads["taken"] == taken && reloads["rejected"] == rejected,
+            |reloads| reloads["applied"] == taken && reloads["rejected"] == rejected,
         )
         .await
     }
@@ -139,7 +139,7 @@ async fn k4_a_storm_of_signals_is_a_few_reloads_and_leaves_nothing_behind() {
     for _ in 0..500 {
         followed.process.signal(rustix::process::Signal::HUP);
     }
-    let taken = |reloads: &Value| reloads["taken"].as_u64().unwrap();
+    let taken = |reloads: &Value| reloads["applied"].as_u64().unwrap();
     let after = eventually(
         async || {
             let first = followed.reloads().await;

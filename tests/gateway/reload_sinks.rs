@@ -116,7 +116,7 @@ async fn x3_a_log_that_was_replaced_and_is_still_held_gets_its_end_with_the_gate
     // It is ours, not another gateway's, and is not gone back to before that.
     let back = table(&one) + &upstream.patient_table("up");
     let refused = gateway.try_reload(&back).await.unwrap_err();
-    assert!(refused.contains("calls that began before"), "{refused}");
+    assert!(refused.contains("earlier calls are still recorded"), "{refused}");
     let draining = tokio::spawn(gateway.drain());
     upstream.answer_get(&live);
     held.await.unwrap();
@@ -250,7 +250,7 @@ async fn k2_logs_are_written_in_another_way() {
     let log = || fs::read_to_string(file("stderr")).unwrap();
     process.client().legacy("2025-06-18").await;
     write("log = \"debug\"\nlog_format = \"text\"\n");
-    eventually(async || log().contains("was read again"), |seen| *seen).await;
+    eventually(async || log().contains("configuration reloaded"), |seen| *seen).await;
     eventually(
         async || {
             process.client().legacy("2025-06-18").await;
