@@ -196,6 +196,7 @@ impl App {
     }
 
     /// Returns the address of the admin API, if there is one.
+    #[cfg(feature = "test-util")]
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.addr)
     }

@@ -13,7 +13,7 @@ impl Output {
     /// Prints `json` with `--json`, else `text`.
     ///
     /// # Errors
-    /// As [`print`].
+    /// As [`print()`].
     pub(super) fn print(&self, json: &Value, text: &str) -> Result<(), Failure> {
         if self.json { print(&format!("{json:#}")) } else { print(text) }
     }

@@ -92,7 +92,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
     Some(jwt)
 }
 
-/// The URLs that [`url`] accepts, for mistakes.
+/// The URLs that [`url()`] accepts, for mistakes.
 pub(super) const URL_RULE: &str = "a URL with https, or with http on loopback, without user, \
                                    fragment, quotation mark and backslash";
 

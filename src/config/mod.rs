@@ -25,6 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+#[cfg(any(test, feature = "test-util"))]
 pub use access::SCHEMA;
 pub(crate) use access::{Access, action};
 pub(crate) use admin::Admin;
