@@ -31,7 +31,7 @@ use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequ
 /// One get in progress.
 pub(super) struct Bridge<'a> {
     pub router: &'a Router,
-    pub routed: RoutedCall<'a>,
+    pub routed: &'a RoutedCall<'a>,
     pub channel: &'a CallChannel,
     pub arguments: Option<&'a Document>,
     /// Extended while a user answers.
@@ -268,7 +268,7 @@ impl Bridge<'_> {
                 .and(self.routed.upstream.allowed_server_requests()),
             progress: self.routed.call.client.progress,
         };
-        self.routed.upstream.call(self.routed.authorized, request, self.deadline)
+        self.routed.upstream.call(&self.routed.authorized, request, self.deadline)
     }
 
     /// The server requests of an `InputRequiredResult` (2026-07-28); `None` for a complete result.

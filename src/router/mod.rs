@@ -80,36 +80,66 @@ impl Router {
         deadline: Instant,
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
-        let name = match &call.request {
+        match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                return self.list(call, cursor.as_deref(), deadline, now).await;
+                self.list(call, cursor.as_deref(), deadline, now).await
             }
-            Request::Get { name, .. } | Request::Complete { name, .. } => name,
-        };
-        let catalog = self.catalog_for(call, name, deadline).await;
-        let found = self.find(&catalog, name);
+            Request::Get { name, arguments, retry } => {
+                let catalog = self.catalog_for(call, name, deadline).await;
+                let routed = self.authorize(&catalog, call, record, name).await?;
+                let arguments = arguments.as_ref();
+                if routed.upstream.config().settings.validate_arguments {
+                    check_arguments(routed.owner, arguments)?;
+                }
+                let bridge = Bridge {
+                    router: self,
+                    routed: &routed,
+                    channel,
+                    arguments,
+                    deadline,
+                    now,
+                    rounds: 0,
+                };
+                let reply = bridge.run(retry.as_ref()).await?;
+                self.count_use(call, routed.owner);
+                Ok(reply)
+            }
+            Request::Complete { name, argument, value, context } => {
+                let catalog = self.catalog_for(call, name, deadline).await;
+                let routed = self.authorize(&catalog, call, record, name).await?;
+                let params = RequestParams::Complete {
+                    prompt: routed.owner.raw_name.clone(),
+                    argument: argument.clone(),
+                    value: value.clone(),
+                    context: context.clone(),
+                };
+                let reply = complete(&routed, params, channel, deadline).await?;
+                self.count_use(call, routed.owner);
+                Ok(reply)
+            }
+        }
+    }
+
+    /// Takes a call through the gate, to the owner of its prompt.
+    ///
+    /// # Errors
+    /// Those of [`Gate::authorize`].
+    async fn authorize<'a>(
+        &'a self,
+        catalog: &'a Catalog,
+        call: &'a Call,
+        record: &CallRecord,
+        name: &'a str,
+    ) -> Result<RoutedCall<'a>, Fault> {
+        let found = self.find(catalog, name);
         let resolution = match found {
             Some((owner, _)) => self.listed(call, owner),
-            None => self.unlisted(&catalog, call, name),
+            None => self.unlisted(catalog, call, name),
         };
         let authorized = self.gate.authorize(call, record, resolution).await?;
         let (owner, upstream) = found.ok_or(RequestFault::UnknownPrompt)?;
-        let routed = RoutedCall { call, authorized: &authorized, owner, upstream };
-        let reply = match &call.request {
-            Request::Get { arguments, retry, .. } => {
-                if upstream.config().settings.validate_arguments {
-                    check_arguments(owner, arguments.as_ref())?;
-                }
-                let arguments = arguments.as_ref();
-                let bridge =
-                    Bridge { router: self, routed, channel, arguments, deadline, now, rounds: 0 };
-                bridge.run(retry.as_ref()).await?
-            }
-            _ => complete(&routed, channel, deadline).await?,
-        };
-        self.count_use(call, owner);
-        Ok(reply)
+        Ok(RoutedCall { call, authorized, owner, upstream })
     }
 
     fn count_use(&self, call: &Call, owner: &Owner) {
@@ -284,30 +314,22 @@ impl Router {
 }
 
 /// A call behind the gate, and the upstream that it goes to.
-#[derive(Clone, Copy)]
 struct RoutedCall<'a> {
     call: &'a Call,
-    authorized: &'a Authorized<'a>,
+    authorized: Authorized<'a>,
     owner: &'a Owner,
     upstream: &'a Arc<Upstream>,
 }
 
 async fn complete(
     routed: &RoutedCall<'_>,
+    params: RequestParams,
     channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
-    let RoutedCall { call, authorized, owner, upstream } = *routed;
-    let Request::Complete { argument, value, context, .. } = &call.request else {
-        return Err(Fault::Internal);
-    };
+    let RoutedCall { call, authorized, owner, upstream } = routed;
     let request = UpstreamRequest {
-        params: RequestParams::Complete {
-            prompt: owner.raw_name.clone(),
-            argument: argument.clone(),
-            value: value.clone(),
-            context: context.clone(),
-        },
+        params,
         forwarded: call.forwarded.clone(),
         capabilities: ClientCapabilities::NONE,
         progress: call.client.progress,
