@@ -1,20 +1,20 @@
-//! Which addresses an upstream may be at.
+//! Egress policy: the IP addresses to which the gateway may connect.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
-/// How far requests may go.
+/// The set of addresses to which the requests of an HTTP client of the gateway may go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressPolicy {
-    /// Anywhere but the link itself, where clouds keep their credentials.
+    /// All addresses except link-local ones, where clouds serve credentials (metadata services).
     NotLinkLocal,
-    /// What the whole internet can reach, too.
+    /// Globally reachable addresses only.
     PublicOnly,
 }
 
-/// An address that may not be asked.
+/// The reason why an address is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AddressRefused {
     #[error("{0} is a link-local address, which upstreams must not have")]
@@ -26,8 +26,10 @@ pub enum AddressRefused {
 }
 
 impl AddressPolicy {
+    /// Checks an address. An IPv6 address that embeds an IPv4 address counts as the IPv4 address.
+    ///
     /// # Errors
-    /// When this address may not be asked. What an IPv6 address embeds of IPv4 counts as that.
+    /// [`AddressRefused`] if the policy does not allow connections to this address.
     pub fn check(self, address: IpAddr) -> Result<(), AddressRefused> {
         let effective = effective(address);
         if is_in(&LINK_LOCAL, effective) {
@@ -41,22 +43,25 @@ impl AddressPolicy {
         }
     }
 
-    /// The same of the host of a URL, if it is written as an address. A name is known only once it is
-    /// resolved.
+    /// Checks the host of a URL if it is an IP literal. A host name passes: its addresses are known only
+    /// after it is resolved.
+    ///
+    /// # Errors
+    /// Those of [`AddressPolicy::check`].
     pub fn check_host(self, host: &str) -> Result<(), AddressRefused> {
         let literal = host.trim_matches(['[', ']']).parse();
         literal.map_or(Ok(()), |address| self.check(address))
     }
 }
 
-/// Whether the host of a URL is this machine, as far as it is written so.
+/// Whether the host of a URL is `localhost` or a loopback IP literal. Other names are not resolved.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let literal: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     host.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| effective(ip).is_loopback())
 }
 
-/// The address that is reached in the end: behind the mapped ones (RFC 4291, section 2.5.5.2) and
-/// those of translators (RFC 6052) there is one of IPv4.
+/// Returns the address that a connection reaches: the embedded IPv4 address of an IPv4-mapped IPv6 address
+/// (RFC 4291, section 2.5.5.2) or of a translator's address (`64:ff9b::/96`, RFC 6052).
 fn effective(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
@@ -71,11 +76,12 @@ fn is_in(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
+/// The link-local networks, and the metadata service of AWS at its unique local IPv6 address.
 static LINK_LOCAL: LazyLock<Vec<IpNet>> =
     LazyLock::new(|| parse(&["169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128"]));
 
-/// The special-purpose registries of IANA (RFC 6890): what is not globally reachable, and tunnels,
-/// whose ends nobody knows.
+/// The networks of IANA's special-purpose registries (RFC 6890) that are not globally reachable, and tunnels,
+/// whose endpoints are unknown.
 static NOT_PUBLIC: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     parse(&[
         "0.0.0.0/8",

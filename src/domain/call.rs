@@ -1,4 +1,4 @@
-//! What is asked, free of wire form: the one thing that policy and router see.
+//! Calls: requests for prompts, free of their wire form. Policy and router see calls only.
 
 use std::net::IpAddr;
 
@@ -12,40 +12,41 @@ use super::method::Method;
 use super::server_request::ClientCapabilities;
 use super::trace::Trace;
 
-/// A request for prompts, and who makes it where.
+/// A request for prompts with its caller, its endpoint and the abilities of its client.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub caller: Caller,
-    /// Path of the endpoint that was asked.
+    /// Path of the endpoint that received the request.
     pub endpoint: String,
-    /// Where it comes from, where that is an address.
+    /// IP address of the client; `None` over standard streams.
     pub address: Option<IpAddr>,
     pub client: Client,
     pub forwarded: ForwardedMeta,
     pub request: Request,
 }
 
-/// What the client behind a call can take before its answer.
+/// The messages that the client of a call accepts before the response.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Client {
-    /// What it can be asked.
+    /// The server requests that the client can answer.
     pub capabilities: ClientCapabilities,
     pub mode: ServerRequestMode,
-    /// Whether it wants to hear of progress.
+    /// Whether the request has a `progressToken`.
     pub progress: bool,
 }
 
-/// How a client is asked.
+/// The way in which a client receives server requests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ServerRequestMode {
-    /// By requests, while it waits for its answer.
+    /// As JSON-RPC requests, while the client waits for the response (legacy era).
     #[default]
     MidCall,
-    /// By an answer that asks; it calls again with what the user said. Nothing is remembered here.
+    /// As an `InputRequiredResult` (MCP 2026-07-28, multi-round-trip requests): the client calls again with
+    /// the user's answers. The gateway keeps no state in between.
     InputRequired,
 }
 
-/// What travels along with a call, to be carried on.
+/// The metadata of a call that the gateway forwards to the upstream.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ForwardedMeta {
     /// Members of the client's `_meta` that the client may set, as JSON text without braces.
@@ -54,7 +55,8 @@ pub struct ForwardedMeta {
 }
 
 impl ForwardedMeta {
-    /// `header` looks up the headers of the request, where there are any.
+    /// Reads `params._meta` and the trace headers. `header` looks up a request header by name; it returns
+    /// `None` where the transport has no headers.
     pub fn read<'a>(params: Option<Json<'_>>, header: impl Fn(&str) -> Option<&'a str>) -> Self {
         let theirs = params.and_then(|p| p.get("_meta")).filter(|m| m.is_object());
         let mut kept = String::new();
@@ -65,16 +67,16 @@ impl ForwardedMeta {
     }
 }
 
-/// What a client brings when it calls again with answers.
+/// The answers of a modern client that calls again (MCP 2026-07-28, multi-round-trip requests).
 #[derive(Clone, Debug)]
 pub struct InputRetry {
-    /// `requestState` as we gave it out.
+    /// `requestState`: a sealed token of the gateway.
     pub state: String,
     /// `inputResponses`: an object.
     pub responses: Option<Document>,
 }
 
-/// One of the three things that can be asked, with checked parameters.
+/// One of the three methods that are served, with checked parameters.
 #[derive(Clone, Debug)]
 pub enum Request {
     List {
@@ -85,16 +87,16 @@ pub enum Request {
         name: String,
         /// An object of strings.
         arguments: Option<Document>,
-        /// Present when it calls again with what the user said.
+        /// `Some` when the client calls again with the user's answers.
         retry: Option<InputRetry>,
     },
     Complete {
         /// Public name.
         name: String,
         argument: String,
-        /// What was typed so far.
+        /// The input so far, which is to be completed.
         value: String,
-        /// `{arguments: {…}}` of what is known already.
+        /// `{arguments: {…}}`: the arguments that have a value already.
         context: Option<Document>,
     },
 }
@@ -103,7 +105,8 @@ impl Request {
     /// Reads the parameters of a method.
     ///
     /// # Errors
-    /// -32602 that names the member at fault.
+    /// -32602 (invalid params) that names the invalid member. A `cursor` or `requestState` that is not a
+    /// string is refused as [`RequestFault::InvalidCursor`] or [`RequestFault::InvalidState`].
     pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         Ok(match method {
@@ -146,7 +149,7 @@ impl Request {
         }
     }
 
-    /// The public name that is asked for; lists ask for none.
+    /// Returns the public name of the requested prompt; `None` for a list.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
             Self::List { .. } => None,
@@ -155,7 +158,8 @@ impl Request {
     }
 }
 
-/// Answers without a state belong to no question of ours: they are asked for anew.
+/// Reads the answers of a retried `prompts/get`. `inputResponses` without a `requestState` belong to no
+/// server request of the gateway: they are ignored, and the server requests are sent again.
 fn retry(
     state: Option<Json<'_>>,
     responses: Option<Json<'_>>,

@@ -1,57 +1,63 @@
-//! Who asks.
+//! Callers: the authenticated identities behind requests.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::unix_time::UnixSeconds;
 
-/// The authenticated origin of a request. Sessions, cursors and states belong to their caller; what it
-/// may do depends on its groups and scopes, too.
+/// The authenticated identity behind a request. Sessions, cursors and states are bound to the id of their
+/// caller; its rights also depend on its groups and scopes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Caller(Arc<Inner>);
 
 #[derive(Clone, Debug)]
 struct Inner {
     id: Box<str>,
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     groups: Vec<String>,
+    /// Sorted, without duplicates.
     scopes: Vec<String>,
     proof: Proof,
 }
 
-/// How a caller has shown who it is, as far as that may be told: never the credential itself.
+/// The kind of credential that authenticated a caller, with its loggable parts: never the credential itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Proof {
     /// No credential.
     #[default]
     None,
-    /// Known by the id of the caller.
+    /// An API key. The audit log names the caller's id, not the key.
     ApiKey {
-        /// SHA-256 of the key: a caller may have several.
+        /// SHA-256 of the key: one caller may have several keys.
         hash: [u8; 32],
     },
+    /// A TLS client certificate.
     Certificate {
-        /// As RFC 4514 writes it.
+        /// Distinguished name of the subject, in the string form of RFC 4514.
         subject: String,
     },
+    /// A JSON Web Token.
     Token(Box<TokenProof>),
-    /// Whoever could start the gateway.
+    /// Standard streams: the client is the process that started the gateway.
     Stdio,
 }
 
-/// What a token says about itself.
+/// The claims of a JSON Web Token that identify it (RFC 7519, section 4.1).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TokenProof {
+    /// `iss`
     pub issuer: String,
+    /// `sub`
     pub subject: String,
+    /// `client_id`, or else `azp`.
     pub client: Option<String>,
     /// `sha256:…` of `jti`.
     pub id_hash: Option<String>,
-    /// From this time on the token proves nothing.
+    /// End of validity: `exp` plus the configured leeway.
     pub expires: UnixSeconds,
 }
 
-/// Longest id of a caller, in characters: it is part of every session id and cursor.
+/// Longest id of a caller, in characters. The id is part of every session id and cursor.
 pub(crate) const MAX_ID: usize = 128;
 
 /// Whether a text can be the id of a caller: 1 to [`MAX_ID`] visible characters.
@@ -60,11 +66,11 @@ pub(crate) fn is_id(text: &str) -> bool {
     (1..=MAX_ID).contains(&text.chars().count()) && text.chars().all(visible)
 }
 
-/// What nobody else may be called.
+/// The id of the caller without a credential. Reserved: no configured caller and no token's subject may have it.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
 impl Caller {
-    /// Whoever reaches the gateway without a credential where none is required.
+    /// Returns the caller of requests without a credential, where no credential is required.
     pub fn anonymous() -> Self {
         Self::new(ANONYMOUS)
     }
@@ -77,7 +83,7 @@ impl Caller {
         Self::in_groups(id, &[])
     }
 
-    /// A caller and the groups that it belongs to.
+    /// Returns a caller that is a member of `groups`, without scopes and without proof.
     pub fn in_groups(id: &str, groups: &[String]) -> Self {
         let mut groups = groups.to_vec();
         groups.sort_unstable();
@@ -86,13 +92,13 @@ impl Caller {
         Self(Arc::new(Inner { id: id.into(), groups, scopes, proof }))
     }
 
-    /// The same caller, and how it is known.
+    /// Returns the same caller with this proof.
     pub fn proved_by(self, proof: Proof) -> Self {
         let Inner { id, groups, scopes, .. } = Arc::unwrap_or_clone(self.0);
         Self(Arc::new(Inner { id, groups, scopes, proof }))
     }
 
-    /// The same caller, with what its token allows.
+    /// Returns the same caller with the scopes of its token.
     pub fn with_scopes(self, mut scopes: Vec<String>) -> Self {
         scopes.sort_unstable();
         scopes.dedup();
@@ -112,8 +118,8 @@ impl Caller {
         &self.0.proof
     }
 
-    /// Until when it is known to be itself, in seconds since the Unix epoch; nothing where that has
-    /// no end.
+    /// Returns the end of the credential's validity, in seconds since the Unix epoch; `None` for credentials
+    /// without an end.
     pub fn expires(&self) -> Option<UnixSeconds> {
         match self.proof() {
             Proof::Token(token) => Some(token.expires),
@@ -121,13 +127,13 @@ impl Caller {
         }
     }
 
-    /// What its token allows, where it came with one.
+    /// Returns the scopes of the caller's token; empty for other credentials.
     pub fn scopes(&self) -> &[String] {
         &self.0.scopes
     }
 }
 
-/// Two are the same if they have the same id: their groups may change in between.
+/// Callers with the same id are equal: the groups of a caller may change between two requests.
 impl PartialEq for Caller {
     fn eq(&self, other: &Self) -> bool {
         self.id() == other.id()

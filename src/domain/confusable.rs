@@ -1,30 +1,31 @@
-//! Prompts of different upstreams that a reader may take for each other (UTS 39, Unicode Security
+//! Confusable prompts: prompts of different upstreams whose names or titles look alike (UTS 39, Unicode Security
 //! Mechanisms, "Confusable Detection").
 
 use std::collections::{BTreeMap, HashSet};
 
-/// A text under which a listed prompt is shown: its public name, its raw name or its title.
+/// A text that a client displays for a listed prompt: its public name, its raw name or its title.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Shown<'a> {
+    /// Index of the prompt's upstream among the merged sources.
     pub source: usize,
-    /// Place of the prompt in the merged list.
+    /// Index of the prompt in the merged list.
     pub entry: usize,
     pub text: &'a str,
 }
 
-/// Two different texts of prompts of different sources with one skeleton.
+/// Two different texts with the same skeleton, of prompts of different upstreams.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Confusable<'a> {
     pub one: Shown<'a>,
     pub other: Shown<'a>,
 }
 
-/// Pairs that are found in one merged list: they are for people, and a list that imitates another one
-/// as a whole has as many pairs as both have prompts, multiplied.
+/// Most pairs that are reported for one merged list. People read them, and a list that imitates all of another
+/// list could have as many pairs as the product of both lengths.
 pub(crate) const MAX_PAIRS: usize = 1_000;
 
-/// Finds the pairs among `shown`, each pair of prompts once, at most [`MAX_PAIRS`]. `skeleton` maps a text
-/// to the form in which texts that look alike are equal.
+/// Returns the confusable pairs among `shown`, each pair of prompts once, at most [`MAX_PAIRS`]. `skeleton`
+/// maps a text to its skeleton (UTS 39, section 4): texts that look alike have the same skeleton.
 pub(crate) fn confusables<'a>(
     shown: impl IntoIterator<Item = Shown<'a>>,
     skeleton: impl Fn(&str) -> String,
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn two_prompts_are_one_pair_whatever_looks_alike() {
+    fn two_prompts_with_several_confusable_texts_are_one_pair() {
         let (a, b) = (["al", "Al"], ["a1", "A1"]);
         let all = [(0, a), (1, b)].map(|(source, texts)| texts.map(|t| shown(source, source, t)));
         assert_eq!(pairs(all.as_flattened()).len(), 1);

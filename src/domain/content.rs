@@ -1,9 +1,10 @@
-//! What a `prompts/get` may bring back: roles, content types, and the members they need.
+//! Validation of `prompts/get` results: roles, content types and their required members (MCP 2025-11-25,
+//! prompts).
 
 use super::json::{Json, Kind};
 use super::meta;
 
-/// Why a result is refused. It names the place and never repeats the content.
+/// The reason why a result is refused. The text names the message and never repeats its content.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ContentError {
     #[error("the result has no array `messages`")]
@@ -14,7 +15,11 @@ pub enum ContentError {
     Result(&'static str),
 }
 
-/// Checks a whole get result. No half prompt is ever handed on: one bad message fails it.
+/// Checks the result of a `prompts/get`. One invalid message fails the whole result: a part of a prompt is
+/// never passed on.
+///
+/// # Errors
+/// [`ContentError`] for the first violation.
 pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
     let mut messages = None;
     for (key, value) in result.members().filter(|(_, value)| value.kind() != Kind::Null) {
@@ -91,8 +96,8 @@ fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
     }
 }
 
-/// The members of content and resources, gathered in one pass: each look at a member by its name
-/// would walk over the megabytes of its neighbours again.
+/// The members of a content object or resource, collected in one pass. Each lookup by name would scan the
+/// megabytes of the other members again.
 #[derive(Default)]
 struct Fields<'a> {
     kind: Option<Json<'a>>,
@@ -153,12 +158,14 @@ fn check_annotations(annotations: Json<'_>) -> Result<(), &'static str> {
 
 const LOOK_ALIKE: &str = "a member differs from a known one in case only";
 
-/// Whether a member would be read as a known one, unchecked, by readers that fold case.
+/// Whether a member differs from a known member in letter case only. A parser that ignores case would read it
+/// as the known member, unchecked.
 fn is_look_alike(key: &str, known: &[&str]) -> bool {
     known.iter().any(|known| *known != key && known.eq_ignore_ascii_case(key))
 }
 
-/// What we say of an answer's origin nobody else may say, wherever it stands.
+/// Checks that the `_meta` of a content object or resource has no key with the gateway's own prefix: only the
+/// gateway may state the origin of a response.
 fn check_meta(meta: Json<'_>) -> Result<(), &'static str> {
     let is_own = |key: Json<'_>| key.as_str().is_some_and(|key| key.starts_with(meta::OWN_PREFIX));
     if meta.is_object() && !meta.members().any(|(key, _)| is_own(key)) {
@@ -181,7 +188,7 @@ fn uri(value: Option<Json<'_>>) -> Result<(), &'static str> {
     uri.filter(|uri| is_uri(uri)).map(drop).ok_or("`uri` must be a URI with a scheme")
 }
 
-/// Whether the text has the shape `scheme:rest` of RFC 3986, without white space or controls.
+/// Whether the text has the form `scheme:rest` (RFC 3986, section 3), without spaces and control characters.
 fn is_uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else {
         return false;
@@ -201,7 +208,8 @@ fn mime_type(value: Option<Json<'_>>, presence: Presence) -> Result<(), &'static
     }
 }
 
-/// Whether the text is `type/subtype` of RFC 9110 tokens, parameters allowed after a semicolon.
+/// Whether the text is `type/subtype`, both tokens, with optional parameters after a semicolon (RFC 9110,
+/// section 8.3.1). Parameters are not checked.
 pub(crate) fn is_mime_type(text: &str) -> bool {
     let token = |t: &str| {
         !t.is_empty()
@@ -216,7 +224,8 @@ fn base64(value: Option<Json<'_>>) -> Result<(), &'static str> {
     raw.map(drop).ok_or("`data` or `blob` must be base64 with padding (RFC 4648, section 4)")
 }
 
-/// Whether the text is padded base64 of the standard alphabet. JSON may write `/` as `\/`.
+/// Whether the undecoded JSON string is padded base64 of the standard alphabet (RFC 4648, section 4). JSON may
+/// spell `/` as `\/`.
 fn is_base64(raw: &str) -> bool {
     if raw.contains('\\') {
         return !raw.replace("\\/", "").contains('\\') && is_base64(&raw.replace("\\/", "/"));

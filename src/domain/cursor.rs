@@ -1,36 +1,40 @@
-//! The composite cursor: a place in the merged order of all upstreams. This file is its codec;
-//! `seal` makes it unforgeable and binds it to its kind and endpoint.
+//! Pagination cursors: positions in the merged list of all upstreams (MCP 2025-11-25, pagination). This module
+//! is the codec; `seal` encrypts and authenticates the bytes and binds them to their kind and endpoint.
 //!
-//! A place names the last prompt that was served. Whatever comes or goes in between, the next page
-//! starts right behind that name, so what stayed is neither repeated nor skipped.
+//! A position names the last prompt that was served, and the next page starts right after that name. Prompts
+//! that are added or removed between two pages therefore cause no repeated and no skipped prompt.
 
 use std::time::Duration;
 
 use super::unix_time::UnixSeconds;
 
-/// Where a page ended, and for whom.
+/// The position at which a page ended, and the caller of this page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Place {
-    /// Id of the caller that was served.
+    /// Id of the caller that may use the cursor.
     pub caller: String,
+    /// Cache scope of the page.
     pub scope: CacheScope,
     pub issued_at: UnixSeconds,
     /// Public name of the last prompt on the page.
     pub last: String,
-    /// Id of the upstream that owns it.
+    /// Id of the upstream that owns that prompt.
     pub owner: String,
 }
 
-/// Who may share a cached answer (2026-07-28, caching). All pages of one list have the same.
+/// The scope in which a cached response may be shared (MCP 2026-07-28, caching). All pages of one list have
+/// the same scope.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CacheScope {
+    /// The response may be shared among callers.
     #[default]
     Public,
-    /// Greater, so that the maximum of the merged parts is theirs together.
+    /// The response is for one caller only. Greater than `Public`, so that the maximum of all parts is the
+    /// scope of the merged list.
     Private,
 }
 
-/// How long a cursor opens. A client walks its pages within seconds; a day covers one that was
+/// How long a cursor is valid. A client reads all pages within seconds; a day also covers a client that was
 /// suspended in between.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -44,7 +48,8 @@ impl CacheScope {
 }
 
 impl Place {
-    /// Scope, time, then each text led by its length in two bytes.
+    /// Encodes the scope (1 byte), the time (8 bytes), then each text after its length (2 bytes), all
+    /// big-endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.scope as u8];
         out.extend_from_slice(&self.issued_at.to_be_bytes());
@@ -56,6 +61,7 @@ impl Place {
         out
     }
 
+    /// Decodes the bytes of [`Place::encode`]; `None` if they are truncated, have trailing bytes or are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&scope, rest) = bytes.split_first()?;
         let scope = match scope {
@@ -80,7 +86,8 @@ impl Place {
         })
     }
 
-    /// Whether the cursor may be used now; a small step back of the clock does no harm.
+    /// Whether the cursor is still valid. A cursor from the future is valid, so a clock that steps back does no
+    /// harm.
     pub fn is_fresh(&self, now: UnixSeconds) -> bool {
         now.saturating_since(self.issued_at) <= LIFETIME
     }
@@ -107,12 +114,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn places_come_back(place in place()) {
+        fn places_survive_encoding_and_decoding(place in place()) {
             prop_assert_eq!(Place::decode(&place.encode()), Some(place));
         }
 
         #[test]
-        fn cut_or_padded_bytes_are_no_place(place in place(), cut in 1usize..20) {
+        fn truncated_or_padded_bytes_are_refused(place in place(), cut in 1usize..20) {
             let bytes = place.encode();
             prop_assert_eq!(Place::decode(&bytes[..bytes.len() - cut.min(bytes.len())]), None);
             prop_assert_eq!(Place::decode(&[&bytes[..], b"x"].concat()), None);

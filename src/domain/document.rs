@@ -1,20 +1,24 @@
-//! A JSON text that was accepted once and is kept: answers of upstreams on their way through.
+//! Owned JSON texts that passed the strict scan, such as responses of upstreams.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::json::{Json, JsonError};
 
-/// Accepted text without a `null` anywhere, and the value in it that matters. Copies share the text.
+/// A scanned JSON text without any `null`, and the range of the value of interest in it. Clones share the text.
 #[derive(Clone, Debug)]
 pub struct Document {
     text: Arc<String>,
+    /// Range of the value in `text`, in bytes.
     value: Range<usize>,
 }
 
 impl Document {
-    /// Scans `bytes` (see [`Json::parse`]) and keeps them; only a text that holds a `null` is
-    /// written anew, without it.
+    /// Scans `bytes` (see [`Json::parse`]) and keeps them without a copy. Only a text that contains a `null` is
+    /// rewritten, without it.
+    ///
+    /// # Errors
+    /// Those of [`Json::parse`].
     pub fn parse(bytes: Vec<u8>, max_depth: usize) -> Result<Self, JsonError> {
         let text = String::from_utf8(bytes)
             .map_err(|error| JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() })?;
@@ -22,22 +26,23 @@ impl Document {
         Ok(if has_null { Self::copy_of(json) } else { Self::whole(text) })
     }
 
-    /// A copy of a value that is part of something larger, without its nulls.
+    /// Copies a value, without its nulls, out of the text that contains it.
     pub fn copy_of(json: Json<'_>) -> Self {
         let mut text = String::with_capacity(json.text().len());
         json.write_without_nulls(&mut text);
         Self::whole(text)
     }
 
-    /// The value.
+    /// Returns a view of the value.
     pub fn json(&self) -> Json<'_> {
         Json::accepted(&self.text[self.value.clone()])
     }
 
-    /// The same text, seen as the part of the value that `pick` chooses. Nothing is copied.
+    /// Narrows the value to the part that `pick` selects, without a copy. Returns `None`, and changes nothing, if
+    /// `pick` selects none.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
         let part = pick(self.json())?.text();
-        // Both are slices of one text, so the difference of their addresses is an offset in it.
+        // Both are slices of the same text, so the difference of their addresses is an offset in it.
         let start = part.as_ptr() as usize - self.text.as_ptr() as usize;
         self.value = start..start + part.len();
         Some(())
@@ -55,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_narrowed_without_a_copy_and_nulls_are_gone() {
+    fn a_document_is_narrowed_without_a_copy_and_nulls_are_removed() {
         let text = br#" {"id":1,"result":{"a":"x"}} "#.to_vec();
         let mut document = Document::parse(text, 8).unwrap();
         assert_eq!(document.json().get("id").unwrap().text(), "1");

@@ -1,10 +1,11 @@
-//! The codes of JSON-RPC errors: the standard ones, and the three that MCP defines (2026-07-28, basic).
+//! JSON-RPC error codes: those of JSON-RPC 2.0 (section 5.1) and those of MCP (2026-07-28, basic; -32042 of
+//! 2025-11-25, elicitation).
 
 use super::fault::{
     Fault, RequestFault as R, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
 
-/// The `code` that a fault is told by.
+/// Returns `error.code` of the response for a fault.
 pub(crate) fn of(fault: &Fault) -> i64 {
     match fault {
         Fault::Transport(
@@ -47,13 +48,14 @@ pub(crate) fn of(fault: &Fault) -> i64 {
     }
 }
 
-/// Whether an upstream's code means to the client what it means to us: the reserved range is about
-/// *our* request, but for the two that speak of parameters and of the upstream itself.
+/// Whether an upstream's error code is passed on to the client unchanged. Codes of the reserved range describe
+/// the request of the *gateway*, except invalid params (-32602) and internal error (-32603): these mean the same
+/// to the client.
 pub(crate) fn passes(code: i64) -> bool {
     matches!(code, INVALID_PARAMS | INTERNAL_ERROR) || !is_reserved(code)
 }
 
-/// Whether a code is JSON-RPC's to give a meaning to (JSON-RPC 2.0, section 5.1).
+/// Whether a code is in the range that JSON-RPC reserves (JSON-RPC 2.0, section 5.1).
 pub(crate) fn is_reserved(code: i64) -> bool {
     (-32768..=-32000).contains(&code)
 }

@@ -1,11 +1,12 @@
-//! Errors that know whose fault they are. `downstream::respond` alone turns them into wire form.
+//! Faults: errors by their cause (transport, request, upstream, gateway). Only `downstream` writes them as HTTP
+//! statuses and JSON-RPC errors.
 
 use std::time::Duration;
 
 use super::json::JsonError;
 use super::jsonrpc::FrameError;
 
-/// Everything that can go wrong with one request.
+/// The error of one request, by the side that caused it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Fault {
     #[error(transparent)]
@@ -14,11 +15,13 @@ pub enum Fault {
     Request(#[from] RequestFault),
     #[error(transparent)]
     Upstream(#[from] UpstreamFault),
+    /// The gateway itself failed.
     #[error("internal error; the gateway's log has the cause")]
     Internal,
 }
 
-/// What is refused before a message is understood: HTTP tells, with the status named here.
+/// A refusal that HTTP reports by its status: of the connection, the credential, the headers or the body, or for
+/// lack of capacity.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TransportFault {
     #[error("the host in the Host header is not allowed; add it to server.allowed_hosts")]
@@ -27,7 +30,7 @@ pub enum TransportFault {
     OriginRejected,
     #[error("authentication required: {wanted}")]
     Unauthenticated {
-        /// What to bring.
+        /// The credential to send, as an instruction.
         wanted: &'static str,
     },
     #[error("authentication failed: {why}")]
@@ -103,7 +106,7 @@ impl TransportFault {
         }
     }
 
-    /// Name of the limit that has stopped a request, if one has.
+    /// Returns the name of the rate limit that refused the request; `None` for other faults.
     pub fn limit(&self) -> Option<&str> {
         match self {
             Self::RateLimited { limit, .. } => Some(limit),
@@ -112,7 +115,7 @@ impl TransportFault {
     }
 }
 
-/// What the client asked for cannot be asked.
+/// An invalid or unsupported request: the client is at fault.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum RequestFault {
     #[error("the message is not JSON: {0}")]
@@ -135,7 +138,7 @@ pub enum RequestFault {
     MethodNotFound,
     #[error("{what}")]
     InvalidParams { what: String },
-    /// A modern request without what each of them must carry.
+    /// A modern request without a member that every modern request must have (MCP 2026-07-28, basic).
     #[error("params._meta must hold `{key}`")]
     MetaMissing { key: &'static str },
     #[error("`logLevel` must be one of the eight levels of RFC 5424")]
@@ -148,7 +151,7 @@ pub enum RequestFault {
     InvalidCursor,
     #[error("the requestState is not valid; get the prompt again without it")]
     InvalidState,
-    /// An upstream needs something of the client that it has not declared.
+    /// The upstream needs a client capability that the client has not declared.
     #[error("the prompt needs a capability that the client has not declared")]
     CapabilityMissing {
         /// `requiredCapabilities` as JSON text.
@@ -189,20 +192,21 @@ impl RequestFault {
     }
 }
 
-/// What an upstream did, or did not do, once it was asked.
+/// The failure of a request to an upstream.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("upstream `{upstream}`: {kind}")]
 pub struct UpstreamFault {
-    /// Id of the upstream; "" when none in particular is to blame.
+    /// Id of the upstream; "" if no single upstream is the cause.
     pub upstream: String,
     pub kind: UpstreamFaultKind,
 }
 
+/// The way in which a request to an upstream failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UpstreamFaultKind {
     #[error("not reachable: {0}")]
     Unavailable(String),
-    /// The transport failed after the connection was open; the text is the cause.
+    /// The transport failed after the connection was established. The text is the cause.
     #[error("the connection broke before the response was complete: {0}")]
     Reset(String),
     /// A child process exited, or closed its input or output.
@@ -215,7 +219,7 @@ pub enum UpstreamFaultKind {
     Timeout,
     #[error("the upstream limits the rate of calls (HTTP 429)")]
     RateLimited {
-        /// From `Retry-After`, if it was given in seconds.
+        /// Seconds from `Retry-After`; `None` if the header is absent or holds a date.
         retry_after_secs: Option<u64>,
     },
     #[error("too many concurrent calls (in_flight, queue, queue_wait)")]
@@ -236,31 +240,32 @@ pub enum UpstreamFaultKind {
     #[error("error {code}: {message}")]
     Error {
         code: i64,
-        /// Cleaned and cut by [`excerpt`].
+        /// Sanitised and truncated by [`excerpt`].
         message: String,
-        /// JSON text of `error.data`, kept only when it is short.
+        /// JSON text of `error.data`; `None` if it is absent or too long.
         data: Option<String>,
     },
-    /// The user has to visit pages first, which `data` names (2025-11-25, -32042).
+    /// The user must first visit the pages that `data` names (MCP 2025-11-25, elicitation: -32042).
     #[error("error -32042: {message}")]
     UrlElicitationRequired {
         message: String,
         /// JSON text of `error.data`.
         data: String,
     },
-    /// It wants to ask the user what the configuration does not let it ask.
+    /// The upstream sent a server request that its `questions` setting does not allow.
     #[error("sent a server request that its `questions` do not allow")]
     QuestionNotAllowed,
-    /// A client was asked and the answer did not come, or not in a usable form.
+    /// The client's response to a server request did not arrive, or was not usable.
     #[error("a server request was not answered: {0}")]
     Unanswered(&'static str),
-    /// The session is gone (HTTP 404): open another one and ask again.
+    /// The upstream has ended the session (HTTP 404; MCP 2025-11-25, Streamable HTTP): open a new session and
+    /// repeat the request.
     #[error("the session has ended")]
     SessionLost,
 }
 
 impl UpstreamFaultKind {
-    /// The stable name of the fault, as `error.data.reason` and `promptgate/incomplete` give it.
+    /// Returns the stable name of the fault for `error.data.reason` and `promptgate/incomplete`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unavailable(_) | Self::SessionLost => "upstream_unavailable",
@@ -282,11 +287,11 @@ impl UpstreamFaultKind {
     }
 }
 
-/// At most this many bytes of an upstream's words are repeated in an error.
+/// Longest text of an upstream that an error repeats, in bytes.
 pub(crate) const EXCERPT: usize = 256;
 
-/// An upstream's text made safe to repeat: control and hidden characters become spaces, and it
-/// is cut at [`EXCERPT`] bytes.
+/// Sanitises a text of an upstream: replaces control and hidden characters by spaces, and truncates it to
+/// [`EXCERPT`] bytes.
 pub(crate) fn excerpt(text: &str) -> String {
     let mut out: String = text
         .chars()
@@ -298,7 +303,7 @@ pub(crate) fn excerpt(text: &str) -> String {
 }
 
 impl Fault {
-    /// The stable name of the fault, as `error.data.reason` gives it; `docs/errors.md` lists them.
+    /// Returns the stable name of the fault for `error.data.reason`; `docs/errors.md` lists all names.
     pub fn reason(&self) -> &'static str {
         match self {
             Fault::Transport(fault) => fault.reason(),
@@ -316,7 +321,7 @@ impl Fault {
         UpstreamFault { upstream: upstream.to_string(), kind }.into()
     }
 
-    /// A list that nobody could answer.
+    /// Returns the fault of a list to which no upstream could contribute.
     pub fn none_available() -> Self {
         let what = "no upstream can be reached, or none has answered yet";
         Self::upstream("", UpstreamFaultKind::Unavailable(what.to_owned()))
@@ -324,7 +329,8 @@ impl Fault {
 }
 
 impl From<JsonError> for Fault {
-    /// JSON-RPC keeps -32700 for what is no JSON at all; what is JSON but unsafe is -32600.
+    /// Text that is not JSON becomes -32700 (parse error; JSON-RPC 2.0, section 5.1). JSON that is valid but
+    /// unsafe becomes -32600 (invalid request).
     fn from(error: JsonError) -> Self {
         match error {
             JsonError::NotUtf8 { .. } | JsonError::Syntax { .. } => RequestFault::NotJson(error),
@@ -348,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excerpt_is_short_and_clean() {
+    fn an_excerpt_is_truncated_and_sanitised() {
         assert_eq!(excerpt("a\u{1b}[31m\r\nb\u{202e}c"), "a [31m  b c");
         let long = excerpt(&"é".repeat(1000));
         assert!(long.len() <= EXCERPT && long.len() > EXCERPT - 4);

@@ -1,17 +1,17 @@
-//! Patterns over names, in which `*` stands for any text.
+//! Glob patterns for prompt names: `*` matches any text.
 
-/// A pattern. Matching takes time linear in the name for each piece between two stars.
+/// A glob pattern. Matching takes time linear in the length of the name for each piece between two stars.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Glob {
-    /// What stands between the stars; one more than there are stars.
+    /// The literal texts between the stars: one more than there are stars.
     pieces: Vec<String>,
 }
 
-/// Longest pattern, in bytes: names are shorter.
+/// Longest pattern, in bytes. Names are shorter.
 pub(crate) const MAX_PATTERN: usize = 512;
 
 impl Glob {
-    /// Reads a pattern; nothing if it is empty or too long.
+    /// Parses a pattern; `None` if it is empty or longer than `MAX_PATTERN` bytes.
     pub fn parse(pattern: &str) -> Option<Self> {
         let pieces = pattern.split('*').map(str::to_owned).collect();
         (1..=MAX_PATTERN).contains(&pattern.len()).then_some(Self { pieces })
@@ -25,7 +25,7 @@ impl Glob {
             return false;
         };
         for piece in inner {
-            // The first place is as good as any: what follows may start anywhere behind it.
+            // The first occurrence is enough: the text after it may have any length.
             let Some(at) = rest.find(piece.as_str()) else {
                 return false;
             };
@@ -34,7 +34,7 @@ impl Glob {
         rest.ends_with(last.as_str())
     }
 
-    /// What stands between the stars.
+    /// Returns the literal texts between the stars.
     pub fn pieces(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().map(String::as_str)
     }
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(Glob::parse(&"*".repeat(MAX_PATTERN + 1)), None);
     }
 
-    /// The definition, slowly.
+    /// The definition of a match, in exponential time.
     fn by_definition(pattern: &[char], name: &[char]) -> bool {
         match (pattern, name) {
             ([], []) => true,

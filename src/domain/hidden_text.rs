@@ -1,4 +1,5 @@
-//! Text that nobody sees: in a prompt it may say to a model what its reader would not let pass.
+//! Hidden text: characters that a display does not show. In a prompt they can carry instructions to a model that
+//! its reader cannot see and would not accept.
 
 use std::fmt::Write as _;
 
@@ -6,23 +7,24 @@ use super::document::Document;
 use super::json::{Json, Kind, write_str};
 use super::name::is_hidden;
 
-/// What becomes of hidden text in the messages of a prompt.
+/// The policy for hidden text in the messages of a prompt (`content` in the configuration).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HiddenText {
+    /// Passes it on.
     Allow,
-    /// It passes, and the result says where it is.
+    /// Passes it on, and reports in the result where it is.
     Flag,
-    /// It is taken out, and the result says where it was.
+    /// Removes it, and reports in the result where it was.
     Strip,
-    /// The prompt fails.
+    /// Refuses the prompt.
     Reject,
 }
 
-/// Messages that are named in one result.
+/// Most messages that one report names.
 const MAX_NAMED: usize = 100;
 
-/// How many characters of a text nobody sees. Line feeds, carriage returns and tabs are seen; so are a
-/// variation selector and a joiner right behind what they belong to, as in emoji.
+/// Counts the hidden characters of a text. Line feeds, carriage returns and tabs are visible; so are a variation
+/// selector and a joiner directly after the character that they modify, as in emoji.
 pub(crate) fn count(text: &str) -> usize {
     if text.bytes().all(|b| (b' '..=b'~').contains(&b) || matches!(b, b'\n' | b'\t')) {
         return 0;
@@ -30,14 +32,14 @@ pub(crate) fn count(text: &str) -> usize {
     characters(text).filter(|(_, hidden)| *hidden).count()
 }
 
-/// The text without them.
+/// Returns the text without its hidden characters.
 pub(crate) fn visible(text: &str) -> String {
     characters(text).filter(|(_, hidden)| !hidden).map(|(c, _)| c).collect()
 }
 
-/// Each character, and whether it is hidden.
+/// Iterates over the characters of a text, each with the flag whether it is hidden.
 fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
-    // What may follow and be seen as a part of it.
+    // Whether a variation selector or a joiner would modify the character before it.
     let (mut selector, mut joiner) = (false, false);
     text.chars().map(move |c| {
         let belongs = (c == '\u{fe0f}' && selector) || (c == '\u{200d}' && joiner);
@@ -49,8 +51,8 @@ fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
     })
 }
 
-/// Where a checked get result holds hidden text, as JSON: `[{"message":0,"characters":3}]`; nothing
-/// if nowhere.
+/// Reports the hidden text in a checked `prompts/get` result, as JSON: `[{"message":0,"characters":3}]`. At most
+/// [`MAX_NAMED`] messages are named; `None` if there is no hidden text.
 pub(crate) fn places(result: Json<'_>) -> Option<String> {
     let mut out = String::from("[");
     let messages = result.get("messages");
@@ -69,15 +71,15 @@ pub(crate) fn places(result: Json<'_>) -> Option<String> {
     (out.len() > 1).then(|| out + "]")
 }
 
-/// The result without hidden text in its messages.
+/// Returns a copy of the result without the hidden text in its messages.
 pub(crate) fn stripped(result: Json<'_>) -> Document {
     let mut out = String::with_capacity(result.text().len());
     rewrite(result, &["messages", "content", "resource"], &["text"], &mut out);
     Document::copy_of(Json::accepted(&out))
 }
 
-/// Copies a value; the members `texts` that are reached by these keys, each of which may be passed over, are
-/// made visible.
+/// Copies a value. Removes hidden text from the members named in `texts` that are reached through `keys` in this
+/// order; a key may be absent from the path.
 fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     match value.kind() {
         Kind::Object => {
@@ -106,12 +108,12 @@ fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     }
 }
 
-/// Copies what is listed of a prompt; its titles and descriptions are made visible, wherever they stand.
+/// Copies a member of a listed prompt, and removes hidden text from `title` and `description` in it.
 pub(crate) fn write_listed(value: Json<'_>, out: &mut String) {
     rewrite(value, &[], &["title", "description"], out);
 }
 
-/// Appends a string, without what nobody sees.
+/// Appends a JSON value; a string without its hidden characters.
 pub(crate) fn write_visible(value: Json<'_>, out: &mut String) {
     match value.as_str() {
         Some(text) if count(&text) > 0 => write_str(&visible(&text), out),
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn u13_what_nobody_sees_is_counted_and_emoji_are_seen() {
+    fn u13_hidden_characters_are_counted_and_emoji_are_visible() {
         for seen in [
             "",
             "plain\r\n\ttext",
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_texts_of_messages_are_looked_at_and_rewritten() {
+    fn only_texts_of_messages_are_checked_and_rewritten() {
         let text = r#"{"description":"d\u200b","messages":[
             {"role":"user","content":{"type":"text","text":"a\u200bb\nc"}},
             {"role":"user","content":{"type":"text","text":"fine","_meta":{"text":"k\u200b"}}},
@@ -171,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_stripped_has_nothing_hidden_left(text in "[a❤👩\u{fe0f}\u{200d}\u{200b}\u{e0041}\n]{0,12}") {
+        fn visible_text_has_no_hidden_characters(text in "[a❤👩\u{fe0f}\u{200d}\u{200b}\u{e0041}\n]{0,12}") {
             let once = visible(&text);
             prop_assert_eq!(count(&once), 0);
             prop_assert_eq!(once.chars().filter(|c| !is_hidden(*c)).count(), text.chars().filter(|c| !is_hidden(*c)).count());

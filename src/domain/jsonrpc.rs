@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 frames as MCP uses them: what one message on the wire is.
+//! JSON-RPC 2.0 messages as MCP uses them: requests, notifications and responses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::fmt;
 use super::json::object::{ObjectWriter, write_object};
 use super::json::{Json, Kind, write_str};
 
-/// A request id exactly as it was written, so that it can be echoed byte for byte: a string
+/// A request id as the JSON text of its sender, so that a response echoes it byte for byte: a string
 /// literal with its quotes, or an integer within 64 bits.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Id(Box<str>);
 
-/// One message, its parts borrowed from the accepted text.
+/// One JSON-RPC message. Its parts borrow from the accepted text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame<'a> {
     Request {
@@ -24,26 +24,26 @@ pub enum Frame<'a> {
         params: Option<Json<'a>>,
     },
     Response {
-        /// Absent on errors whose request could not be read.
+        /// The id of the request; `None` on an error response to a request whose id could not be read.
         id: Option<Id>,
         outcome: Outcome<'a>,
     },
 }
 
-/// What a response says.
+/// The outcome in a response: a result or an error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome<'a> {
     Result(Json<'a>),
     Error {
         code: i64,
-        /// A string value, or absent.
+        /// A JSON string; `None` if it is absent or has another type.
         message: Option<Json<'a>>,
         data: Option<Json<'a>>,
     },
 }
 
-/// Why a JSON value is no frame. The id is kept where it could be read, so that the refusal can
-/// name the request.
+/// The reason why a JSON value is not a JSON-RPC message. It has the id of the request where the id could
+/// be read, so that the error response can name the request.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{what}")]
 pub struct FrameError {
@@ -51,13 +51,13 @@ pub struct FrameError {
     pub what: &'static str,
 }
 
-/// Longest id that is accepted, in bytes. Ids come back in every answer and are kept while a call
-/// runs; real clients use a few digits or a UUID.
+/// The maximum length of a request id, in bytes of JSON text. Each response repeats the id, and the gateway
+/// keeps it while a call runs; real clients use a few digits or a UUID.
 pub(crate) const MAX_ID: usize = 1024;
 
 impl Id {
-    /// Reads an id: a string, or an integer within 64 bits (2025-11-25, basic: "MUST be a string
-    /// or integer", never null).
+    /// Reads an id: a string, or an integer within 64 bits (MCP 2025-11-25, basic: "MUST be a string
+    /// or integer", never null). Returns `None` for any other value, and above [`MAX_ID`] bytes.
     pub fn read(value: Json<'_>) -> Option<Self> {
         let valid = match value.kind() {
             Kind::String => true,
@@ -67,19 +67,19 @@ impl Id {
         (valid && value.text().len() <= MAX_ID).then(|| Self(value.text().into()))
     }
 
-    /// An id of our own making.
+    /// Returns an integer id that the gateway generates.
     pub fn number(n: u64) -> Self {
         Self(n.to_string().into())
     }
 
-    /// A string id of our own making.
+    /// Returns a string id that the gateway generates.
     pub fn of_text(text: &str) -> Self {
         let mut literal = String::with_capacity(text.len() + 2);
         write_str(text, &mut literal);
         Self(literal.into())
     }
 
-    /// The JSON text of the id.
+    /// Returns the JSON text of the id.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -91,8 +91,8 @@ impl fmt::Display for Id {
     }
 }
 
-/// Returns a JSON-RPC message with the members that `write` adds behind `jsonrpc`. `size` is about
-/// how many bytes they have.
+/// Returns a JSON-RPC message with the members that `write` adds after `jsonrpc`. `size` is the
+/// approximate length of these members in bytes.
 pub(crate) fn message(size: usize, write: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
     let mut out = String::with_capacity(size + 32);
     write_object(&mut out, |message| {
@@ -102,8 +102,8 @@ pub(crate) fn message(size: usize, write: impl FnOnce(&mut ObjectWriter<'_>)) ->
     out
 }
 
-/// Returns a request whose `params` is an object of the members that `params` adds. `size` is about how
-/// many bytes they have.
+/// Returns a request whose `params` object has the members that `params` adds. `size` is the approximate
+/// length of these members in bytes.
 pub(crate) fn request(
     id: &Id,
     method: &str,
@@ -115,7 +115,7 @@ pub(crate) fn request(
     })
 }
 
-/// Returns a notification; `params` is absent if nothing is added to it.
+/// Returns a notification. The member `params` is absent if `params` adds no members.
 pub(crate) fn notification(method: &str, params: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
     message(128, |notification| {
         notification.text("method", method).object_unless_empty("params", params);
@@ -123,18 +123,25 @@ pub(crate) fn notification(method: &str, params: impl FnOnce(&mut ObjectWriter<'
 }
 
 impl<'a> Frame<'a> {
-    /// As [`Frame::read`], but refuses members that JSON-RPC does not know: a reader that folds case
-    /// or cuts at NUL would see `Method` or `params\u0000` where we saw nothing.
+    /// Reads a message like [`Frame::read`], but refuses members that JSON-RPC does not define: a parser
+    /// that ignores case or truncates at NUL would accept `Method` or `params\u0000`, which the gateway
+    /// ignores.
+    ///
+    /// # Errors
+    /// If the value is not a JSON-RPC message, or has an unknown member.
     pub fn read_strict(value: Json<'a>) -> Result<Self, FrameError> {
         let known = ["jsonrpc", "id", "method", "params", "result", "error"];
         if value.members().all(|(key, _)| known.iter().any(|known| key.is(known))) {
             return Self::read(value);
         }
-        let what = "a message has only jsonrpc, id, method, params, result, error";
+        let what = "a message may only have the members jsonrpc, id, method, params, result, error";
         Err(FrameError { id: value.get("id").and_then(Id::read), what })
     }
 
-    /// Classifies one JSON value.
+    /// Reads one JSON value as a request, a notification or a response. Unknown members are ignored.
+    ///
+    /// # Errors
+    /// If the value is not a JSON-RPC 2.0 message.
     pub fn read(value: Json<'a>) -> Result<Self, FrameError> {
         let mut parts = Parts::default();
         if !value.is_object() {
@@ -143,7 +150,7 @@ impl<'a> Frame<'a> {
         for (key, member) in value.members() {
             let is_null = member.kind() == Kind::Null;
             match key.as_str().as_deref() {
-                // Some always write all of them.
+                // Some peers always write all three members.
                 Some("params" | "result" | "error") if is_null => {}
                 Some("jsonrpc") => parts.version = Some(member),
                 Some("id") => parts.id = Some(member),
@@ -206,8 +213,8 @@ impl<'a> Parts<'a> {
                 },
                 None => return Err(self.error("`error.code` must be an integer")),
             },
-            (Some(_), Some(_)) => return Err(self.error("both `result` and `error`")),
-            (None, None) => return Err(self.error("neither `method` nor `result` nor `error`")),
+            (Some(_), Some(_)) => return Err(self.error("a message has both `result` and `error`")),
+            (None, None) => return Err(self.error("`method`, `result` or `error` is missing")),
         };
         let id = self.id.and_then(Id::read);
         if id.is_none() && matches!(outcome, Outcome::Result(_)) {

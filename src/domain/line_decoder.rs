@@ -1,33 +1,34 @@
-//! Messages as lines (2025-11-25, stdio), decoded in pieces of any size and bounded in memory.
+//! A decoder for newline-delimited messages (MCP 2025-11-25, stdio). It accepts chunks of any size and its
+//! memory is bounded.
 
-/// Decodes a stream into lines.
+/// An incremental decoder from bytes to lines.
 #[derive(Debug)]
 pub struct Decoder {
-    /// The line that is not whole yet.
+    /// The received bytes of the incomplete line.
     line: Vec<u8>,
-    /// The rest of a line that was too long is passed over.
+    /// Whether the decoder discards the rest of a line that exceeded the limit.
     skipping: bool,
-    /// Bytes that a line may have.
+    /// The maximum length of a line in bytes, without its line end.
     limit: usize,
 }
 
-/// What a stream holds.
+/// One decoded line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Line {
-    /// Without its end and white space around it; never empty.
+    /// A complete line, without its line end and surrounding white space; never empty.
     Whole(Vec<u8>),
-    /// A line beyond the limit, told of as soon as it crosses it. The next one is read as ever.
+    /// A line that exceeds the limit, reported as soon as it does. The line after it is decoded normally.
     TooLong,
 }
 
 impl Decoder {
-    /// Accepts lines of at most `limit` bytes, their end aside.
+    /// Returns a decoder for lines of at most `limit` bytes, without their line ends.
     pub fn new(limit: usize) -> Self {
         Self { line: Vec::new(), skipping: false, limit }
     }
 
-    /// Takes the next piece and appends the lines that it completes to `lines`. A line that the
-    /// stream ends in is no message.
+    /// Decodes the next chunk and appends the lines that it completes to `lines`. An incomplete last line
+    /// of a stream is not a message.
     pub fn feed(&mut self, piece: &[u8], lines: &mut Vec<Line>) {
         let mut parts = piece.split(|&byte| byte == b'\n');
         let last = parts.next_back().unwrap_or_default();
@@ -93,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_the_stream_is_cut_changes_nothing(
+        fn chunk_boundaries_do_not_change_the_lines(
             text in "[a-c \n\r]{0,40}",
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         ) {

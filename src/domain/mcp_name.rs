@@ -1,5 +1,5 @@
-//! The `Mcp-Name` header: a name as it is where it can be, `=?base64?…?=` where it cannot
-//! (2026-07-28, Streamable HTTP, standard headers).
+//! The encoding of the `Mcp-Name` header: the name itself where a header can hold it, otherwise
+//! `=?base64?…?=` (MCP 2026-07-28, Streamable HTTP, standard headers).
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use base64::prelude::BASE64_STANDARD;
 const PREFIX: &str = "=?base64?";
 const SUFFIX: &str = "?=";
 
-/// The header value for a name. Names that hold anything but visible ASCII and inner spaces, or
-/// that would read as encoded themselves, are encoded.
+/// Returns the header value for a name. A name is encoded if it has characters other than visible ASCII and
+/// inner spaces, or if it looks like an encoded name.
 pub fn encode(name: &str) -> Cow<'_, str> {
     let is_plain = name.bytes().all(|b| (b' '..=b'~').contains(&b))
         && name.trim() == name
@@ -21,7 +21,7 @@ pub fn encode(name: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{PREFIX}{}{SUFFIX}", BASE64_STANDARD.encode(name)))
 }
 
-/// The name that a header value stands for; nothing if its encoding is broken.
+/// Returns the name in a header value; `None` if the encoding is malformed.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let value = value.trim_matches([' ', '\t']);
     match value.strip_prefix(PREFIX) {
@@ -46,14 +46,14 @@ mod tests {
         assert_eq!(decode("=?base64?bmFtw6k?="), None);
         assert_eq!(decode("=?base64?bmFtw6k="), None);
         assert_eq!(decode("=?base64?/w==?="), None);
-        // A name that looks encoded is encoded once more, and decoded once only.
+        // A name that looks encoded is encoded again, and decoded only once.
         let tricky = "=?base64?YQ==?=";
         assert_eq!(decode(&encode(tricky)).as_deref(), Some(tricky));
     }
 
     proptest! {
         #[test]
-        fn every_name_comes_back(name in "\\PC{0,40}") {
+        fn every_encoded_name_decodes_to_the_same_name(name in "\\PC{0,40}") {
             let header = encode(&name).into_owned();
             prop_assert!(header.is_ascii());
             let decoded = decode(&header);

@@ -1,18 +1,18 @@
-//! Merging the upstreams' lists into one order without collisions.
+//! The merge of the upstreams' prompt lists into one ordered list without name collisions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::name::{Naming, Prefix};
 use super::prompt::Prompt;
 
-/// One upstream's checked prompts.
+/// The checked prompts of one upstream, with its prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     pub prefix: &'a Prefix,
     pub prompts: &'a [Prompt],
 }
 
-/// A listed prompt: which source it came from, and its place in that source.
+/// A listed prompt: its public name, the index of its source, and its index in that source.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Entry {
     pub public_name: String,
@@ -20,27 +20,27 @@ pub struct Entry {
     pub prompt: usize,
 }
 
-/// A prompt that is not listed, and why.
+/// A prompt that is left out of the merged list, with the reason.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LeftOut {
     pub source: usize,
-    /// The name that it has on its upstream.
+    /// The prompt's name at its upstream.
     pub raw_name: String,
     pub reason: String,
 }
 
-/// What is listed, in byte order of the public names, and what is not.
+/// The merged list, in byte order of the public names, and the prompts that are left out of it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Merged {
     pub entries: Vec<Entry>,
     pub left_out: Vec<LeftOut>,
 }
 
-/// Merges `sources`. `fold` maps a name to the form in which look-alikes are equal (NFC).
+/// Merges the prompts of `sources`. `fold` maps a name to the form in which look-alikes are equal (NFC).
 ///
-/// Within one source, the same name twice is one prompt if both definitions are equal and none if
-/// they differ. Between sources only bare names can meet: one that two bare sources claim is
-/// dropped from both, one that lies inside another source's prefix is dropped alone.
+/// Within one source, prompts with the same name are listed once if their definitions are equal, and left
+/// out if the definitions differ. Between sources, only bare names can collide: a name that two bare sources
+/// list is left out of both; a bare name within the prefix of another source is left out alone.
 pub fn merge(sources: &[Source<'_>], naming: &Naming, fold: impl Fn(&str) -> String) -> Merged {
     let mut merged = Merged::default();
     let mut claims: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
@@ -86,10 +86,11 @@ impl Merged {
     }
 }
 
-/// What is the matter with a prompt whose name its own source lists more than once.
+/// The kind of duplicate, for a prompt whose name its source lists more than once.
 enum Duplicate {
-    /// Equal to an earlier one, which stands for both.
+    /// The definition is equal to an earlier one, which is listed for both.
     Repeated,
+    /// The definitions differ.
     Conflicting,
 }
 

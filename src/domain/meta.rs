@@ -1,13 +1,13 @@
-//! `_meta` objects: which keys belong to whom.
+//! The keys of `_meta` objects, and which hop may set each of them.
 
 use super::document::Document;
 use super::json::Json;
 use super::json::object::{ObjectWriter, write_object};
 use super::trace;
 
-/// Prefix of the keys that only the gateway may set; whatever a peer sends under it is dropped.
+/// The prefix of the keys that only the gateway may set. Such keys from a peer are dropped.
 pub(crate) const OWN_PREFIX: &str = "promptgate/";
-/// Prefix of the keys that the protocol reserves; each hop owns its own.
+/// The prefix of the keys that MCP reserves. Each hop sets its own values.
 pub(crate) const PROTOCOL_PREFIX: &str = "io.modelcontextprotocol/";
 
 pub(crate) const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -17,24 +17,24 @@ pub(crate) const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub(crate) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Names the progress of a request; each hop has its own.
+/// The key of the progress token of a request. Each hop sets its own token.
 pub(crate) const PROGRESS_TOKEN: &str = "progressToken";
 
-/// Copies the members of a peer's `_meta` that the peer may set.
+/// Copies those members of a peer's `_meta` that the peer may set.
 pub(crate) fn write_foreign(meta: Json<'_>, out: &mut ObjectWriter<'_>) {
     for (key, value) in meta.members() {
         let name = key.as_str().unwrap_or_default();
         let is_reserved = name.starts_with(OWN_PREFIX)
             || name.starts_with(PROTOCOL_PREFIX)
             || name == PROGRESS_TOKEN;
-        // The trace is read by itself, and goes on with a place of its own.
+        // The trace context is read separately. Its parent becomes the span of the gateway if spans are exported.
         if !is_reserved && ![trace::PARENT, trace::STATE, trace::BAGGAGE].contains(&&*name) {
             out.member(key, value);
         }
     }
 }
 
-/// A copy of an object whose `_meta` holds only what its sender may set.
+/// Returns a copy of `object` whose `_meta` has only the keys that the sender may set.
 pub(crate) fn without_reserved(object: Json<'_>) -> Document {
     let mut text = String::with_capacity(object.text().len());
     write_object(&mut text, |out| {

@@ -1,9 +1,9 @@
-//! The methods that the gateway knows, by their names on the wire.
+//! The MCP methods that the gateway knows, with their names on the wire.
 
 use std::fmt;
 
-/// A method that is carried to a prompt. What only concerns one connection (`initialize`, `ping`,
-/// `server/discover`) is answered by the session layer and never becomes one of these.
+/// The method of a call. The session layer answers the methods that concern one connection only
+/// (`initialize`, `ping`, `server/discover`); they are not calls.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Method {
     List,
@@ -37,7 +37,7 @@ pub(crate) enum Countable {
     Ping,
     /// `subscriptions/listen` (2026-07-28)
     Listen,
-    /// A GET that opens a stream of notifications, or an HTTP+SSE session.
+    /// A GET that opens a notification stream, or an HTTP+SSE session.
     Stream,
     /// A DELETE that terminates a session.
     Delete,
@@ -55,7 +55,7 @@ impl Countable {
         Self::Delete,
     ];
 
-    /// The name of the method, or of the HTTP request where there is none.
+    /// Returns the name of the method, or of the HTTP request if it has no method.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Call(method) => method.as_str(),
@@ -71,7 +71,7 @@ impl Countable {
         Self::ALL.into_iter().find(|countable| countable.as_str() == name)
     }
 
-    /// The request of a JSON-RPC method that concerns the session alone; `None` for other methods.
+    /// Returns the request for a JSON-RPC method that concerns only the session; `None` for other methods.
     pub(crate) fn of_session(method: &str) -> Option<Self> {
         [Self::Initialize, Self::Ping, Self::Listen].into_iter().find(|own| own.as_str() == method)
     }

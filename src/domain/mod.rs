@@ -1,4 +1,5 @@
-//! Values in, values out: what MCP means, without runtime, network or clock.
+//! The domain of the gateway: MCP messages and their rules as values and functions, without async runtime,
+//! network or clock.
 
 pub(crate) mod json;
 pub(crate) mod error_code;

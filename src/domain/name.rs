@@ -1,8 +1,8 @@
-//! Names: how an upstream's prompt is called in public, and which names are let in.
+//! Upstream ids, prefixes and the public names of prompts, with the checks of raw names.
 //!
-//! Public name = prefix + separator + raw name. Prefixes hold only `[a-z0-9-]` and the separator
-//! holds a character outside that set, so the first separator splits and the join is injective.
-//! This is the only file that knows the separator.
+//! Public name = prefix + separator + raw name. Prefixes consist of `[a-z0-9-]` only and the separator
+//! has a character outside that set, so a public name splits at its first separator and the join is
+//! injective. Only this file knows the separator.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,22 +13,23 @@ use icu_properties::props::{
 };
 use icu_properties::{CodePointMapData, CodePointSetData};
 
-/// Identifies an upstream: `[a-z0-9][a-z0-9-]*`, at most [`MAX_PREFIX`] bytes.
+/// The id of an upstream: `[a-z0-9][a-z0-9-]*`, at most [`MAX_PREFIX`] bytes.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct UpstreamId(Arc<str>);
 
-/// What stands before the separator in the public names of one upstream; empty lists them bare.
+/// The prefix of the public names of one upstream, before the separator. With an empty prefix the public
+/// names are bare: they are the raw names.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Prefix(Arc<str>);
 
-/// How raw names become public ones.
+/// The rules that map raw names to public names.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Naming {
     separator: Arc<str>,
     max_length: usize,
 }
 
-/// Why a raw name is left out of the catalog.
+/// The reason why a raw name is left out of the catalog.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NameError {
     #[error("the name is empty")]
@@ -43,17 +44,17 @@ pub enum NameError {
     Padded,
 }
 
-/// Longest upstream id or prefix in bytes: it is repeated in every name, metric and log line.
+/// The maximum length of an upstream id or a prefix, in bytes: each name, metric and log line repeats it.
 pub(crate) const MAX_PREFIX: usize = 64;
 
-/// Greatest `naming.max_length`. With four bytes a character, a cursor that holds the longest name
-/// and an owner still seals within its 1 KiB.
+/// The maximum of `naming.max_length`, in characters. With four bytes per character, a sealed cursor with the
+/// longest name and an owner still fits into 1 KiB.
 pub(crate) const MAX_LENGTH_LIMIT: usize = 128;
 
-/// What stands between prefix and raw name unless the operator says otherwise.
+/// The default separator between prefix and raw name.
 pub(crate) const DEFAULT_SEPARATOR: &str = "__";
 
-/// Whether `text` may be an upstream id or a non-empty prefix.
+/// Returns whether `text` is a valid upstream id or non-empty prefix.
 pub(crate) fn is_prefix(text: &str) -> bool {
     let in_set = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let mut bytes = text.bytes();
@@ -62,7 +63,8 @@ pub(crate) fn is_prefix(text: &str) -> bool {
         && bytes.all(|b| in_set(b) || b == b'-')
 }
 
-/// Whether `text` may be the separator: short, visible, and holding a character that no prefix has.
+/// Returns whether `text` is a valid separator: 1 to 8 visible ASCII characters, with at least one that
+/// prefixes cannot have.
 pub(crate) fn is_separator(text: &str) -> bool {
     let is_outside = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     (1..=8).contains(&text.len())
@@ -95,19 +97,24 @@ impl Prefix {
         &self.0
     }
 
-    /// Whether names go without prefix and separator.
+    /// Returns whether the prefix is empty: public names then have neither prefix nor separator.
     pub fn is_bare(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl Naming {
-    /// `separator` as [`is_separator`] allows, `max_length` in characters of a public name.
+    /// Returns the rules for a `separator` that [`is_separator`] accepts, and public names of at most
+    /// `max_length` characters.
     pub fn new(separator: &str, max_length: usize) -> Self {
         Self { separator: separator.into(), max_length }
     }
 
-    /// The public name of a raw name, or why it has none.
+    /// Returns the public name of a raw name.
+    ///
+    /// # Errors
+    /// If the raw name is empty, has hidden characters or surrounding white space, or if the public name
+    /// exceeds `max_length`.
     pub fn public(&self, prefix: &Prefix, raw: &str) -> Result<String, NameError> {
         check_raw(raw)?;
         let public = if prefix.is_bare() {
@@ -122,8 +129,8 @@ impl Naming {
         Ok(public)
     }
 
-    /// What stands before the first separator, and behind it: the prefix that a public name would
-    /// belong to, and the name that it would have there.
+    /// Splits a public name at its first separator into the prefix that it claims and the raw name under that
+    /// prefix. Returns `None` if the name has no separator.
     pub fn claimed<'a>(&self, public: &'a str) -> Option<(&'a str, &'a str)> {
         public.split_once(&*self.separator)
     }
@@ -139,10 +146,10 @@ fn check_raw(raw: &str) -> Result<(), NameError> {
     if raw.trim() == raw { Ok(()) } else { Err(NameError::Padded) }
 }
 
-/// Whether a reader does not see this character, or it changes how its neighbours look: controls, line and
+/// Returns whether a character is invisible or only changes how its neighbours look: controls, line and
 /// paragraph separators, format characters (general category Cf) and default ignorables, such as soft
 /// hyphens, bidirectional and zero-width characters, fillers, variation selectors and tags. Prepended
-/// concatenation marks are format characters, too, but are seen.
+/// concatenation marks are format characters, too, but visible.
 pub(crate) fn is_hidden(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
@@ -152,8 +159,8 @@ pub(crate) fn is_hidden(c: char) -> bool {
     HIDDEN.get(at).is_some_and(|range| *range.start() <= c)
 }
 
-/// Hidden characters as ranges, in order and apart, derived from Unicode data: a search among some twenty
-/// of them takes half the time of looking up the properties of a character.
+/// The sorted, disjoint ranges of hidden characters, derived from Unicode data. A binary search in about
+/// twenty ranges takes half the time of a lookup of the character's properties.
 static HIDDEN: LazyLock<Vec<RangeInclusive<u32>>> = LazyLock::new(|| {
     let category = CodePointMapData::<GeneralCategory>::new();
     let seen = CodePointSetData::new::<PrependedConcatenationMark>();
@@ -204,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn u11_names_that_deceive_are_left_out() {
+    fn u11_deceptive_names_are_refused() {
         let naming = Naming::new("__", 20);
         let prefix = Prefix::parse("up").unwrap();
         let public = |raw: &str| naming.public(&prefix, raw);
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_characters_are_what_no_reader_sees() {
+    fn hidden_characters_are_invisible_or_change_their_neighbours() {
         for (range, hidden, reason) in [
             ('\0'..='\u{1f}', true, "controls"),
             (' '..='~', false, "ASCII"),
@@ -276,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_ranges_stand_in_order_and_apart() {
+    fn hidden_ranges_are_sorted_and_not_adjacent() {
         assert!(HIDDEN.len() > 10, "{HIDDEN:X?}");
         assert!(HIDDEN.windows(2).all(|pair| *pair[0].end() + 1 < *pair[1].start()), "{HIDDEN:X?}");
     }

@@ -1,4 +1,5 @@
-//! One prompt as an upstream lists it, checked by itself so that a bad one harms no other.
+//! Prompt definitions from an upstream's `prompts/list`. Each one is checked separately, so that a malformed
+//! definition does not affect other prompts.
 
 use std::collections::HashSet;
 
@@ -12,26 +13,27 @@ use super::uri::is_unsafe;
 /// A checked prompt definition.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Prompt {
-    /// The name on the upstream, unchecked: naming decides whether it can be listed.
+    /// The raw name, unchecked: [`Naming`](super::name::Naming) decides whether it can be listed.
     pub name: String,
-    /// As it is listed, without hidden text.
+    /// The title as it is listed, without hidden text.
     pub title: Option<String>,
     pub arguments: Vec<Argument>,
-    /// Every other member as JSON text, each led by a comma: `,"title":"…","arguments":[…]`.
+    /// All members except `name` as JSON text, with a comma before each: `,"title":"…","arguments":[…]`.
     rest: String,
 }
 
-/// What a call must bring.
+/// A declared argument of a prompt.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Argument {
     pub name: String,
     pub required: bool,
 }
 
-/// Arguments of one prompt. People fill them in; a hundred are more than any form shows.
+/// The maximum number of arguments of one prompt. Users fill them in; even a hundred are more than any form
+/// shows.
 pub(crate) const MAX_ARGUMENTS: usize = 256;
 
-/// Why a prompt is left out: the member at fault and what it should be.
+/// The reason why a prompt is left out: the malformed member and its expected form.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PromptError {
     #[error("a prompt must be an object with a string `name`")]
@@ -45,8 +47,12 @@ pub enum PromptError {
 }
 
 impl Prompt {
-    /// Reads one element of `prompts`. Clients reject a whole list for one member of a wrong type,
-    /// so every member that any revision types is checked; unknown ones pass through.
+    /// Reads one element of `prompts`. Clients reject a whole list for one member of a wrong type, so each
+    /// member whose type any revision defines is checked; unknown members are passed on unchanged.
+    ///
+    /// # Errors
+    /// If the name is missing, a member has a wrong type, an argument is declared twice or has hidden
+    /// characters in its name, or there are more than [`MAX_ARGUMENTS`] arguments.
     pub fn read(value: Json<'_>) -> Result<Self, PromptError> {
         let name = value.get("name").and_then(Json::as_str);
         let name = name.ok_or(PromptError::NoName)?.into_owned();
@@ -82,7 +88,7 @@ impl Prompt {
         Ok(Self { name, title, arguments, rest })
     }
 
-    /// Writes the definition under its public name, as one element of `prompts`.
+    /// Appends the definition under its public name, as one element of `prompts`.
     pub fn write(&self, public_name: &str, out: &mut String) {
         out.push('{');
         write_members(out, |prompt| {
@@ -92,7 +98,7 @@ impl Prompt {
         out.push('}');
     }
 
-    /// Everything that is listed of it: equal definitions have equal bytes.
+    /// Returns the parts of the listed definition, for a digest: equal definitions have equal bytes.
     pub fn definition(&self) -> impl Iterator<Item = &str> {
         [self.name.as_str(), self.rest.as_str()].into_iter()
     }
@@ -123,7 +129,7 @@ fn read_arguments(prompt: &str, value: Json<'_>) -> Result<Vec<Argument>, Prompt
     Ok(arguments)
 }
 
-/// Copies a member as it is listed. What a person reads of a prompt is visible as a whole: it holds
+/// Copies a member in its listed form. Text for the user is copied without hidden characters, so it has
 /// neither escape sequences for terminals nor text that only a model sees.
 fn write_member(key: Json<'_>, value: Json<'_>, rest: &mut ObjectWriter<'_>) {
     match key.as_str().as_deref() {
@@ -143,7 +149,7 @@ fn write_member(key: Json<'_>, value: Json<'_>, rest: &mut ObjectWriter<'_>) {
     }
 }
 
-/// Copies the icons with a safe URI; omits the member if there were icons and none is left.
+/// Copies the icons with a safe URI. Omits the member if it has icons and none of them is safe.
 fn write_icons(key: Json<'_>, icons: Json<'_>, rest: &mut ObjectWriter<'_>) {
     let is_safe = |icon: &Json<'_>| {
         icon.get("src").and_then(Json::as_str).is_some_and(|src| !is_unsafe(&src))

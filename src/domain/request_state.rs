@@ -1,59 +1,59 @@
-//! `requestState` (2026-07-28, multi-round-trip requests): what a get has come to, held by the client
-//! between its questions. This file is its codec; `seal` makes it unforgeable and binds it to its
+//! The codec of `requestState` (MCP 2026-07-28, multi-round-trip requests): the state of a `prompts/get`
+//! that the client holds between rounds of server requests. `seal` makes it unforgeable and binds it to its
 //! endpoint.
 
 use std::time::Duration;
 
 use super::unix_time::UnixSeconds;
 
-/// What a get has come to, and whose it is.
+/// The state of one `prompts/get`, with its owner.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RequestState {
     pub owner: Owner,
     pub issued_at: UnixSeconds,
-    /// Questions asked so far, one after another.
+    /// The number of rounds of server requests so far.
     pub rounds: u8,
     pub progress: Progress,
 }
 
-/// The one call that a state belongs to.
+/// The call that a state belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Owner {
-    /// Id of the caller.
+    /// The id of the caller.
     pub caller: String,
-    /// Public name of the prompt.
+    /// The public name of the prompt.
     pub name: String,
-    /// Id of the upstream that it belongs to.
+    /// The id of the upstream that owns the prompt.
     pub upstream: String,
-    /// Digest of the arguments.
+    /// The digest of the arguments (SHA-256).
     pub arguments: [u8; 32],
 }
 
-/// How the get goes on.
+/// The way in which the `prompts/get` continues.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Progress {
-    /// The upstream gave out a state of its own, if any.
+    /// The upstream continues, with the `requestState` that it returned, if any.
     Upstream(Option<String>),
-    /// The get is repeated, and these questions are answered as they were before.
+    /// The gateway repeats the request and answers the earlier server requests from this replay.
     Replay(Replay),
 }
 
-/// Answers so far, for an upstream that remembers nothing.
+/// The answers so far, for a legacy upstream, which keeps no state of a call between attempts.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Replay {
-    /// Digest of the question, and the answer as JSON text, in their order.
+    /// The digest of each answered server request, with its answer as JSON text, in order.
     pub answers: Vec<([u8; 32], String)>,
-    /// The question that was asked last.
+    /// The digest of the last server request, which has no answer yet.
     pub open: Option<[u8; 32]>,
-    /// The call that waits for its answer on the replica that asked it.
+    /// The id of the suspended call that waits for its answer, on the replica that sent the server request.
     pub suspended: Option<[u8; 16]>,
 }
 
-/// How long a state opens, in seconds: as long as a user may take to come back to a question.
+/// The lifetime of a state, 15 minutes: the time that a user may take to answer a server request.
 const LIFETIME: Duration = Duration::from_secs(15 * 60);
 
 impl RequestState {
-    /// Numbers big-endian; texts led by their length in four bytes.
+    /// Encodes the state: integers in big-endian order, texts after their length in four bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.rounds];
         out.extend_from_slice(&self.issued_at.to_be_bytes());
@@ -83,6 +83,7 @@ impl RequestState {
         out
     }
 
+    /// Decodes the bytes that [`RequestState::encode`] returned; `None` for any other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = Reader(bytes);
         let rounds = rest.byte()?;
@@ -113,14 +114,15 @@ impl RequestState {
         rest.0.is_empty().then_some(Self { owner, issued_at, rounds, progress })
     }
 
-    /// Whether the state may be used now; a small step back of the clock does no harm.
+    /// Returns whether the state has not expired at `now`. A state from the future, as after a step back of the
+    /// clock, is fresh.
     pub fn is_fresh(&self, now: UnixSeconds) -> bool {
         now.saturating_since(self.issued_at) <= LIFETIME
     }
 }
 
 fn write(text: &str, out: &mut Vec<u8>) {
-    // Far below 4 GiB: what is longer than a message is refused before.
+    // Far below 4 GiB: a text above the size limit of messages is refused before.
     out.extend_from_slice(&(text.len() as u32).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
 }
@@ -186,12 +188,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn states_come_back(state in state()) {
+        fn encoded_states_decode_to_the_same_state(state in state()) {
             prop_assert_eq!(RequestState::decode(&state.encode()), Some(state));
         }
 
         #[test]
-        fn cut_or_padded_bytes_are_no_state(state in state(), cut in 1usize..40) {
+        fn truncated_or_padded_bytes_are_refused(state in state(), cut in 1usize..40) {
             let bytes = state.encode();
             prop_assert_eq!(RequestState::decode(&bytes[..bytes.len().saturating_sub(cut)]), None);
             prop_assert_eq!(RequestState::decode(&[&bytes[..], b"x"].concat()), None);

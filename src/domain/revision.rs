@@ -1,8 +1,8 @@
-//! The published revisions of MCP and the two eras that they fall into.
+//! The published revisions of MCP, and the two eras that they belong to.
 
 use std::fmt;
 
-/// A published revision, oldest first: later ones compare greater.
+/// A published revision of MCP. A later revision compares greater.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Revision {
     V2024_11_05,
@@ -12,7 +12,7 @@ pub enum Revision {
     V2026_07_28,
 }
 
-/// How a peer is spoken to: the one distinction that changes the shape of a conversation.
+/// The era of a revision: with or without sessions. No other difference changes the message flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Era {
     /// An `initialize` handshake opens a session (2024-11-05 to 2025-11-25).
@@ -22,7 +22,7 @@ pub enum Era {
 }
 
 impl Revision {
-    /// All of them, oldest first.
+    /// All revisions, oldest first.
     pub const ALL: [Revision; 5] = [
         Revision::V2024_11_05,
         Revision::V2025_03_26,
@@ -30,12 +30,14 @@ impl Revision {
         Revision::V2025_11_25,
         Revision::V2026_07_28,
     ];
-    /// What we offer to a legacy upstream, and answer to a client whose version we don't serve.
+    /// The revision that the gateway requests from a legacy upstream, and answers to a client that requests an
+    /// unsupported version.
     pub const NEWEST_LEGACY: Revision = Revision::V2025_11_25;
-    /// What we speak to a modern upstream, and the only modern revision so far.
+    /// The revision for modern upstreams, and the only modern revision so far.
     pub const NEWEST_MODERN: Revision = Revision::V2026_07_28;
 
-    /// What a legacy client speaks that does not say so (2025-06-18, transports, protocol version header).
+    /// The revision of a legacy request without the `MCP-Protocol-Version` header (MCP 2025-06-18, transports,
+    /// protocol version header).
     pub const UNSAID: Revision = Revision::V2025_03_26;
 
     pub fn parse(text: &str) -> Option<Self> {
@@ -59,7 +61,7 @@ impl Revision {
         }
     }
 
-    /// "legacy" or "modern".
+    /// Returns "legacy" or "modern".
     pub fn era_name(self) -> &'static str {
         match self.era() {
             Era::Legacy => "legacy",
@@ -67,13 +69,13 @@ impl Revision {
         }
     }
 
-    /// The version to answer to an `initialize` that asks for `requested`: the same one if it is
-    /// a legacy revision we serve, else our newest legacy one (2025-11-25, lifecycle).
+    /// Returns the version for the response to an `initialize` that requests `requested`: the same version if
+    /// it is a supported legacy revision, otherwise the newest legacy revision (MCP 2025-11-25, lifecycle).
     pub fn negotiate_legacy(requested: &str) -> Self {
         Self::parse(requested).filter(|r| r.era() == Era::Legacy).unwrap_or(Self::NEWEST_LEGACY)
     }
 
-    /// The modern revisions served, as `supported` and `supportedVersions` name them.
+    /// Returns the supported modern revisions, for `supported` and `supportedVersions`.
     pub fn modern() -> impl Iterator<Item = Revision> {
         Self::ALL.into_iter().filter(|r| r.era() == Era::Modern)
     }

@@ -1,20 +1,21 @@
-//! Who may use which prompt: the question that policy answers. Nothing else decides what a caller
-//! sees.
+//! The interface to the access policy: which caller may use which prompt. No other code decides which prompts
+//! a caller sees.
 
 use super::caller::Caller;
 use super::method::Method;
 
-/// Decides by caller, method, upstream and raw name alone: never by time or address, so that what a
-/// caller sees can be put together once.
+/// The access decisions of a policy. They depend only on caller, method, upstream and raw name, never on time
+/// or address, so that the view of a caller can be built once and cached.
 pub trait Rights: Send + Sync {
-    /// What of a caller the decisions depend on: callers of whom it is the same have the same rights.
-    /// Nothing where all are equal.
+    /// Returns the part of the caller that decisions depend on: callers with the same entitlement have the
+    /// same rights. `None` if all callers have the same rights.
     fn entitlement(&self, caller: &Caller) -> Option<String>;
 
+    /// Returns whether the caller may use the method on this prompt of the upstream.
     fn allows(&self, caller: &Caller, method: Method, upstream: &str, raw_name: &str) -> bool;
 }
 
-/// Everybody may use everything.
+/// The policy that allows all prompts to all callers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Everything;
 

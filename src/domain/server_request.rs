@@ -1,5 +1,5 @@
-//! Questions that an upstream may ask in the middle of a get, who can be asked what, and how a
-//! question looks to the one who is asked (2025-11-25 and 2026-07-28: elicitation, sampling, roots).
+//! Server requests in the middle of a `prompts/get`, the client capabilities that they require, and their
+//! form for the client (MCP 2025-11-25 and 2026-07-28: elicitation, sampling, roots).
 
 use super::document::Document;
 use super::json::object::{ObjectWriter, write_object};
@@ -7,23 +7,25 @@ use super::json::{Json, Kind};
 use super::meta;
 use super::revision::Revision;
 
-/// What somebody can be asked: the part of `ClientCapabilities` that concerns questions.
+/// The client capabilities for server requests: a bit set of the part of MCP's `ClientCapabilities` that
+/// concerns elicitation, sampling and roots.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ClientCapabilities(u8);
 
-/// A question that is well formed.
+/// A well-formed server request.
 #[derive(Clone, Debug)]
 pub struct ServerRequest {
     kind: ServerRequestKind,
-    /// An object, if there is any.
+    /// The `params`; an object where they are present.
     params: Option<Document>,
 }
 
+/// The kind of a server request: its method, and for elicitations its mode.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ServerRequestKind {
-    /// `elicitation/create`: a form for the user.
+    /// `elicitation/create` in form mode: a form for the user.
     Form,
-    /// `elicitation/create`: a page that the user is to visit.
+    /// `elicitation/create` in URL mode: a page for the user to visit.
     Url,
     /// `sampling/createMessage`
     Sampling,
@@ -31,16 +33,16 @@ pub enum ServerRequestKind {
     Roots,
 }
 
-/// What became of a question.
+/// The answer to a server request.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// An object of the shape that the question asks for.
+    /// The result: an object of the form that the server request requires.
     Result(Document),
-    /// The client failed at it, or was not asked.
+    /// An error from the client, or from the gateway if the client did not get the server request.
     Error { code: i64, message: String },
 }
 
-/// Why a message is no question.
+/// The reason why a message is not a server request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ServerRequestError {
     #[error("unknown server request")]
@@ -49,15 +51,17 @@ pub enum ServerRequestError {
     Malformed(&'static str),
 }
 
-/// For whom a question is written.
+/// The parameters for writing a server request to a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Presentation<'a> {
-    /// Id of the upstream that asks.
+    /// The id of the upstream that sent the server request.
     pub upstream: &'a str,
-    /// Whether the message of an elicitation is led by the upstream's id.
+    /// Whether the message of an elicitation starts with the upstream's id in brackets.
     pub label: bool,
+    /// The client's revision.
     pub revision: Revision,
-    /// Stands in for an `elicitationId` where the upstream's revision has none.
+    /// The `elicitationId` for a URL elicitation if the upstream sent none and the client's revision requires
+    /// it (2025-11-25).
     pub id: &'a str,
 }
 
@@ -100,7 +104,7 @@ impl ClientCapabilities {
         self == Self::NONE
     }
 
-    /// Reads `ClientCapabilities` as the revision means them.
+    /// Reads `ClientCapabilities` by the rules of the revision in which they are declared.
     pub fn declared(capabilities: Option<Json<'_>>, revision: Revision) -> Self {
         let object = |name: &str| capabilities?.get(name).filter(|c| c.is_object());
         let has_modes = revision >= Revision::V2025_11_25;
@@ -114,7 +118,7 @@ impl ClientCapabilities {
             && revision >= Revision::V2025_06_18
         {
             let has_url = has_modes && elicitation.get("url").is_some();
-            // Without a mode form mode is meant: before 2025-11-25 there was no other.
+            // Without a mode, it is form mode: before 2025-11-25 there was no other mode.
             add(elicitation.get("form").is_some() || !has_url, Self::FORM);
             add(has_url, Self::URL);
         }
@@ -128,7 +132,7 @@ impl ClientCapabilities {
         capabilities
     }
 
-    /// Appends `ClientCapabilities`.
+    /// Appends the capabilities as a `ClientCapabilities` object.
     pub(crate) fn write(self, out: &mut String) {
         write_object(out, |out| {
             if self.contains(Self::URL) {
@@ -137,7 +141,7 @@ impl ClientCapabilities {
                     self.write_flag(Self::URL, "url", modes);
                 });
             } else {
-                // Form mode alone is written as revisions without modes write it.
+                // Form mode alone is written as in revisions without modes.
                 self.write_flag(Self::FORM, "elicitation", out);
             }
             if self.contains(Self::SAMPLING) {
@@ -158,7 +162,10 @@ impl ClientCapabilities {
 }
 
 impl ServerRequest {
-    /// Reads a request of an upstream.
+    /// Reads a server request of an upstream.
+    ///
+    /// # Errors
+    /// If the method or the elicitation mode is unknown, or if `params` are malformed.
     pub fn read(method: &str, params: Option<Json<'_>>) -> Result<Self, ServerRequestError> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         let is = |name: &str, kind: Kind| member(name).is_some_and(|m| m.kind() == kind);
@@ -206,13 +213,14 @@ impl ServerRequest {
         }
     }
 
-    /// The `elicitationId` of a page to visit, where its revision has one.
+    /// Returns the `elicitationId` of a URL elicitation; `None` if the upstream's revision has none, and for
+    /// other server requests.
     pub fn elicitation_id(&self) -> Option<String> {
         let id = self.member("elicitationId").and_then(Json::as_str);
         id.filter(|_| self.kind == ServerRequestKind::Url).map(|id| id.into_owned())
     }
 
-    /// What a client must have declared to be asked this.
+    /// Returns the capabilities that a client must declare to get this server request.
     pub fn required_capabilities(&self) -> ClientCapabilities {
         match self.kind {
             ServerRequestKind::Form => ClientCapabilities::FORM,
@@ -233,7 +241,8 @@ impl ServerRequest {
         }
     }
 
-    /// Text that two questions share exactly if they ask the same: method, and params but `_meta`.
+    /// Returns a text that is equal for two server requests exactly if they request the same: the method, and
+    /// all members of `params` except `_meta`.
     pub fn identity(&self) -> String {
         let mut text = self.method().to_owned();
         for (key, value) in self.params.iter().flat_map(|p| p.json().members()) {
@@ -244,7 +253,8 @@ impl ServerRequest {
         text
     }
 
-    /// Appends `params` as the client gets them: the user must see which upstream asks.
+    /// Appends `params` for the client, with the id of the upstream: the user must see which upstream sent the
+    /// server request.
     pub fn write_params(&self, presentation: Presentation<'_>, out: &mut String) {
         write_object(out, |params| {
             self.write_members(presentation, params);
@@ -280,7 +290,8 @@ impl ServerRequest {
         }
     }
 
-    /// Checks an answer, and copies it without the keys that are not the client's to set.
+    /// Checks the client's result and copies it without the `_meta` keys that a client may not set. Returns
+    /// `None` if the result does not match the server request.
     pub fn read_answer(&self, result: Json<'_>) -> Option<Document> {
         let is = |name: &str, kind: Kind| result.get(name).is_some_and(|m| m.kind() == kind);
         let is_valid = match self.kind {
@@ -303,7 +314,8 @@ impl ServerRequest {
         is_valid.then(|| meta::without_reserved(result))
     }
 
-    /// What is answered for a user who was not reached, where only a result can be said.
+    /// Returns the answer for a user who was not reached, for a modern upstream, which accepts results but no
+    /// errors: `cancel` for an elicitation, `None` for other server requests.
     pub fn cancel_answer(&self) -> Option<Document> {
         let cancel = || Document::parse(br#"{"action":"cancel"}"#.to_vec(), 2).ok();
         matches!(self.kind, ServerRequestKind::Form | ServerRequestKind::Url).then(cancel)?
@@ -314,7 +326,8 @@ impl ServerRequest {
     }
 }
 
-/// Whether a browser would take it for a page: other schemes could start programs.
+/// Returns whether a URL is an http or https URL without control, hidden and white-space characters. Other
+/// schemes could start programs.
 fn is_web_page(url: &str) -> bool {
     let lower = url.get(..8).unwrap_or_default().to_ascii_lowercase();
     (lower.starts_with("https://") || lower.starts_with("http://"))
@@ -339,7 +352,7 @@ mod tests {
         "_meta":{"promptgate/upstream":"evil","k":1,"progressToken":7}}"#;
 
     #[test]
-    fn declarations_mean_what_their_revision_says() {
+    fn declared_capabilities_follow_the_rules_of_their_revision() {
         let declared =
             |text, revision| ClientCapabilities::declared(Some(json(text).json()), revision);
         let (june, november) = (Revision::V2025_06_18, Revision::V2025_11_25);
@@ -420,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_sees_which_upstream_asks() {
+    fn a_server_request_names_its_upstream_to_the_user() {
         let written = |label, revision| {
             let mut out = String::new();
             let presentation = Presentation { upstream: "up", label, revision, id: "1" };

@@ -1,29 +1,32 @@
-//! Server-sent events as an upstream sends them (WHATWG HTML, section 9.2), decoded in pieces of
-//! any size and bounded in memory.
+//! A decoder for server-sent events from an upstream (WHATWG HTML, section 9.2). It accepts chunks of any
+//! size and its memory is bounded.
 
-/// Decodes a stream into events. Only what MCP uses is kept: name and data.
+/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name and data.
 #[derive(Debug)]
 pub struct Decoder {
-    /// Bytes of the line that is not whole yet.
+    /// The received bytes of the incomplete line.
     line: Vec<u8>,
     name: String,
     data: Vec<u8>,
     has_data: bool,
-    /// The last byte was a CR, so that an LF right behind it belongs to the same line end.
+    /// Whether the last byte was a CR, so that an LF directly after it belongs to the same line end.
     after_cr: bool,
+    /// Whether no line has ended yet: the first line may start with a byte order mark.
     at_start: bool,
-    /// Bytes that one event, or one line of anything, may have.
+    /// The maximum size of one event, and of one line of any kind, in bytes.
     limit: usize,
 }
 
 /// One event with data.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event {
-    /// "message" unless the event names itself.
+    /// The event name; "message" if the stream gives none.
     pub name: String,
+    /// The data, with a line feed between its lines; never empty.
     pub data: Vec<u8>,
 }
 
+/// The error for an event or a line above the limit, which is in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("an event is larger than {limit} bytes")]
 pub struct TooLarge {
@@ -31,6 +34,7 @@ pub struct TooLarge {
 }
 
 impl Decoder {
+    /// Returns a decoder for events and lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             line: Vec::new(),
@@ -43,7 +47,10 @@ impl Decoder {
         }
     }
 
-    /// Takes the next piece and appends the events that it completes to `events`.
+    /// Decodes the next chunk and appends the events that it completes to `events`.
+    ///
+    /// # Errors
+    /// If an event or a line exceeds the limit.
     pub fn feed(&mut self, mut piece: &[u8], events: &mut Vec<Event>) -> Result<(), TooLarge> {
         if self.after_cr && !piece.is_empty() {
             self.after_cr = false;
@@ -84,7 +91,7 @@ impl Decoder {
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match &line[..colon] {
             b"data" if !self.has_data && self.data.is_empty() => {
-                // One line of data is the rule; its buffer becomes the event without a copy.
+                // Most events have one line of data: its buffer becomes the event without a copy.
                 let start = line.len() - value.len();
                 line.drain(..start);
                 self.data = line;
@@ -103,7 +110,7 @@ impl Decoder {
     fn dispatch(&mut self, events: &mut Vec<Event>) {
         let name = std::mem::take(&mut self.name);
         let data = std::mem::take(&mut self.data);
-        // An event without data is a priming event or a comment block: nothing to hand on.
+        // An event without data is a priming event or a comment block: it is not reported.
         if std::mem::take(&mut self.has_data) && !data.is_empty() {
             let name = if name.is_empty() { "message".to_owned() } else { name };
             events.push(Event { name, data });
@@ -151,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_the_stream_is_cut_changes_nothing(
+        fn chunk_boundaries_do_not_change_the_events(
             lines in prop::collection::vec("(data: [a-z]{0,6}|event: [a-z]{1,3}|: c|)", 0..12),
             end in prop::sample::select(vec!["\n", "\r", "\r\n"]),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),

@@ -1,15 +1,15 @@
-//! Trace context (W3C Trace Context, W3C Baggage) as it travels in `_meta` and in headers of the
-//! same names.
+//! Trace context (W3C Trace Context, W3C Baggage), in `_meta` members and in HTTP headers of the same
+//! names.
 
 use super::json::Json;
 use super::json::object::ObjectWriter;
 
-/// Where in a trace a call stands. Every part is safe to put into a header.
+/// The trace context of a call. Every part is a safe header value.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Trace {
     /// `traceparent`
     pub parent: Option<String>,
-    /// `tracestate`; absent without a parent, to which it belongs.
+    /// `tracestate`; `None` without `traceparent`, to which it belongs.
     pub state: Option<String>,
     /// `baggage`
     pub baggage: Option<String>,
@@ -19,19 +19,23 @@ pub(crate) const PARENT: &str = "traceparent";
 pub(crate) const STATE: &str = "tracestate";
 pub(crate) const BAGGAGE: &str = "baggage";
 
-/// What the recommendations ask everybody to carry, in bytes; more is dropped.
+/// The maximum length of `tracestate` in bytes: the length that W3C Trace Context asks every implementation to
+/// propagate. A longer value is dropped.
 const MAX_STATE: usize = 512;
+/// The maximum length of `baggage` in bytes: the length that W3C Baggage asks every implementation to propagate.
+/// A longer value is dropped.
 const MAX_BAGGAGE: usize = 8192;
 
 impl Trace {
-    /// Takes the context from a request's `_meta`, or else from its headers.
+    /// Reads the trace context from a request's `_meta`, or otherwise from its headers. Malformed parts are
+    /// dropped.
     pub fn read<'a>(meta: Option<Json<'_>>, header: impl Fn(&str) -> Option<&'a str>) -> Self {
         let in_meta = |key: &str| {
             let text = meta?.get(key)?.as_str()?;
             Some(text.into_owned())
         };
         let in_header = |key: &str| header(key).map(str::to_owned);
-        // Parent and state belong together: both come from the same place.
+        // `traceparent` and `tracestate` belong together: both are read from the same source.
         let source: &dyn Fn(&str) -> Option<String> =
             if in_meta(PARENT).is_some() { &in_meta } else { &in_header };
         let parent = source(PARENT).filter(|text| is_parent(text));
@@ -40,13 +44,13 @@ impl Trace {
         Self { parent, state, baggage: baggage.filter(|text| is_printable(text, MAX_BAGGAGE)) }
     }
 
-    /// The parts that are there, by their names.
+    /// Returns the present parts with their names.
     pub fn parts(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let parts = [(PARENT, &self.parent), (STATE, &self.state), (BAGGAGE, &self.baggage)];
         parts.into_iter().filter_map(|(name, part)| Some((name, part.as_deref()?)))
     }
 
-    /// Adds the parts to a `_meta` object.
+    /// Adds the present parts to a `_meta` object.
     pub(crate) fn write(&self, meta: &mut ObjectWriter<'_>) {
         for (name, part) in self.parts() {
             meta.text(name, part);
@@ -54,7 +58,8 @@ impl Trace {
     }
 }
 
-/// Whether the text is `version-traceid-parentid-flags` in lower-case hexadecimal, ids not zero.
+/// Returns whether `text` is `version-traceid-parentid-flags` in lower-case hexadecimal, with ids that are not
+/// zero.
 fn is_parent(text: &str) -> bool {
     let parts: Vec<_> = text.split('-').collect();
     let hex = |part: &str, length: usize| {
@@ -63,7 +68,7 @@ fn is_parent(text: &str) -> bool {
     let id = |part: &str, length| hex(part, length) && part.bytes().any(|b| b != b'0');
     match parts.as_slice() {
         [version, trace, parent, flags, rest @ ..] => {
-            // Later versions may have more parts, which this one is to pass on.
+            // Later versions may have more parts; an implementation of version 00 passes them on.
             let has_known_parts = *version != "00" || rest.is_empty();
             hex(version, 2)
                 && *version != "ff"

@@ -1,16 +1,16 @@
-//! Content for clients older than it: what their revision cannot know is turned into what they can
-//! read, losing nothing that can be kept.
+//! Translation of content for clients of older revisions: content types that a revision does not define
+//! become types that it defines, with all the information that can be kept.
 
 use super::json::object::{ObjectWriter, write_array, write_object};
 use super::json::{Json, Kind};
 use super::revision::Revision;
 
-/// Whether every content of a checked get result may be new to a client of this revision.
+/// Returns whether a checked `prompts/get` result can have content types that this revision does not define.
 pub(crate) fn is_needed(revision: Revision) -> bool {
     revision < Revision::V2025_06_18
 }
 
-/// Appends the array `messages` of a checked get result as a client of this revision reads it.
+/// Appends the array `messages` of a checked `prompts/get` result, translated for a client of this revision.
 /// `name` is the prompt's public name.
 pub fn write_messages(messages: Json<'_>, name: &str, revision: Revision, out: &mut String) {
     write_array(out, messages.elements().enumerate(), |(index, message), out| {
@@ -42,7 +42,7 @@ fn with_content(message: Json<'_>, content: &str, out: &mut String) {
     });
 }
 
-/// Sound, as a resource that holds it.
+/// Returns audio content as an embedded resource with the same data.
 fn audio_as_resource(content: Json<'_>, uri: &str) -> String {
     let mut out = String::new();
     write_object(&mut out, |out| {
@@ -61,7 +61,7 @@ fn audio_as_resource(content: Json<'_>, uri: &str) -> String {
     out
 }
 
-/// A name as one segment of a URI (RFC 3986, section 2).
+/// Returns a name as one percent-encoded segment of a URI (RFC 3986, section 2).
 fn percent_encode(name: &str) -> String {
     name.bytes().fold(String::new(), |mut out, byte| {
         match byte {
@@ -74,7 +74,7 @@ fn percent_encode(name: &str) -> String {
     })
 }
 
-/// A link, as text that a person can follow.
+/// Returns a resource link as text content that a user can read: title, URI and description.
 fn link_as_text(content: Json<'_>) -> String {
     let text = |name: &str| content.get(name).and_then(Json::as_str);
     let title = text("title").or_else(|| text("name")).unwrap_or_default();

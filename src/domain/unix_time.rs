@@ -1,4 +1,4 @@
-//! Wall-clock time as tokens and credentials carry it.
+//! The wall-clock time in tokens and credentials.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct UnixSeconds(pub u64);
 
 impl UnixSeconds {
-    /// The time since `earlier`; zero if that lies ahead, as after a step back of the clock.
+    /// Returns the time since `earlier`; zero if `earlier` is in the future, as after a step back of the clock.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_secs(self.0.saturating_sub(earlier.0))
     }

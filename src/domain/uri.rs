@@ -1,21 +1,22 @@
-//! Addresses in prompts: which of them do something to whoever follows them.
+//! Unsafe URIs in prompts: URIs that can run code in a client that opens them.
 
 use super::document::Document;
 use super::json::Json;
 use super::json::object::write_object;
 
-/// What `data:` may hold: what is shown and not run.
+/// The media types that a `data:` URI may have: types that clients display and do not run.
 const SAFE_DATA: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
 
-/// As much of an address says what it is, in characters.
+/// The number of leading characters that are inspected: enough for the scheme and the media type.
 const INSPECTED: usize = 64;
 
-/// Messages that are named in one result.
+/// The maximum number of message indices that one result names.
 const MAX_PLACES: usize = 100;
 
-/// Whether a client that follows it might run what it holds: a script, or a page of its own making.
+/// Returns whether a client that opens the URI might run its content: a script, or a page in a `data:` URI.
 pub(crate) fn is_unsafe(uri: &str) -> bool {
-    // Readers of addresses pass over what is no part of them, wherever it stands (WHATWG URL, section 4.4).
+    // URL parsers ignore spaces and control characters at the start, and tabs and line ends anywhere
+    // (WHATWG URL, section 4.4). This check ignores all of them anywhere.
     let uri: String = uri.chars().filter(|c| *c > ' ' && *c != '\u{7f}').take(INSPECTED).collect();
     let Some((scheme, rest)) = uri.split_once(':') else {
         return false;
@@ -26,14 +27,14 @@ pub(crate) fn is_unsafe(uri: &str) -> bool {
             let kind = rest.to_ascii_lowercase();
             let is_safe =
                 SAFE_DATA.iter().any(|safe| kind.starts_with(safe)) || kind.starts_with(',');
-            // A picture that may hold a script.
+            // An SVG image may contain a script.
             !is_safe || kind.starts_with("image/svg")
         }
         _ => false,
     }
 }
 
-/// The messages of a checked get result that hold such an address, by their places.
+/// Returns the indices of the messages of a checked `prompts/get` result that have an unsafe URI.
 fn unsafe_messages(result: Json<'_>) -> Vec<usize> {
     let messages = result.get("messages");
     let messages = messages.iter().flat_map(|messages| messages.elements()).enumerate();
@@ -48,14 +49,15 @@ fn unsafe_messages(result: Json<'_>) -> Vec<usize> {
     messages.filter_map(|(index, message)| holds(message).map(|()| index)).collect()
 }
 
-/// Where a checked get result holds such addresses, as JSON: `[0,2]`, places of messages; nothing if nowhere.
+/// Returns the indices of the messages with an unsafe URI in a checked `prompts/get` result, as JSON (`[0,2]`),
+/// at most [`MAX_PLACES`]; `None` if there are none.
 pub(crate) fn places(result: Json<'_>) -> Option<String> {
     let places = unsafe_messages(result);
     let places: Vec<_> = places.iter().take(MAX_PLACES).map(usize::to_string).collect();
     (!places.is_empty()).then(|| format!("[{}]", places.join(",")))
 }
 
-/// The result without the messages that hold such addresses.
+/// Returns the result without the messages that have an unsafe URI.
 pub(crate) fn without(result: Json<'_>) -> Document {
     let unsafe_ones = unsafe_messages(result);
     let mut out = String::with_capacity(result.text().len());

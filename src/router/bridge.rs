@@ -291,12 +291,12 @@ impl Bridge<'_> {
                 .and(self.allowed())
                 .contains(server_request.required_capabilities())
             {
-                return Err(broken("it asks what it was told that nobody answers"));
+                return Err(broken("an input-required result demands a capability that the client did not declare"));
             }
             requests.push((key.as_str().unwrap_or_default().into_owned(), server_request));
         }
         if requests.len() > self.router.limits.question_rounds {
-            return Err(broken("it asks too much at once"));
+            return Err(broken("an input-required result holds more requests than question_rounds allows"));
         }
         let state = result.get("requestState").and_then(Json::as_str).map(|s| s.into_owned());
         Ok(Some(InputRequests { requests, state }))
@@ -349,7 +349,7 @@ impl Bridge<'_> {
     fn next_round(&mut self) -> Result<(), Fault> {
         self.rounds += 1;
         match self.rounds > self.router.limits.question_rounds {
-            true => Err(self.fault(Kind::Unanswered("it asks without end"))),
+            true => Err(self.fault(Kind::Unanswered("more server requests than question_rounds allows"))),
             false => Ok(()),
         }
     }
@@ -446,8 +446,8 @@ struct InputRequests {
 
 const MISSING_CAPABILITY: i64 = -32021;
 const URL_ELICITATION_REQUIRED: i64 = -32042;
-const NONE: &str = "nobody answered";
-const TOO_MANY_WAIT: &str = "too many calls wait while their users visit a page";
+const NONE: &str = "no answer from the client";
+const TOO_MANY_WAIT: &str = "too many calls are suspended for URL elicitations";
 /// JSON depth of text that was accepted before.
 const DEPTH: usize = 64;
 

@@ -1,6 +1,6 @@
-//! Bytes as hexadecimal digits, in one spelling: lower case.
+//! Hexadecimal encoding of bytes, in lower case only.
 
-/// Two digits for each byte.
+/// Returns the bytes as lower-case hexadecimal digits, two for each byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
@@ -11,7 +11,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     out
 }
 
-/// What [`hex`] writes of `N` bytes, read; nothing for any other spelling.
+/// Returns the `N` bytes that [`hex`] encodes as `text`; `None` for any other text.
 pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_written_in_one_way() {
+    fn only_lower_case_of_the_right_length_is_read() {
         let bytes: [u8; 32] = std::array::from_fn(|i| (i * 9) as u8);
         assert_eq!(from_hex(&hex(&bytes)), Some(bytes));
         assert_eq!(hex(&[0, 0x9f, 0xff]), "009fff");

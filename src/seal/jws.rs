@@ -1,5 +1,5 @@
-//! JSON Web Signatures (RFC 7515) for `jsonwebtoken`, on the cryptography that the gateway has
-//! anyway. Symmetric algorithms are left out: whoever can check a token must not be able to make
+//! JSON Web Signatures (RFC 7515) for `jsonwebtoken`, on the cryptographic library that the gateway already
+//! uses. Symmetric algorithms are not supported: a party that can verify a token must not be able to issue
 //! one.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
@@ -10,7 +10,7 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind, Enc
 use super::provider::rand::SystemRandom;
 use super::provider::{self, error, signature as algorithms};
 
-/// Lets `jsonwebtoken` work; more than once does no harm.
+/// Installs the cryptographic provider of `jsonwebtoken` for this process. Idempotent.
 pub fn install() {
     let _ = PROVIDER.install_default();
 }
@@ -27,7 +27,7 @@ struct Verifying {
 }
 
 fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>> {
-    // Else the modulus of one key could serve as another kind of key.
+    // Otherwise the modulus of an RSA key could be used as a key of another family.
     if key.family() != algorithm.family() || algorithm.family() == AlgorithmFamily::Hmac {
         return Err(Error::from(ErrorKind::InvalidKeyFormat));
     }
@@ -86,11 +86,11 @@ enum PrivateKey {
     Ed(algorithms::Ed25519KeyPair),
 }
 
-/// The key is PKCS #8 in DER; of RSA, PKCS #1 as well.
+/// Returns a signer. The key is PKCS #8 in DER, or for RSA also PKCS #1 in DER.
 fn signer(algorithm: &Algorithm, key: &EncodingKey) -> Result<Box<dyn JwtSigner>> {
     let der = key.as_bytes();
     let rsa = |encoding| {
-        // What is read from PEM was unwrapped already.
+        // A key that was read from PEM is already unwrapped to PKCS #1.
         let pair = algorithms::RsaKeyPair::from_pkcs8(der);
         let key = pair.or_else(|_| algorithms::RsaKeyPair::from_der(der));
         let key = key.map_err(|e| Error::from(ErrorKind::InvalidRsaKey(e.to_string())))?;
@@ -112,7 +112,7 @@ fn signer(algorithm: &Algorithm, key: &EncodingKey) -> Result<Box<dyn JwtSigner>
         Algorithm::PS512 => rsa(&algorithms::RSA_PSS_SHA512)?,
         Algorithm::ES256 => ec(&algorithms::ECDSA_P256_SHA256_FIXED_SIGNING)?,
         Algorithm::ES384 => ec(&algorithms::ECDSA_P384_SHA384_FIXED_SIGNING)?,
-        // Some tools write such keys without their public half.
+        // Some tools write Ed25519 keys without the public key.
         Algorithm::EdDSA => {
             let key = algorithms::Ed25519KeyPair::from_pkcs8_maybe_unchecked(der);
             PrivateKey::Ed(key.map_err(|_| Error::from(ErrorKind::InvalidEddsaKey))?)

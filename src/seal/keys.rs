@@ -1,5 +1,5 @@
-//! Secrets of 32 bytes: the keys that seal, of which the first one seals and all open (rotation),
-//! and the one of the audit log.
+//! The secret keys of 32 bytes: the seal keys, of which the first seals tokens and all open them (rotation),
+//! and the key of the audit log.
 
 use std::fmt;
 
@@ -8,14 +8,17 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::prelude::BASE64_STANDARD;
 
+/// The length of a key in bytes.
 pub(crate) const KEY_LEN: usize = 32;
 
-/// At least one key, newest first.
+/// The seal keys: at least one, newest first.
 #[derive(Clone, Eq, PartialEq)]
 pub struct SealKeys(Vec<[u8; KEY_LEN]>);
 
+/// The reason why seal keys are refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {
+    /// The key at `index`, counted from 1, is malformed.
     #[error(
         "key {index} is not base64 of exactly 32 bytes; make one with `openssl rand -base64 32`"
     )]
@@ -25,6 +28,10 @@ pub enum KeyError {
 }
 
 impl SealKeys {
+    /// Returns the seal keys, newest first.
+    ///
+    /// # Errors
+    /// If `keys` is empty.
     pub fn new(keys: Vec<[u8; KEY_LEN]>) -> Result<Self, KeyError> {
         match keys.is_empty() {
             true => Err(KeyError::Empty),
@@ -32,12 +39,16 @@ impl SealKeys {
         }
     }
 
-    /// A key for this process alone: its tokens die with it.
+    /// Returns a random key for this process only. Its tokens are invalid after a restart and at other
+    /// replicas.
     pub fn ephemeral() -> Self {
         Self(vec![super::random()])
     }
 
-    /// Reads base64 keys separated by commas; padding may be left out.
+    /// Reads base64 keys, separated by commas. The padding is optional.
+    ///
+    /// # Errors
+    /// If a key is not base64 of exactly 32 bytes.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let keys = text.split(',').enumerate();
         let keys = keys.map(|(i, key)| decode(key).ok_or(KeyError::Malformed { index: i + 1 }));
@@ -49,23 +60,23 @@ impl SealKeys {
     }
 }
 
-/// The secret that all keys of an audit log are derived from.
+/// The secret from which all keys of an audit log are derived.
 #[derive(Clone, Eq, PartialEq)]
 pub struct AuditKey([u8; KEY_LEN]);
 
 impl AuditKey {
-    /// Reads base64 of exactly 32 bytes; padding may be left out.
+    /// Reads base64 of exactly 32 bytes; `None` for any other text. The padding is optional.
     pub fn parse(text: &str) -> Option<Self> {
         decode(text).map(Self)
     }
 
-    /// A new key, and how it is written down.
+    /// Returns a new random key, and its base64 text.
     pub fn generate() -> (Self, String) {
         let bytes: [u8; KEY_LEN] = super::random();
         (Self(bytes), BASE64_STANDARD.encode(bytes))
     }
 
-    /// The key for one use.
+    /// Returns the derived key for one purpose, which `label` names.
     pub fn subkey(&self, label: &str) -> [u8; KEY_LEN] {
         super::subkey(&self.0, label)
     }
@@ -84,7 +95,7 @@ fn decode(text: &str) -> Option<[u8; KEY_LEN]> {
     base64.decode(text.trim()).ok()?.try_into().ok()
 }
 
-/// Tells how many keys there are, never what they are.
+/// Shows the number of keys, never the keys.
 impl fmt::Debug for SealKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SealKeys({} redacted)", self.0.len())

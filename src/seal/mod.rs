@@ -1,8 +1,9 @@
-//! Sealing: tokens that only this gateway, or another replica with the same key, can make or read.
+//! Sealed tokens: only this gateway, or a replica with the same key, can make or read them.
 //!
 //! XChaCha20-Poly1305 with a random nonce; one subkey per kind of token, derived once at load by
-//! HKDF-SHA256 (RFC 5869). Kind and version are in the subkey, the endpoint is associated data, so
-//! a token of one kind or endpoint never opens as another. Several keys: the first seals, all open.
+//! HKDF-SHA256 (RFC 5869). The subkey depends on kind and version, and the endpoint is associated data, so a
+//! token of one kind or endpoint never opens as a token of another. With several keys, the first key seals
+//! and all keys open.
 
 pub(crate) mod hex;
 pub(crate) mod jws;
@@ -20,18 +21,22 @@ use sha2::{Digest, Sha256};
 pub(crate) use keys::KEY_LEN;
 pub use keys::{AuditKey, SealKeys};
 
-/// What a token is for.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
+    /// The cursor of a paginated list.
     Cursor,
+    /// An SSE event id.
     Event,
+    /// An `Mcp-Session-Id`.
     Session,
+    /// A `requestState`.
     State,
 }
 
-/// Seals and opens tokens. Made once from the configured keys.
+/// The ciphers that seal and open tokens, derived once from the configured keys.
 pub struct Sealer {
-    /// Newest first; each holds the cipher of every kind.
+    /// For each key, newest first, one cipher per kind of token.
     ciphers: Vec<[XChaCha20Poly1305; Kind::ALL.len()]>,
 }
 
@@ -40,7 +45,7 @@ const NONCE_LEN: usize = 24;
 impl Kind {
     const ALL: [Kind; 4] = [Kind::Cursor, Kind::Event, Kind::Session, Kind::State];
 
-    /// The label in the key derivation. A change of a token's layout gets a new version here.
+    /// Returns the label for the key derivation. A change of the token's layout needs a new version here.
     fn label(self) -> &'static str {
         match self {
             Kind::Cursor => "promptgate cursor v1",
@@ -50,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Longest token that is looked at, in bytes.
+    /// Returns the maximum length of a token in bytes. A longer token is refused before it is decoded.
     pub fn max_len(self) -> usize {
         match self {
             Kind::Cursor => 1024,
@@ -61,24 +66,26 @@ impl Kind {
 }
 
 impl Sealer {
+    /// Derives the ciphers of all keys.
     pub fn new(keys: &SealKeys) -> Self {
         let ciphers = keys.iter().map(|key| Kind::ALL.map(|kind| derive(key, kind))).collect();
         Self { ciphers }
     }
 
-    /// A token that holds `plain` and opens only for the same kind and endpoint. Base64url.
+    /// Returns a token with the content `plain`, in base64url without padding. It opens only for the same kind
+    /// and endpoint.
     pub fn seal(&self, kind: Kind, endpoint: &str, plain: &[u8]) -> String {
         let nonce: [u8; NONCE_LEN] = random();
         let payload = Payload { msg: plain, aad: endpoint.as_bytes() };
         let sealed = self.ciphers[0][kind as usize]
             .encrypt(&XNonce::from(nonce), payload)
-            // The cipher only fails beyond 256 GiB of plain text.
+            // The cipher fails only above 256 GiB of plain text.
             .unwrap_or_default();
         BASE64_URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat())
     }
 
-    /// What a token holds; nothing if it is too long, altered, spelled in another way, of another
-    /// kind or endpoint, or sealed with an unknown key.
+    /// Returns the content of a token; `None` if the token is too long, altered, not in canonical base64url, of
+    /// a different kind or endpoint, or sealed with an unknown key.
     pub fn open(&self, kind: Kind, endpoint: &str, token: &str) -> Option<Vec<u8>> {
         if token.len() > kind.max_len() {
             return None;
@@ -92,15 +99,19 @@ impl Sealer {
     }
 }
 
-/// Bytes from the system's random number generator.
+/// Returns bytes from the system's random number generator.
+///
+/// # Panics
+/// If the random number generator fails.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Without randomness no secret of ours would be one: there is nothing to go on with.
+    // Without randomness the gateway has no secrets and must not continue.
     getrandom::fill(&mut bytes).expect("the system's random number generator works");
     bytes
 }
 
-/// SHA-256 over the parts, each led by its length so that no two lists of parts collide.
+/// Returns the SHA-256 digest of the parts, each with its length before it, so that different lists of parts
+/// have different input.
 pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
@@ -110,12 +121,12 @@ pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a str>) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// SHA-256 (FIPS 180-4).
+/// Returns the SHA-256 digest of the bytes (FIPS 180-4).
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// `sha256:` and 64 lower-case hexadecimal digits.
+/// Returns the digest as text: `sha256:` and 64 lower-case hexadecimal digits.
 pub fn digest_text(digest: &[u8; 32]) -> String {
     format!("sha256:{}", hex::hex(digest))
 }

@@ -1,5 +1,5 @@
-//! The library behind TLS, JSON Web Signatures, and the chains and signatures of the audit log: ring, or
-//! AWS-LC with the cargo feature `aws-lc-rs`. This is the only place that chooses.
+//! The cryptographic library for TLS, JSON Web Signatures, and the hash chains and signatures of the audit
+//! log: ring, or AWS-LC with the cargo feature `aws-lc-rs`. Only this file selects the library.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustls::crypto::CryptoProvider;
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
 compile_error!("a cryptographic library is needed: enable the feature `ring` or `aws-lc-rs`");
 
-/// The provider of TLS, for clients and servers.
+/// Returns the cryptographic provider of TLS, for clients and servers.
 pub fn tls() -> Arc<CryptoProvider> {
     #[cfg(feature = "aws-lc-rs")]
     let provider = rustls::crypto::aws_lc_rs::default_provider();
@@ -21,10 +21,10 @@ pub fn tls() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// Reads a key for ECDSA; PKCS #8 in DER.
+/// Reads an ECDSA key: PKCS #8 in DER.
 ///
 /// # Errors
-/// When this is no key on that curve.
+/// If `der` is not a key on `curve`.
 pub(crate) fn ecdsa_key(
     curve: &'static signature::EcdsaSigningAlgorithm,
     der: &[u8],
@@ -35,7 +35,7 @@ pub(crate) fn ecdsa_key(
     signature::EcdsaKeyPair::from_pkcs8(curve, der, &rand::SystemRandom::new())
 }
 
-/// The length of what an RSA key signs, in bytes.
+/// Returns the length of the signatures of an RSA key, in bytes.
 pub(crate) fn signature_len(key: &signature::RsaKeyPair) -> usize {
     #[cfg(feature = "aws-lc-rs")]
     return key.public_modulus_len();

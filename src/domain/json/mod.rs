@@ -1,9 +1,9 @@
-//! JSON as strangers send it: one strict scan, then borrowed views of the accepted text.
+//! JSON from untrusted peers: one strict scan, then borrowed views of the accepted text.
 //!
-//! The scan accepts RFC 8259 text that every reader after us understands in the same way: valid
-//! UTF-8, bounded depth, no member twice in one object (escapes resolved), no lone surrogate, no
-//! number beyond a double. Past it, [`Json`] hands out slices of the same bytes and allocates
-//! nothing but decoded strings that hold escapes, so a large image is never copied into a tree.
+//! The scan accepts RFC 8259 text that all later parsers understand in the same way: valid UTF-8, bounded depth,
+//! no duplicate member in an object (compared after decoding), no lone surrogate, no number beyond the range of a
+//! double. After the scan, [`Json`] returns slices of the same bytes and allocates only for decoded strings that
+//! contain escapes, so a large image is never copied into a tree.
 
 pub(crate) mod object;
 mod scan;
@@ -30,25 +30,31 @@ pub enum Kind {
 }
 
 impl<'a> Json<'a> {
-    /// Scans `bytes` as one JSON value with at most `max_depth` nested arrays and objects.
+    /// Scans `bytes` as one JSON value with at most `max_depth` levels of nested arrays and objects.
+    ///
+    /// # Errors
+    /// [`JsonError`] with the position of the first violation.
     pub fn parse(bytes: &'a [u8], max_depth: usize) -> Result<Self, JsonError> {
         let text = std::str::from_utf8(bytes)
             .map_err(|error| JsonError::NotUtf8 { at: error.valid_up_to() })?;
         Ok(Self::parse_text(text, max_depth)?.0)
     }
 
-    /// Scans text as [`Json::parse`] does bytes; also tells whether a `null` occurs anywhere.
+    /// Scans text in the same way as [`Json::parse`]. Also returns whether a `null` occurs anywhere.
+    ///
+    /// # Errors
+    /// Those of [`Json::parse`].
     pub fn parse_text(text: &'a str, max_depth: usize) -> Result<(Self, bool), JsonError> {
         let scanned = scan::value(text, max_depth)?;
         Ok((Self(&text[scanned.range]), scanned.has_null))
     }
 
-    /// A value of a text that was scanned before.
+    /// Wraps the text of one value that the scan accepted before, without a check.
     pub(super) fn accepted(text: &'a str) -> Self {
         Self(text)
     }
 
-    /// The text of this value, without surrounding white space.
+    /// Returns the JSON text of this value, without surrounding white space.
     pub fn text(self) -> &'a str {
         self.0
     }
@@ -68,18 +74,18 @@ impl<'a> Json<'a> {
         self.kind() == Kind::Object
     }
 
-    /// The members of an object in their order; nothing for any other kind.
+    /// Iterates over the members of an object in their order; empty for any other kind.
     pub fn members(self) -> Members<'a> {
         Members(Pieces::of(self, Kind::Object))
     }
 
-    /// The elements of an array in their order; nothing for any other kind.
+    /// Iterates over the elements of an array in their order; empty for any other kind.
     pub fn elements(self) -> Elements<'a> {
         Elements(Pieces::of(self, Kind::Array))
     }
 
-    /// The member of that name. A member that is `null` counts as absent: no MCP field tells the
-    /// two apart.
+    /// Returns the member with this name. A member that is `null` counts as absent: no MCP field distinguishes
+    /// the two.
     pub fn get(self, name: &str) -> Option<Json<'a>> {
         self.members()
             .find(|(key, _)| key.is(name))
@@ -87,17 +93,17 @@ impl<'a> Json<'a> {
             .filter(|value| value.kind() != Kind::Null)
     }
 
-    /// The decoded string, borrowed where it holds no escape.
+    /// Returns the decoded string, borrowed if it contains no escape; `None` for any other kind.
     pub fn as_str(self) -> Option<Cow<'a, str>> {
         (self.kind() == Kind::String).then(|| decode(&self.0[1..self.0.len() - 1]))
     }
 
-    /// The undecoded inside of a string literal.
+    /// Returns the inside of a string literal, undecoded; `None` for any other kind.
     pub fn raw_str(self) -> Option<&'a str> {
         (self.kind() == Kind::String).then(|| &self.0[1..self.0.len() - 1])
     }
 
-    /// An integer that fits; `1.0` and `1e2` are not integers here.
+    /// Returns an integer that fits into 64 bits; `None` for any other value, also for `1.0` and `1e2`.
     pub fn as_i64(self) -> Option<i64> {
         self.0.parse().ok()
     }
@@ -106,12 +112,12 @@ impl<'a> Json<'a> {
         self.0.parse().ok()
     }
 
-    /// Whether this string equals `other` once decoded.
+    /// Whether this value is a string that equals `other` after decoding.
     pub fn is(self, other: &str) -> bool {
         self.as_str().is_some_and(|s| s == other)
     }
 
-    /// Writes this value without any `null`: such members and elements are left out.
+    /// Appends this value without members and elements that are `null`, at any level.
     pub fn write_without_nulls(self, out: &mut String) {
         match self.kind() {
             Kind::Object => write_object(out, |object| {
@@ -131,7 +137,7 @@ impl<'a> Json<'a> {
 /// Appends `text` as a JSON string literal.
 pub(crate) fn write_str(text: &str, out: &mut String) {
     if text.bytes().any(|byte| byte < b' ' || matches!(byte, b'"' | b'\\')) {
-        // A string always serialises; the error type only covers foreign Serialize impls.
+        // A string always serialises; the error type exists for other implementations of Serialize.
         out.push_str(&serde_json::to_string(text).unwrap_or_default());
         return;
     }
@@ -141,7 +147,7 @@ pub(crate) fn write_str(text: &str, out: &mut String) {
     out.push('"');
 }
 
-/// Iterator over `(key, value)` of an object; keys are string values.
+/// Iterator over the `(key, value)` pairs of an object. A key is a string value.
 pub struct Members<'a>(Pieces<'a>);
 
 impl<'a> Iterator for Members<'a> {
@@ -164,8 +170,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The values directly inside an accepted array or object, keys and values alike. It trusts the
-/// text: strings are skipped with `find`, nested values by counting brackets.
+/// Iterator over the values directly inside an accepted array or object, keys included. It relies on the scan:
+/// strings are skipped by a search for the closing quote, nested values by counting brackets.
 struct Pieces<'a>(&'a str);
 
 impl<'a> Pieces<'a> {
@@ -184,7 +190,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Length of the value that accepted text starts with.
+/// Returns the length, in bytes, of the value at the start of accepted text.
 fn value_len(bytes: &[u8]) -> usize {
     match bytes[0] {
         b'"' => string_len(bytes),
@@ -214,7 +220,7 @@ fn value_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// Length of an accepted string literal, quotes included.
+/// Returns the length, in bytes, of an accepted string literal, quotes included.
 fn string_len(bytes: &[u8]) -> usize {
     let mut at = 1;
     loop {
@@ -313,7 +319,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_scan_accepts_serde_json_reads_alike(bytes in prop::collection::vec(
+        fn the_scan_agrees_with_serde_json(bytes in prop::collection::vec(
             prop::sample::select(b"{}[]\",:0123456789.eE+-truefalsn \\u\xc3\xa9".to_vec()), 0..40)
         ) {
             let theirs = serde_json::from_slice::<serde_json::Value>(&bytes);
@@ -328,7 +334,7 @@ mod tests {
         }
 
         #[test]
-        fn members_put_together_again_are_the_object(map in prop::collection::btree_map(".{0,8}", ".{0,20}", 0..30)) {
+        fn members_of_an_object_are_complete(map in prop::collection::btree_map(".{0,8}", ".{0,20}", 0..30)) {
             let text = serde_json::to_string(&map).unwrap();
             let json = parse(&text).unwrap();
             let read: std::collections::BTreeMap<String, String> = json

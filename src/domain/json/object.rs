@@ -1,15 +1,15 @@
-//! Writing of JSON objects and arrays at the end of a text.
+//! Writers that append JSON objects and arrays to a text.
 
 use std::fmt::{Display, Write as _};
 
 use super::{Json, write_str};
 
-/// Writer of the members of one JSON object. It sets the commas; its user sees to it that no key
-/// comes twice.
+/// Writer of the members of one JSON object. It writes the commas; the code that uses it must not write a key
+/// twice.
 #[derive(Debug)]
 pub(crate) struct ObjectWriter<'a> {
     out: &'a mut String,
-    /// Whether the next member is the first one.
+    /// Whether no member is written yet.
     is_empty: bool,
 }
 
@@ -20,17 +20,17 @@ pub(crate) fn write_object(out: &mut String, write: impl FnOnce(&mut ObjectWrite
     out.push('}');
 }
 
-/// Appends members without braces around them: a text for [`ObjectWriter::members`].
+/// Appends members without the braces, as [`ObjectWriter::members`] takes them.
 pub(crate) fn write_members(out: &mut String, write: impl FnOnce(&mut ObjectWriter<'_>)) {
     write(&mut ObjectWriter { out, is_empty: true });
 }
 
-/// Appends members, each after a comma: `out` ends in an open object that has members.
+/// Appends members, each after a comma. `out` must end in an object that is not closed and has a member.
 pub(crate) fn append_members(out: &mut String, write: impl FnOnce(&mut ObjectWriter<'_>)) {
     write(&mut ObjectWriter { out, is_empty: false });
 }
 
-/// Appends an array of what `write` appends for each item.
+/// Appends an array. `write` appends the element for each item.
 pub(crate) fn write_array<T>(
     out: &mut String,
     items: impl IntoIterator<Item = T>,
@@ -83,7 +83,7 @@ impl ObjectWriter<'_> {
         self.written(key, |out| write_object(out, write))
     }
 
-    /// Adds an object if `write` adds a member to it.
+    /// Adds an object, unless `write` adds no member to it.
     pub(crate) fn object_unless_empty(
         &mut self,
         key: &str,
@@ -99,7 +99,7 @@ impl ObjectWriter<'_> {
         self
     }
 
-    /// Adds an array of what `write` appends for each item.
+    /// Adds an array. `write` appends the element for each item.
     pub(crate) fn array<T>(
         &mut self,
         key: &str,
@@ -109,12 +109,12 @@ impl ObjectWriter<'_> {
         self.written(key, |out| write_array(out, items, write))
     }
 
-    /// Copies a member of another object, its key as it is spelled there.
+    /// Copies a member of a scanned object. The key keeps its spelling.
     pub(crate) fn member(&mut self, key: Json<'_>, value: Json<'_>) -> &mut Self {
         self.rewritten(key, |out| out.push_str(value.text()))
     }
 
-    /// Adds the value that `write` appends under the key of another object's member.
+    /// Adds the value that `write` appends, under a key of a scanned object.
     pub(crate) fn rewritten(
         &mut self,
         key: Json<'_>,
@@ -127,7 +127,7 @@ impl ObjectWriter<'_> {
         self
     }
 
-    /// Adds all members of a text that [`write_members`] has written.
+    /// Adds all members of a text that [`write_members`] wrote.
     pub(crate) fn members(&mut self, members: &str) -> &mut Self {
         if !members.is_empty() {
             self.comma();

@@ -1,10 +1,10 @@
-//! The strict scan.
+//! The strict scan of JSON text (RFC 8259): validation in one pass, without a tree.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Why a text is not accepted.
+/// The reason why the scan refuses a text. `at` is an offset from the start of the text, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum JsonError {
     #[error("not valid UTF-8 at byte {at}")]
@@ -21,15 +21,18 @@ pub enum JsonError {
     NumberRange { at: usize },
 }
 
-/// What the scan found.
+/// The result of a scan.
 pub(super) struct Scanned {
-    /// Place of the value, without white space around it.
+    /// Range of the value in the text, in bytes, without surrounding white space.
     pub range: Range<usize>,
     /// Whether a `null` occurs anywhere.
     pub has_null: bool,
 }
 
-/// Scans `text` as one value with at most `max_depth` nested arrays and objects.
+/// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects.
+///
+/// # Errors
+/// [`JsonError`] with the position of the first violation.
 pub(super) fn value(text: &str, max_depth: usize) -> Result<Scanned, JsonError> {
     let bytes = text.as_bytes();
     let mut scan = Scan { text, bytes, at: 0, max_depth, keys: Vec::new(), has_null: false };
@@ -44,7 +47,8 @@ pub(super) fn value(text: &str, max_depth: usize) -> Result<Scanned, JsonError> 
     Ok(Scanned { range, has_null: scan.has_null })
 }
 
-/// The first quote or backslash: vectorised, since base64 runs to megabytes.
+/// Returns the offset of the first quote or backslash, and this byte. Vectorised, because base64 strings can have
+/// megabytes.
 pub(super) fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
     let at = memchr::memchr2(b'"', b'\\', bytes)?;
     Some((at, bytes[at]))
@@ -60,17 +64,19 @@ pub(super) fn decode(inside: &str) -> Cow<'_, str> {
         .map_or(Cow::Borrowed(inside), Cow::Owned)
 }
 
+/// The state of a scan.
 struct Scan<'a> {
     text: &'a str,
     bytes: &'a [u8],
+    /// Offset of the next byte.
     at: usize,
     max_depth: usize,
-    /// Keys of all objects that are open, innermost last.
+    /// Keys of all objects that are not closed yet, innermost last.
     keys: Vec<Cow<'a, str>>,
     has_null: bool,
 }
 
-/// Up to this many keys a linear search beats hashing.
+/// Most keys of an object that are searched linearly: up to this number a search is faster than hashing.
 const FEW_KEYS: usize = 16;
 
 impl<'a> Scan<'a> {
