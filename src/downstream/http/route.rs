@@ -10,9 +10,9 @@ use tokio::time::timeout;
 
 use super::Endpoint;
 use super::body;
-use super::body::Accepts;
 use super::event_stream::{Event, EventSource, EventStream, NextEvent, OneMessage};
 use super::http_sse::HttpSse;
+use super::request_head::{self, Accepts};
 use super::respond;
 use super::respond::Body;
 use crate::config::Limits;
@@ -36,13 +36,14 @@ impl Endpoint {
         path: &str,
         peer: &Peer,
     ) -> Result<Response<Body>, Refused> {
-        let address = body::client_address(peer.address, request.headers(), &self.trusted_proxies);
+        let address =
+            request_head::client_address(peer.address, request.headers(), &self.trusted_proxies);
         self.sessions.check_address(address)?;
         // Served without authentication: it names the authorization server that issues tokens.
         if let Some(document) = self.protected_resources.document(path) {
             return public_document(request.method(), document);
         }
-        let credentials = body::read_credentials(request.headers(), self.subject(peer));
+        let credentials = request_head::read_credentials(request.headers(), self.subject(peer));
         let audience = self.protected_resources.audience(path);
         let caller = self.sessions.authenticate(&credentials, audience, address, clock::now());
         let sender = Sender { caller: caller.await?, address };
@@ -71,17 +72,17 @@ impl Endpoint {
             Method::POST => self.post(request, path, sender).await,
             Method::GET => {
                 self.take(&sender, Countable::Stream).await?;
-                let headers = body::read_headers(request.headers());
+                let headers = request_head::read_headers(request.headers());
                 let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
                 let caller = &sender.caller;
                 let notifications =
                     self.sessions.open_stream(&headers, last_event, caller, path, clock::now())?;
-                let accepts = body::read_accept(request.headers())?;
+                let accepts = request_head::read_accept(request.headers())?;
                 self.notification_stream(notifications, accepts, caller)
             }
             Method::DELETE => {
                 self.take(&sender, Countable::Delete).await?;
-                let headers = body::read_headers(request.headers());
+                let headers = request_head::read_headers(request.headers());
                 self.sessions.terminate(&headers, &sender.caller, path, clock::now())?;
                 Ok(respond::empty(StatusCode::OK))
             }
@@ -101,13 +102,13 @@ impl Endpoint {
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
         let Sender { caller, address } = sender;
-        body::check_media_type(request.headers())?;
-        let accepts = body::read_accept(request.headers())?;
+        request_head::check_media_type(request.headers())?;
+        let accepts = request_head::read_accept(request.headers())?;
         let (head, incoming) = request.into_parts();
         let (bytes, budget) =
             body::read(incoming, &head.headers, &self.limits, &self.admission).await?;
         let budget = Arc::new(budget);
-        let headers = body::read_headers(&head.headers);
+        let headers = request_head::read_headers(&head.headers);
         let context = RequestContext {
             transport: TransportContext::Http(&headers),
             caller: &caller,
@@ -177,7 +178,7 @@ impl Endpoint {
     ) -> Result<Response<Body>, Refused> {
         let Sender { caller, address } = sender;
         match *request.method() {
-            Method::GET => match body::read_accept(request.headers())? {
+            Method::GET => match request_head::read_accept(request.headers())? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
                 _ => {
                     self.sessions.take_request(&caller, Some(address), Countable::Stream).await?;
@@ -185,7 +186,7 @@ impl Endpoint {
                 }
             },
             Method::POST => {
-                body::check_media_type(request.headers())?;
+                request_head::check_media_type(request.headers())?;
                 let channel = http_sse.channel(request.uri(), &caller)?;
                 let (head, incoming) = request.into_parts();
                 let (bytes, budget) =
@@ -268,7 +269,7 @@ impl Serve for Endpoint {
         // The request is moved below; this clone shares its bytes.
         let uri = request.uri().clone();
         let path = uri.path();
-        let headers = body::read_headers(request.headers());
+        let headers = request_head::read_headers(request.headers());
         let dialect = self.sessions.dialect_of(&headers, path, None);
         let protected_resources = &self.protected_resources;
         let telemetry = self.sessions.telemetry();

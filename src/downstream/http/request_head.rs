@@ -1,0 +1,247 @@
+//! What is read from the head of a request: media types (`Content-Type`, `Accept`), the headers of MCP,
+//! credentials, and the client address behind proxies (`X-Forwarded-For`).
+
+use std::net::IpAddr;
+
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName};
+
+use crate::domain::fault::TransportFault;
+use crate::domain::trace;
+use crate::policy::{Credentials, Given};
+use crate::session::headers::{Field, Headers};
+
+/// The response media types that a client accepts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Accepts {
+    Both,
+    JsonOnly,
+    StreamOnly,
+}
+
+/// Checks that a request body is JSON without a content coding.
+///
+/// # Errors
+/// `unsupported_media_type`.
+pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault> {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let only = types.next().filter(|_| types.next().is_none());
+    let essence = only.and_then(|t| t.to_str().ok()?.split(';').next());
+    let is_json = essence.is_some_and(|e| e.trim().eq_ignore_ascii_case("application/json"));
+    if !is_json || headers.contains_key(CONTENT_ENCODING) {
+        return Err(TransportFault::UnsupportedMediaType);
+    }
+    Ok(())
+}
+
+/// Reads `Accept` (RFC 9110, section 12.5.1). Without the header, or with an empty one, every media type
+/// is accepted. For each media type the most specific media range decides, and a weight of 0 refuses it.
+/// Weights above 0 do not matter: the gateway chooses by what the response is.
+///
+/// # Errors
+/// When the client accepts neither JSON nor event streams.
+pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault> {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let ranges: Vec<MediaRange> = values
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|range| !range.is_empty())
+        .map(MediaRange::read)
+        .collect();
+    let json = accepts(&ranges, "application/json", "application/*");
+    let stream = accepts(&ranges, "text/event-stream", "text/*");
+    match (json, stream) {
+        (true, true) => Ok(Accepts::Both),
+        (true, false) => Ok(Accepts::JsonOnly),
+        (false, true) => Ok(Accepts::StreamOnly),
+        (false, false) => Err(TransportFault::NotAcceptable),
+    }
+}
+
+/// One media range of `Accept`.
+struct MediaRange {
+    /// Without parameters, in lower case.
+    essence: String,
+    /// Whether its weight is 0.
+    is_refused: bool,
+}
+
+impl MediaRange {
+    /// Parameters other than the weight are ignored: JSON and event streams have one form each. A
+    /// malformed weight is ignored, too.
+    fn read(range: &str) -> Self {
+        let mut parts = range.split(';').map(str::trim);
+        let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let is_refused = parts.any(|parameter| {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            name.eq_ignore_ascii_case("q") && is_zero(value)
+        });
+        Self { essence, is_refused }
+    }
+}
+
+/// Whether a weight is 0: `0`, optionally with up to three zeros behind a point (RFC 9110, section 12.4.2).
+fn is_zero(weight: &str) -> bool {
+    matches!(weight, "0" | "0." | "0.0" | "0.00" | "0.000")
+}
+
+/// Whether these ranges accept a media type, named from the most specific range to the least.
+fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool {
+    let by_specificity = [media_type, all_subtypes, "*/*"];
+    let mut named =
+        by_specificity.map(|name| ranges.iter().filter(move |range| range.essence == name));
+    let decisive = named.iter_mut().find_map(|ranges| {
+        let first = ranges.next()?;
+        Some(!first.is_refused || ranges.any(|range| !range.is_refused))
+    });
+    decisive.unwrap_or(ranges.is_empty())
+}
+
+/// Reads the headers of MCP (MCP 2025-11-25 and 2026-07-28, transports) and of W3C Trace Context.
+pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
+    Headers {
+        session: field(headers, &HeaderName::from_static("mcp-session-id")),
+        version: field(headers, &HeaderName::from_static("mcp-protocol-version")),
+        method: field(headers, &HeaderName::from_static("mcp-method")),
+        name: field(headers, &HeaderName::from_static("mcp-name")),
+        trace: [trace::PARENT, trace::STATE, trace::BAGGAGE]
+            .map(|name| field(headers, &HeaderName::from_static(name))),
+    }
+}
+
+/// Reads the credentials of a request: its headers, and the subject of the connection's client certificate.
+pub(crate) fn read_credentials<'a>(
+    headers: &'a HeaderMap,
+    subject: Option<&'a str>,
+) -> Credentials<'a> {
+    let given = |name| match field(headers, &name) {
+        Field::Absent => Given::Nothing,
+        Field::Once(value) => Given::Once(value),
+        Field::Unreadable => Given::Unreadable,
+    };
+    let api_key = given(HeaderName::from_static("x-api-key"));
+    Credentials { authorization: given(AUTHORIZATION), api_key, subject }
+}
+
+/// Returns the client address of a request: the peer of its connection, or, behind trusted proxies, the last
+/// address in `X-Forwarded-For` that is not a trusted proxy. An element that is not an address ends the
+/// search, as no element before it can be trusted.
+pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
+    if !trusted.contains(&peer) {
+        return peer;
+    }
+    let values = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
+    let hops: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
+    let mut client = peer;
+    for hop in hops.into_iter().rev() {
+        let Ok(address) = hop.parse::<IpAddr>().map(|address| address.to_canonical()) else {
+            return client;
+        };
+        client = address;
+        if !trusted.contains(&address) {
+            return client;
+        }
+    }
+    client
+}
+
+/// Reads a header that may occur once. A repeated header is unreadable: readers behind the gateway might use
+/// another of its values.
+fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Field::Absent,
+        (Some(value), None) => match value.to_str() {
+            Ok(text) => Field::Once(text.trim_matches([' ', '\t'])),
+            Err(_) => Field::Unreadable,
+        },
+        (Some(_), Some(_)) => Field::Unreadable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: HeaderName, values: &[&str]) -> HeaderMap {
+        values.iter().map(|v| (name.clone(), v.parse().unwrap())).fold(
+            HeaderMap::new(),
+            |mut headers, (name, value)| {
+                headers.append(name, value);
+                headers
+            },
+        )
+    }
+
+    #[test]
+    fn w3_only_json_without_a_content_coding_is_accepted() {
+        let check = |values: &[&str]| check_media_type(&with(CONTENT_TYPE, values));
+        assert!(check(&["application/json"]).is_ok());
+        assert!(check(&["Application/JSON; charset=utf-8"]).is_ok());
+        for bad in [&[][..], &["text/plain"], &["application/jsonfoo"], &["application/json"; 2]] {
+            assert_eq!(check(bad), Err(TransportFault::UnsupportedMediaType), "{bad:?}");
+        }
+        let mut zipped = with(CONTENT_TYPE, &["application/json"]);
+        zipped.insert(CONTENT_ENCODING, "gzip".parse().unwrap());
+        assert!(check_media_type(&zipped).is_err());
+    }
+
+    #[test]
+    fn accept_is_read_by_specificity_and_weight() {
+        for (values, expected) in [
+            (&[][..], Some(Accepts::Both)),
+            (&[""], Some(Accepts::Both)),
+            (&["*/*"], Some(Accepts::Both)),
+            (&["text/event-stream, application/json;q=0.9"], Some(Accepts::Both)),
+            (&["application/json", "text/event-stream"], Some(Accepts::Both)),
+            (&["Application/JSON; charset=utf-8"], Some(Accepts::JsonOnly)),
+            (&["application/*"], Some(Accepts::JsonOnly)),
+            (&["text/event-stream"], Some(Accepts::StreamOnly)),
+            (&["text/html"], None),
+            // A weight of 0 refuses, in each of its forms.
+            (&["application/json, text/event-stream;q=0"], Some(Accepts::JsonOnly)),
+            (&["application/json, text/event-stream ; Q=0.000"], Some(Accepts::JsonOnly)),
+            (&["application/json;q=0.0, text/event-stream"], Some(Accepts::StreamOnly)),
+            (&["application/json;q=0"], None),
+            (&["*/*;q=0"], None),
+            (&["application/json;q=0.001"], Some(Accepts::JsonOnly)),
+            // The most specific range decides, in any order.
+            (&["*/*, text/event-stream;q=0"], Some(Accepts::JsonOnly)),
+            (&["text/event-stream;q=0", "*/*"], Some(Accepts::JsonOnly)),
+            (&["*/*;q=0, application/json"], Some(Accepts::JsonOnly)),
+            (&["application/*;q=0, */*"], Some(Accepts::StreamOnly)),
+            (&["application/*;q=0, application/json, */*;q=0.1"], Some(Accepts::Both)),
+            // A range that is given twice is accepted if it is accepted once.
+            (&["application/json;q=0, application/json"], Some(Accepts::JsonOnly)),
+            (&["application/json;q=x"], Some(Accepts::JsonOnly)),
+        ] {
+            let accepts = read_accept(&with(ACCEPT, values));
+            assert_eq!(accepts, expected.ok_or(TransportFault::NotAcceptable), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a13_a_forwarded_address_counts_only_behind_trusted_proxies() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let forwarded =
+            with(HeaderName::from_static("x-forwarded-for"), &["6.6.6.6, 1.2.3.4", "10.0.0.2"]);
+        let client = |peer: &str, trusted: &[&str]| {
+            let trusted: Vec<_> = trusted.iter().map(|text| ip(text)).collect();
+            client_address(ip(peer), &forwarded, &trusted).to_string()
+        };
+        assert_eq!(client("10.0.0.1", &[]), "10.0.0.1", "no proxy is trusted");
+        assert_eq!(client("10.0.0.1", &["10.0.0.2"]), "10.0.0.1");
+        assert_eq!(client("10.0.0.1", &["10.0.0.1"]), "10.0.0.2");
+        assert_eq!(client("10.0.0.1", &["10.0.0.1", "10.0.0.2"]), "1.2.3.4");
+        let odd = with(HeaderName::from_static("x-forwarded-for"), &["1.2.3.4, unknown"]);
+        assert_eq!(client_address(ip("10.0.0.1"), &odd, &[ip("10.0.0.1")]), ip("10.0.0.1"));
+    }
+
+    #[test]
+    fn w8_a_repeated_header_is_unreadable() {
+        let name = || HeaderName::from_static("mcp-method");
+        assert_eq!(field(&with(name(), &[" a\t"]), &name()), Field::Once("a"));
+        assert_eq!(field(&with(name(), &["a", "a"]), &name()), Field::Unreadable);
+        assert_eq!(field(&with(name(), &[]), &name()), Field::Absent);
+    }
+}
