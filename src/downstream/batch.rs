@@ -1,4 +1,5 @@
-//! JSON-RPC batches (MCP 2025-03-26 only): several messages in one array, and their responses in one array.
+//! JSON-RPC batches (only MCP 2025-03-26): several messages in one array, and their responses in one
+//! array.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,15 +12,16 @@ use crate::domain::jsonrpc::Id;
 use crate::session::dialect::Dialect;
 use crate::session::{CallPermits, Dispatch, Refusal, Sessions};
 
-/// Bytes of all responses of one batch: a small request must not make the gateway hold gigabytes.
+/// Most bytes of all responses of one batch: a small request must not make the gateway hold gigabytes.
 const MAX_RESPONSES: usize = 64 << 20;
 
-/// Calls of one batch in flight at once: enough to use several upstreams, and a small part of the calls
-/// that all clients share.
+/// Most calls of one batch in flight at once: enough to use several upstreams, and a small part of
+/// `in_flight`, which all clients share.
 const MAX_CONCURRENT: usize = 8;
 
 /// Processes the items of a batch, and returns their responses as one array; `None` if no item has a
-/// response. Each item is refused by itself. Dropping the future drops the calls in flight.
+/// response. A refused item does not affect the other items. Dropping the future drops the calls in
+/// flight.
 pub(crate) async fn batch(
     sessions: Arc<Sessions>,
     admission: Arc<Admission>,
@@ -71,7 +73,7 @@ fn start_item(
     }
 }
 
-/// Waits for the response of a call. A response that exceeds the bytes left becomes an error.
+/// Waits for the response of a call. A response larger than `bytes_left` becomes an error response.
 async fn finish(
     id: Id,
     dialect: Dialect,
@@ -90,7 +92,8 @@ async fn finish(
 
 /// One item of a batch.
 enum Item {
-    /// Its response, if it has one.
+    /// A processed item, with its response if it has one.
     Done(Option<String>),
+    /// A call in flight, with the id and the dialect of its request.
     Running(Id, Dialect, PendingCall),
 }

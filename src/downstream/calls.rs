@@ -1,4 +1,4 @@
-//! A running call as its transport sees it: messages to the client, then the response.
+//! A call in flight for its transport: messages to the client, then the response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::error_message::refusal_message;
 use crate::session::dialect::result_message;
 use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, Sessions};
 
-/// A running call. Dropping it means that its client has disconnected: that cancels the call in the modern
-/// era only.
+/// A call in flight. Dropping it means that the client has disconnected, which cancels the call only in
+/// the modern era.
 pub(crate) struct PendingCall {
     messages: mpsc::Receiver<String>,
     response: Pin<Box<dyn Future<Output = CallResponse> + Send>>,
@@ -21,7 +21,7 @@ pub(crate) struct PendingCall {
 pub(crate) enum CallEvent {
     /// A message before the response: a progress notification or a server request.
     Message(String),
-    /// The response; nothing follows.
+    /// The response, which is the last event.
     Response(CallResponse),
 }
 
@@ -29,13 +29,14 @@ pub(crate) enum CallEvent {
 pub(crate) enum CallResponse {
     /// A JSON-RPC response with the result.
     Message(String),
+    /// A fault, which becomes a JSON-RPC error response.
     Refused(Refusal),
-    /// Cancelled by its client, which expects no response (MCP 2025-11-25, cancellation).
+    /// Cancelled by the client, which expects no response (MCP 2025-11-25, cancellation).
     Cancelled,
 }
 
-/// Messages of one call that wait for its client to read: a burst of progress notifications. The call waits
-/// when the queue is full.
+/// Most messages of one call in the queue of its client: a burst of progress notifications. When the
+/// queue is full, messages of the call wait (flow control).
 const MESSAGE_QUEUE: usize = 16;
 
 impl PendingCall {
@@ -62,7 +63,10 @@ impl PendingCall {
         Self { messages, response }
     }
 
-    /// Returns the next message or the response. Must not be called after the response. Cancel safe.
+    /// Returns the next message or the response. Must not be called after the response.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no message is lost.
     pub(crate) async fn next(&mut self) -> CallEvent {
         tokio::select! {
             biased;
@@ -78,8 +82,10 @@ impl PendingCall {
         }
     }
 
-    /// Returns the response and drops the messages before it, for clients that accept JSON only. Cancel
-    /// safe.
+    /// Returns the response and drops the messages before it, for clients that accept only JSON.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the response is not lost.
     pub(crate) async fn response(&mut self) -> CallResponse {
         loop {
             if let CallEvent::Response(response) = self.next().await {

@@ -1,4 +1,4 @@
-//! JSON-RPC error responses: the code, the message and the stable `data.reason` of each fault.
+//! JSON-RPC error responses: code, message and the stable `data.reason` of each fault.
 
 use crate::domain::error_code;
 use crate::domain::fault::{
@@ -12,7 +12,7 @@ use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
 /// Returns the JSON-RPC error response for a fault. Without an `id` the revision of `dialect` decides
-/// whether the response has `"id":null` or no id.
+/// whether the response has `"id":null` or no `id`.
 pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) -> String {
     jsonrpc::message(256, |response| {
         if let Some(id) = id {
@@ -30,13 +30,13 @@ pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) ->
     })
 }
 
-/// Returns the JSON-RPC error response for a message that was refused.
+/// Returns the JSON-RPC error response for a refused message.
 pub(crate) fn refusal_message(refusal: &Refusal) -> String {
     error_message(&refusal.fault, refusal.id.as_ref(), refusal.dialect)
 }
 
-/// Returns `error.message`. An upstream's own error keeps its message where its code is passed on. A fault
-/// without an upstream's name shows none.
+/// Returns `error.message`. An upstream's error keeps its message where its code is passed on. Where the
+/// fault names no upstream, neither does the message.
 fn message(fault: &Fault) -> String {
     match fault {
         Fault::Upstream(UpstreamFault { kind: Kind::Error { code, message, .. }, .. })
@@ -55,7 +55,7 @@ fn message(fault: &Fault) -> String {
     }
 }
 
-/// The `error.data` of an upstream's own error, as JSON text, where it is passed on.
+/// Returns the `error.data` of an upstream's error as JSON text; `None` where the error is not passed on.
 fn upstream_data(fault: &Fault) -> Option<&str> {
     let Fault::Upstream(UpstreamFault { kind, .. }) = fault else {
         return None;
@@ -67,7 +67,7 @@ fn upstream_data(fault: &Fault) -> Option<&str> {
     }
 }
 
-/// Adds the members of the gateway's own `error.data`: the stable reason and its details.
+/// Writes the members of the gateway's own `error.data`: the stable reason and its details.
 fn write_data(fault: &Fault, data: &mut ObjectWriter<'_>) {
     data.text("reason", fault.reason());
     match fault {

@@ -1,4 +1,4 @@
-//! Access decisions by Cedar: whether a caller may use a prompt, and which policies decided.
+//! Access decisions by Cedar policies: whether a caller may use a prompt, and which policies decided.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,9 +17,11 @@ use crate::domain::rights::Rights;
 /// The compiled policies, and a cache of callers as Cedar entities.
 pub(crate) struct Access {
     policies: PolicySet,
+    /// Whether decisions may differ between callers with the same groups and scopes.
     names_callers: bool,
     authorizer: Authorizer,
     types: Types,
+    /// Entities of the recent callers, by [`key_of`].
     callers: Cache<String, Arc<Known>>,
 }
 
@@ -29,6 +31,7 @@ struct Known {
     entities: Entities,
 }
 
+/// The entity types of the Cedar schema.
 struct Types {
     caller: EntityTypeName,
     group: EntityTypeName,
@@ -37,18 +40,20 @@ struct Types {
     action: EntityTypeName,
 }
 
-/// A decision, and the policies behind it.
+/// An access decision, with the policies that decided.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Verdict {
     pub is_allowed: bool,
-    /// Ids of the policies that decided; empty where no policy allows the request.
+    /// Ids of the policies that decided; empty where no policy matches the request, or it cannot
+    /// be evaluated.
     pub reasons: Vec<String>,
 }
 
-/// Cached callers: making an entity costs microseconds.
+/// Most cached callers: an uncached caller costs only microseconds.
 const CALLERS: usize = 1024;
 
 impl Access {
+    /// Returns the access decisions of a configuration, with an empty cache.
     pub(crate) fn new(access: &config::Access) -> Self {
         Self {
             policies: access.policies.clone(),
@@ -59,7 +64,8 @@ impl Access {
         }
     }
 
-    /// Decides, with the reasons. A request that cannot be evaluated is denied.
+    /// Returns the access decision for a request, with the policies that decided. A request that cannot be
+    /// evaluated is denied.
     pub(crate) fn decide(
         &self,
         caller: &Caller,
@@ -86,7 +92,7 @@ impl Access {
         let request =
             Request::new(known.uid.clone(), action, resource, Context::empty(), None).ok()?;
         let response = self.authorizer.is_authorized(&request, &self.policies, &entities);
-        // Cedar skips a policy with an evaluation error, even one that forbids.
+        // Cedar skips a policy with an evaluation error, even a `forbid` policy: deny.
         if response.diagnostics().errors().next().is_some() {
             return None;
         }
@@ -111,7 +117,7 @@ impl Access {
 
     fn prompt(&self, upstream: &str, raw_name: &str) -> Option<Entity> {
         let name = RestrictedExpression::new_string(raw_name.to_owned());
-        // Ids of upstreams hold no slash, so no two prompts share an id.
+        // Ids of upstreams contain no slash, so no two prompts share an id.
         let id = format!("{upstream}/{raw_name}");
         let parents = HashSet::from([uid(&self.types.upstream, upstream)]);
         let attributes = HashMap::from([("name".to_owned(), name)]);
@@ -146,8 +152,8 @@ fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
     EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
 }
 
-/// What policies can see of a caller: its groups and scopes, and its id only if a policy names callers or the
-/// caller is anonymous.
+/// Returns the properties of a caller as a key: its groups and scopes; its id only if `by_id` is set or
+/// the caller is anonymous.
 fn key_of(caller: &Caller, by_id: bool) -> String {
     let id = if by_id || caller.is_anonymous() { caller.id() } else { "" };
     format!("{id:?} {:?} {:?}", caller.groups(), caller.scopes())

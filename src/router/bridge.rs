@@ -291,12 +291,16 @@ impl Bridge<'_> {
                 .and(self.allowed())
                 .contains(server_request.required_capabilities())
             {
-                return Err(broken("an input-required result demands a capability that the client did not declare"));
+                return Err(broken(
+                    "an input-required result demands a capability that the client did not declare",
+                ));
             }
             requests.push((key.as_str().unwrap_or_default().into_owned(), server_request));
         }
         if requests.len() > self.router.limits.question_rounds {
-            return Err(broken("an input-required result holds more requests than question_rounds allows"));
+            return Err(broken(
+                "an input-required result holds more requests than question_rounds allows",
+            ));
         }
         let state = result.get("requestState").and_then(Json::as_str).map(|s| s.into_owned());
         Ok(Some(InputRequests { requests, state }))
@@ -349,7 +353,10 @@ impl Bridge<'_> {
     fn next_round(&mut self) -> Result<(), Fault> {
         self.rounds += 1;
         match self.rounds > self.router.limits.question_rounds {
-            true => Err(self.fault(Kind::Unanswered("more server requests than question_rounds allows"))),
+            true => {
+                Err(self
+                    .fault(Kind::Unanswered("more server requests than question_rounds allows")))
+            }
             false => Ok(()),
         }
     }

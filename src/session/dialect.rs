@@ -1,4 +1,4 @@
-//! Messages to a client, written for the client's revision.
+//! Messages to a client in the wire form of its revision.
 
 use crate::domain::json::object::{ObjectWriter, write_members, write_object};
 use crate::domain::json::{Json, Kind, write_str};
@@ -23,12 +23,12 @@ pub struct Dialect {
 pub struct Identity {
     /// `Implementation` as JSON text.
     server_info: String,
-    /// `"instructions":"…"` or nothing.
+    /// The member `"instructions":"…"`, or empty.
     instructions: String,
 }
 
 impl Identity {
-    /// `name` and `instructions` are `server.name` and `server.instructions`.
+    /// `name` and `instructions` are the configuration keys `server.name` and `server.instructions`.
     pub fn new(name: &str, instructions: Option<&str>) -> Self {
         let mut server_info = String::new();
         write_object(&mut server_info, |info| {
@@ -55,7 +55,8 @@ impl Dialect {
         self.revision
     }
 
-    /// Returns whether an error without a request has `id: null`. From 2025-11-25 on it has no id.
+    /// Returns whether an error response without a request has `"id":null`. From MCP 2025-11-25 on it has
+    /// no `id`.
     pub fn writes_null_id(self) -> bool {
         self.revision < Revision::V2025_11_25
     }
@@ -71,7 +72,7 @@ impl Dialect {
         self.revision.era() == Era::Modern
     }
 
-    /// Returns whether the revision has JSON-RPC batches (MCP 2025-03-26 only).
+    /// Returns whether the revision has JSON-RPC batches (only MCP 2025-03-26).
     pub fn supports_batches(self) -> bool {
         self.revision == Revision::V2025_03_26
     }
@@ -91,8 +92,8 @@ impl Dialect {
         })
     }
 
-    /// Writes `notifications/progress` with the client's token, and with the members that the revision
-    /// knows.
+    /// Writes `notifications/progress` with the client's progress token and with the members that the
+    /// revision defines: `message` exists since MCP 2025-03-26.
     pub fn progress(self, token: &Id, params: Json<'_>) -> String {
         let has_message = self.revision >= Revision::V2025_03_26;
         jsonrpc::notification(PROGRESS, |out| {
@@ -153,19 +154,21 @@ impl Dialect {
         })
     }
 
-    /// The first message of a subscription: what of it is honoured.
-    pub fn acknowledged(self, subscription: &Id, wants: bool) -> String {
+    /// Writes the first message of a subscription (MCP 2026-07-28, subscriptions): the notifications that
+    /// the gateway will send. `list_changed` is whether the client requested `promptsListChanged`.
+    pub fn acknowledged(self, subscription: &Id, list_changed: bool) -> String {
         jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
             write_subscription(subscription, params);
             params.object("notifications", |granted| {
-                if wants {
+                if list_changed {
                     granted.display("promptsListChanged", true);
                 }
             });
         })
     }
 
-    /// Writes the result of `subscriptions/listen`, which ends the subscription.
+    /// Writes the result of `subscriptions/listen`, which ends the subscription (MCP 2026-07-28,
+    /// subscriptions).
     pub fn listen_result(self, subscription: &Id, identity: &Identity) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
@@ -176,7 +179,7 @@ impl Dialect {
         out
     }
 
-    /// Writes the result of `initialize`.
+    /// Writes the result of `initialize` (legacy era).
     pub fn initialize(self, identity: &Identity) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
@@ -188,8 +191,8 @@ impl Dialect {
         out
     }
 
-    /// Writes the result of `server/discover`, which changes with the configuration only. `ttl_ms` is in
-    /// milliseconds.
+    /// Writes the result of `server/discover` (modern era), which changes only with the configuration.
+    /// `ttl_ms` is in milliseconds.
     pub fn discover(self, identity: &Identity, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
@@ -208,14 +211,14 @@ impl Dialect {
             capabilities.object("prompts", |prompts| {
                 prompts.display("listChanged", true);
             });
-            // The capability exists since 2025-03-26; the method is served before that as well.
+            // The capability exists since MCP 2025-03-26. Clients of 2024-11-05 may call the method as well.
             if self.revision > Revision::V2024_11_05 {
                 capabilities.object("completions", |_| {});
             }
         });
     }
 
-    /// The result of a call.
+    /// Writes the result of a call.
     pub fn reply(self, reply: &Reply, identity: &Identity) -> String {
         match reply {
             Reply::List(list) => self.list(list, identity),
@@ -236,16 +239,16 @@ impl Dialect {
 
     fn prompt(
         self,
-        theirs: Json<'_>,
+        upstream_result: Json<'_>,
         origin: &Origin,
         flags: &Flags,
         identity: &Identity,
     ) -> String {
-        let mut out = String::with_capacity(theirs.text().len() + 512);
+        let mut out = String::with_capacity(upstream_result.text().len() + 512);
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| {
-                if let Some(theirs) = theirs.get("_meta") {
-                    meta::write_foreign(theirs, meta);
+                if let Some(upstream_meta) = upstream_result.get("_meta") {
+                    meta::write_foreign(upstream_meta, meta);
                 }
                 write_origin(origin, meta);
                 if let Some(places) = &flags.hidden_text {
@@ -255,7 +258,7 @@ impl Dialect {
                     meta.json("promptgate/unsafeUris", places);
                 }
             });
-            for (key, value) in theirs.members() {
+            for (key, value) in upstream_result.members() {
                 let is_ours = ["_meta", "resultType"].iter().any(|name| key.is(name));
                 if key.is("messages") && translate::is_needed(self.revision) {
                     result.written("messages", |out| {
@@ -269,7 +272,7 @@ impl Dialect {
         out
     }
 
-    /// A result that asks (`InputRequiredResult`).
+    /// Writes an `InputRequiredResult` with server requests (MCP 2026-07-28, multi-round-trip requests).
     fn input_required(self, input_required: &InputRequired, identity: &Identity) -> String {
         let InputRequired { server_requests, state, origin } = input_required;
         let mut out = String::with_capacity(state.len() + 1024);
@@ -310,7 +313,7 @@ impl Dialect {
         out
     }
 
-    /// Writes what leads every result: `resultType` in the modern era, and `_meta` with the members
+    /// Writes the first members of a result: `resultType` in the modern era, and `_meta` with the members
     /// that `write_meta` adds.
     fn lead(
         self,
@@ -341,7 +344,7 @@ fn write_origin(origin: &Origin, meta: &mut ObjectWriter<'_>) {
     meta.text("promptgate/upstream", &origin.upstream).text("promptgate/digest", &origin.digest);
 }
 
-/// Names the upstreams whose prompts are old or missing.
+/// Writes `promptgate/incomplete`, which names the upstreams whose prompts are out of date or missing.
 fn write_incomplete(list: &ListReply, meta: &mut ObjectWriter<'_>) {
     if list.incomplete.is_empty() {
         return;
@@ -370,7 +373,7 @@ fn write_completion(completion: &Completion, result: &mut ObjectWriter<'_>) {
     });
 }
 
-/// Writes a JSON-RPC response with a result, which is JSON text.
+/// Writes a JSON-RPC response; `result` is JSON text.
 pub(crate) fn result_message(id: &Id, result: &str) -> String {
     jsonrpc::message(result.len() + 64, |response| {
         response.json("id", id.text()).json("result", result);

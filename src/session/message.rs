@@ -1,5 +1,5 @@
-//! Input and output of the session layer: a message with its context, and what the transport does
-//! with it.
+//! Input and output of the session layer: a message with its context, and the action that follows for
+//! the transport.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::domain::server_request::ClientCapabilities;
 use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::TransportKind;
 
-/// The action that a message asks of the transport.
+/// The action of the transport for a message.
 pub enum Dispatch {
-    /// A notification or a response was accepted. There is nothing to send.
+    /// A notification or a response was accepted; the transport sends no message.
     Accepted,
     /// A response that is complete already.
     Answer {
@@ -36,13 +36,13 @@ pub enum Dispatch {
     Opened { message: String, notifications: Option<NotificationStream> },
     /// A call that the transport performs ([`Sessions::perform`](super::Sessions::perform)).
     Call(PreparedCall),
-    /// A subscription that was opened (MCP 2026-07-28, subscriptions).
+    /// An opened subscription (MCP 2026-07-28, subscriptions).
     Listen(NotificationStream),
-    /// Messages of one batch, with one response for all of them (MCP 2025-03-26 only).
+    /// The items of a batch, with one array of responses (only MCP 2025-03-26).
     Batch(Vec<Result<Dispatch, Refusal>>),
 }
 
-/// A checked call, with what is needed to write its response.
+/// A checked call, with the data to write its response.
 pub struct PreparedCall {
     pub id: Id,
     pub dialect: Dialect,
@@ -54,7 +54,7 @@ pub struct PreparedCall {
     pub(crate) transport_kind: TransportKind,
     /// The client's progress token (`_meta.progressToken`).
     pub(crate) progress_token: Option<Id>,
-    /// Cancelled when the client can send nothing more, so no responses to server requests.
+    /// Cancelled when the client can send no more messages, so no responses to server requests.
     pub(crate) gone: CancellationToken,
 }
 
@@ -64,9 +64,9 @@ pub struct RequestContext<'a> {
     pub caller: &'a Caller,
     /// The path of the endpoint.
     pub endpoint: &'a str,
-    /// The client's address; `None` for standard streams.
+    /// IP address of the client; `None` for standard streams.
     pub address: Option<IpAddr>,
-    /// Seconds since the Unix epoch.
+    /// Time of the message, in seconds since the Unix epoch.
     pub now: UnixSeconds,
     /// The dialect for errors until the message itself names a revision.
     pub assumed_dialect: Dialect,
@@ -103,7 +103,7 @@ impl TransportContext<'_> {
     }
 }
 
-/// A refused message, with what is needed to write the error response.
+/// A refused message, with the data to write its error response.
 #[derive(Debug)]
 pub struct Refusal {
     pub fault: Fault,
@@ -116,14 +116,14 @@ pub struct Refusal {
 #[derive(Clone)]
 pub struct CallPermits {
     pub call: Arc<dyn CallPermit>,
-    /// The bytes of the message that contains the call. A batch shares one budget.
+    /// The reserved bytes of the message that contains the call. The calls of a batch share one budget.
     pub budget: Arc<dyn Send + Sync>,
 }
 
-/// A place among the calls in flight (`server.limits.in_flight`).
+/// The permit of one call in flight (`server.limits.in_flight`).
 pub trait CallPermit: Send + Sync {
-    /// Releases the place while the call awaits the user's input. Returns false, and releases
-    /// nothing, if too many calls await input already.
+    /// Releases the permit while the call waits for the user's input. Returns `false` and releases no
+    /// permit if too many calls wait for input already.
     fn suspend(&self) -> bool;
 }
 
@@ -132,11 +132,11 @@ pub enum CallOutcome {
     /// The result, as JSON text.
     Result(String),
     Fault(Fault),
-    /// The client cancelled the call. No response is sent.
+    /// The client has cancelled the call. No response is sent (MCP 2025-11-25, cancellation).
     Cancelled,
 }
 
-/// What the client of a call understands.
+/// The revision and the abilities of the client of a call.
 pub(super) struct ReplyContext {
     pub dialect: Dialect,
     pub capabilities: ClientCapabilities,

@@ -1,5 +1,5 @@
-//! The upstream side: one driver per upstream keeps a connection and a list; calls go through a
-//! handle that shares the connection.
+//! Upstreams: one driver per upstream keeps a connection and a prompt list; calls go through a handle
+//! that shares the connection.
 
 pub(crate) mod driver;
 pub(crate) mod connection;
@@ -41,21 +41,25 @@ use guard::breaker::Breaker;
 use guard::concurrency::ConcurrencyLimit;
 use stderr_tail::StderrTail;
 
-/// What everything that works for upstreams stands on.
+/// Shared dependencies of all upstreams.
 #[derive(Clone)]
 pub struct UpstreamDeps {
     pub audit: Audit,
     pub telemetry: Telemetry,
+    /// The tasks that a shutdown waits for.
     pub tasks: TaskTracker,
+    /// Cancelled when the gateway shuts down.
     pub shutdown: CancellationToken,
-    /// Leave to start a child.
+    /// Permits to start a child process.
     pub starting: Arc<Semaphore>,
 }
 
-/// Children that are started at once, until each has answered its first question: more would only make all of them late.
+/// Most child processes in the handshake at once, until each has answered its first request: more would
+/// only delay all of them.
 const STARTING: usize = 16;
 
 impl UpstreamDeps {
+    /// Returns the dependencies, with all permits to start a child process free.
     pub fn new(
         audit: Audit,
         telemetry: Telemetry,
@@ -67,29 +71,31 @@ impl UpstreamDeps {
     }
 }
 
-/// The router's handle on one upstream. Its driver ends with the last one who holds it: an upstream that
-/// is taken out of the configuration still finishes what it was asked.
+/// The router's handle on one upstream. Its driver ends when the last reference is dropped: an upstream
+/// that was removed from the configuration still finishes its calls in flight.
 pub struct Upstream {
     config: Arc<config::Upstream>,
     driver: DriverId,
     connection_state: watch::Receiver<ConnectionState>,
     signals: DriverSignals,
-    /// Calls at once.
+    /// Limit of the calls in flight.
     concurrency: Arc<ConcurrencyLimit>,
     breaker: Arc<Breaker>,
-    /// Absent if the upstream can never be reached as it is configured.
+    /// `None` if the configuration of the upstream allows no connection at all.
     dedicated: Option<Arc<DedicatedPool>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
+    /// Ends the driver and the dedicated connections when the handle is dropped.
     _needed: DropGuard,
 }
 
-/// How long a call waits for a connection on which it may be asked while others are at it; then it
-/// goes on without being asked, since a user may think for minutes.
+/// Longest wait of a call for a dedicated connection while other calls use it. After it the call
+/// continues without server requests, since a user may take minutes to answer an elicitation.
 const TURN: Duration = Duration::from_secs(2);
 
 impl Upstream {
-    /// Starts a driver that reports by this name, and returns its handle.
+    /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream. Completed
+    /// URL elicitations go to `pages`.
     pub(crate) fn start(
         driver: DriverId,
         config: config::Upstream,
@@ -150,45 +156,48 @@ impl Upstream {
         }
     }
 
+    /// Returns the configuration of the upstream.
     pub(crate) fn config(&self) -> &config::Upstream {
         &self.config
     }
 
-    /// Who reports of it.
+    /// Returns the id under which the driver reports.
     pub(crate) fn driver(&self) -> DriverId {
         self.driver
     }
 
-    /// What its children said last on standard error.
+    /// Returns the last lines of its child processes on standard error.
     pub(crate) fn stderr_tail(&self) -> &Arc<StderrTail> {
         &self.stderr_tail
     }
 
-    /// Its list is to be walked again soon.
+    /// Requests a pagination walk, as `list_changed` does.
     pub(crate) fn request_walk(&self) {
         self.signals.list_changed.notify_one();
     }
 
-    /// When it is tried again, if it is being left alone after a row of failures.
+    /// When the open circuit breaker admits its next probe; `None` while closed.
     pub(crate) fn breaker_open_until(&self) -> Option<Instant> {
         self.breaker.open_until()
     }
 
-    /// Calls that run, and calls that wait for one to end.
+    /// Returns the number of calls in flight and the number of queued calls.
     pub(crate) fn load(&self) -> (usize, usize) {
         (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
     }
 
-    /// How its connection is.
+    /// Returns the state of the shared connection.
     pub(crate) fn connection_state(&self) -> ConnectionState {
         self.connection_state.borrow().clone()
     }
 
-    /// Starts an authorized call, to end before `deadline` and within the upstream's `timeout`.
+    /// Starts an authorized call. It ends at `deadline` or after the upstream's `timeout`, whichever is
+    /// earlier; the time in which the client answers a server request does not count. An open circuit
+    /// breaker refuses the call.
     ///
     /// # Panics
-    /// If the proof is for another prompt than the request: a bug of the caller, which ends its own call
-    /// only.
+    /// If the authorization is for another prompt or method than the request: a bug in the gateway, which
+    /// ends only this call.
     pub fn call(
         self: &Arc<Self>,
         authorized: &Authorized<'_>,
@@ -196,12 +205,16 @@ impl Upstream {
         deadline: Instant,
     ) -> Exchange {
         let (id, params) = (self.config.id.as_str(), &request.params);
-        assert!(authorized.covers(id, params.method(), params.prompt()), "a proof of another call");
-        let wants = !request.capabilities.is_none() || request.progress;
-        let (interim, heard) =
-            wants.then(|| InterimSender::channel(request.capabilities, request.progress)).unzip();
-        let (place, now) = (ConcurrencyPermit::new(self.concurrency.clone()), Instant::now());
-        let (upstream, pass, taken) = (self.clone(), authorized.pass(), place.clone());
+        assert!(
+            authorized.covers(id, params.method(), params.prompt()),
+            "the proof is for another call"
+        );
+        let receives_interim = !request.capabilities.is_none() || request.progress;
+        let (interim, messages) = receives_interim
+            .then(|| InterimSender::channel(request.capabilities, request.progress))
+            .unzip();
+        let (concurrency, now) = (ConcurrencyPermit::new(self.concurrency.clone()), Instant::now());
+        let (upstream, pass, held) = (self.clone(), authorized.pass(), concurrency.clone());
         let (permit, breaker_open) = match self.breaker.admit(now) {
             Ok(permit) => (Some(permit), None),
             Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
@@ -210,16 +223,16 @@ impl Upstream {
         let call = async move {
             match breaker_open {
                 Some(kind) => Err(kind),
-                None => upstream.perform(&pass, &request, interim, &taken).await,
+                None => upstream.perform(&pass, &request, interim, &held).await,
             }
         };
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
-        let exchange = Exchange::new(id, Box::pin(call), heard, place, permit, deadline);
+        let exchange = Exchange::new(id, Box::pin(call), messages, concurrency, permit, deadline);
         exchange.measured(operation)
     }
 
-    /// A call as it is measured; nothing where nobody else is asked.
+    /// Begins the client span and metrics of a call; `None` for a library, which the gateway itself serves.
     fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
         let method = request.params.method();
         let prompt = Some(request.params.prompt());
@@ -231,8 +244,8 @@ impl Upstream {
         Some(ClientOperation::begin(&self.telemetry, attributes, &mut request.forwarded.trace))
     }
 
-    /// What the upstream may ask. Where nothing tells which call a question belongs to, it may only
-    /// if the configuration says so.
+    /// Returns which server requests the upstream may send. Where all messages share one stream, a server
+    /// request may not be correlated with its call, so it is allowed only if `questions` is configured.
     pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
         let is_shared = matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if connection.is_shared());
@@ -242,18 +255,23 @@ impl Upstream {
         }
     }
 
-    /// Whether the upstream is told with each call what it may ask.
+    /// Whether each request declares the client capabilities to the upstream (modern era).
     pub(crate) fn declares_capabilities_per_request(&self) -> bool {
         matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if !connection.declares_at_open())
     }
 
-    /// A session that is lost is so before any processing: the request is safe to repeat, once.
+    /// Sends the request over a dedicated connection where its client accepts server requests and
+    /// capabilities are declared per session, else over the shared connection. A lost session is retried
+    /// once: the upstream reports the loss before any processing, so the retry is safe.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] without a concurrency permit; the failure of the connection or of the request.
     async fn perform(
         &self,
         pass: &Pass,
         request: &UpstreamRequest,
         mut interim: Option<InterimSender>,
-        place: &ConcurrencyPermit,
+        concurrency: &ConcurrencyPermit,
     ) -> Result<Document, Kind> {
         let connection = self.connected().await?;
         if let Some(dedicated) = &self.dedicated
@@ -269,21 +287,21 @@ impl Upstream {
                 lease.ok().transpose().map_err(unreachable_because)
             };
             if let Some(first) = lease().await? {
-                place.acquire().await?;
+                concurrency.acquire().await?;
                 match first.connection.perform(pass, request, interim.clone()).await {
                     Err(Kind::SessionLost) => first.discard(),
                     answer => return answer,
                 }
-                place.release();
+                concurrency.release();
                 if let Some(second) = lease().await? {
-                    place.acquire().await?;
+                    concurrency.acquire().await?;
                     return second.connection.perform(pass, request, interim).await;
                 }
             }
-            // Another user thinks: this one is served, if nothing needs to be asked.
+            // Other calls still wait for their users: this call continues without server requests.
             interim = interim.map(InterimSender::without_server_requests);
         }
-        place.acquire().await?;
+        concurrency.acquire().await?;
         match connection.perform(pass, request, interim.clone()).await {
             Err(Kind::SessionLost) => {
                 self.reconnected(&connection).await?.perform(pass, request, interim).await
@@ -292,7 +310,10 @@ impl Upstream {
         }
     }
 
-    /// The peer, once it is known whether there is one.
+    /// Returns the shared connection; waits while it is being opened.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or the gateway shuts down.
     async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         self.wait_for_connection(|connection_state| {
             !matches!(connection_state, ConnectionState::Connecting)
@@ -300,7 +321,10 @@ impl Upstream {
         .await
     }
 
-    /// The peer of the next connection, which is asked for.
+    /// Requests a reconnect if `lost` is still the shared connection, and waits for the next connection.
+    ///
+    /// # Errors
+    /// When the reconnect failed, or the gateway shuts down.
     async fn reconnected(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, Kind> {
         let is_lost = |connection_state: &ConnectionState| matches!(connection_state, ConnectionState::Up(connection) if Arc::ptr_eq(connection, lost));
         if is_lost(&self.connection_state.borrow()) {
@@ -311,11 +335,11 @@ impl Upstream {
 
     async fn wait_for_connection(
         &self,
-        params: impl Fn(&ConnectionState) -> bool,
+        is_awaited: impl Fn(&ConnectionState) -> bool,
     ) -> Result<Arc<Connection>, Kind> {
         let mut connection_state = self.connection_state.clone();
         let found = connection_state
-            .wait_for(params)
+            .wait_for(is_awaited)
             .await
             .map(|connection_state| connection_state.clone());
         match found {
@@ -328,7 +352,7 @@ impl Upstream {
     }
 }
 
-/// What an upstream is asked, as it is measured; nothing of a library, which is asked in here.
+/// Returns the attributes of a client span; `None` for a library, which the gateway itself serves.
 fn client_attributes<'a>(
     upstream: &'a config::Upstream,
     method: Method,
@@ -348,15 +372,16 @@ fn client_attributes<'a>(
     Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
 }
 
-/// Why an upstream is not asked for this long.
+/// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the next
+/// probe.
 fn breaker_open(wait: Duration) -> Kind {
     Kind::Unavailable(format!(
-        "several calls in a row have failed; it is tried again in {} ms (breaker)",
+        "the circuit breaker is open after failed calls in a row; the next probe is in {} ms",
         wait.as_millis().max(1)
     ))
 }
 
-/// Why a call cannot be made: what kept the driver from connecting.
+/// Returns the failure of a call from the reason why the driver could not connect.
 fn unreachable_because(kind: Kind) -> Kind {
     match kind {
         Kind::Unavailable(_)

@@ -1,19 +1,21 @@
-//! The whole list of an upstream, however it was fetched.
+//! The complete prompt list of an upstream, independent of how it was fetched.
 
 use std::time::Duration;
 
 use crate::domain::cursor::CacheScope;
 use crate::domain::prompt::Prompt;
 
-/// The whole list of an upstream.
+/// The complete prompt list of an upstream: all pages of a pagination walk, or all files of a library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptList {
+    /// The valid prompts.
     pub prompts: Vec<Prompt>,
     /// One reason for each element that is no valid prompt.
     pub malformed: Vec<String>,
+    /// Number of pages; 1 for a library.
     pub pages: usize,
-    /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); absent where no page has one.
+    /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` where no page has one.
     pub ttl: Option<Duration>,
-    /// Private if the `cacheScope` of any page is.
+    /// Private if the `cacheScope` of at least one page is private.
     pub scope: CacheScope,
 }

@@ -1,5 +1,5 @@
-//! Standard error of child processes: it is always read, so that no child blocks on it, and its end is
-//! kept for the operator (`stderr` in `/api/v1/upstreams`).
+//! Standard error of child processes: it is always read, so that no child process blocks on it, and the
+//! last lines are kept for the operator (`stderr` in `/api/v1/upstreams`).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,14 +17,14 @@ use crate::domain::fault::excerpt;
 #[derive(Default)]
 pub struct StderrTail(Mutex<VecDeque<u8>>);
 
-/// Bytes that are kept: enough for a stack trace and the lines before it.
+/// Bytes of standard error that are kept: enough for a stack trace and the lines before it.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Time for which standard error is still read after the child's end, in case a process outside of the
-/// child's group holds it open.
+/// Longest time to read standard error after the end of the child process, in case a process outside of
+/// its process group keeps it open.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Lines that are returned: what an operator reads at once.
+/// Most lines that are returned: an operator reads no more at once.
 const MAX_LINES: usize = 50;
 
 impl StderrTail {
@@ -35,7 +35,7 @@ impl StderrTail {
         kept.drain(..surplus);
     }
 
-    /// Returns up to 50 of the last lines that are not blank, each cut to 256 bytes and without control
+    /// Returns the last lines that are not blank, at most 50, each cut to 256 bytes and without control
     /// characters.
     pub fn lines(&self) -> Vec<String> {
         let kept: Vec<u8> = {
@@ -48,7 +48,7 @@ impl StderrTail {
     }
 
     /// Reads standard error to its end: the last lines before an exit matter most. Stops half a second
-    /// after `terminated`, when the child and its descendants have ended.
+    /// after `terminated`, which is cancelled when the child process and its descendants have ended.
     pub async fn drain(&self, stderr: impl AsyncRead + Unpin, terminated: CancellationToken) {
         let late = async {
             terminated.cancelled().await;
@@ -90,7 +90,7 @@ mod tests {
         terminated.cancel();
         let writing = async {
             child.write_all(b"no such table\n").await.unwrap();
-            // It stays open.
+            // Standard error stays open.
             child
         };
         tokio::join!(tail.drain(stderr, terminated), writing);

@@ -1,4 +1,4 @@
-//! Where the states of rate-limit buckets are kept, and how a call takes from several at once.
+//! Store of the rate-limit buckets: a request takes a cell from several buckets in one step.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,48 +9,49 @@ use tokio::time::Instant;
 
 use super::gcra::{self, Nanos, Quota};
 
-/// One bucket, and its rate.
+/// One bucket, with its rate.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Bucket {
-    /// The identity of the limit, and what it counts by.
+    /// The identity of the limit, and the values by which the limit counts.
     pub(crate) key: String,
     pub(crate) quota: Quota,
 }
 
-/// A bucket that had no cell left.
+/// A bucket without a free cell.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Exhausted {
-    /// Index among the buckets that were to be taken from.
+    /// Index of the bucket in the slice that was passed to [`BucketStore::take_all`].
     pub(crate) index: usize,
-    /// Time until it has a cell; with several empty buckets the longest of theirs.
+    /// Time until the bucket has a cell; with several empty buckets the longest of their times.
     pub(crate) retry_after: Duration,
 }
 
-/// The states of all buckets. Asynchronous, since replicas may share a store.
+/// A store of bucket states. Asynchronous, since replicas may share a store.
 pub(crate) trait BucketStore: Send + Sync {
-    /// Takes one cell from each bucket in one step, or from none.
+    /// Takes one cell from each bucket in one step, or from no bucket.
     ///
     /// # Errors
-    /// The bucket that is empty for the longest time; nothing was taken from any then.
+    /// The empty bucket with the longest wait; then no cell was taken.
     fn take_all(&self, buckets: &[Bucket]) -> impl Future<Output = Result<(), Exhausted>> + Send;
 }
 
-/// The buckets of this process. Bounded: the least recently used bucket is forgotten first, which makes
-/// it full again.
+/// The buckets of this process. Bounded: the least recently used bucket is dropped first, so that it is
+/// full again.
 pub(crate) struct LocalBuckets {
     shards: Vec<Mutex<LruCache<String, Nanos>>>,
     hasher: RandomState,
+    /// Time 0 of [`Nanos`].
     epoch: Instant,
-    /// Buckets of one shard.
+    /// Most buckets of one shard.
     capacity: usize,
 }
 
-/// Buckets of all limits together: more than callers, prompts and addresses come by within the time in
-/// which a bucket fills. About 150 bytes each, allocated as they come.
+/// Most buckets of all limits together: more than there are callers, prompts and addresses within the
+/// time in which a bucket fills. About 150 bytes each, allocated at the first use.
 const BUCKETS: usize = 1 << 18;
 
-/// Parts of the store, each with a lock of its own. A call locks the parts of its buckets in ascending
-/// order, so that no two calls wait for each other.
+/// Number of shards of the store, each with a lock of its own. A request locks the shards of its buckets
+/// in ascending order, which rules out a deadlock.
 const SHARDS: usize = 16;
 
 impl Default for LocalBuckets {
@@ -76,10 +77,10 @@ impl LocalBuckets {
         }
     }
 
-    /// [`BucketStore::take_all`] without waiting.
+    /// Does the same as [`BucketStore::take_all`], synchronously.
     ///
     /// # Errors
-    /// As there.
+    /// The empty bucket with the longest wait; then no cell was taken.
     pub(crate) fn take(&self, buckets: &[Bucket]) -> Result<(), Exhausted> {
         self.take_at(buckets, gcra::nanos(self.epoch.elapsed()))
     }
@@ -90,7 +91,7 @@ impl LocalBuckets {
         let mut arrivals = Vec::with_capacity(buckets.len());
         let mut exhausted: Option<Exhausted> = None;
         for (index, (bucket, home)) in buckets.iter().zip(&homes).enumerate() {
-            // Looking a bucket up makes it recently used, so a refused caller stays known.
+            // The lookup makes a bucket recently used, so the bucket of a refused caller is kept.
             let arrival = locked.shard(*home).get(&bucket.key).copied();
             match gcra::take(bucket.quota, arrival, now) {
                 Ok(next) => arrivals.push(next),
@@ -125,21 +126,21 @@ impl LocalBuckets {
     }
 
     fn lock(&self, homes: &[usize]) -> Locked<'_> {
-        let mut wanted = homes.to_vec();
-        wanted.sort_unstable();
-        wanted.dedup();
+        let mut indexes = homes.to_vec();
+        indexes.sort_unstable();
+        indexes.dedup();
         let lock = |index: usize| {
             (index, self.shards[index].lock().unwrap_or_else(PoisonError::into_inner))
         };
-        Locked(wanted.into_iter().map(lock).collect())
+        Locked(indexes.into_iter().map(lock).collect())
     }
 }
 
-/// The locked shards of one call, in ascending order of their indexes.
+/// The locked shards of one request, in ascending order of their indexes.
 struct Locked<'a>(Vec<(usize, MutexGuard<'a, LruCache<String, Nanos>>)>);
 
 impl Locked<'_> {
-    /// A shard that was locked.
+    /// Returns the shard with this index, which must be locked.
     fn shard(&mut self, index: usize) -> &mut LruCache<String, Nanos> {
         let at = self.0.partition_point(|(locked, _)| *locked < index);
         &mut self.0[at].1

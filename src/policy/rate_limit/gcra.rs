@@ -1,9 +1,9 @@
-//! The generic cell rate algorithm (ITU-T I.371, virtual scheduling), as a pure function.
+//! Generic cell rate algorithm (ITU-T I.371, virtual scheduling), as a pure function.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Nanoseconds since an epoch that the keeper of the buckets has chosen.
+/// Nanoseconds since an epoch that the bucket store has chosen.
 pub(crate) type Nanos = u64;
 
 /// The rate of a bucket: one cell in each `interval`, and up to `burst` at once after a pause.
@@ -13,11 +13,11 @@ pub(crate) struct Quota {
     pub(crate) burst: NonZeroU32,
 }
 
-/// Takes one cell at `now` from a bucket whose theoretical arrival time is `arrival` (`None`: a bucket
-/// never used, which is full). Returns the next theoretical arrival time.
+/// Takes one cell at `now` from a bucket with the theoretical arrival time `arrival` (`None`: an unused
+/// bucket, which is full). Returns the next theoretical arrival time.
 ///
 /// # Errors
-/// How long to wait for a cell, if the bucket is empty. Nothing is taken then.
+/// The time until the bucket has a cell, if it is empty; then no cell was taken.
 pub(crate) fn take(quota: Quota, arrival: Option<Nanos>, now: Nanos) -> Result<Nanos, Duration> {
     let interval = nanos(quota.interval);
     let tolerance = interval.saturating_mul(u64::from(quota.burst.get()) - 1);
@@ -29,7 +29,7 @@ pub(crate) fn take(quota: Quota, arrival: Option<Nanos>, now: Nanos) -> Result<N
     }
 }
 
-/// Saturates after 584 years.
+/// Returns a duration in nanoseconds; saturates after 584 years.
 pub(crate) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

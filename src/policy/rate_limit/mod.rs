@@ -1,4 +1,4 @@
-//! Rate limits: which buckets a request takes from, and what it is told when one is empty.
+//! Rate limits (`[[limits]]`): the buckets of a request, and its refusal when a bucket is empty.
 
 mod buckets;
 mod gcra;
@@ -19,25 +19,26 @@ use gcra::Quota;
 
 use super::target::Target;
 
-/// The limits of one configuration, over buckets that all configurations share.
+/// The rate limits of one configuration. All configurations share the buckets.
 pub(crate) struct RateLimits<S: BucketStore = LocalBuckets> {
     limits: Vec<Limit>,
     store: Arc<S>,
-    /// Limits by address, before authentication, are counted by each process for itself: a flood of
-    /// strangers must not reach a shared store.
+    /// Buckets of the limits by address, before authentication. Each process counts for itself: a flood of
+    /// unauthenticated requests must not reach a shared store.
     addresses: Arc<LocalBuckets>,
 }
 
+/// One rate limit.
 struct Limit {
     config: config::Limit,
     quota: Quota,
-    /// Leads the keys of its buckets: a limit that changes starts with full ones.
+    /// The first part of the keys of its buckets: a limit that was changed starts with full buckets.
     identity: String,
-    /// Whether it counts by the target of a call.
+    /// Whether the limit counts by prompt or upstream.
     needs_target: bool,
 }
 
-/// A request as limits see it.
+/// The properties of a request by which limits count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted<'a> {
     pub(crate) caller: &'a Caller,
@@ -45,10 +46,11 @@ pub(crate) struct Counted<'a> {
     pub(crate) request: Countable,
 }
 
-/// The shortest wait that a refused request is told: a client that comes back at once is refused again.
+/// Shortest `retry_after` of a refusal: a client that retries at once is refused again.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl RateLimits {
+    /// Returns the limits of the first configuration, with full buckets.
     pub(crate) fn new(limits: &[config::Limit]) -> Self {
         let store = Arc::new(LocalBuckets::default());
         Self { limits: read(limits), addresses: store.clone(), store }
@@ -56,16 +58,16 @@ impl RateLimits {
 }
 
 impl<S: BucketStore> RateLimits<S> {
-    /// The limits of another configuration, over the same buckets.
+    /// Returns the limits of the next configuration, with the same buckets.
     pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
         let (store, addresses) = (self.store.clone(), self.addresses.clone());
         Self { limits: read(limits), store, addresses }
     }
 
-    /// Counts a request of which nothing is known but its address.
+    /// Counts a request before authentication, by its IP address.
     ///
     /// # Errors
-    /// [`TransportFault::RateLimited`].
+    /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the request.
     pub(crate) fn take_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let limits = || self.limits.iter().filter(|limit| limit.config.before_authentication);
         let bucket = |limit: &Limit| limit.bucket(|key| add(key, &network(address)));
@@ -76,12 +78,12 @@ impl<S: BucketStore> RateLimits<S> {
         self.addresses.take(&buckets).map_err(|empty| refusal(limits(), empty))
     }
 
-    /// Counts a request in all of its buckets in one step: those of its caller and, if it may use its
-    /// `target`, those of that. A limit must not tell what is denied from what is unknown, so a target
-    /// that the caller may not use is `None` here.
+    /// Counts a request in all of its buckets in one step: the buckets of its caller and, if the caller
+    /// may use the `target`, the buckets of the target. `target` is `None` where the caller may not use it:
+    /// a limit must not reveal whether a prompt is denied or unknown.
     ///
     /// # Errors
-    /// [`TransportFault::RateLimited`] if any bucket is empty; then none has counted the request.
+    /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the request.
     pub(crate) async fn take(
         &self,
         counted: Counted<'_>,
@@ -92,8 +94,8 @@ impl<S: BucketStore> RateLimits<S> {
         if buckets.is_empty() {
             return Ok(());
         }
-        let taken = self.store.take_all(&buckets).await;
-        taken.map_err(|empty| refusal(limits(), empty))
+        let result = self.store.take_all(&buckets).await;
+        result.map_err(|empty| refusal(limits(), empty))
     }
 }
 
@@ -122,7 +124,7 @@ fn refusal<'a>(mut limits: impl Iterator<Item = &'a Limit>, empty: Exhausted) ->
 impl Limit {
     fn applies(&self, counted: Counted<'_>, target: Option<Target<'_>>) -> bool {
         let config = &self.config;
-        // Lists and requests about a session are for no prompt in particular.
+        // Only a get or a completion names a prompt.
         let has_target = matches!(counted.request, Countable::Call(Method::Get | Method::Complete));
         !config.before_authentication
             && config.methods.contains(&counted.request)
@@ -130,8 +132,8 @@ impl Limit {
             && (!self.needs_target || !has_target || target.is_some())
     }
 
-    /// The bucket of a request. Each part of its key is led by its length, so that no two combinations
-    /// share a bucket.
+    /// Returns the bucket of a request. Each part of the key starts with its length, so that no two
+    /// combinations share a bucket.
     fn bucket_of(&self, counted: Counted<'_>, target: Option<Target<'_>>) -> Bucket {
         let upstream = target.map_or("", |target| target.upstream);
         self.bucket(|key| {
@@ -163,8 +165,8 @@ fn add(key: &mut String, part: &str) {
     let _ = write!(key, "{}:{part}", part.len());
 }
 
-/// What an address is counted as: of IPv6 the first 64 bits, since whoever has one address of such a
-/// network has all of them.
+/// Returns the network by which an address is counted: an IPv6 address by its first 64 bits, since a
+/// client with one address of such a network has all of them.
 pub(crate) fn network(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => address.to_string(),
@@ -190,7 +192,7 @@ mod tests {
         RateLimits::new(&parse(toml))
     }
 
-    /// Counts a get of `caller`.
+    /// Counts a `prompts/get` of `caller`.
     async fn get(
         limits: &RateLimits,
         caller: &str,
@@ -228,7 +230,7 @@ mod tests {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
-                // A hundred at once, ten a second.
+                // A burst of 100, then ten requests per second.
                 let limits =
                     limits("[[limits]]\nper = [\"caller\"]\nrate = \"600/m\"\nburst = 100\n");
                 let (mut passed, mut admitted) = (0, 0_u64);

@@ -1,5 +1,5 @@
-//! Messages to the client of a call before its response: progress, server requests, and completed URL
-//! elicitations.
+//! Messages to the client before the response to its call: progress, server requests, and completed
+//! URL elicitations.
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -15,24 +15,26 @@ use crate::session::token::Nonce;
 use crate::session::{CallPermit, Sessions};
 use crate::upstream::call::correlator::UrlElicitationComplete;
 
-/// Writes and sends the messages of one call before its response.
+/// Sender of the messages before the response to one call.
 pub(crate) struct ClientEventSender<'a> {
     dialect: Dialect,
     outgoing: mpsc::Sender<String>,
     permit: &'a dyn CallPermit,
-    /// The session or connection of the call; `None` where the client cannot be sent requests.
+    /// The session or connection of the call; `None` where the gateway cannot send requests to the client.
     session: Option<Nonce>,
     progress_token: Option<Id>,
-    /// The last value that was sent: it must increase with each notification (MCP 2025-11-25, progress).
+    /// The last progress value that was sent: it must increase with each notification (MCP 2025-11-25,
+    /// progress).
     progress: f64,
     server_requests: &'a PendingServerRequests,
     url_elicitations: &'a PendingUrlElicitations,
+    /// The server requests that were sent for this call.
     pending: Vec<PendingServerRequest>,
 }
 
 impl<'a> ClientEventSender<'a> {
-    /// Sends to `outgoing`. `session` is the session or connection of the call, and `progress_token` is
-    /// the client's.
+    /// Messages are sent to `outgoing`. `session` is the session or connection of the call;
+    /// `progress_token` is the client's token.
     pub(crate) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,
@@ -54,12 +56,12 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    /// Forwards events until it is dropped; never completes. When nothing reads the messages any more,
-    /// or the client can send nothing more (`input_closed`), pending server requests are withdrawn and
+    /// Forwards events until the future is dropped; never completes. When the client no longer reads the
+    /// messages, or can send no more messages (`input_closed`), pending server requests are withdrawn and
     /// later ones are refused at once, so that the upstream does not wait.
     ///
     /// # Cancel safety
-    /// Cancel safe: an event is taken from the channel only when there is room to send its message.
+    /// Cancel safe: an event is received from the channel only when there is room to send its message.
     pub(crate) async fn forward(
         &mut self,
         events: &mut mpsc::Receiver<CallEvent>,
@@ -113,9 +115,9 @@ impl<'a> ClientEventSender<'a> {
         }
     }
 
-    /// Registers a server request. Dropping `answer` instead tells the upstream that there will be no
-    /// answer: the call has no session to which a response could belong, the upstream does not wait any
-    /// more, or too many calls await input already.
+    /// Registers a server request and returns its message. Returns `None` and drops `answer`, so that the
+    /// upstream gets an error, when the call has no session to which a response could belong, when the
+    /// upstream no longer waits, or when too many calls wait for input already.
     fn server_request(
         &mut self,
         server_request: ServerRequest,
@@ -137,7 +139,8 @@ impl<'a> ClientEventSender<'a> {
         Some(message)
     }
 
-    /// Returns the progress notification, if the value has increased and the client gave a token.
+    /// Returns the progress notification, if the value has increased and the client has sent a progress
+    /// token.
     fn progress(&mut self, params: Json<'_>) -> Option<String> {
         let progress: f64 = params.get("progress")?.text().parse().ok()?;
         let token = self.progress_token.as_ref()?;

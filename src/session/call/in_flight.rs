@@ -1,5 +1,4 @@
-//! Requests in flight of sessions and connections, so that `notifications/cancelled` finds them
-//! (MCP 2025-11-25, cancellation).
+//! Requests in flight by session and id, for `notifications/cancelled` (MCP 2025-11-25, cancellation).
 
 use std::sync::Arc;
 
@@ -12,8 +11,8 @@ use crate::session::token::Nonce;
 
 type Calls = DashMap<(Nonce, Id), CancellationToken>;
 
-/// The requests in flight by session and id: calls, bounded by `server.limits.in_flight`, and the
-/// subscriptions of connections, bounded by `streams`.
+/// The requests in flight of all sessions and connections: calls, bounded by `server.limits.in_flight`,
+/// and the subscriptions of connections, bounded by `streams`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InFlightCalls(Arc<Calls>);
 
@@ -26,8 +25,8 @@ pub(crate) struct InFlightCall {
 }
 
 impl InFlightCalls {
-    /// Registers a request. `None` if the session has a request with this id in flight: ids must be
-    /// unique.
+    /// Registers a request. Returns `None` if the session has a request with this id in flight: ids must
+    /// be unique.
     pub(crate) fn start(&self, session: Nonce, id: Id) -> Option<InFlightCall> {
         let cancelled = CancellationToken::new();
         let key = (session, id);

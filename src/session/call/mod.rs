@@ -1,5 +1,5 @@
-//! Calls in flight: the task of a call, the messages before its response, cancellation, and server
-//! requests that wait for the client.
+//! Calls in flight: the task of a call, the messages before its response, cancellation, and pending
+//! server requests.
 
 pub(crate) mod client_events;
 pub(crate) mod in_flight;

@@ -1,5 +1,5 @@
-//! Runs calls: each in a task of its own, with cancellation by the rules of its era, and with the messages
-//! before its response.
+//! Execution of calls: each in a task of its own, with cancellation by the rules of its era and with the
+//! messages before its response.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl Sessions {
     /// Begins the server span of the call. Requests to upstreams become its children.
     fn begin(&self, pending: &mut PreparedCall) -> ServerOperation {
         let PreparedCall { id, dialect, call, nonce, transport_kind, .. } = pending;
-        let asked = ServerAttributes {
+        let attributes = ServerAttributes {
             method: call.request.method().as_str(),
             revision: dialect.revision().as_str(),
             transport: *transport_kind,
@@ -66,7 +66,7 @@ impl Sessions {
             prompt: call.request.prompt_name(),
             client: call.address,
         };
-        ServerOperation::begin(self.telemetry(), asked, &mut call.forwarded.trace)
+        ServerOperation::begin(self.telemetry(), attributes, &mut call.forwarded.trace)
     }
 
     async fn run(
@@ -74,12 +74,12 @@ impl Sessions {
         pending: PreparedCall,
         operation: ServerOperation,
         outgoing: mpsc::Sender<String>,
-        place: &dyn CallPermit,
+        permit: &dyn CallPermit,
         now: UnixSeconds,
     ) -> CallOutcome {
         let PreparedCall { dialect, call, nonce, in_flight, progress_token, gone, .. } = pending;
         let deadline = Instant::now() + self.limits.request;
-        let (channel, mut news) = CallChannel::new();
+        let (channel, mut call_events) = CallChannel::new();
         let record = self.gate.record(&call);
         let mut list = None;
         let answer = async {
@@ -87,7 +87,7 @@ impl Sessions {
             if let Reply::List(reply) = &reply {
                 list = Some(*reply.view.digest());
             }
-            // No event can follow, and the receiver sees the end of the channel.
+            // No event can follow: the receiver gets the end of the channel.
             drop(channel);
             Ok(dialect.reply(&reply, &self.identity))
         };
@@ -98,16 +98,16 @@ impl Sessions {
             }
         };
         let mut events =
-            ClientEventSender::new(self, dialect, outgoing, place, nonce, progress_token);
+            ClientEventSender::new(self, dialect, outgoing, permit, nonce, progress_token);
         let outcome = tokio::select! {
             biased;
-            () = events.forward(&mut news, &gone) => CallOutcome::Fault(Fault::Internal),
-            // Before the answer, which at a shutdown is only that the upstream's driver has ended.
+            () = events.forward(&mut call_events, &gone) => CallOutcome::Fault(Fault::Internal),
+            // Before the answer, which at shutdown is only the fault that the upstream's driver has ended.
             () = self.shared.stop.cancelled() => CallOutcome::Fault(TransportFault::ShuttingDown.into()),
             answer = answer => answer.map_or_else(CallOutcome::Fault, CallOutcome::Result),
             () = cancelled => CallOutcome::Cancelled,
         };
-        events.finish(&mut news);
+        events.finish(&mut call_events);
         let recorded = match &outcome {
             CallOutcome::Result(result) => Outcome::Result { result, list: list.as_ref() },
             CallOutcome::Fault(fault) => Outcome::Fault(fault),

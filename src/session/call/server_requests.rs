@@ -1,4 +1,4 @@
-//! Server requests that were sent to clients and wait for a response.
+//! Pending server requests: sent to a client, without a response so far.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::domain::jsonrpc::{Id, Outcome};
 use crate::domain::server_request::{Answer, ServerRequest};
 use crate::session::token::Nonce;
 
-/// The server requests in flight by session and id. Each call in flight adds at most `question_rounds`
+/// The pending server requests by session and id. Each call in flight adds at most `question_rounds`
 /// entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingServerRequests {
@@ -35,8 +35,8 @@ pub(crate) struct PendingServerRequest {
 }
 
 impl PendingServerRequests {
-    /// Registers a server request to the client of a session under a new id. Its answer goes to
-    /// `answer`.
+    /// Registers a server request to the client of a session under a new id. The client's answer is sent
+    /// to `answer`.
     pub(crate) fn register(
         &self,
         session: Nonce,
@@ -49,8 +49,8 @@ impl PendingServerRequests {
         PendingServerRequest { open: self.open.clone(), key }
     }
 
-    /// Resolves a server request by a client's response. A response that belongs to no server request of
-    /// this session is ignored.
+    /// Resolves a server request with the client's response. A response that belongs to no server request
+    /// of the session is ignored.
     pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) {
         let Some((_, Open { server_request, answer })) = self.open.remove(&(session, id)) else {
             return;

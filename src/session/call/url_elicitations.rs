@@ -9,13 +9,13 @@ use crate::domain::json::Json;
 use crate::session::token::Nonce;
 use crate::upstream::call::correlator::UrlElicitationComplete;
 
-/// The newest URL elicitations of all sessions. The oldest is forgotten when the queue is full: its user
+/// The newest URL elicitations of all sessions. When the queue is full, the oldest is removed: its user
 /// sees on the page that it is complete.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingUrlElicitations(Arc<Mutex<VecDeque<(UrlElicitationComplete, Nonce)>>>);
 
-/// The number of URL elicitations that are kept, over all sessions: a visit takes minutes, and only few
-/// users visit a page at the same time.
+/// Most pending URL elicitations of all sessions together: a visit takes minutes, and only few users
+/// visit a page at the same time.
 const MAX_PENDING: usize = 1024;
 
 impl PendingUrlElicitations {
@@ -28,7 +28,8 @@ impl PendingUrlElicitations {
         pending.push_back((elicitation, session));
     }
 
-    /// Adds all URL elicitations that an error requires (`URLElicitationRequiredError`).
+    /// Adds all URL elicitations that a `URLElicitationRequiredError` names. `max_depth` bounds the
+    /// nesting of its data.
     pub(crate) fn note_all(&self, fault: &Fault, session: Nonce, max_depth: usize) {
         let Fault::Upstream(UpstreamFault {
             upstream,
@@ -49,8 +50,8 @@ impl PendingUrlElicitations {
         }
     }
 
-    /// Removes a URL elicitation of the session. Returns whether there was one, so that its completion
-    /// is sent once.
+    /// Removes a URL elicitation of the session. Returns whether it was pending, so that its completion is
+    /// sent only once.
     pub(crate) fn take(&self, elicitation: &UrlElicitationComplete, session: Nonce) -> bool {
         let mut pending = self.lock();
         let at = pending.iter().position(|(sent, to)| sent == elicitation && *to == session);

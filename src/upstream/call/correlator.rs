@@ -1,5 +1,5 @@
-//! Correlation of the messages that an upstream sends before it responds to a call: responses,
-//! progress notifications and server requests find their call here.
+//! Correlation of the messages of one connection with the calls in flight: responses, progress
+//! notifications and server requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,16 +21,17 @@ use crate::domain::server_request::{
 use crate::telemetry::Telemetry;
 use crate::upstream::stderr_tail::StderrTail;
 
-/// A message of the upstream that belongs to a call and comes before its response.
+/// A message of an upstream before its response to a call.
 #[derive(Debug)]
 pub enum InterimMessage {
     /// `params` of `notifications/progress`.
     Progress(Document),
     /// `params` of `notifications/elicitation/complete`.
     UrlElicitationComplete(Document),
+    /// A server request: elicitation, sampling or roots.
     ServerRequest {
         server_request: ServerRequest,
-        /// Dropped without an answer, the upstream gets an error.
+        /// Carries the client's answer. When it is dropped without one, the upstream gets an error.
         answer: oneshot::Sender<Answer>,
     },
 }
@@ -45,18 +46,19 @@ pub struct InterimSender {
     progress: bool,
 }
 
-/// Interim messages that are queued per call. Beyond it, progress is dropped and server requests are
-/// refused: the receiver takes messages at once, unless it waits for a user's answer.
+/// Most interim messages in the queue of one call. When it is full, progress is dropped and server
+/// requests are refused: the receiver reads messages at once, unless it waits for a user's answer.
 const MAX_QUEUED: usize = 16;
 
-/// Receivers of what belongs to no call in flight.
+/// Receivers of the messages of an upstream that belong to no call in flight.
 #[derive(Clone, Debug)]
 pub struct NotificationSinks {
     /// Id of the upstream.
     pub upstream: Arc<str>,
-    /// Notified of `list_changed`; absent where the notification only repeats that of another
+    /// Notified of `list_changed`; `None` where the notification only repeats the one of another
     /// connection.
     pub list_changed: Option<Arc<Notify>>,
+    /// Receives URL elicitations that ended outside of the stream of a call.
     pub url_completions: broadcast::Sender<UrlElicitationComplete>,
     pub audit: Audit,
     pub telemetry: Telemetry,
@@ -64,22 +66,22 @@ pub struct NotificationSinks {
     pub stderr_tail: Arc<StderrTail>,
 }
 
-/// The end of a URL elicitation: the user has done what the page was for (2025-11-25,
-/// `notifications/elicitation/complete`).
+/// A completed URL elicitation: the user has finished the interaction on the page (MCP 2025-11-25,
+/// elicitation, `notifications/elicitation/complete`).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UrlElicitationComplete {
     /// Id of the upstream.
     pub upstream: Arc<str>,
-    /// `elicitationId`
+    /// `elicitationId`, the upstream's id of the elicitation.
     pub id: String,
 }
 
-/// Ended URL elicitations that are queued for slow receivers. They are few, and a lost one does
-/// little harm: its user knows that the page is done.
+/// Most completed URL elicitations in the queue of a slow receiver. They are few, and a lost one does
+/// little harm: its user has seen on the page that it is complete.
 const MAX_COMPLETIONS: usize = 64;
 
 impl NotificationSinks {
-    /// Returns sinks that drop everything.
+    /// Returns sinks that drop all messages.
     pub fn new(upstream: &str) -> Self {
         let (url_completions, _) = broadcast::channel(1);
         Self {
@@ -92,27 +94,28 @@ impl NotificationSinks {
         }
     }
 
-    /// Opens the channel on which all upstreams announce ended URL elicitations.
+    /// Opens the channel on which all upstreams announce completed URL elicitations.
     pub fn url_completions() -> broadcast::Sender<UrlElicitationComplete> {
         broadcast::channel(MAX_COMPLETIONS).0
     }
 
-    /// Returns the sinks of a connection whose `list_changed` repeats that of another connection.
+    /// Returns the sinks of a connection whose `list_changed` only repeats the one of another connection.
     pub fn without_list_changed(&self) -> Self {
         Self { list_changed: None, ..self.clone() }
     }
 }
 
-/// What the transport has to send back for a message.
+/// The response that the transport sends back for a message.
 pub enum Followup {
     None,
+    /// A response that is complete already.
     Reply(String),
-    /// The answer to the server request of this id, once the client has given it.
+    /// The response to the server request of this id, which follows the client's answer.
     ReplyLater(Id, oneshot::Receiver<Answer>),
 }
 
 impl InterimSender {
-    /// Opens the channel of one call.
+    /// Opens the channel for the interim messages of one call.
     pub fn channel(
         capabilities: ClientCapabilities,
         progress: bool,
@@ -155,7 +158,7 @@ impl InterimSender {
 /// The calls in flight on one connection, by the ids of their requests.
 #[derive(Debug)]
 pub struct Correlator {
-    /// Requests whose response comes on a stream that all requests share.
+    /// Requests whose response comes on the stream that all requests share.
     responses: DashMap<Id, oneshot::Sender<Result<Document, Kind>>>,
     /// Calls that receive interim messages.
     interim: DashMap<Id, InterimSender>,
@@ -171,6 +174,8 @@ pub struct Correlator {
 }
 
 impl Correlator {
+    /// Returns the correlator of a new connection, which drops requests of the upstream until
+    /// [`Correlator::set_accepts_requests`].
     pub fn new(sinks: NotificationSinks) -> Arc<Self> {
         Arc::new(Self {
             responses: DashMap::new(),
@@ -188,7 +193,7 @@ impl Correlator {
         self.accepts_requests.store(accepts_requests, Ordering::Relaxed);
     }
 
-    /// Whether calls must run one at a time, so that each server request belongs to exactly one.
+    /// Whether calls must run one at a time, so that each server request belongs to exactly one call.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous.load(Ordering::Relaxed)
     }
@@ -203,7 +208,7 @@ impl Correlator {
         self.has_abandoned_calls.load(Ordering::Relaxed)
     }
 
-    /// Registers a call for interim messages, as long as the returned guard lives.
+    /// Registers a call for interim messages until the returned guard is dropped.
     pub fn register(self: &Arc<Self>, id: &Id, interim: Option<InterimSender>) -> Registration {
         Registration(interim.map(|interim| {
             let is_open = !interim.capabilities.is_none();
@@ -212,8 +217,8 @@ impl Correlator {
         }))
     }
 
-    /// Registers a request whose response comes on the shared stream. The receiver fails once the
-    /// connection is closed.
+    /// Registers a request whose response comes on the shared stream. The receiver fails when the
+    /// connection closes.
     pub fn expect_response(&self, id: &Id) -> oneshot::Receiver<Result<Document, Kind>> {
         let (sender, response) = oneshot::channel();
         self.responses.insert(id.clone(), sender);
@@ -239,7 +244,7 @@ impl Correlator {
                 if let Some((id, caller)) = id.and_then(|id| self.responses.remove(&id))
                     && let Some(response) = reply::read_response(&id, message)
                 {
-                    // The caller may have gone away.
+                    // The call may have been cancelled.
                     let _ = caller.send(response);
                 }
                 Followup::None
@@ -248,8 +253,8 @@ impl Correlator {
         }
     }
 
-    /// Processes a request or notification of the upstream. `call` is the id of the request on whose
-    /// own stream it came.
+    /// Processes a request or notification of the upstream. `call` is the id of the request on whose own
+    /// stream the message came; `None` for the shared stream.
     pub fn dispatch(&self, frame: Frame<'_>, call: Option<&Id>) -> Followup {
         match frame {
             Frame::Request { id, method, params } => self.request(id, &method, params, call),
@@ -312,7 +317,7 @@ impl Correlator {
             (ELICITATION_COMPLETE, Some(params)) => {
                 match call.and_then(|id| self.interim.get(id)) {
                     Some(interim) => interim.url_elicitation_complete(params),
-                    // Outside of the stream of a call it may concern a call that has ended.
+                    // Outside of the stream of a call, the elicitation may be of a call that has ended.
                     None => self.announce_completion(params),
                 }
             }
@@ -329,8 +334,8 @@ impl Correlator {
         }
     }
 
-    /// Returns the call that a server request belongs to: the call on whose stream it came, or the
-    /// only call in flight.
+    /// Returns the call to which a server request belongs: the call on whose stream it came, or the only
+    /// call in flight.
     fn correlate(&self, call: Option<&Id>) -> Option<InterimSender> {
         match call {
             Some(id) => self.interim.get(id).map(|interim| interim.clone()),
@@ -343,8 +348,8 @@ impl Correlator {
     }
 }
 
-/// Guard of a call that receives interim messages. Dropped before [`Registration::finish`], the call
-/// counts as abandoned.
+/// The registration of a call for interim messages. When it is dropped before [`Registration::finish`],
+/// a call with server requests enabled counts as abandoned.
 #[must_use]
 pub struct Registration(Option<Entry>);
 
@@ -356,7 +361,7 @@ struct Entry {
 }
 
 impl Registration {
-    /// Ends the registration after the response: the upstream sends nothing more for the call.
+    /// Ends the registration after the response: the upstream sends no more messages for the call.
     pub fn finish(mut self) {
         if let Some(entry) = &mut self.0 {
             entry.is_open = false;

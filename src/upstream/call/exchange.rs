@@ -1,4 +1,4 @@
-//! One call in flight: its response, the interim messages before it, its deadline and its permits.
+//! One call in flight: the interim messages, the response, the deadline and the permits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,26 +17,26 @@ use crate::upstream::guard::concurrency::ConcurrencyLimit;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
-/// A call in flight. It makes progress only while [`Exchange::next`] or
-/// [`Exchange::wait_for_client`] is polled; dropped before its end, it is cancelled upstream.
+/// A call in flight. It makes progress only while [`Exchange::next`] or [`Exchange::wait_for_client`] is
+/// polled. When it is dropped before its end, the request is cancelled upstream.
 pub(crate) struct Exchange {
     /// Id of the upstream.
     upstream: String,
     call: Call,
-    /// Absent where the upstream cannot send anything before the response.
+    /// `None` where the client accepts no message before the response.
     interim: Option<mpsc::Receiver<InterimMessage>>,
     /// The response, while interim messages that came before it are still queued.
     response: Option<Result<Document, Kind>>,
     concurrency: Arc<ConcurrencyPermit>,
-    /// Absent once the breaker knows the outcome.
+    /// `None` after the outcome was reported, and for a call that the open circuit breaker refused.
     breaker: Option<BreakerPermit>,
     deadline: Instant,
-    /// Absent where the call is not measured, or has ended.
+    /// `None` where the call is not measured, and after its end.
     operation: Option<ClientOperation>,
 }
 
-/// A call's share of an upstream's concurrency limit. It is acquired when there is a connection, and
-/// released while the client answers a server request.
+/// The permit of one call under its upstream's concurrency limit. It is acquired when there is a
+/// connection, and released while the client answers a server request.
 pub(crate) struct ConcurrencyPermit {
     limit: Arc<ConcurrencyLimit>,
     state: Mutex<PermitState>,
@@ -45,30 +45,32 @@ pub(crate) struct ConcurrencyPermit {
 #[derive(Default)]
 struct PermitState {
     permit: Option<OwnedSemaphorePermit>,
-    /// Acquired once, a permit is needed again before the call continues.
+    /// Whether the permit was acquired once: a released permit is then acquired again before the call
+    /// continues.
     is_required: bool,
 }
 
-/// What an exchange yields next.
+/// The next event of an exchange.
 #[derive(Debug)]
 pub(crate) enum ExchangeEvent {
     Interim(InterimMessage),
-    /// The result; the exchange is over.
+    /// The result, which ends the exchange.
     Response(Document),
 }
 
 impl ConcurrencyPermit {
+    /// Returns a permit that is not acquired.
     pub(crate) fn new(limit: Arc<ConcurrencyLimit>) -> Arc<Self> {
         Arc::new(Self { limit, state: Mutex::default() })
     }
 
-    /// Waits for a permit.
+    /// Acquires the permit, in the queue if all are in use.
     ///
     /// # Errors
     /// [`Kind::Busy`] when the queue is full, or after `queue_wait`.
     ///
     /// # Cancel safety
-    /// Dropped before it resolves, the call leaves the queue.
+    /// Cancel safe: when the future is dropped, the call is removed from the queue.
     pub(crate) async fn acquire(&self) -> Result<(), Kind> {
         let permit = Some(self.limit.acquire().await?);
         *self.state() = PermitState { permit, is_required: true };
@@ -96,6 +98,8 @@ impl ConcurrencyPermit {
 }
 
 impl Exchange {
+    /// Returns the exchange of a call that has not been polled. `deadline` is the end of the call without the
+    /// time in which it waits for its client.
     pub(crate) fn new(
         upstream: String,
         call: Call,
@@ -120,7 +124,7 @@ impl Exchange {
     /// The failure of the call, which ends the exchange; [`Kind::Timeout`] at the deadline.
     ///
     /// # Cancel safety
-    /// Nothing is lost: a message or response that was received is yielded by the next call.
+    /// Cancel safe: the next call returns a message or response that was received.
     pub(crate) async fn next(&mut self) -> Result<ExchangeEvent, UpstreamFault> {
         let Self { call, interim, response, concurrency, .. } = self;
         let step = tokio::select! {
@@ -163,13 +167,13 @@ impl Exchange {
         }
     }
 
-    /// Waits for the client's answer with the deadline suspended and without a concurrency permit,
-    /// while the call stays open. Returns `None` if the call ended first: its response is among the
-    /// next events.
+    /// Waits for the client's answer with the deadline suspended and without a concurrency permit, while
+    /// the call stays open. Returns `None` if the call ended first: its response is among the next
+    /// events.
     ///
     /// # Cancel safety
-    /// The deadline is not extended, and the permit stays released until [`Exchange::next`]; nothing
-    /// of the call is lost.
+    /// Cancel safe: no message of the call is lost. When the future is dropped, the deadline is not
+    /// extended, and the permit stays released until [`Exchange::next`].
     pub(crate) async fn wait_for_client<T>(
         &mut self,
         client: impl Future<Output = T>,
@@ -188,7 +192,7 @@ impl Exchange {
         answer
     }
 
-    /// Extends the deadline of a suspended call to that of the request which resumes it.
+    /// Extends the deadline of a suspended call to the deadline of the request that resumes it.
     pub(crate) fn extend_to(&mut self, deadline: Instant) {
         self.deadline = self.deadline.max(deadline);
     }

@@ -1,5 +1,5 @@
-//! One call to an upstream: the request, its exchange, the correlation of what comes before the
-//! response, and the codec of replies.
+//! One call to an upstream: the request, its exchange, the correlation of interim messages, and the
+//! codec of replies.
 
 pub(crate) mod correlator;
 pub(crate) mod exchange;

@@ -17,7 +17,7 @@ const DEPTH: usize = 64;
 /// Parses the bytes of one message.
 ///
 /// # Errors
-/// [`Kind::Protocol`] if they are not strict JSON.
+/// [`Kind::Protocol`] if the bytes are not strict JSON.
 pub(crate) fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
     Document::parse(bytes, DEPTH).map_err(|e| Kind::Protocol(e.to_string()))
 }
@@ -34,8 +34,8 @@ pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
     })
 }
 
-/// Returns the outcome of the request `id` if the message is its response, or a batch that holds it
-/// (legacy upstreams); `None` for any other message.
+/// Returns the outcome of the request `id` if the message is its response, or a batch that contains the
+/// response (legacy upstreams); `None` for all other messages.
 pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
         let is_ours = |m: &Json<'_>| {
@@ -59,8 +59,8 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
     }
 }
 
-/// Returns the JSON-RPC error in the body of an HTTP error response. Its id may be missing or null,
-/// where the upstream could not read the id of the request.
+/// Returns the JSON-RPC error in the body of an HTTP error response. Its `id` may be missing or null,
+/// when the upstream could not read the id of the request.
 pub(crate) fn read_error_body(id: &Id, message: &Document) -> Option<Kind> {
     match Frame::read(message.json()) {
         Ok(Frame::Response { id: answered, outcome: Outcome::Error { code, message, data } }) => {
@@ -70,8 +70,8 @@ pub(crate) fn read_error_body(id: &Id, message: &Document) -> Option<Kind> {
     }
 }
 
-/// Returns the response to a request that is no server request for the client: an empty result for
-/// `ping`, -32601 for any other method.
+/// Returns the response to a request of an upstream that is not a server request: an empty result for
+/// `ping`, -32601 (method not found) for other methods.
 pub(crate) fn to_other_request(id: &Id, method: &str) -> String {
     match method {
         PING => response(id, |out| {
@@ -81,23 +81,23 @@ pub(crate) fn to_other_request(id: &Id, method: &str) -> String {
     }
 }
 
-/// Returns the response to a server request that the client cannot answer, or that belongs to no
-/// call.
+/// Returns the response (-32601) to a server request whose capability the client has not declared, or
+/// that belongs to no call.
 pub(crate) fn not_declared(id: &Id) -> String {
     refusal(id, METHOD_NOT_FOUND, "the client has not declared this capability")
 }
 
-/// Returns the response to a malformed server request.
+/// Returns the response (-32602) to a malformed server request; `what` is the reason.
 pub(crate) fn invalid_params(id: &Id, what: &str) -> String {
     refusal(id, INVALID_PARAMS, what)
 }
 
-/// Returns the response to a server request without an answer of the client.
+/// Returns the response (-32603) to a server request that the client did not answer.
 pub(crate) fn no_answer(id: &Id) -> String {
     refusal(id, INTERNAL_ERROR, "the client did not answer")
 }
 
-/// Returns the response that carries the client's answer.
+/// Returns the response to a server request with the client's answer.
 pub(crate) fn client_answer(id: &Id, answer: &Answer) -> String {
     match answer {
         Answer::Result(result) => response(id, |out| {
@@ -125,7 +125,7 @@ const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 const INTERNAL_ERROR: i64 = -32603;
 
-/// Returns `notifications/cancelled` for a request whose caller no longer waits.
+/// Returns `notifications/cancelled` for a request whose client no longer waits.
 pub(crate) fn cancellation(id: &Id) -> String {
     jsonrpc::notification(CANCELLED, |params| {
         params.json("requestId", id.text());
@@ -134,20 +134,20 @@ pub(crate) fn cancellation(id: &Id) -> String {
 
 fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
     let message = message.and_then(Json::as_str).unwrap_or_default();
-    // The `data` of this error names the pages to visit, so it may be longer.
+    // The `data` of `URLElicitationRequiredError` has the URLs to visit, so it may be longer.
     let most = if code == URL_ELICITATION_REQUIRED { MAX_ELICITATIONS } else { EXCERPT };
     let data = data.filter(|d| d.text().len() <= most && is_plain(*d));
     let data = data.map(|d| d.text().to_owned());
     Kind::Error { code, message: excerpt(&message), data }
 }
 
-/// `URLElicitationRequiredError` (2025-11-25, elicitation): its `data` names the pages that the
-/// user must visit first.
+/// Code of `URLElicitationRequiredError` (MCP 2025-11-25, elicitation): its `data` names the URLs that
+/// the user must visit first.
 pub(crate) const URL_ELICITATION_REQUIRED: i64 = -32042;
-/// Longest `data` of such an error, in bytes: room for some dozens of URLs.
+/// Longest `data` of a `URLElicitationRequiredError`, in bytes: enough for some dozens of URLs.
 const MAX_ELICITATIONS: usize = 16 << 10;
 
-/// Whether no string in the value holds hidden characters.
+/// Returns whether no string in the value contains hidden characters.
 fn is_plain(value: Json<'_>) -> bool {
     value.as_str().is_none_or(|text| !text.chars().any(is_hidden))
         && value.members().all(|(key, value)| is_plain(key) && is_plain(value))

@@ -1,4 +1,4 @@
-//! Requests of clients on their way to an upstream, and their wire form.
+//! Requests to an upstream for the calls of clients, and their wire form.
 
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
@@ -10,6 +10,7 @@ use crate::domain::server_request::ClientCapabilities;
 #[derive(Clone, Debug)]
 pub struct UpstreamRequest {
     pub params: RequestParams,
+    /// Members of `_meta` that the upstream gets.
     pub forwarded: ForwardedMeta,
     /// Which server requests the upstream may send before its response.
     pub capabilities: ClientCapabilities,
@@ -17,7 +18,7 @@ pub struct UpstreamRequest {
     pub progress: bool,
 }
 
-/// Parameters of a call, under raw names.
+/// Parameters of a call, with the raw name of the prompt.
 #[derive(Clone, Debug)]
 pub enum RequestParams {
     Get {
@@ -37,6 +38,7 @@ pub enum RequestParams {
 }
 
 impl RequestParams {
+    /// Returns the method of the call.
     pub fn method(&self) -> Method {
         match self {
             Self::Get { .. } => Method::Get,
@@ -57,8 +59,8 @@ impl RequestParams {
         }
     }
 
-    /// The name that the `Mcp-Name` header repeats; only `prompts/get` has one (2026-07-28, Streamable
-    /// HTTP, standard headers).
+    /// Returns the name that the `Mcp-Name` header repeats; only `prompts/get` has one (MCP 2026-07-28,
+    /// Streamable HTTP, standard headers).
     pub(crate) fn mcp_name(&self) -> Option<&str> {
         match self {
             Self::Get { name, .. } => Some(name),
@@ -75,7 +77,7 @@ impl RequestParams {
     }
 }
 
-/// The client's answers, with which a `prompts/get` is repeated (2026-07-28, multi-round-trip
+/// The client's answers, which a retried `prompts/get` carries (MCP 2026-07-28, multi-round-trip
 /// requests).
 #[derive(Clone, Debug, Default)]
 pub struct InputResponses {
@@ -85,7 +87,7 @@ pub struct InputResponses {
     pub state: Option<String>,
 }
 
-/// Adds the members of `params`.
+/// Adds the members of `params` to a request.
 pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
     match params {
         RequestParams::Get { name, arguments, answers } => {

@@ -9,18 +9,20 @@ pub(crate) struct Backoff {
     failures: u32,
 }
 
+/// Longest first wait.
 const FIRST: Duration = Duration::from_millis(100);
+/// Longest wait: an upstream that works again is found within a minute.
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Backoff {
-    /// Returns the next wait. `random` is uniform in 0..1.
+    /// Returns the wait before the next attempt. `random` is uniform in 0..1.
     pub(crate) fn next(&mut self, random: f64) -> Duration {
         let ceiling = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;
         ceiling.mul_f64(0.5 + 0.5 * random)
     }
 
-    /// Starts over at the shortest wait: the upstream has answered.
+    /// Resets the backoff to the shortest wait, after the upstream has answered.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }

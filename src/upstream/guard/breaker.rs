@@ -1,4 +1,4 @@
-//! Circuit breaker: after a number of failed calls in a row it refuses calls for a while, then admits
+//! Circuit breaker: refuses calls for a time after `breaker.failures` failed calls in a row, then admits
 //! one probe.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::config;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
-/// The circuit breaker of one upstream. Pure: the clock is handed in.
+/// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     settings: config::Breaker,
@@ -18,14 +18,15 @@ pub(crate) struct Breaker {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Consecutive failures while it is closed.
+    /// Failed calls in a row.
     failures: usize,
-    /// How often it opened since it was last closed; the open time doubles each time.
+    /// Openings since the breaker was last closed; the open time doubles with each.
     openings: u32,
-    /// When the next probe is admitted; absent while it is closed.
+    /// When the next probe is admitted; `None` while closed.
     open_until: Option<Instant>,
+    /// Whether a probe is in flight.
     is_probing: bool,
-    /// Number of the latest probe. The outcome of an earlier one counts no longer.
+    /// Number of the latest probe. The outcome of an earlier probe is ignored.
     probe: u64,
 }
 
@@ -36,33 +37,35 @@ pub(crate) enum Transition {
     Opened {
         /// Consecutive failures.
         failures: usize,
+        /// Time until the next probe is admitted.
         probe_in: Duration,
     },
-    /// The probe failed.
+    /// Still open: the probe failed.
     Reopened { probe_in: Duration },
     /// Open to closed.
     Closed,
 }
 
-/// Permission to call. Dropped without an outcome, as when a call is cancelled, it changes nothing,
-/// except that the next call may probe.
+/// Permission to call. When it is dropped without an outcome, as for a cancelled call, the state stays
+/// the same, except that the next call may probe.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct BreakerPermit {
     breaker: Arc<Breaker>,
-    /// The number of the probe, if the call is one.
+    /// The number of the probe, if the call is a probe.
     probe: Option<u64>,
 }
 
 impl Breaker {
+    /// Returns a closed breaker.
     pub(crate) fn new(settings: config::Breaker) -> Arc<Self> {
         Arc::new(Self { settings, state: Mutex::default() })
     }
 
-    /// Admits a call: any while closed, one probe at a time once the open time is over.
+    /// Admits a call: every call while closed, one probe at a time after the open time.
     ///
     /// # Errors
-    /// When the breaker is open, the time at which it admits a probe.
+    /// When the breaker is open or a probe is in flight: the time at which it may admit the next probe.
     pub(crate) fn admit(self: &Arc<Self>, now: Instant) -> Result<BreakerPermit, Instant> {
         let mut state = self.lock();
         let probe = match state.open_until {
@@ -93,9 +96,9 @@ impl Breaker {
 
     fn fail(&self, probe: Option<u64>, now: Instant) -> Option<Transition> {
         let mut state = self.lock();
-        // A probe that began before the breaker was closed in between says nothing new.
+        // A probe that began before the breaker was closed in between is outdated.
         let is_probe = state.is_probing && probe == Some(state.probe);
-        // Neither do calls that were in flight when it opened.
+        // Calls that were in flight when the breaker opened are outdated, too.
         if state.open_until.is_some() && !is_probe {
             return None;
         }
@@ -121,8 +124,8 @@ impl Breaker {
 }
 
 impl BreakerPermit {
-    /// Reports a message before the response: it proves that the upstream works. A probe closes the
-    /// breaker at once, since the response may depend on a user's answer.
+    /// Reports an interim message, which proves that the upstream works. A probe closes the breaker at
+    /// once, since the response may depend on a user's answer. Returns [`Transition::Closed`] then.
     pub(crate) fn confirm_alive(&mut self) -> Option<Transition> {
         let is_probe = {
             let state = self.breaker.lock();
@@ -132,7 +135,7 @@ impl BreakerPermit {
         is_probe.then(|| self.breaker.close()).flatten()
     }
 
-    /// Reports the outcome of the call.
+    /// Reports the outcome of the call, and returns the change of state that it causes.
     pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Transition> {
         match failure {
             // The upstream was not called.
@@ -152,8 +155,8 @@ impl Drop for BreakerPermit {
     }
 }
 
-/// Whether a failure means that the upstream did not answer. An answer counts as success, even if it
-/// is an error.
+/// Returns whether a failure means that the upstream did not answer. A response counts as success, even
+/// an error response, except an HTTP status of 500 or more.
 fn counts_as_failure(kind: &Kind) -> bool {
     matches!(
         kind,

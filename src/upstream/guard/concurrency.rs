@@ -1,4 +1,5 @@
-//! Concurrency limit of one upstream: how many calls it processes at once, and how many may queue.
+//! Concurrency limit of one upstream: the calls in flight (`in_flight`) and the queue for them (`queue`,
+//! `queue_wait`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,18 +10,18 @@ use tokio::time::timeout;
 
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
-/// The permits of one upstream, and the bounded queue for them.
+/// The concurrency permits of one upstream, and the bounded queue for them.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimit {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
     /// Most calls in the queue.
     queue: usize,
-    /// Longest wait of one call in the queue.
+    /// Longest wait of a call in the queue.
     queue_wait: Duration,
 }
 
-/// Guard of a call in the queue.
+/// Guard of one call in the queue: counts it until dropped.
 struct QueueGuard<'a>(&'a AtomicUsize);
 
 impl Drop for QueueGuard<'_> {
@@ -30,19 +31,20 @@ impl Drop for QueueGuard<'_> {
 }
 
 impl ConcurrencyLimit {
+    /// `in_flight` and `queue` are numbers of calls.
     pub(crate) fn new(in_flight: usize, queue: usize, queue_wait: Duration) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(in_flight));
         Arc::new(Self { free, waiting: AtomicUsize::new(0), queue, queue_wait })
     }
 
-    /// Acquires a permit, in the queue if all are taken.
+    /// Acquires a permit, in the queue if all are in use.
     ///
     /// # Errors
     /// [`Kind::Busy`] when the queue is full, or after `queue_wait`: an early refusal is better
     /// than a late one.
     ///
     /// # Cancel safety
-    /// Dropped before it resolves, the call leaves the queue.
+    /// Cancel safe: when the future is dropped, the call is removed from the queue.
     pub(crate) async fn acquire(&self) -> Result<OwnedSemaphorePermit, Kind> {
         if let Ok(permit) = self.free.clone().try_acquire_owned() {
             return Ok(permit);
@@ -58,8 +60,8 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// Acquires a permit for a call that had one before. It was admitted, so it waits without a
-    /// bound of its own (its deadline ends the wait).
+    /// Acquires a permit for a call that was admitted and has released its permit. The wait has no bound
+    /// of its own: the deadline of the call ends it. Cancel safe.
     pub(crate) async fn reacquire(&self) -> Option<OwnedSemaphorePermit> {
         self.free.clone().acquire_owned().await.ok()
     }

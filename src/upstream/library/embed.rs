@@ -1,4 +1,4 @@
-//! Files that a library prompt shows as content of their own.
+//! Files that a library prompt embeds as messages of their own.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -7,13 +7,14 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
-/// Reads the file that `embed` names and makes it a content object, as JSON text.
+/// Reads the file that `embed` names, and returns it as a content object in JSON text.
 ///
-/// Names are relative to the library's folder, and stay inside it: no `..`, no absolute paths, no
-/// links, no dot-files. `library` leads the URI that a resource gets.
+/// Names are relative to the library's folder and stay inside it: no `..`, no absolute paths, no symbolic
+/// links, no dot-files. `library` is the first part of the URI of a resource. `limit` is in bytes of
+/// base64.
 ///
 /// # Errors
-/// Says what is wrong with the name or the file.
+/// The reason, when the name is not allowed, or the file is too large or cannot be read.
 pub(crate) fn content(
     folder: &Path,
     library: &str,
@@ -60,7 +61,7 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
     if !size.is_file() {
         return Err("not a file".to_owned());
     }
-    // What is not text is sent as base64: four characters for three bytes.
+    // A file that is not text is sent as base64: four characters for three bytes.
     let encoded = size.len().div_ceil(3).saturating_mul(4);
     match usize::try_from(encoded).is_ok_and(|encoded| encoded <= limit) {
         true => fs::read(&path).map_err(|e| e.to_string()),
@@ -94,7 +95,7 @@ fn mime_type(name: &str) -> &'static str {
     }
 }
 
-/// Percent-encoding of a path (RFC 3986, section 2.1): unreserved characters and `/` stay.
+/// Returns a path with percent-encoding (RFC 3986, section 2.1), except of unreserved characters and `/`.
 fn percent_encoded(path: &str) -> String {
     path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {
         match byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {

@@ -1,4 +1,4 @@
-//! The library: prompts that the gateway serves itself, from a folder of Markdown files.
+//! Libraries: folders of Markdown files that the gateway itself serves as prompts.
 
 mod embed;
 mod render;
@@ -22,23 +22,27 @@ pub(crate) use watch::Watch;
 
 use super::prompt_list::PromptList;
 
-/// All prompts of a folder as they were at one moment.
+/// Snapshot of all prompts of a library.
 #[derive(Debug)]
 pub struct Snapshot {
     prompts: BTreeMap<String, Compiled>,
+    /// The prompt list of the library, with one reason for each file that is no valid prompt.
     pub listed: PromptList,
+    /// Longest result, in bytes (`max_message`).
     max_message: usize,
 }
 
-/// Folders in each other that are looked into: a library is a tree that people browse.
+/// Deepest level of subfolders that is read: a library is a tree that people browse.
 const MAX_DEPTH: usize = 8;
 
 impl Snapshot {
-    /// Reads every `.md` file in `folder` and below that has front matter. Dot-files and links are
-    /// passed over. A file that is no good prompt is left out with a reason; the rest stay.
+    /// Reads every `.md` file with front matter in `folder` and its subfolders. Dot-files and symbolic
+    /// links are skipped. A file that is no valid prompt is omitted with a reason, and the other files
+    /// are still served.
     ///
     /// # Errors
-    /// When the folder itself cannot be read, or holds more than `max_prompts`.
+    /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read, [`Kind::PaginationLimit`] when
+    /// it contains more than `max_prompts` prompts.
     pub fn load(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
         let mut files = Vec::new();
         find_files(folder, 0, &mut files).map_err(|error| {
@@ -65,7 +69,11 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The result of a get; `arguments` is an object of strings.
+    /// Returns the result of `prompts/get`; `arguments` is an object of strings.
+    ///
+    /// # Errors
+    /// [`Kind::Error`] with -32602 for an unknown prompt, [`Kind::TooLarge`] when the result exceeds
+    /// `max_message`, [`Kind::Protocol`] when rendering fails or takes too long.
     pub fn get(&self, name: &str, arguments: Option<Json<'_>>) -> Result<Document, Kind> {
         let members = arguments.into_iter().flat_map(Json::members);
         let arguments = members
@@ -78,13 +86,16 @@ impl Snapshot {
         })?)
     }
 
-    /// The result of a completion.
+    /// Returns the result of `completion/complete`: the choices of an argument that start with `typed`.
+    ///
+    /// # Errors
+    /// [`Kind::Error`] with -32602 for an unknown prompt.
     pub fn complete(&self, name: &str, argument: &str, typed: &str) -> Result<Document, Kind> {
         document(self.prompt(name)?.complete(argument, typed))
     }
 
     fn prompt(&self, name: &str) -> Result<&Compiled, Kind> {
-        // The catalog may be a moment older than the folder.
+        // The catalog may be older than this snapshot.
         let gone = || Kind::Error { code: -32602, message: "no such prompt".into(), data: None };
         self.prompts.get(name).ok_or_else(gone)
     }

@@ -1,5 +1,5 @@
-//! A library prompt compiled: its definition for lists, its templates for gets, its choices for
-//! completion.
+//! Compiled library prompts: the definition for `prompts/list`, the templates for `prompts/get`, and the
+//! choices for `completion/complete`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -12,28 +12,28 @@ use super::source::{ArgumentSpec, FrontMatter, Piece, Role, Source, Version};
 use crate::domain::json::write_str;
 use crate::seal;
 
-/// A prompt ready to be served.
+/// A compiled library prompt.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub name: String,
     description: Option<String>,
     arguments: Vec<ArgumentSpec>,
-    /// The element of `prompts`, as JSON text.
+    /// The prompt definition (an element of `prompts` in the list result), as JSON text.
     pub definition: String,
     messages: Vec<(Role, Content)>,
-    /// Holds the templates, named by the index of their message.
+    /// The templates, named by the index of their message.
     environment: Environment<'static>,
 }
 
 #[derive(Debug)]
 enum Content {
-    /// The template of the message's index.
+    /// The template with the index of the message.
     Template,
     /// A content object as JSON text.
     Embedded(String),
 }
 
-/// Why a get fails although the prompt is good.
+/// Failure of a `prompts/get` of a valid prompt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum RenderError {
     #[error("the rendered text is larger than max_message")]
@@ -44,18 +44,19 @@ pub(crate) enum RenderError {
     Failed,
 }
 
-/// Instructions of the template engine that one message may take: a loop over a few thousand
-/// words passes, an endless one ends within milliseconds.
+/// Most instructions of the template engine for one message: enough for a loop over a few thousand
+/// words; an endless loop ends within milliseconds.
 const FUEL: u64 = 200_000;
 
-/// What completion answers at most (2025-11-25, completion).
+/// Most values in a completion result (MCP 2025-11-25, completion).
 const MAX_VALUES: usize = 100;
 
 impl Compiled {
-    /// Compiles a source; `embed` turns the name of a file into a content object.
+    /// Compiles a source. `embed` returns the content object of a file by its name, as JSON text.
     ///
     /// # Errors
-    /// What is wrong with the templates or the embedded files.
+    /// The reason, when a template is invalid or uses an undeclared argument, or an embedded file cannot be
+    /// read.
     pub(crate) fn new(
         source: Source,
         mut embed: impl FnMut(&str) -> Result<String, String>,
@@ -65,8 +66,8 @@ impl Compiled {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_undefined_behavior(UndefinedBehavior::Chainable);
         environment.set_fuel(Some(FUEL));
-        // Filters that make much out of little: one call could take all memory, and fuel counts
-        // calls only.
+        // Filters with a large output for a small input: one filter call could take all memory, and fuel
+        // counts calls only.
         for filter in ["indent", "join", "replace", "format"] {
             environment.remove_filter(filter);
         }
@@ -103,7 +104,10 @@ impl Compiled {
         })
     }
 
-    /// The `GetPromptResult` for these arguments, as JSON text of at most `limit` bytes.
+    /// Returns the `GetPromptResult` for `arguments`, as JSON text. `limit` is in bytes.
+    ///
+    /// # Errors
+    /// A [`RenderError`] when the result exceeds `limit`, the fuel runs out, or a template fails.
     pub(crate) fn render(
         &self,
         arguments: &BTreeMap<String, String>,
@@ -141,7 +145,8 @@ impl Compiled {
         Ok(out)
     }
 
-    /// The `CompleteResult` for an argument: choices that start with what was typed.
+    /// Returns the `CompleteResult` for an argument, as JSON text: the choices that start with `typed`,
+    /// case-insensitively.
     pub(crate) fn complete(&self, argument: &str, typed: &str) -> String {
         let choices = self.arguments.iter().find(|a| a.name == argument).map(|a| &a.choices);
         let typed = typed.to_lowercase();
@@ -174,7 +179,11 @@ impl Compiled {
     }
 }
 
-/// A slip in a variable's name would render as nothing, silently: it is an error at load.
+/// Checks that a template uses declared arguments only: without the check, a misspelt variable would
+/// render as an empty string.
+///
+/// # Errors
+/// The name of an undeclared variable.
 fn check_variables(
     environment: &Environment<'_>,
     template: &str,
@@ -194,8 +203,8 @@ fn check_variables(
     }
 }
 
-/// The definition as it is listed. It carries the digest of the text, so that an edit of the text is
-/// a change of the list that clients hear of.
+/// Returns the prompt definition for `prompts/list`. It contains the digest of the text, so that an edit
+/// of the text changes the list and clients get `list_changed`.
 fn definition(front: &FrontMatter, text: &[u8; 32]) -> String {
     let mut prompt = json!({"name": front.name});
     let mut set = |key: &str, value: Option<Value>| {
@@ -229,7 +238,7 @@ fn argument(spec: &ArgumentSpec) -> Value {
     argument
 }
 
-/// A buffer that refuses to grow past its limit.
+/// An output buffer that fails when it exceeds its limit, in bytes.
 struct Bounded {
     bytes: Vec<u8>,
     limit: usize,

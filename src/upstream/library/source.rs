@@ -1,12 +1,12 @@
-//! The source form of a library prompt: Markdown with YAML front matter, split into messages.
+//! Source files of library prompts: Markdown with YAML front matter, split into messages.
 //!
-//! The *source* is split before anything is rendered, so no argument can forge a message.
+//! The *source* is split before it is rendered, so no argument can forge a message.
 
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
 use serde_saphyr::{Options, SnippetMode, UserMessageFormatter};
 
-/// What stands between the `---` lines.
+/// The front matter of a file: the YAML between two `---` lines.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FrontMatter {
@@ -16,10 +16,11 @@ pub(crate) struct FrontMatter {
     #[serde(default, deserialize_with = "list")]
     pub arguments: Vec<ArgumentSpec>,
     pub icons: Option<serde_json::Value>,
-    /// Handed to clients as `_meta.version`.
+    /// Clients get it as `_meta.version`.
     pub version: Option<Version>,
 }
 
+/// A declared argument of a prompt.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArgumentSpec {
@@ -28,12 +29,12 @@ pub(crate) struct ArgumentSpec {
     pub description: Option<String>,
     #[serde(default)]
     pub required: bool,
-    /// What completion offers.
+    /// The values for `completion/complete`.
     #[serde(default, deserialize_with = "list")]
     pub choices: Vec<String>,
 }
 
-/// `version: 2` means the same as `version: "2"`.
+/// The version of a prompt: `version: 2` means the same as `version: "2"`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Version {
@@ -41,7 +42,7 @@ pub(crate) enum Version {
     Text(String),
 }
 
-/// Who speaks a message.
+/// The role of a message (MCP 2025-11-25, prompts).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
     Assistant,
@@ -53,11 +54,11 @@ pub(crate) enum Role {
 pub(crate) enum Piece {
     /// A template, rendered into text content.
     Template(String),
-    /// `{{ embed("file.md") }}`: the file as content of its own.
+    /// `{{ embed("file.md") }}`: the file name; the file becomes a message of its own.
     Embed(String),
 }
 
-/// A prompt's source, split.
+/// A prompt's source, split into its front matter and its messages.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub front: FrontMatter,
@@ -74,10 +75,10 @@ impl Role {
 }
 
 impl Source {
-    /// Reads a file; nothing if it has no front matter, which makes it material for `embed`.
+    /// Reads a file. `None` if it has no front matter: then it is no prompt, but `embed` may name it.
     ///
     /// # Errors
-    /// What is wrong with a file that wants to be a prompt.
+    /// The reason, when a file with front matter is no valid prompt.
     pub(crate) fn read(text: &str) -> Option<Result<Self, String>> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = text.split_inclusive('\n');
@@ -112,14 +113,16 @@ impl Source {
     }
 }
 
+/// First and last line of the front matter.
 const FENCE: &str = "---";
 
-/// Values, lists and mappings of one front matter, those that aliases repeat included: a thousand
-/// arguments with ten choices each pass, and aliases of aliases end before they take memory.
+/// Most YAML nodes (values, lists and mappings) of one front matter, including the nodes that aliases
+/// repeat: enough for a thousand arguments with ten choices each, and aliases of aliases fail before
+/// they take much memory.
 const MAX_NODES: usize = 20_000;
 
 fn read_front_matter(yaml: &str) -> Result<FrontMatter, String> {
-    // Lines are counted in the file, whose first one is the fence.
+    // Line numbers are those of the file, whose first line is the fence.
     let rendering = serde_saphyr::render_options! {
         formatter: &UserMessageFormatter,
         snippets: SnippetMode::Off,
@@ -129,12 +132,13 @@ fn read_front_matter(yaml: &str) -> Result<FrontMatter, String> {
         .map_err(|error| format!("front matter: {}", error.render_with_options(rendering)))
 }
 
-/// A list; a key without a value holds an empty one.
+/// Reads a list; a key without a value is an empty list.
 fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(yaml: D) -> Result<Vec<T>, D::Error> {
     Option::deserialize(yaml).map(Option::unwrap_or_default)
 }
 
-/// The core schema of YAML 1.2: `yes` and `007` are text, and each key stands once.
+/// Returns the parser options for the core schema of YAML 1.2: `yes` and `007` are text. Duplicate keys
+/// and merge keys are errors.
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: MAX_NODES },
@@ -149,8 +153,11 @@ fn options() -> Options {
     }
 }
 
-/// Splits at `## user` and `## assistant` headings outside fenced code. Without any, the whole
-/// body is one message of the user.
+/// Splits the body at `## user` and `## assistant` headings outside fenced code. Without such a heading
+/// the body is one message of the user.
+///
+/// # Errors
+/// When there is text before the first heading.
 fn split_messages(body: &str) -> Result<Vec<(Role, String)>, String> {
     let mut parts: Vec<(Option<Role>, String)> = vec![(None, String::new())];
     let mut code: Option<&str> = None;
@@ -194,7 +201,10 @@ fn heading(line: &str) -> Option<Role> {
     }
 }
 
-/// Cuts `{{ embed("…") }}` out of a message's source.
+/// Splits a message's source into templates and `{{ embed("…") }}`.
+///
+/// # Errors
+/// When an `embed` is not closed, or its argument is not one literal file name.
 fn split_embeds(part: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut rest = part;
@@ -215,7 +225,7 @@ fn split_embeds(part: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// Where the next `{{ embed(` starts.
+/// Returns the offset of the next `{{ embed(`, in bytes.
 fn find_embed(text: &str) -> Option<usize> {
     let mut starts = text.match_indices("{{").map(|(at, _)| at);
     starts.find(|&at| text[at + 2..].trim_start_matches('-').trim_start().starts_with("embed("))

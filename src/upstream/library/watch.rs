@@ -1,4 +1,4 @@
-//! Notices edits in a library's folder.
+//! File watcher of a library's folder.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
-/// Watches a folder as long as it lives.
+/// A watch on a folder, until dropped.
 pub(crate) struct Watch {
     _watcher: RecommendedWatcher,
 }
 
 impl Watch {
-    /// Calls `changed.notify_one()` after anything in the folder was created, edited, moved or
-    /// removed. Many edits may be one call.
+    /// Calls `changed.notify_one()` after a file or folder below `folder` was created, edited, moved or
+    /// removed. Several edits may cause one call.
     ///
     /// # Errors
     /// When the system cannot watch the folder; polling still finds edits then.
     pub(crate) fn new(folder: &Path, changed: Arc<Notify>) -> notify::Result<Self> {
         let on_event = move |event: notify::Result<notify::Event>| {
-            // An error means that events may be lost: looking is the answer to that too.
+            // An error means that events may be lost, so the folder is read again.
             if event.is_err() || event.is_ok_and(|e| !matches!(e.kind, EventKind::Access(_))) {
                 changed.notify_one();
             }
