@@ -43,7 +43,7 @@ impl fmt::Debug for Credentials<'_> {
 /// becomes an anonymous caller.
 pub(crate) struct Authenticator {
     auth: Arc<config::Auth>,
-    /// What an unauthenticated client is told to send.
+    /// The credential that an unauthenticated client is asked to send.
     wanted: &'static str,
     /// By the SHA-256 of the key. The time of a look-up depends on that digest alone, which tells nothing
     /// about a key that has its digest in the file.

@@ -57,7 +57,7 @@ pub(crate) enum Resolution<'a> {
 /// }
 /// ```
 ///
-/// Nobody else can make one:
+/// Code outside cannot construct one:
 ///
 /// ```compile_fail,E0451
 /// use promptgate::test_util::policy::Authorized;

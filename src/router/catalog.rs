@@ -91,7 +91,7 @@ pub struct LookAlike {
     pub other: ShownPrompt,
 }
 
-/// A prompt, and the text under which it looks like another one.
+/// A prompt, and its text that is confusable with that of another prompt.
 #[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
 pub struct ShownPrompt {
     pub upstream: String,

@@ -128,7 +128,7 @@ impl ViewCache {
         self.parts.get(endpoint).is_none_or(|part| part.upstreams.contains(upstream))
     }
 
-    /// Whether an endpoint serves a prompt, whoever calls.
+    /// Whether an endpoint serves a prompt, regardless of the caller.
     pub(crate) fn serves(&self, endpoint: &str, upstream: &UpstreamId, public_name: &str) -> bool {
         self.parts.get(endpoint).is_none_or(|part| {
             part.upstreams.contains(upstream)

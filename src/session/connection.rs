@@ -63,12 +63,12 @@ impl Connection {
         }
     }
 
-    /// Marks the input as closed: no responses to server requests can arrive any more.
+    /// Marks the input as closed: no further responses to server requests can arrive.
     pub fn close_input(&self) {
         self.input_closed.cancel();
     }
 
-    /// Cancels all calls of the connection, because nothing can be sent to the client any more.
+    /// Cancels all calls of the connection, because the client can no longer receive anything.
     pub fn disconnect(&self) {
         self.close_input();
         self.sessions().shared.in_flight.cancel_all(self.nonce);

@@ -207,7 +207,7 @@ impl Sessions {
             request,
         };
         let gone = match context.transport {
-            // During a drain no request is accepted any more, so no response to a server request.
+            // During a drain no request is accepted, and so no response to a server request.
             TransportContext::Http(_) => self.shared.drain.clone(),
             TransportContext::Connection(connection) => connection.input_closed.clone(),
         };

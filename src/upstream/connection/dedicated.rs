@@ -136,7 +136,7 @@ impl DedicatedPool {
         loop {
             let usage = self.acquire(&key, max, like).await;
             let connection = match usage.pooled.connection().await {
-                // It was closed meanwhile: the next round opens another one.
+                // It was closed meanwhile: the next round opens a new connection.
                 Err(Kind::SessionLost) => continue,
                 connection => connection?,
             };
@@ -210,7 +210,7 @@ impl DedicatedPool {
         Some(pooled)
     }
 
-    /// Removes a connection, so that the next call opens another one.
+    /// Removes a connection, so that the next call opens a new one.
     fn discard(&self, pooled: &Arc<PooledConnection>) {
         Self::remove(&mut self.connections(), pooled);
         self.freed.notify_waiters();
