@@ -162,6 +162,7 @@ pub mod telemetry {
 
 pub mod upstream {
     pub use crate::upstream::Upstream;
+    pub use crate::upstream::call::exchange::Exchange;
     pub use crate::upstream::call::request::UpstreamRequest;
 
     pub mod call {

@@ -19,7 +19,7 @@ type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
 /// A call in flight. It makes progress only while [`Exchange::next`] or [`Exchange::wait_for_client`] is
 /// polled. When it is dropped before its end, the request is cancelled upstream.
-pub(crate) struct Exchange {
+pub struct Exchange {
     /// Id of the upstream.
     upstream: String,
     call: Call,
