@@ -221,9 +221,10 @@ impl Gate {
     /// # Errors
     /// `AuditUnavailable` if nothing can be recorded at present.
     pub fn stream(&self, caller: &Caller, endpoint: &str) -> Result<StreamRecord, TransportFault> {
-        match self.audit.refuses() {
-            true => Err(TransportFault::AuditUnavailable),
-            false => Ok(StreamRecord::open(&self.audit, caller, endpoint)),
+        if self.audit.refuses() {
+            Err(TransportFault::AuditUnavailable)
+        } else {
+            Ok(StreamRecord::open(&self.audit, caller, endpoint))
         }
     }
 

@@ -197,9 +197,10 @@ impl Drop for Open {
         if let Some(event) = state.received.take() {
             self.ledger.note(event);
         }
-        let outcome = match std::thread::panicking() {
-            true => Outcome::Fault(&Fault::Internal),
-            false => Outcome::Cancelled,
+        let outcome = if std::thread::panicking() {
+            Outcome::Fault(&Fault::Internal)
+        } else {
+            Outcome::Cancelled
         };
         self.ledger.note(self.completed(outcome));
     }

@@ -220,13 +220,14 @@ impl Bridge<'_> {
         let plain = RequestState { owner, issued_at: self.now, rounds, progress }.encode();
         let (endpoint, kind) = (&self.routed.call.endpoint, seal::Kind::State);
         let state = self.router.sealer.seal(kind, endpoint, &plain);
-        match state.len() <= kind.max_len() {
-            true => Ok(Reply::InputRequired(InputRequired {
+        if state.len() <= kind.max_len() {
+            Ok(Reply::InputRequired(InputRequired {
                 server_requests,
                 state,
                 origin: self.request_origin(),
-            })),
-            false => Err(self.fault(Kind::TooLarge { limit: kind.max_len() })),
+            }))
+        } else {
+            Err(self.fault(Kind::TooLarge { limit: kind.max_len() }))
         }
     }
 
@@ -352,12 +353,10 @@ impl Bridge<'_> {
 
     fn next_round(&mut self) -> Result<(), Fault> {
         self.rounds += 1;
-        match self.rounds > self.router.limits.question_rounds {
-            true => {
-                Err(self
-                    .fault(Kind::Unanswered("more server requests than question_rounds allows")))
-            }
-            false => Ok(()),
+        if self.rounds > self.router.limits.question_rounds {
+            Err(self.fault(Kind::Unanswered("more server requests than question_rounds allows")))
+        } else {
+            Ok(())
         }
     }
 
@@ -389,12 +388,13 @@ impl Bridge<'_> {
                 }
             }
             URL_ELICITATION_REQUIRED if client.capabilities.contains(ClientCapabilities::URL) => {
-                match self.allowed().contains(ClientCapabilities::URL) {
-                    false => self.fault(Kind::QuestionNotAllowed),
-                    true => self.fault(Kind::UrlElicitationRequired {
+                if self.allowed().contains(ClientCapabilities::URL) {
+                    self.fault(Kind::UrlElicitationRequired {
                         message: message.clone(),
                         data: data.clone(),
-                    }),
+                    })
+                } else {
+                    self.fault(Kind::QuestionNotAllowed)
                 }
             }
             _ => self.fault(kind),

@@ -137,9 +137,10 @@ impl Catalog {
     /// The `ttlMs` for clients: the least time left, at most `most`, and zero while an upstream is stale or
     /// missing.
     pub fn ttl(&self, now: Instant, most: Duration) -> Duration {
-        match self.incomplete.is_empty() {
-            false => Duration::ZERO,
-            true => self.fresh_until.map_or(most, |until| until.duration_since(now).min(most)),
+        if self.incomplete.is_empty() {
+            self.fresh_until.map_or(most, |until| until.duration_since(now).min(most))
+        } else {
+            Duration::ZERO
         }
     }
 }

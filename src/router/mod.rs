@@ -188,10 +188,8 @@ impl Router {
             return Err(fault.clone());
         }
         // A list that depends on the caller must not be cached for others.
-        let scope = match self.views.differ(&call.caller) {
-            true => CacheScope::Private,
-            false => catalog.scope,
-        };
+        let scope =
+            if self.views.differ(&call.caller) { CacheScope::Private } else { catalog.scope };
         // All pages of one list have one scope (2026-07-28, caching).
         if place.as_ref().is_some_and(|place| place.scope != scope) {
             return Err(RequestFault::InvalidCursor.into());

@@ -141,9 +141,10 @@ pub(super) fn completion(result: Document, origin: Origin) -> Result<Reply, Faul
 }
 
 fn check_complete(result: Json<'_>) -> Result<(), String> {
-    match result.get("resultType").is_none_or(|t| t.is("complete")) {
-        true => Ok(()),
-        false => Err("a resultType that was not asked for".to_owned()),
+    if result.get("resultType").is_none_or(|t| t.is("complete")) {
+        Ok(())
+    } else {
+        Err("a resultType that was not asked for".to_owned())
     }
 }
 
@@ -161,10 +162,7 @@ fn read_completion(result: Json<'_>) -> Result<Completion, String> {
     Ok(Completion {
         values: kept.join(","),
         total: completion.get("total").and_then(Json::as_i64),
-        has_more: match cut {
-            true => Some(true),
-            false => completion.get("hasMore").and_then(Json::as_bool),
-        },
+        has_more: if cut { Some(true) } else { completion.get("hasMore").and_then(Json::as_bool) },
     })
 }
 

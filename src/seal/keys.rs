@@ -33,10 +33,7 @@ impl SealKeys {
     /// # Errors
     /// If `keys` is empty.
     pub fn new(keys: Vec<[u8; KEY_LEN]>) -> Result<Self, KeyError> {
-        match keys.is_empty() {
-            true => Err(KeyError::Empty),
-            false => Ok(Self(keys)),
-        }
+        if keys.is_empty() { Err(KeyError::Empty) } else { Ok(Self(keys)) }
     }
 
     /// Returns a random key for this process only. Its tokens are invalid after a restart and at other

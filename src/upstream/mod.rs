@@ -249,9 +249,10 @@ impl Upstream {
     pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
         let is_shared = matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if connection.is_shared());
-        match is_shared && settings.questions_by_default {
-            true => ClientCapabilities::NONE,
-            false => settings.questions,
+        if is_shared && settings.questions_by_default {
+            ClientCapabilities::NONE
+        } else {
+            settings.questions
         }
     }
 

@@ -201,9 +201,10 @@ async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<Vec<Key>, String> {
         Some(Key { jwk, decoding })
     };
     let keys: Vec<_> = set.keys.into_iter().take(MAX_KEYS).filter_map(key).collect();
-    match keys.is_empty() {
-        true => Err(format!("{url}: there is no key in it that can be used")),
-        false => Ok(keys),
+    if keys.is_empty() {
+        Err(format!("{url}: there is no key in it that can be used"))
+    } else {
+        Ok(keys)
     }
 }
 

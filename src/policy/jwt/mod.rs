@@ -65,10 +65,7 @@ impl Tokens {
     /// The validator of another configuration. It keeps the keys if the issuer is configured as before.
     pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
-        match self.jwt == *jwt {
-            true => Self { keys: self.keys.clone(), ..renewed },
-            false => renewed,
-        }
+        if self.jwt == *jwt { Self { keys: self.keys.clone(), ..renewed } } else { renewed }
     }
 
     /// Whether a credential has the shape of a token: three parts, the first of which starts like an encoded

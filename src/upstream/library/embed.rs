@@ -63,9 +63,10 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
     }
     // A file that is not text is sent as base64: four characters for three bytes.
     let encoded = size.len().div_ceil(3).saturating_mul(4);
-    match usize::try_from(encoded).is_ok_and(|encoded| encoded <= limit) {
-        true => fs::read(&path).map_err(|e| e.to_string()),
-        false => Err(format!("larger than max_message ({limit} bytes)")),
+    if usize::try_from(encoded).is_ok_and(|encoded| encoded <= limit) {
+        fs::read(&path).map_err(|e| e.to_string())
+    } else {
+        Err(format!("larger than max_message ({limit} bytes)"))
     }
 }
 
@@ -98,9 +99,10 @@ fn mime_type(name: &str) -> &'static str {
 /// Returns a path with percent-encoding (RFC 3986, section 2.1), except of unreserved characters and `/`.
 fn percent_encoded(path: &str) -> String {
     path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {
-        match byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            true => out.push(byte as char),
-            false => out.push_str(&format!("%{byte:02X}")),
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(byte as char)
+        } else {
+            out.push_str(&format!("%{byte:02X}"))
         }
         out
     })

@@ -127,13 +127,13 @@ fn find_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io:
         let entry = entry?;
         let (name, kind) = (entry.file_name(), entry.file_type()?);
         let name = name.to_string_lossy();
-        match name.starts_with('.') {
-            true => {}
-            false if kind.is_dir() && depth < MAX_DEPTH => {
-                find_files(&entry.path(), depth + 1, files)?;
-            }
-            false if kind.is_file() && name.ends_with(".md") => files.push(entry.path()),
-            false => {}
+        if name.starts_with('.') {
+            continue;
+        }
+        if kind.is_dir() && depth < MAX_DEPTH {
+            find_files(&entry.path(), depth + 1, files)?;
+        } else if kind.is_file() && name.ends_with(".md") {
+            files.push(entry.path());
         }
     }
     Ok(())

@@ -106,9 +106,10 @@ impl Source {
         for (role, part) in split_messages(body)? {
             messages.extend(split_embeds(&part)?.into_iter().map(|piece| (role, piece)));
         }
-        match messages.is_empty() {
-            true => Err("the prompt has no text".to_owned()),
-            false => Ok(Self { front, messages }),
+        if messages.is_empty() {
+            Err("the prompt has no text".to_owned())
+        } else {
+            Ok(Self { front, messages })
         }
     }
 }
