@@ -140,7 +140,8 @@ impl App {
         let tls = tls.map_err(|error| format!("server.tls: {error}"))?;
         let (telemetry, log) = self.prepare(&config, before.clone()).await?;
         warn_about_config(&config);
-        let (stop, tasks) = (self.shutdown.stop.clone(), &self.shutdown.background);
+        let stop = self.shutdown.stop.clone();
+        let tasks = &self.shutdown.background;
         tasks.spawn(self.telemetry.apply(telemetry, stop));
         let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();

@@ -32,7 +32,8 @@ pub(super) fn add_arguments(
     raw: bool,
 ) -> Event {
     let limit = event.room().saturating_sub(RESERVED_BYTES);
-    let (out, names) = (String::from("{"), HashSet::new());
+    let out = String::from("{");
+    let names = HashSet::new();
     let mut values = Digests { keys, raw, limit, out, names, truncated: false };
     values.walk(arguments, &mut String::new());
     values.out.push('}');

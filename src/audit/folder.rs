@@ -350,7 +350,8 @@ mod tests {
     #[test]
     fn symbolic_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
-        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        let real = folder.path().join("real");
+        let link = folder.path().join("link");
         fs::create_dir(&real).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
         assert!(Folder::open(&link).is_err());

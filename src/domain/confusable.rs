@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn two_prompts_with_several_confusable_texts_are_one_pair() {
-        let (a, b) = (["al", "Al"], ["a1", "A1"]);
+        let a = ["al", "Al"];
+        let b = ["a1", "A1"];
         let all = [(0, a), (1, b)].map(|(source, texts)| texts.map(|t| shown(source, source, t)));
         assert_eq!(pairs(all.as_flattened()).len(), 1);
         let three = [shown(0, 0, "l0"), shown(1, 1, "10"), shown(2, 2, "1O")];

@@ -76,7 +76,9 @@ impl Place {
             rest = tail;
             String::from_utf8(text.to_vec()).ok()
         };
-        let (caller, last, owner) = (text()?, text()?, text()?);
+        let caller = text()?;
+        let last = text()?;
+        let owner = text()?;
         rest.is_empty().then_some(Self {
             caller,
             scope,

@@ -296,8 +296,10 @@ mod tests {
             separator in prop::sample::select(vec!["__", "_", "/", "-_", "_-"]),
         ) {
             let naming = Naming::new(separator, 128);
-            let (p, q) = (Prefix::parse(&a).unwrap(), Prefix::parse(&b).unwrap());
-            let (left, right) = (naming.public(&p, &x).unwrap(), naming.public(&q, &y).unwrap());
+            let p = Prefix::parse(&a).unwrap();
+            let q = Prefix::parse(&b).unwrap();
+            let left = naming.public(&p, &x).unwrap();
+            let right = naming.public(&q, &y).unwrap();
             prop_assert_eq!(left == right, (&a, &x) == (&b, &y), "{} {}", left, right);
         }
     }

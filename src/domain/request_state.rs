@@ -89,7 +89,9 @@ impl RequestState {
         let rounds = rest.byte()?;
         let issued_at = UnixSeconds::from_be_bytes(rest.chunk()?);
         let arguments = rest.chunk()?;
-        let (caller, name, upstream) = (rest.text()?, rest.text()?, rest.text()?);
+        let caller = rest.text()?;
+        let name = rest.text()?;
+        let upstream = rest.text()?;
         let progress = match rest.byte()? {
             0 => {
                 let is_present = rest.flag()?;

@@ -355,7 +355,8 @@ mod tests {
     fn declared_capabilities_follow_the_rules_of_their_revision() {
         let declared =
             |text, revision| ClientCapabilities::declared(Some(json(text).json()), revision);
-        let (june, november) = (Revision::V2025_06_18, Revision::V2025_11_25);
+        let june = Revision::V2025_06_18;
+        let november = Revision::V2025_11_25;
         let both = ClientCapabilities::FORM.or(ClientCapabilities::URL);
         assert_eq!(
             declared(r#"{"elicitation":{}}"#, Revision::V2025_03_26),

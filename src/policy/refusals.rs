@@ -187,7 +187,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_record_per_address_and_window_tells_of_all() {
-        let (refusals, start) = (Refusals::default(), Instant::now());
+        let refusals = Refusals::default();
+        let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(refusals.count(from("a"), start), counted("a", 1));
         for _ in 0..1000 {
@@ -217,7 +218,8 @@ mod tests {
 
     #[tokio::test]
     async fn a11_many_addresses_take_bounded_room_and_records_and_lose_no_count() {
-        let (refusals, start) = (Refusals::default(), Instant::now());
+        let refusals = Refusals::default();
+        let start = Instant::now();
         let mut told = Vec::new();
         for address in 0..3 * TALLIES {
             told.extend(refusals.count(from(&address.to_string()), start));

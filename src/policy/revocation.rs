@@ -28,7 +28,8 @@ impl CallerRevocation {
     /// Resolves when the caller is unknown, or has other groups or another proof. Its client reconnects to be
     /// authenticated anew. Cancel safe.
     pub async fn lost(&mut self) {
-        let (caller, auth) = (&self.caller, &self.auth);
+        let caller = &self.caller;
+        let auth = &self.auth;
         let is_lost = |now: &Arc<Authenticator>| !now.still_knows(caller, auth);
         if self.now.wait_for(is_lost).await.is_err() {
             // At shutdown streams end by the drain signal.

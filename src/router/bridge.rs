@@ -203,7 +203,8 @@ impl Bridge<'_> {
             per_upstream: (self.routed.upstream.config().settings.in_flight / 4).max(1),
         };
         let requests = vec![(KEY.to_owned(), suspended_call.server_request.clone())];
-        let (caller, upstream) = (&self.routed.call.caller, &self.routed.owner.upstream);
+        let caller = &self.routed.call.caller;
+        let upstream = &self.routed.owner.upstream;
         let ticket = self.router.shared.suspended.suspend(caller, upstream, limits, suspended_call);
         replay.suspended = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
         self.input_required(requests, Progress::Replay(replay))
@@ -218,7 +219,8 @@ impl Bridge<'_> {
         let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
         let owner = self.state_owner();
         let plain = RequestState { owner, issued_at: self.now, rounds, progress }.encode();
-        let (endpoint, kind) = (&self.routed.call.endpoint, seal::Kind::State);
+        let endpoint = &self.routed.call.endpoint;
+        let kind = seal::Kind::State;
         let state = self.router.sealer.seal(kind, endpoint, &plain);
         if state.len() <= kind.max_len() {
             Ok(Reply::InputRequired(InputRequired {
@@ -336,7 +338,8 @@ impl Bridge<'_> {
 
     /// Sends a server request to a client that waits.
     fn send_request(&self, server_request: ServerRequest) -> impl Future<Output = Option<Answer>> {
-        let (channel, origin) = (self.channel.clone(), self.request_origin());
+        let channel = self.channel.clone();
+        let origin = self.request_origin();
         let patience = self.router.limits.question_timeout;
         async move { channel.request(server_request, origin, patience).await }
     }

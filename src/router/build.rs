@@ -67,7 +67,8 @@ impl Router {
         };
         let (reports, reported) = mpsc::channel(REPORTS);
         let (renewals, renewed) = mpsc::channel(1);
-        let (tasks, shutdown) = (upstream_deps.tasks.clone(), upstream_deps.shutdown.clone());
+        let tasks = upstream_deps.tasks.clone();
+        let shutdown = upstream_deps.shutdown.clone();
         let shared = Arc::new(SharedState {
             published,
             changes,
@@ -131,7 +132,8 @@ impl Router {
             }
             (upstream.id.clone(), kept.clone())
         });
-        let (upstreams, shared) = (upstreams.collect(), self.shared.clone());
+        let upstreams = upstreams.collect();
+        let shared = self.shared.clone();
         (Self::new(config, catalog, views, upstreams, deps, shared), serves)
     }
 
@@ -143,7 +145,8 @@ impl Router {
         deps: RouterDeps,
         shared: Arc<SharedState>,
     ) -> Self {
-        let (naming, listing) = (config.naming.clone(), config.listing.clone());
+        let naming = config.naming.clone();
+        let listing = config.listing.clone();
         let limits = config.server.limits.clone();
         let RouterDeps { gate, sealer } = deps;
         Self { gate, catalog, views, upstreams, sealer, naming, listing, limits, shared }
@@ -157,7 +160,9 @@ impl SharedState {
         driver: DriverId,
         upstream: &config::Upstream,
     ) -> (UpstreamId, Arc<Upstream>) {
-        let (config, reports, pages) = (upstream.clone(), self.reports.clone(), self.pages.clone());
+        let config = upstream.clone();
+        let reports = self.reports.clone();
+        let pages = self.pages.clone();
         let started = Upstream::start(driver, config, reports, pages, &self.upstream_deps);
         (upstream.id.clone(), Arc::new(started))
     }

@@ -151,7 +151,8 @@ mod tests {
 
     #[tokio::test]
     async fn ttl_is_the_least_time_left_and_capped() {
-        let (now, most) = (Instant::now(), Duration::from_secs(300));
+        let now = Instant::now();
+        let most = Duration::from_secs(300);
         let mut catalog = Catalog::default();
         assert_eq!(catalog.ttl(now, most), most);
         catalog.fresh_until = Some(now + Duration::from_secs(7));

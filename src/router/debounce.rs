@@ -43,7 +43,8 @@ mod tests {
 
     #[tokio::test]
     async fn l1_a_storm_is_announced_once_when_it_is_over_or_has_lasted_too_long() {
-        let (start, millis) = (Instant::now(), Duration::from_millis);
+        let start = Instant::now();
+        let millis = Duration::from_millis;
         let mut settle = Debounce::new(millis(200), millis(2_000));
         assert_eq!(settle.due(), None);
         settle.note(start);

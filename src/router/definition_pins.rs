@@ -73,7 +73,8 @@ impl DefinitionPins {
             let now = digest(prompt);
             if pin.told.as_ref() != Some(&now) {
                 pin.told = Some(now.clone());
-                let (raw_name, before) = (prompt.name.clone(), digest(&pin.prompt));
+                let raw_name = prompt.name.clone();
+                let before = digest(&pin.prompt);
                 changes.push(Changed { raw_name, before, now });
             }
             pin.is_blocked = self.mode == OnChangedDefinition::Block;

@@ -143,7 +143,8 @@ impl Router {
     }
 
     fn count_use(&self, call: &Call, owner: &Owner) {
-        let (method, upstream) = (call.request.method().as_str(), owner.upstream.as_str());
+        let method = call.request.method().as_str();
+        let upstream = owner.upstream.as_str();
         self.shared.telemetry.metrics().used(method, upstream, &owner.public_name);
     }
 
@@ -210,7 +211,8 @@ impl Router {
         let cut_at = Instant::now();
         let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
         let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint);
-        let (after, page_size) = (place.map(|place| place.last), self.listing.page_size);
+        let after = place.map(|place| place.last);
+        let page_size = self.listing.page_size;
         Ok(Reply::List(ListReply {
             view,
             scope,

@@ -144,7 +144,7 @@ fn check_complete(result: Json<'_>) -> Result<(), String> {
     if result.get("resultType").is_none_or(|t| t.is("complete")) {
         Ok(())
     } else {
-        Err("a resultType that was not asked for".to_owned())
+        Err("an unexpected resultType".to_owned())
     }
 }
 

@@ -49,7 +49,8 @@ impl Router {
         let catalog = self.catalog();
         let counts = catalog.content.counts();
         let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
-            let (config, link) = (upstream.config(), upstream.connection_state());
+            let config = upstream.config();
+            let link = upstream.connection_state();
             let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
             let failure = missing.map(|part| part.kind.clone());
             let (state, peer, down) = match link {

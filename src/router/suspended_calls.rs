@@ -73,7 +73,8 @@ impl SuspendedCalls {
         let (take, taken) = oneshot::channel();
         let place = Place { caller: caller.clone(), upstream: upstream.clone(), take };
         self.calls.insert(ticket, place);
-        let (calls, shutdown) = (self.calls.clone(), self.shutdown.clone());
+        let calls = self.calls.clone();
+        let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
             let SuspendedCall { mut exchange, server_request, answer, until } = waiting;
             let waiting = shutdown.run_until_cancelled(timeout_at(until, taken));

@@ -113,7 +113,8 @@ impl ViewCache {
         endpoint: &str,
         owner: &Owner,
     ) -> bool {
-        let (upstream, raw_name) = (owner.upstream.as_str(), &owner.raw_name);
+        let upstream = owner.upstream.as_str();
+        let raw_name = &owner.raw_name;
         self.serves(endpoint, &owner.upstream, &owner.public_name)
             && self.rights.allows(caller, method, upstream, raw_name)
     }
@@ -241,7 +242,8 @@ mod tests {
     #[test]
     fn views_of_earlier_contents_are_dropped_when_a_content_is_published() {
         let views = cache("");
-        let (before, after) = (content(1, 10), content(2, 10));
+        let before = content(1, 10);
+        let after = content(2, 10);
         for caller in ["a", "b"] {
             views.view(&before, &Caller::new(caller), "/mcp");
         }

@@ -266,9 +266,12 @@ fn start(
 /// Parses the parent of a trace (W3C Trace Context, `traceparent`); [`Trace`] has validated its format.
 fn span_context(trace: &Trace) -> Option<SpanContext> {
     let mut parts = trace.parent.as_deref()?.split('-').skip(1);
-    let (id, parent, flags) = (parts.next()?, parts.next()?, parts.next()?);
+    let id = parts.next()?;
+    let parent = parts.next()?;
+    let flags = parts.next()?;
     let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()? & 1);
-    let (id, parent) = (TraceId::from_hex(id).ok()?, SpanId::from_hex(parent).ok()?);
+    let id = TraceId::from_hex(id).ok()?;
+    let parent = SpanId::from_hex(parent).ok()?;
     let state: TraceState = trace.state.as_deref().unwrap_or_default().parse().unwrap_or_default();
     Some(SpanContext::new(id, parent, flags, true, state))
 }

@@ -104,13 +104,15 @@ impl Upstream {
         deps: &UpstreamDeps,
     ) -> Self {
         let UpstreamDeps { audit, telemetry, tasks, shutdown, starting } = deps.clone();
-        let (config, shutdown) = (Arc::new(config), shutdown.child_token());
+        let config = Arc::new(config);
+        let shutdown = shutdown.child_token();
         let needed = shutdown.clone().drop_guard();
         let (sender, connection_state) = watch::channel(ConnectionState::Connecting);
         let signals = DriverSignals::default();
         let upstream = config.id.as_str().into();
         let stderr_tail: Arc<StderrTail> = Arc::default();
-        let (measured, kept) = (telemetry.clone(), stderr_tail.clone());
+        let measured = telemetry.clone();
+        let kept = stderr_tail.clone();
         let sinks = NotificationSinks {
             upstream,
             list_changed: Some(signals.list_changed.clone()),
@@ -204,7 +206,8 @@ impl Upstream {
         mut request: UpstreamRequest,
         deadline: Instant,
     ) -> Exchange {
-        let (id, params) = (self.config.id.as_str(), &request.params);
+        let id = self.config.id.as_str();
+        let params = &request.params;
         assert!(
             authorized.covers(id, params.method(), params.prompt()),
             "the proof is for another call"
@@ -213,8 +216,11 @@ impl Upstream {
         let (interim, messages) = receives_interim
             .then(|| InterimSender::channel(request.capabilities, request.progress))
             .unzip();
-        let (concurrency, now) = (ConcurrencyPermit::new(self.concurrency.clone()), Instant::now());
-        let (upstream, pass, held) = (self.clone(), authorized.pass(), concurrency.clone());
+        let concurrency = ConcurrencyPermit::new(self.concurrency.clone());
+        let now = Instant::now();
+        let upstream = self.clone();
+        let pass = authorized.pass();
+        let held = concurrency.clone();
         let (permit, breaker_open) = match self.breaker.admit(now) {
             Ok(permit) => (Some(permit), None),
             Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
@@ -369,7 +375,8 @@ fn client_attributes<'a>(
             (TransportKind::Http, http.url.host().map(|host| (host, port)))
         }
     };
-    let (method, id) = (method.as_str(), upstream.id.as_str());
+    let method = method.as_str();
+    let id = upstream.id.as_str();
     Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
 }
 

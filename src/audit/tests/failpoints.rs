@@ -79,7 +79,8 @@ pub(super) fn try_open(
     path: &Path,
     failing: Option<Arc<Mutex<FailAt>>>,
 ) -> io::Result<(Log, Recovered)> {
-    let (mut folder, keys) = (Folder::open(path).unwrap(), Keys::new(&key()));
+    let mut folder = Folder::open(path).unwrap();
+    let keys = Keys::new(&key());
     let recovered = recover(&folder, &keys).unwrap();
     if let Some(failing) = failing {
         folder.inject_faults(failing);
@@ -271,7 +272,8 @@ fn wait_until(what: &str, is_true: impl Fn() -> bool) {
 #[test]
 fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut folder, keys) = (Folder::open(directory.path()).unwrap(), Keys::new(&key()));
+    let mut folder = Folder::open(directory.path()).unwrap();
+    let keys = Keys::new(&key());
     let recovered = recover(&folder, &keys).unwrap();
     let panics = Arc::new(AtomicBool::new(false));
     folder.inject_faults(Arc::new(Mutex::new(PanicInSyncThread(panics.clone()))));

@@ -112,7 +112,8 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
     let (mut log, _) = open(&path);
     assert_eq!(log.oldest_surplus().unwrap(), None, "0 keeps all");
     drop(log);
-    let (folder_handle, keys) = (Folder::open(&path).unwrap(), Keys::new(&key()));
+    let folder_handle = Folder::open(&path).unwrap();
+    let keys = Keys::new(&key());
     let recovered = recover(&folder_handle, &keys).unwrap();
     let settings = LogSettings { keep: 3, ..settings() };
     log = Log::new(folder_handle, Arc::new(keys), settings, &recovered, at(0)).unwrap();

@@ -63,7 +63,8 @@ proptest! {
         let path = folder.path().join("audit");
         sample(&path);
         let names = segments(&path).unwrap();
-        let (name, is_last) = (segment.get(&names), segment.index(names.len()) == names.len() - 1);
+        let name = segment.get(&names);
+        let is_last = segment.index(names.len()) == names.len() - 1;
         let mut text = fs::read(path.join(name)).unwrap();
         // A last line without its line feed counts as a line that is being written.
         let length = if is_last { text.len() - 1 } else { text.len() };

@@ -178,7 +178,8 @@ impl Keys {
             .keys
             .iter()
             .filter(|key| fits(&key.jwk, algorithm) && (id.is_none() || key.id() == id));
-        let (first, second) = (fitting.next(), fitting.next());
+        let first = fitting.next();
+        let second = fitting.next();
         // A token without a key id can only mean an issuer's single key.
         let key = first.filter(|_| id.is_some() || second.is_none());
         key.map(|key| (key.decoding.clone(), known.fetched)).ok_or(NoKey::Unknown)

@@ -164,7 +164,8 @@ mod tests {
     #[test]
     fn an_empty_bucket_leaves_the_others_as_they_were() {
         let store = LocalBuckets::default();
-        let (full, empty) = (bucket("full", 2), bucket("empty", 1));
+        let full = bucket("full", 2);
+        let empty = bucket("empty", 1);
         assert_eq!(store.take(std::slice::from_ref(&empty)), Ok(()));
         for _ in 0..10 {
             let refused = store.take(&[full.clone(), empty.clone()]).unwrap_err();
@@ -209,7 +210,8 @@ mod tests {
         let names: Vec<_> = (0..8).map(|n| n.to_string()).collect();
         let taken: usize = std::thread::scope(|scope| {
             let take = |reverse: bool| {
-                let (store, names) = (store.clone(), names.clone());
+                let store = store.clone();
+                let names = names.clone();
                 scope.spawn(move || {
                     let mut buckets: Vec<_> = names.iter().map(|n| bucket(n, 1000)).collect();
                     if reverse {

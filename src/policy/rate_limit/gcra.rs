@@ -50,7 +50,8 @@ mod tests {
             interval in 1..5_000_u64,
             steps in prop::collection::vec(0..20_000_u64, 1..200),
         ) {
-            let (interval, burst) = (Duration::from_millis(interval), NonZeroU32::new(burst).unwrap());
+            let interval = Duration::from_millis(interval);
+            let burst = NonZeroU32::new(burst).unwrap();
             let clock = FakeRelativeClock::default();
             let reference = Reference::with_period(interval).unwrap().allow_burst(burst);
             let reference = RateLimiter::direct_with_clock(reference, clock.clone());

@@ -60,7 +60,8 @@ impl RateLimits {
 impl<S: BucketStore> RateLimits<S> {
     /// Returns the limits of the next configuration, with the same buckets.
     pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
-        let (store, addresses) = (self.store.clone(), self.addresses.clone());
+        let store = self.store.clone();
+        let addresses = self.addresses.clone();
         Self { limits: read(limits), store, addresses }
     }
 
@@ -207,7 +208,8 @@ mod tests {
         request: Countable,
         target: Option<Target<'_>>,
     ) -> Result<(), TransportFault> {
-        let (caller, address) = (&Caller::new(caller), Some([127, 0, 0, 1].into()));
+        let caller = &Caller::new(caller);
+        let address = Some([127, 0, 0, 1].into());
         limits.take(Counted { caller, address, request }, target).await
     }
 

@@ -337,7 +337,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_failing_upstream_keeps_its_last_good_list_and_is_named() {
-        let (mut refresh, now) = (refresh(&["a", "b"], OnFailure::Stale), Instant::now());
+        let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
+        let now = Instant::now();
         assert!(refresh.snapshot().pending);
         refresh.take(good(&refresh, 0, &["x"]), now);
         refresh.take(bad(&refresh, 1), now);
@@ -376,7 +377,8 @@ mod tests {
 
     #[tokio::test]
     async fn u2_all_down_is_an_error_and_not_an_empty_list() {
-        let (mut refresh, now) = (refresh(&["a", "b"], OnFailure::Stale), Instant::now());
+        let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
+        let now = Instant::now();
         refresh.take(bad(&refresh, 0), now);
         refresh.give_up_waiting();
         assert_eq!(refresh.snapshot().list_fault, Some(Fault::none_available()));
@@ -388,7 +390,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_list_to_grow_old_decides() {
-        let (mut refresh, now) = (refresh(&["a", "b"], OnFailure::Stale), Instant::now());
+        let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
+        let now = Instant::now();
         refresh.take(good(&refresh, 0, &["x"]), now);
         refresh.take(good(&refresh, 1, &["y"]), now + Duration::from_secs(3));
         assert_eq!(refresh.snapshot().fresh_until, Some(now + Duration::from_secs(9)));
@@ -396,7 +399,8 @@ mod tests {
 
     #[tokio::test]
     async fn u11_look_alikes_of_two_upstreams_are_listed_and_named() {
-        let (mut refresh, now) = (refresh(&["a", "b", "c"], OnFailure::Stale), Instant::now());
+        let mut refresh = refresh(&["a", "b", "c"], OnFailure::Stale);
+        let now = Instant::now();
         refresh.take(good(&refresh, 0, &["review", "tea", "st\u{430}ff", "staff"]), now);
         refresh.take(good(&refresh, 1, &["r\u{435}view", "tea"]), now);
         let titled = serde_json::json!({"name": "x", "title": "rev\u{456}ew"}).to_string();
@@ -413,7 +417,8 @@ mod tests {
             [&pair.one, &pair.other].map(|prompt| (prompt.name.clone(), prompt.text.clone()))
         };
         let found: Vec<_> = catalog.content.look_alikes.iter().map(names).collect();
-        let (a, b) = (("a__review", "review"), ("b__r\u{435}view", "r\u{435}view"));
+        let a = ("a__review", "review");
+        let b = ("b__r\u{435}view", "r\u{435}view");
         let c = ("c__x", "rev\u{456}ew");
         let pairs = [[a, b], [a, c], [b, c]];
         assert_eq!(found, pairs.map(|pair| pair.map(|(n, t)| (n.to_owned(), t.to_owned()))));
@@ -421,7 +426,8 @@ mod tests {
 
     #[tokio::test]
     async fn u11_composed_and_decomposed_twins_are_one_name() {
-        let (mut refresh, now) = (refresh(&["a"], OnFailure::Stale), Instant::now());
+        let mut refresh = refresh(&["a"], OnFailure::Stale);
+        let now = Instant::now();
         refresh.take(good(&refresh, 0, &["caf\u{e9}", "cafe\u{301}", "tea"]), now);
         let catalog = refresh.snapshot();
         assert_eq!(count(&catalog), 1);

@@ -32,7 +32,8 @@ impl Sessions {
         let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
         let operation = self.begin(&mut pending);
         let context = operation.context().unwrap_or_default();
-        let (tasks, gate) = (self.shared.tasks.clone(), self.gate.clone());
+        let tasks = self.shared.tasks.clone();
+        let gate = self.gate.clone();
         let performing = async move {
             let CallPermits { call, budget } = permits;
             let outcome = self.run(pending, operation, outgoing, &*call, now).await;

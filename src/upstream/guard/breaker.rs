@@ -186,7 +186,8 @@ mod tests {
 
     #[tokio::test]
     async fn u16_it_opens_after_failures_in_a_row_and_admits_one_probe() {
-        let (breaker, start) = (breaker(), Instant::now());
+        let breaker = breaker();
+        let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         for _ in 0..2 {
             fail(&breaker, start);
@@ -277,7 +278,8 @@ mod tests {
 
     #[tokio::test]
     async fn calls_in_flight_when_it_opens_extend_nothing() {
-        let (breaker, now) = (breaker(), Instant::now());
+        let breaker = breaker();
+        let now = Instant::now();
         let in_flight: Vec<_> = (0..10).map(|_| breaker.admit(now).unwrap()).collect();
         for permit in in_flight {
             permit.end(Some(&Kind::Timeout), now);

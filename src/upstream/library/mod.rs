@@ -125,7 +125,8 @@ impl Snapshot {
 fn find_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let name = entry.file_name();
+        let kind = entry.file_type()?;
         let name = name.to_string_lossy();
         if name.starts_with('.') {
             continue;
