@@ -117,23 +117,31 @@ impl Gate {
         let may_use = |target: &Target<'_>| {
             self.rights.allows(&call.caller, method, target.upstream, target.raw_name)
         };
-        let decision = match resolution {
-            Resolution::Listed(target) if may_use(&target) => Ok(target),
+        let is_allowed = match &resolution {
+            Resolution::Listed(target) | Resolution::Unlisted(target, _) => may_use(target),
+            Resolution::NotServed(_) | Resolution::Unknown => false,
+        };
+        let counted = match &resolution {
+            Resolution::Listed(target) if is_allowed => Some(*target),
+            _ => None,
+        };
+        self.take(call, counted).await?;
+        match resolution {
+            Resolution::Listed(target) if is_allowed => {
+                let recorded = record.allowed(target).await;
+                recorded.map_err(|_| TransportFault::AuditUnavailable)?;
+                Ok(Authorized { call, target })
+            }
             Resolution::Listed(target) | Resolution::NotServed(target) => {
                 self.telemetry.metrics().denied(method.as_str());
                 record.denied(target);
                 Err(RequestFault::UnknownPrompt.into())
             }
-            Resolution::Unlisted(target, fault) if may_use(&target) => Err(fault),
+            Resolution::Unlisted(_, fault) if is_allowed => Err(fault),
             Resolution::Unlisted(..) | Resolution::Unknown => {
                 Err(RequestFault::UnknownPrompt.into())
             }
-        };
-        self.take(call, decision.as_ref().ok().copied()).await?;
-        let target = decision?;
-        let recorded = record.allowed(target).await;
-        recorded.map_err(|_| TransportFault::AuditUnavailable)?;
-        Ok(Authorized { call, target })
+        }
     }
 
     /// Decides on a list, which calls no upstream: rights have made the view, limits count the call.
