@@ -14,7 +14,6 @@ use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::unix_time::UnixSeconds;
-use crate::seal::random;
 
 /// One connection of one client.
 pub struct Connection {
@@ -56,7 +55,7 @@ impl Connection {
             caller,
             endpoint: endpoint.to_owned(),
             address,
-            nonce: random(),
+            nonce: Nonce::random(),
             kind,
             input_closed: CancellationToken::new(),
             initialized: Mutex::default(),

@@ -22,7 +22,23 @@ pub(crate) struct Token {
 }
 
 /// The identity of a session or of a connection: 16 random bytes.
-pub(crate) type Nonce = [u8; 16];
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Nonce([u8; 16]);
+
+impl Nonce {
+    /// Draws a nonce at random.
+    pub(crate) fn random() -> Self {
+        Self(random())
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
 
 impl Token {
     /// Creates a session with a new nonce. `now` is the wall-clock time.
@@ -33,7 +49,7 @@ impl Token {
         now: UnixSeconds,
     ) -> Self {
         let caller = caller.id().to_owned();
-        Self { revision, capabilities, issued_at: now, nonce: random(), caller }
+        Self { revision, capabilities, issued_at: now, nonce: Nonce::random(), caller }
     }
 
     /// Returns whether the session belongs to this caller.
@@ -46,7 +62,7 @@ impl Token {
     pub(crate) fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
         let mut plain = vec![self.revision as u8, self.capabilities.bits()];
         plain.extend_from_slice(&self.issued_at.to_be_bytes());
-        plain.extend_from_slice(&self.nonce);
+        plain.extend_from_slice(self.nonce.as_bytes());
         plain.extend_from_slice(self.caller.as_bytes());
         sealer.seal(Kind::Session, endpoint, &plain)
     }
@@ -61,7 +77,7 @@ impl Token {
             revision: Revision::ALL.into_iter().find(|r| *r as u8 == revision)?,
             capabilities: ClientCapabilities::from_bits(capabilities),
             issued_at: UnixSeconds::from_be_bytes(*issued_at),
-            nonce: *nonce,
+            nonce: Nonce::from_bytes(*nonce),
             caller: String::from_utf8(caller.to_vec()).ok()?,
         })
     }

@@ -80,15 +80,15 @@ mod tests {
     #[test]
     fn w14_an_id_is_in_flight_once_in_a_session_and_free_afterwards() {
         let in_flight = InFlightCalls::default();
-        let first = in_flight.start([1; 16], Id::number(1)).unwrap();
-        assert!(in_flight.start([1; 16], Id::number(1)).is_none());
-        assert!(in_flight.start([2; 16], Id::number(1)).is_some());
-        in_flight.cancel([2; 16], Id::number(1));
+        let first = in_flight.start(Nonce::from_bytes([1; 16]), Id::number(1)).unwrap();
+        assert!(in_flight.start(Nonce::from_bytes([1; 16]), Id::number(1)).is_none());
+        assert!(in_flight.start(Nonce::from_bytes([2; 16]), Id::number(1)).is_some());
+        in_flight.cancel(Nonce::from_bytes([2; 16]), Id::number(1));
         assert!(!first.cancelled.is_cancelled());
-        in_flight.cancel([1; 16], Id::number(1));
+        in_flight.cancel(Nonce::from_bytes([1; 16]), Id::number(1));
         assert!(first.cancelled.is_cancelled());
         drop(first);
-        assert!(in_flight.start([1; 16], Id::number(1)).is_some());
+        assert!(in_flight.start(Nonce::from_bytes([1; 16]), Id::number(1)).is_some());
         assert!(in_flight.0.is_empty());
     }
 }

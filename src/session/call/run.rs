@@ -62,7 +62,7 @@ impl Sessions {
             method: call.request.method().as_str(),
             revision: dialect.revision().as_str(),
             transport: *transport_kind,
-            session: nonce.as_ref().map(|nonce| &nonce[..]),
+            session: nonce.as_ref().map(|nonce| nonce.as_bytes().as_slice()),
             id: id.text(),
             prompt: call.request.prompt_name(),
             client: call.address,

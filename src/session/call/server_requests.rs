@@ -97,17 +97,17 @@ mod tests {
         let pending = PendingServerRequests::default();
         let server_request = || ServerRequest::read("roots/list", None).unwrap();
         let (sender, answer) = oneshot::channel();
-        let registered = pending.register([1; 16], server_request(), sender);
+        let registered = pending.register(Nonce::from_bytes([1; 16]), server_request(), sender);
         let result = Json::parse(br#"{"roots":[]}"#, 4).unwrap();
         let respond = |session| {
             pending.resolve(session, registered.id().clone(), Outcome::Result(result));
         };
-        respond([2; 16]);
-        respond([1; 16]);
-        respond([1; 16]);
+        respond(Nonce::from_bytes([2; 16]));
+        respond(Nonce::from_bytes([1; 16]));
+        respond(Nonce::from_bytes([1; 16]));
         assert!(matches!(answer.await, Ok(Answer::Result(_))));
         let (sender, answer) = oneshot::channel();
-        drop(pending.register([1; 16], server_request(), sender));
+        drop(pending.register(Nonce::from_bytes([1; 16]), server_request(), sender));
         assert!(answer.await.is_err() && pending.open.is_empty());
     }
 }

@@ -72,14 +72,17 @@ mod tests {
         let pending = PendingUrlElicitations::default();
         let elicitation =
             |id: usize| UrlElicitationComplete { upstream: "up".into(), id: id.to_string() };
-        pending.add(elicitation(1), [1; 16]);
-        assert!(!pending.take(&elicitation(1), [2; 16]));
-        assert!(!pending.take(&elicitation(2), [1; 16]));
-        assert!(pending.take(&elicitation(1), [1; 16]));
-        assert!(!pending.take(&elicitation(1), [1; 16]));
+        pending.add(elicitation(1), Nonce::from_bytes([1; 16]));
+        assert!(!pending.take(&elicitation(1), Nonce::from_bytes([2; 16])));
+        assert!(!pending.take(&elicitation(2), Nonce::from_bytes([1; 16])));
+        assert!(pending.take(&elicitation(1), Nonce::from_bytes([1; 16])));
+        assert!(!pending.take(&elicitation(1), Nonce::from_bytes([1; 16])));
         for id in 0..=MAX_PENDING {
-            pending.add(elicitation(id), [1; 16]);
+            pending.add(elicitation(id), Nonce::from_bytes([1; 16]));
         }
-        assert!(!pending.take(&elicitation(0), [1; 16]) && pending.take(&elicitation(1), [1; 16]));
+        assert!(
+            !pending.take(&elicitation(0), Nonce::from_bytes([1; 16]))
+                && pending.take(&elicitation(1), Nonce::from_bytes([1; 16]))
+        );
     }
 }

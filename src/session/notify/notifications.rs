@@ -331,7 +331,7 @@ mod tests {
             id: Id::number(id),
             wants_list_changed: true,
             result: "the result".to_owned(),
-            in_flight: in_flight.start([1; 16], Id::number(id)),
+            in_flight: in_flight.start(Nonce::from_bytes([1; 16]), Id::number(id)),
         };
         let revision = Revision::V2026_07_28;
         let mut drained = notifications(&changes, None, revision, subscription(7));
@@ -339,7 +339,7 @@ mod tests {
         for notifications in [&mut drained, &mut cancelled] {
             assert!(notifications.next().await.unwrap().message.contains("acknowledged"));
         }
-        in_flight.cancel([1; 16], Id::number(8));
+        in_flight.cancel(Nonce::from_bytes([1; 16]), Id::number(8));
         assert_eq!(cancelled.next().await, None, "a cancelled subscription gets no result");
         drained.drain.cancel();
         let announced = drained.next().await.unwrap().message;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     fn session(sealer: &Arc<Sealer>, terminated: &Arc<TerminatedSessions>) -> Subscriber {
-        session_of([1; 16], sealer, terminated)
+        session_of(Nonce::from_bytes([1; 16]), sealer, terminated)
     }
 
     fn session_of(
@@ -468,7 +468,7 @@ mod tests {
         let mut notifications = notifications(&changes, None, Revision::V2025_11_25, subscriber);
         let event = notifications.next().await.unwrap();
         assert!(event.id.is_some() && event.message.is_empty());
-        terminated.insert([1; 16], 9);
+        terminated.insert(Nonce::from_bytes([1; 16]), 9);
         assert_eq!(notifications.next().await, None, "the session was terminated");
     }
 
@@ -489,7 +489,7 @@ mod tests {
         let revision = Revision::V2025_06_18;
         let mut streams: Vec<_> = [1, 1, 2, 3, 4, 5]
             .map(|n| {
-                let subscriber = session_of([n; 16], &sealer, &terminated);
+                let subscriber = session_of(Nonce::from_bytes([n; 16]), &sealer, &terminated);
                 (n, notifications(&changes, None, revision, subscriber))
             })
             .into();
@@ -500,7 +500,7 @@ mod tests {
             let waker = waker.clone().into();
             assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        terminated.insert([1; 16], 9);
+        terminated.insert(Nonce::from_bytes([1; 16]), 9);
         for ((n, mut next), counted) in waiting.into_iter().zip(&wakers) {
             let waker = counted.clone().into();
             let polled = next.as_mut().poll(&mut Context::from_waker(&waker));

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn only_the_newest_stream_of_a_session_is_notified() {
         let streams = Streams::default();
-        let [one, two, other] = [1, 1, 2].map(|n| streams.open([n; 16]));
+        let [one, two, other] = [1, 1, 2].map(|n| streams.open(Nonce::from_bytes([n; 16])));
         assert_eq!([one.is_newest(), two.is_newest(), other.is_newest()], [false, true, true]);
         drop(two);
         assert!(one.is_newest());

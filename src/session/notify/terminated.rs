@@ -104,21 +104,27 @@ mod tests {
     fn the_oldest_session_is_forgotten_when_the_set_is_full() {
         let terminated = TerminatedSessions::default();
         for n in [1, 2, 2, 3] {
-            terminated.insert([n; 16], 2);
+            terminated.insert(Nonce::from_bytes([n; 16]), 2);
         }
-        assert_eq!([1, 2, 3].map(|n| terminated.contains(&[n; 16])), [false, true, true]);
+        assert_eq!(
+            [1, 2, 3].map(|n| terminated.contains(&Nonce::from_bytes([n; 16]))),
+            [false, true, true]
+        );
     }
 
     #[test]
     fn a_registration_ends_with_its_stream() {
         let terminated = Arc::new(TerminatedSessions::default());
-        let streams = [1, 1, 2].map(|n| terminated.watch([n; 16]));
-        terminated.insert([1; 16], 1);
+        let streams = [1, 1, 2].map(|n| terminated.watch(Nonce::from_bytes([n; 16])));
+        terminated.insert(Nonce::from_bytes([1; 16]), 1);
         let is_terminated = |stream: &SessionTermination| stream.terminated.is_cancelled();
         assert_eq!(streams.each_ref().map(is_terminated), [true, true, false]);
         assert_eq!(terminated.watched.len(), 2);
         drop(streams);
         assert!(terminated.watched.is_empty());
-        assert!(is_terminated(&terminated.watch([1; 16])), "terminated before the stream opened");
+        assert!(
+            is_terminated(&terminated.watch(Nonce::from_bytes([1; 16]))),
+            "terminated before the stream opened"
+        );
     }
 }
