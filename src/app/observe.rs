@@ -148,13 +148,12 @@ pub(super) fn endpoint(
         ("promptgate.in_flight.size", "By", "Memory of the messages of calls in flight"),
         |admission| admission.bytes,
     );
-    admission(
-        ("promptgate.streams", "{stream}", "OpenConnections notification streams"),
-        |admission| admission.streams,
-    );
+    admission(("promptgate.streams", "{stream}", "Open notification streams"), |admission| {
+        admission.streams
+    });
     let open = Arc::downgrade(open);
     telemetry.gauge(
-        ("promptgate.connections", "{connection}", "OpenConnections connections"),
+        ("promptgate.connections", "{connection}", "Open connections"),
         move |observe| {
             if let Some(open) = open.upgrade() {
                 observe(open.count() as f64, &[]);
@@ -180,8 +179,7 @@ fn process(telemetry: &Telemetry) {
                 observe(pages * rustix::param::page_size() as f64, &[]);
             }
         });
-        let what =
-            ("process.open_file_descriptor.count", "{file}", "OpenConnections file descriptors");
+        let what = ("process.open_file_descriptor.count", "{file}", "Open file descriptors");
         telemetry.gauge(what, |observe| {
             if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
                 observe(open.count() as f64, &[]);
