@@ -110,9 +110,6 @@ impl Gate {
         record: &CallRecord,
         resolution: Resolution<'a>,
     ) -> Result<Authorized<'a>, Fault> {
-        if record.refuses() {
-            return Err(TransportFault::AuditUnavailable.into());
-        }
         let method = call.request.method();
         let may_use = |target: &Target<'_>| {
             self.rights.allows(&call.caller, method, target.upstream, target.raw_name)
@@ -125,7 +122,7 @@ impl Gate {
             Resolution::Listed(target) if is_allowed => Some(*target),
             _ => None,
         };
-        self.take(call, counted).await?;
+        self.count(call, record, counted).await?;
         match resolution {
             Resolution::Listed(target) if is_allowed => {
                 let recorded = record.allowed(target).await;
@@ -149,15 +146,21 @@ impl Gate {
     /// # Errors
     /// `RateLimited`, or `AuditUnavailable`.
     pub(crate) async fn admit_list(&self, call: &Call, record: &CallRecord) -> Result<(), Fault> {
-        if record.refuses() {
-            return Err(TransportFault::AuditUnavailable.into());
-        }
-        self.take(call, None).await?;
+        self.count(call, record, None).await?;
         record.listed();
         Ok(())
     }
 
-    async fn take(&self, call: &Call, target: Option<Target<'_>>) -> Result<(), Fault> {
+    /// Counts a call in all of its limits, unless it could not be recorded anyway.
+    async fn count(
+        &self,
+        call: &Call,
+        record: &CallRecord,
+        target: Option<Target<'_>>,
+    ) -> Result<(), Fault> {
+        if record.refuses() {
+            return Err(TransportFault::AuditUnavailable.into());
+        }
         let request = Countable::Call(call.request.method());
         let counted = Counted { caller: &call.caller, address: call.address, request };
         let taken = self.limits.take(counted, target).await;
