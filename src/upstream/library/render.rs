@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io;
 
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::source::{ArgumentSpec, FrontMatter, Piece, Role, Source, Version};
 use crate::domain::json::write_str;
@@ -220,6 +220,12 @@ fn definition(front: &FrontMatter, text: &[u8; 32]) -> String {
         None => {}
         Some(Version::Number(number)) => meta["version"] = number.to_string().into(),
         Some(Version::Text(text)) => meta["version"] = text.as_str().into(),
+    }
+    let choices = front.arguments.iter().filter(|argument| !argument.choices.is_empty());
+    let choices: Map<String, Value> =
+        choices.map(|a| (a.name.clone(), a.choices.clone().into())).collect();
+    if !choices.is_empty() {
+        meta["choices"] = choices.into();
     }
     set("_meta", Some(meta));
     let arguments: Vec<Value> = front.arguments.iter().map(argument).collect();
