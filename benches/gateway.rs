@@ -16,8 +16,9 @@ use promptgate::test_util::domain::revision::Revision;
 use promptgate::test_util::domain::unix_time::UnixSeconds;
 use promptgate::test_util::router::reply::{ListReply, Origin, Reply};
 use promptgate::test_util::router::view::View;
+use promptgate::test_util::router::view_cache::ListKind;
 use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
-use promptgate::test_util::session::dialect::{Dialect, Identity};
+use promptgate::test_util::session::dialect::{Dialect, Identity, ResultForm};
 use tokio::time::Instant;
 
 fn prompts(count: usize) -> Vec<Prompt> {
@@ -47,6 +48,7 @@ fn lists(criterion: &mut Criterion) {
     group.sample_size(20);
     group.bench_function("merge 10 x 1000", |b| b.iter(|| black_box(view(10, 1000))));
     let reply = Reply::List(ListReply {
+        kind: ListKind::Prompts,
         view: Arc::new(view(10, 1000)),
         scope: CacheScope::Public,
         incomplete: Vec::new(),
@@ -59,7 +61,7 @@ fn lists(criterion: &mut Criterion) {
     let identity = Identity::new("promptgate", None);
     let dialect = Dialect::new(Revision::V2026_07_28);
     group.bench_function("page of 1000", |b| {
-        b.iter(|| black_box(dialect.reply(black_box(&reply), &identity)));
+        b.iter(|| black_box(dialect.reply(black_box(&reply), ResultForm::Prompt, &identity)));
     });
     group.finish();
 }
@@ -80,12 +82,11 @@ fn gets(criterion: &mut Criterion) {
                 content::check_result(result.json()).expect("a good result");
                 let (upstream, digest) = ("a".to_owned(), "sha256:0".to_owned());
                 let origin = Origin { upstream, digest, name: "a__p".to_owned() };
-                black_box(
-                    dialect.reply(
-                        &Reply::Prompt { result, origin, flags: Default::default() },
-                        &identity,
-                    ),
-                )
+                black_box(dialect.reply(
+                    &Reply::Prompt { result, origin, flags: Default::default() },
+                    ResultForm::Prompt,
+                    &identity,
+                ))
             });
         });
         group.bench_function("serde_json tree and back", |b| {

@@ -127,6 +127,9 @@ pub mod router {
     pub mod view {
         pub use crate::router::view::View;
     }
+    pub mod view_cache {
+        pub use crate::router::view_cache::ListKind;
+    }
 }
 
 pub mod seal {
@@ -148,7 +151,7 @@ pub mod session {
     };
 
     pub mod dialect {
-        pub use crate::session::dialect::{Dialect, Identity};
+        pub use crate::session::dialect::{Dialect, Identity, ResultForm};
     }
 
     pub mod headers {

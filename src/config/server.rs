@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Uri;
 
 use super::auth::Auth;
+use super::exposure::{self, Exposure};
 use super::reader::{MILLISECOND, Section, optional};
 use super::tls::Tls;
 use crate::seal::SealKeys;
@@ -39,6 +40,10 @@ pub struct Server {
     pub instructions: Option<String>,
     /// `serverInfo.name`.
     pub name: String,
+    /// Whether clients that ask for tools or resources get empty lists instead of an error.
+    pub empty_lists: bool,
+    /// What the main endpoint offers, and views without keys of their own.
+    pub exposure: Exposure,
     pub limits: Limits,
 }
 
@@ -188,6 +193,8 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
         seal_keys: seal_keys(&mut section),
         instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
         name: section.text("name", "promptgate"),
+        empty_lists: section.flag("empty_lists", true),
+        exposure: exposure::read(&mut section, &Exposure::default()),
         limits: limits(section.section("limits")),
     };
     for message in server.exposure(auth) {

@@ -1,5 +1,6 @@
 //! `[views.NAME]`: endpoints that serve a part of the catalog.
 
+use super::exposure::{self, Exposure};
 use super::reader::Section;
 use super::server::Server;
 use super::upstream::Upstream;
@@ -15,6 +16,7 @@ pub struct View {
     pub upstreams: Vec<UpstreamId>,
     /// Patterns of public names; a prompt is served if one matches.
     pub prompts: Vec<Glob>,
+    pub exposure: Exposure,
 }
 
 pub(super) fn read_all(
@@ -36,8 +38,9 @@ pub(super) fn read_all(
             section.mistake("", format!("its path {path} is server.sse_path: change one of them"));
         }
         let prompts = globs(&mut section, "prompts").unwrap_or_else(all);
+        let exposure = exposure::read(&mut section, &server.exposure);
         section.finish();
-        views.push(View { name, upstreams: ids, prompts });
+        views.push(View { name, upstreams: ids, prompts, exposure });
     }
     views
 }

@@ -76,10 +76,21 @@ pub struct InputRetry {
     pub responses: Option<Document>,
 }
 
-/// One of the three methods that are served, with checked parameters.
+/// A request for prompts, with checked parameters: one of the three methods that are served, or a request
+/// for the tools that stand for prompts.
 #[derive(Clone, Debug)]
 pub enum Request {
     List {
+        cursor: Option<String>,
+    },
+    /// The list of the tools that stand for prompts.
+    ListTools {
+        cursor: Option<String>,
+    },
+    /// A search for prompts (`find_prompt`).
+    Find {
+        /// Words to look for; empty for all prompts.
+        query: String,
         cursor: Option<String>,
     },
     Get {
@@ -110,12 +121,7 @@ impl Request {
     pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         Ok(match method {
-            Method::List => Self::List {
-                cursor: match member("cursor") {
-                    None => None,
-                    Some(cursor) => Some(text(cursor).ok_or(RequestFault::InvalidCursor)?),
-                },
-            },
+            Method::List => Self::List { cursor: cursor(member("cursor"))? },
             Method::Get => Self::Get {
                 name: required(member("name"), "name")?,
                 arguments: strings(member("arguments"), "arguments")?,
@@ -141,9 +147,59 @@ impl Request {
         })
     }
 
+    /// Reads the parameters of `tools/list`.
+    ///
+    /// # Errors
+    /// [`RequestFault::InvalidCursor`] for a cursor that is not a string.
+    pub fn read_list_tools(params: Option<Json<'_>>) -> Result<Self, Fault> {
+        Ok(Self::ListTools { cursor: cursor(params.and_then(|p| p.get("cursor")))? })
+    }
+
+    /// Reads the arguments of `find_prompt`. Models fill in what they leave out as `null` or `""`.
+    ///
+    /// # Errors
+    /// -32602 that names the invalid argument.
+    pub fn read_find(arguments: Option<Json<'_>>) -> Result<Self, Fault> {
+        let member = |name: &str| given(arguments?.get(name));
+        let query = member("query").map(|query| required(Some(query), "query")).transpose()?;
+        let cursor = cursor(member("cursor"))?.filter(|cursor| !cursor.is_empty());
+        Ok(Self::Find { query: query.unwrap_or_default(), cursor })
+    }
+
+    /// Reads the arguments of `use_prompt`; `params` are those of `tools/call`.
+    ///
+    /// # Errors
+    /// -32602 that names the invalid argument.
+    pub fn read_use(params: Option<Json<'_>>) -> Result<Self, Fault> {
+        let arguments = params.and_then(|p| p.get("arguments"));
+        let member = |name: &str| given(arguments?.get(name));
+        Self::of_tool(required(member("name"), "name")?, member("arguments"), params)
+    }
+
+    /// Reads a call of the tool that stands for the prompt `name`; `params` are those of `tools/call`.
+    ///
+    /// # Errors
+    /// -32602 that names the invalid argument.
+    pub fn read_prompt_tool(name: String, params: Option<Json<'_>>) -> Result<Self, Fault> {
+        Self::of_tool(name, given(params.and_then(|p| p.get("arguments"))), params)
+    }
+
+    fn of_tool(
+        name: String,
+        arguments: Option<Json<'_>>,
+        params: Option<Json<'_>>,
+    ) -> Result<Self, Fault> {
+        let member = |name: &str| params.and_then(|p| p.get(name));
+        Ok(Self::Get {
+            name,
+            arguments: given_strings(arguments, "arguments")?,
+            retry: retry(member("requestState"), member("inputResponses"))?,
+        })
+    }
+
     pub fn method(&self) -> Method {
         match self {
-            Self::List { .. } => Method::List,
+            Self::List { .. } | Self::ListTools { .. } | Self::Find { .. } => Method::List,
             Self::Get { .. } => Method::Get,
             Self::Complete { .. } => Method::Complete,
         }
@@ -152,7 +208,7 @@ impl Request {
     /// Returns the public name of the requested prompt; `None` for a list.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
-            Self::List { .. } => None,
+            Self::List { .. } | Self::ListTools { .. } | Self::Find { .. } => None,
             Self::Get { name, .. } | Self::Complete { name, .. } => Some(name),
         }
     }
@@ -183,6 +239,23 @@ fn text(value: Json<'_>) -> Option<String> {
 fn required(value: Option<Json<'_>>, name: &str) -> Result<String, Fault> {
     let text = value.and_then(text);
     text.ok_or_else(|| Fault::invalid_params(format!("`{name}` must be a string")))
+}
+
+fn cursor(value: Option<Json<'_>>) -> Result<Option<String>, Fault> {
+    let read = |value| text(value).ok_or(RequestFault::InvalidCursor);
+    Ok(value.map(read).transpose()?)
+}
+
+/// Returns a value unless it is `null`: models send optional arguments as `null`.
+fn given(value: Option<Json<'_>>) -> Option<Json<'_>> {
+    value.filter(|value| value.kind() != Kind::Null)
+}
+
+/// As [`strings`]; members that are `null` are dropped.
+fn given_strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Fault> {
+    // A document has no null.
+    let given = value.map(Document::copy_of);
+    strings(given.as_ref().map(Document::json), name)
 }
 
 fn strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Fault> {

@@ -32,8 +32,10 @@ pub(crate) fn of(fault: &Fault) -> i64 {
             | R::LogLevelUnknown
             | R::MissingArgument { .. }
             | R::UnknownPrompt
+            | R::UnknownTool
             | R::InvalidCursor
             | R::InvalidState => INVALID_PARAMS,
+            R::UnknownResource { code } => *code,
             R::CapabilityMissing { .. } => MISSING_CAPABILITY,
             R::HeaderMismatch { .. } => HEADER_MISMATCH,
             R::UnsupportedVersion { .. } => UNSUPPORTED_VERSION,

@@ -147,6 +147,13 @@ pub enum RequestFault {
     MissingArgument { argument: String },
     #[error("unknown prompt; list the prompts again")]
     UnknownPrompt,
+    #[error("unknown tool; list the tools again")]
+    UnknownTool,
+    #[error("unknown resource; this gateway has no resources")]
+    UnknownResource {
+        /// The JSON-RPC error code, which differs between the eras.
+        code: i64,
+    },
     #[error("the cursor is not valid; list again without one")]
     InvalidCursor,
     #[error("the requestState is not valid; get the prompt again without it")]
@@ -183,6 +190,8 @@ impl RequestFault {
             Self::LogLevelUnknown => "log_level_unknown",
             Self::MissingArgument { .. } => "missing_argument",
             Self::UnknownPrompt => "unknown_prompt",
+            Self::UnknownTool => "unknown_tool",
+            Self::UnknownResource { .. } => "unknown_resource",
             Self::InvalidCursor => "invalid_cursor",
             Self::InvalidState => "invalid_request_state",
             Self::CapabilityMissing { .. } => "capability_missing",

@@ -27,6 +27,60 @@ impl Method {
     }
 }
 
+/// A method for tools or resources. Upstreams never receive one: the gateway has no resources, and its
+/// tools stand for prompts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ForeignMethod {
+    ListTools,
+    CallTool,
+    ListResources,
+    ListTemplates,
+    ReadResource,
+}
+
+impl ForeignMethod {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::ListTools,
+        Self::CallTool,
+        Self::ListResources,
+        Self::ListTemplates,
+        Self::ReadResource,
+    ];
+
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.as_str() == name)
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::ListTools => "tools/list",
+            Self::CallTool => "tools/call",
+            Self::ListResources => "resources/list",
+            Self::ListTemplates => "resources/templates/list",
+            Self::ReadResource => "resources/read",
+        }
+    }
+
+    /// Returns the method for prompts that does the same: rate limits count both alike.
+    pub(crate) fn counted_as(self) -> Method {
+        match self {
+            Self::ListTools | Self::ListResources | Self::ListTemplates => Method::List,
+            Self::CallTool | Self::ReadResource => Method::Get,
+        }
+    }
+}
+
+/// Returns the member of `params` that a modern client repeats in the header `Mcp-Name` (MCP 2026-07-28,
+/// Streamable HTTP, standard headers); `None` for methods without one.
+pub(crate) fn named_member(method: &str) -> Option<&'static str> {
+    match ForeignMethod::parse(method) {
+        Some(ForeignMethod::CallTool) => Some("name"),
+        Some(ForeignMethod::ReadResource) => Some("uri"),
+        Some(_) => None,
+        None => (Method::parse(method) == Some(Method::Get)).then_some("name"),
+    }
+}
+
 /// A request that a rate limit can count: a call, or a request that concerns the session alone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Countable {
@@ -93,3 +147,4 @@ pub(crate) const CANCELLED: &str = "notifications/cancelled";
 pub(crate) const PROGRESS: &str = "notifications/progress";
 pub(crate) const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
 pub(crate) const LIST_CHANGED: &str = "notifications/prompts/list_changed";
+pub(crate) const TOOLS_LIST_CHANGED: &str = "notifications/tools/list_changed";

@@ -23,6 +23,7 @@ pub(crate) mod name;
 pub(crate) mod prompt;
 pub(crate) mod content;
 pub(crate) mod translate;
+pub(crate) mod tool;
 pub(crate) mod meta;
 pub(crate) mod mcp_name;
 pub(crate) mod merge;

@@ -15,22 +15,30 @@ pub(crate) fn is_needed(revision: Revision) -> bool {
 pub fn write_messages(messages: Json<'_>, name: &str, revision: Revision, out: &mut String) {
     write_array(out, messages.elements().enumerate(), |(index, message), out| {
         let content = message.get("content");
-        let translated = content.and_then(|content| {
-            let kind = content.get("type")?.as_str()?;
-            match &*kind {
-                "audio" if revision < Revision::V2025_03_26 => Some(audio_as_resource(
-                    content,
-                    &format!("promptgate://{}/{index}", percent_encode(name)),
-                )),
-                "resource_link" if revision < Revision::V2025_06_18 => Some(link_as_text(content)),
-                _ => None,
-            }
-        });
-        match translated {
+        match content.and_then(|content| translated(content, index, name, revision)) {
             None => out.push_str(message.text()),
             Some(content) => with_content(message, &content, out),
         }
     });
+}
+
+/// Returns the content of the message `index` of a prompt as a client of this revision can read it; `None`
+/// where it needs no translation.
+pub(crate) fn translated(
+    content: Json<'_>,
+    index: usize,
+    name: &str,
+    revision: Revision,
+) -> Option<String> {
+    let kind = content.get("type")?.as_str()?;
+    match &*kind {
+        "audio" if revision < Revision::V2025_03_26 => {
+            let uri = format!("promptgate://{}/{index}", percent_encode(name));
+            Some(audio_as_resource(content, &uri))
+        }
+        "resource_link" if revision < Revision::V2025_06_18 => Some(link_as_text(content)),
+        _ => None,
+    }
 }
 
 fn with_content(message: Json<'_>, content: &str, out: &mut String) {

@@ -12,6 +12,7 @@ use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::{Caller, Proof};
 use crate::domain::fault::Fault;
+use crate::domain::method::Method;
 use crate::seal;
 
 /// The record of one call; empty if the call is not recorded. A call that is dropped is completed as
@@ -59,11 +60,11 @@ impl CallRecord {
             .json("method", &format!("\"{}\"", call.request.method()))
             .optional_text("name", call.request.prompt_name())
             .optional_text("traceparent", call.forwarded.trace.parent.as_deref());
-        if !matches!(call.request, Request::List { .. }) {
+        if call.request.method() != Method::List {
             event = event.text("digest_key", ledger.digest_key());
         }
         match &call.request {
-            Request::List { .. } => {}
+            Request::List { .. } | Request::ListTools { .. } | Request::Find { .. } => {}
             Request::Get { arguments, retry, .. } => {
                 if let Some(arguments) = arguments {
                     event = ledger.with_arguments(event, "arguments", arguments, raw);

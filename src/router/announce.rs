@@ -24,6 +24,8 @@ pub(crate) struct Announcer {
     /// The views of the newest configuration.
     pub views: Arc<ViewCache>,
     pub debounce: Debounce,
+    /// The endpoints whose prompts exceed `tools_max`, as they were logged.
+    pub beyond_tools_max: Vec<String>,
     pub audit: Audit,
     pub telemetry: Telemetry,
 }
@@ -69,6 +71,7 @@ impl Announcer {
     pub(crate) fn tell(&mut self, content: &Arc<Content>) {
         self.debounce.done();
         self.views.drop_before(content);
+        self.warn_beyond_tools_max(content);
         let seen = Published { content: content.clone(), views: self.views.clone() };
         let before = self.changes.send_replace(Some(seen));
         let digest = content.everyone.digest();
@@ -76,6 +79,21 @@ impl Announcer {
             let event = Event::new("list_changed").text("list", &seal::digest_text(digest));
             self.audit.note(event.number("prompts", content.everyone.len() as u64));
         }
+    }
+
+    /// Logs each endpoint that begins to exceed `tools_max`.
+    fn warn_beyond_tools_max(&mut self, content: &Content) {
+        let beyond = self.views.beyond_tools_max(content);
+        for endpoint in &beyond {
+            if !self.beyond_tools_max.iter().any(|known| known == endpoint) {
+                warn!(
+                    endpoint,
+                    "more prompts than tools_max: the endpoint offers find_prompt and use_prompt instead \
+                     of one tool for each prompt; raise tools_max, or serve fewer prompts by a view"
+                );
+            }
+        }
+        self.beyond_tools_max = beyond.into_iter().map(str::to_owned).collect();
     }
 
     /// Records and logs prompts whose definitions changed under the same names.

@@ -62,6 +62,7 @@ impl Router {
             changes: change,
             views: views.clone(),
             debounce: debounce(config),
+            beyond_tools_max: Vec::new(),
             audit: upstream_deps.audit.clone(),
             telemetry: upstream_deps.telemetry.clone(),
         };

@@ -1,7 +1,8 @@
 //! The catalog: an immutable snapshot of the prompts of all upstreams, and of how fresh it is.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,6 +13,8 @@ use crate::domain::cursor::CacheScope;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::UpstreamId;
 use crate::domain::prompt::Argument;
+use crate::domain::tool::name::{is_derived, tool_name};
+use crate::seal;
 
 /// One snapshot. A request keeps the same snapshot to its end.
 #[derive(Debug, Default)]
@@ -38,6 +41,8 @@ pub struct Content {
     pub generation: u64,
     /// In byte order of the public names.
     owners: Vec<Owner>,
+    /// The indices in `owners` of the prompts whose tools have derived names, by these names.
+    derived_names: OnceLock<HashMap<String, usize>>,
     /// The view of a caller that may see everything.
     pub everyone: Arc<View>,
     pub left_out: Vec<LeftOut>,
@@ -110,7 +115,31 @@ impl Content {
         left_out: Vec<LeftOut>,
         look_alikes: Vec<LookAlike>,
     ) -> Self {
-        Self { generation, owners, everyone: Arc::new(everyone), left_out, look_alikes }
+        Self {
+            generation,
+            owners,
+            derived_names: OnceLock::new(),
+            everyone: Arc::new(everyone),
+            left_out,
+            look_alikes,
+        }
+    }
+
+    /// The public name of the prompt that a tool stands for; `None` if no prompt has a tool of this derived
+    /// name. A tool whose name is not derived has the name of its prompt.
+    pub fn prompt_of_tool<'a>(&'a self, tool: &'a str) -> Option<&'a str> {
+        if !is_derived(tool) {
+            return Some(tool);
+        }
+        let names = self.derived_names.get_or_init(|| {
+            let tool_name = |owner: &Owner| {
+                let name = tool_name(&owner.public_name, |name| seal::sha256(name.as_bytes()));
+                matches!(name, Cow::Owned(_)).then(|| name.into_owned())
+            };
+            let names = self.owners.iter().enumerate();
+            names.filter_map(|(index, owner)| Some((tool_name(owner)?, index))).collect()
+        });
+        Some(&self.owners[*names.get(tool)?].public_name)
     }
 
     /// The owners of all prompts, in the order of [`Content::everyone`].

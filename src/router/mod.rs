@@ -9,11 +9,13 @@ mod suspended_calls;
 mod definition_pins;
 pub(crate) mod refresh;
 pub(crate) mod reply;
+mod search;
 pub(crate) mod debounce;
 mod status;
 pub(crate) mod view;
 pub(crate) mod view_cache;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Limits, Listing};
+use crate::config::{Exposure, Limits, Listing};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::Caller;
 use crate::domain::cursor::{CacheScope, Place};
@@ -42,7 +44,7 @@ use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete, Owner};
 use reply::{ListReply, Origin, Reply};
 use view::View;
-use view_cache::{Changes, ViewCache};
+use view_cache::{Changes, ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
 pub use build::RouterDeps;
@@ -83,7 +85,15 @@ impl Router {
         match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
-                self.list(call, cursor.as_deref(), deadline, now).await
+                self.list(call, ListKind::Prompts, cursor.as_deref(), deadline, now).await
+            }
+            Request::ListTools { cursor } => {
+                self.gate.admit_list(call, record).await?;
+                self.list(call, ListKind::Tools, cursor.as_deref(), deadline, now).await
+            }
+            Request::Find { query, cursor } => {
+                self.gate.admit_list(call, record).await?;
+                self.search(call, query, cursor.as_deref(), deadline, now).await
             }
             Request::Get { name, arguments, retry } => {
                 let catalog = self.catalog_for(call, name, deadline).await;
@@ -148,9 +158,9 @@ impl Router {
         self.shared.telemetry.metrics().used(method, upstream, &owner.public_name);
     }
 
-    /// A subscription to changes of the list that the caller sees at the endpoint, debounced.
-    pub fn changes(&self, caller: &Caller, endpoint: &str) -> Changes {
-        Changes::new(self.shared.changes.clone(), caller.clone(), endpoint.to_owned())
+    /// A subscription to changes of the lists that the caller sees at the endpoint, debounced.
+    pub fn changes(&self, caller: &Caller, endpoint: &str, kinds: ListKinds) -> Changes {
+        Changes::new(self.shared.changes.clone(), caller.clone(), endpoint.to_owned(), kinds)
     }
 
     /// Completed URL elicitations, as their upstreams report them.
@@ -176,14 +186,26 @@ impl Router {
         }
     }
 
+    /// What an endpoint offers to its clients.
+    pub(crate) fn exposure(&self, endpoint: &str) -> &Exposure {
+        self.views.exposure(endpoint)
+    }
+
     async fn list(
         &self,
         call: &Call,
+        kind: ListKind,
         cursor: Option<&str>,
         deadline: Instant,
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
-        let place = cursor.map(|token| self.open_cursor(token, call, now)).transpose()?;
+        // A cursor of one list is not valid for another.
+        let bound_to = match kind {
+            ListKind::Prompts => Cow::Borrowed(call.endpoint.as_str()),
+            ListKind::Tools => Cow::Owned(format!("{} tools", call.endpoint)),
+        };
+        let place =
+            cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
         let catalog = self.settled(deadline).await;
         if let Some(fault) = &catalog.list_fault {
             return Err(fault.clone());
@@ -195,7 +217,10 @@ impl Router {
         if place.as_ref().is_some_and(|place| place.scope != scope) {
             return Err(RequestFault::InvalidCursor.into());
         }
-        let view = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let view = match kind {
+            ListKind::Prompts => self.views.view(&catalog.content, &call.caller, &call.endpoint),
+            ListKind::Tools => self.views.tools(&catalog.content, &call.caller, &call.endpoint),
+        };
         let after = place.as_ref().map(|place| place.last.as_str());
         let next_cursor = view.page(after, self.listing.page_size).more_after.map(|last| {
             let owner = catalog.content.owner(last).map(|owner| owner.upstream.to_string());
@@ -206,7 +231,7 @@ impl Router {
                 last: last.to_owned(),
                 owner: owner.unwrap_or_default(),
             };
-            self.sealer.seal(Kind::Cursor, &call.endpoint, &place.encode())
+            self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
         });
         let cut_at = Instant::now();
         let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
@@ -214,6 +239,7 @@ impl Router {
         let after = place.map(|place| place.last);
         let page_size = self.listing.page_size;
         Ok(Reply::List(ListReply {
+            kind,
             view,
             scope,
             incomplete,
@@ -246,8 +272,15 @@ impl Router {
         catalog.incomplete.iter().filter(is_part).cloned().collect()
     }
 
-    fn open_cursor(&self, token: &str, call: &Call, now: UnixSeconds) -> Result<Place, Fault> {
-        let plain = self.sealer.open(Kind::Cursor, &call.endpoint, token);
+    /// Opens a cursor that was sealed for `bound_to`: an endpoint, and which of its lists.
+    fn open_cursor(
+        &self,
+        token: &str,
+        bound_to: &str,
+        call: &Call,
+        now: UnixSeconds,
+    ) -> Result<Place, Fault> {
+        let plain = self.sealer.open(Kind::Cursor, bound_to, token);
         let place = plain
             .and_then(|bytes| Place::decode(&bytes))
             .filter(|place| place.caller == call.caller.id() && place.is_fresh(now));

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
 use super::view::{Page, View};
+use super::view_cache::ListKind;
 use crate::domain::content;
 use crate::domain::cursor::CacheScope;
 use crate::domain::document::Document;
@@ -22,6 +23,8 @@ use crate::domain::uri;
 #[derive(Debug)]
 pub enum Reply {
     List(ListReply),
+    /// The prompts that `find_prompt` has found.
+    Found(FoundReply),
     /// A `GetPromptResult` whose messages were checked.
     Prompt {
         result: Document,
@@ -54,9 +57,18 @@ pub struct InputRequired {
     pub origin: RequestOrigin,
 }
 
-/// A page of the list, as a slice of its view.
+/// A page of the prompts that `find_prompt` has found.
+#[derive(Debug)]
+pub struct FoundReply {
+    /// Elements of `prompts`, separated by commas.
+    pub elements: String,
+    pub next_cursor: Option<String>,
+}
+
+/// A page of a list, as a slice of its view.
 #[derive(Debug)]
 pub struct ListReply {
+    pub kind: ListKind,
     /// The view of the caller.
     pub view: Arc<View>,
     pub scope: CacheScope,

@@ -3,8 +3,12 @@
 use std::ops::Range;
 
 use super::Digest;
+use crate::domain::json::Json;
 use crate::domain::merge::Entry;
 use crate::domain::prompt::Prompt;
+use crate::domain::tool::definition::{write_find_prompt, write_prompt_tool, write_use_prompt};
+use crate::domain::tool::name::tool_name;
+use crate::domain::tool::{FIND_PROMPT, USE_PROMPT};
 use crate::seal;
 
 /// A list ready to be cut into pages. Pages are slices of one text: a list costs two binary
@@ -19,7 +23,8 @@ pub struct View {
 
 #[derive(Debug)]
 struct Item {
-    public_name: String,
+    /// The public name of a prompt, or the name of a tool.
+    name: String,
     /// The range of the element in the text.
     range: Range<usize>,
 }
@@ -27,7 +32,7 @@ struct Item {
 /// One page of a view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Page<'a> {
-    /// Elements of `prompts`, separated by commas.
+    /// Elements of the list, separated by commas.
     pub elements: &'a str,
     /// The last public name on the page, if more follow.
     pub more_after: Option<&'a str>,
@@ -38,45 +43,74 @@ impl View {
     pub fn new<'a>(entries: impl IntoIterator<Item = (&'a Entry, &'a Prompt)>) -> Self {
         let mut view = Self::default();
         for (entry, prompt) in entries {
-            if !view.items.is_empty() {
-                view.text.push(',');
-            }
-            let start = view.text.len();
-            prompt.write(&entry.public_name, &mut view.text);
-            let range = start..view.text.len();
-            view.items.push(Item { public_name: entry.public_name.clone(), range });
+            view.push(&entry.public_name, |out| prompt.write(&entry.public_name, out));
         }
-        view.digest = seal::digest([view.text.as_str()]);
-        view
+        view.seal()
     }
 
     /// A view of the items whose entry in `visible` is true.
     pub fn part(&self, visible: &[bool]) -> Self {
         let mut part = Self::default();
         for (item, _) in self.items.iter().zip(visible).filter(|(_, visible)| **visible) {
-            if !part.items.is_empty() {
-                part.text.push(',');
-            }
-            let start = part.text.len();
-            part.text.push_str(&self.text[item.range.clone()]);
-            let range = start..part.text.len();
-            part.items.push(Item { public_name: item.public_name.clone(), range });
+            part.push(&item.name, |out| out.push_str(&self.text[item.range.clone()]));
         }
-        part.digest = seal::digest([part.text.as_str()]);
-        part
+        part.seal()
+    }
+
+    /// The view of the tools that stand for the prompts of this view.
+    pub fn tools(&self) -> Self {
+        let tool_name = |name| tool_name(name, |name| seal::sha256(name.as_bytes()));
+        let mut named: Vec<_> =
+            self.elements().map(|(name, prompt)| (tool_name(name), prompt)).collect();
+        named.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let mut tools = Self::default();
+        for (name, prompt) in named {
+            tools.push(&name, |out| write_prompt_tool(prompt, &name, out));
+        }
+        tools.seal()
+    }
+
+    /// The view of `find_prompt` and `use_prompt`, whatever the prompts.
+    pub fn pair() -> Self {
+        let mut pair = Self::default();
+        pair.push(FIND_PROMPT, write_find_prompt);
+        pair.push(USE_PROMPT, write_use_prompt);
+        pair.seal()
+    }
+
+    /// The listed names with their elements, in order.
+    pub fn elements(&self) -> impl Iterator<Item = (&str, Json<'_>)> {
+        self.items
+            .iter()
+            .map(|item| (item.name.as_str(), Json::accepted(&self.text[item.range.clone()])))
+    }
+
+    /// Appends an element that `write` serialises.
+    fn push(&mut self, name: &str, write: impl FnOnce(&mut String)) {
+        if !self.items.is_empty() {
+            self.text.push(',');
+        }
+        let start = self.text.len();
+        write(&mut self.text);
+        self.items.push(Item { name: name.to_owned(), range: start..self.text.len() });
+    }
+
+    /// Computes the digest once all elements are there.
+    fn seal(mut self) -> Self {
+        self.digest = seal::digest([self.text.as_str()]);
+        self
     }
 
     /// Whether a name is listed.
     pub fn contains(&self, public_name: &str) -> bool {
-        let by_name = |item: &Item| item.public_name.as_str().cmp(public_name);
+        let by_name = |item: &Item| item.name.as_str().cmp(public_name);
         self.items.binary_search_by(by_name).is_ok()
     }
 
     /// The page of at most `size` prompts after the name `after`, whether or not that is still listed.
     pub fn page(&self, after: Option<&str>, size: usize) -> Page<'_> {
-        let start = after.map_or(0, |after| {
-            self.items.partition_point(|item| item.public_name.as_str() <= after)
-        });
+        let start =
+            after.map_or(0, |after| self.items.partition_point(|item| item.name.as_str() <= after));
         let end = self.items.len().min(start.saturating_add(size));
         let items = &self.items[start..end];
         let (Some(first), Some(last)) = (items.first(), items.last()) else {
@@ -85,7 +119,7 @@ impl View {
         let more = end < self.items.len();
         Page {
             elements: &self.text[first.range.start..last.range.end],
-            more_after: more.then_some(last.public_name.as_str()),
+            more_after: more.then_some(last.name.as_str()),
         }
     }
 
@@ -99,7 +133,7 @@ impl View {
 
     /// Bytes that the view takes in memory.
     pub(crate) fn size(&self) -> usize {
-        let names: usize = self.items.iter().map(|item| item.public_name.capacity()).sum();
+        let names: usize = self.items.iter().map(|item| item.name.capacity()).sum();
         let items = self.items.capacity() * size_of::<Item>();
         size_of::<Self>() + self.text.capacity() + items + names
     }
@@ -115,7 +149,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::domain::json::Json;
 
     fn view(names: &[String]) -> View {
         let prompt = Prompt::read(Json::parse(br#"{"name":"x"}"#, 8).unwrap()).unwrap();

@@ -2,8 +2,9 @@
 //! same rights.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::hash::RandomState;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Options, OptionsBuilder, Weighter};
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use super::Digest;
 use super::catalog::{Content, Owner};
 use super::view::View;
-use crate::config;
+use crate::config::{self, Exposure, ToolForm};
 use crate::domain::caller::Caller;
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
@@ -22,8 +23,12 @@ use crate::domain::rights::Rights;
 /// Makes and caches views.
 pub struct ViewCache {
     rights: Arc<dyn Rights>,
+    /// The path of the main endpoint, and what it offers.
+    main: (String, Exposure),
     /// The parts of the catalog that named endpoints serve, by path.
     parts: HashMap<String, Part>,
+    /// `find_prompt` and `use_prompt`.
+    pair: Arc<View>,
     /// Bounded by bytes, least recently used first.
     views: Cache<Key, Arc<View>, ViewSize, RandomState>,
 }
@@ -33,13 +38,40 @@ struct Part {
     upstreams: Vec<UpstreamId>,
     /// Patterns over public names.
     prompts: Vec<Glob>,
+    exposure: Exposure,
+    /// The generation of a content, and how many of its prompts the part has.
+    counted: Mutex<Option<(u64, usize)>>,
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct Key {
+    list: ListKind,
     generation: u64,
     endpoint: Box<str>,
     entitlement: Option<String>,
+}
+
+/// The list that a view is of.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ListKind {
+    Prompts,
+    /// The tools that stand for prompts.
+    Tools,
+}
+
+/// A choice of lists.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ListKinds {
+    pub prompts: bool,
+    pub tools: bool,
+}
+
+/// The digests of the lists that a caller sees at an endpoint. Zero for a list that is not served or that
+/// nobody asked for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ListDigests {
+    pub prompts: Digest,
+    pub tools: Digest,
 }
 
 /// Bytes of a cached view: the view, and its key.
@@ -68,7 +100,12 @@ const EXPECTED_VIEWS: usize = 256;
 impl ViewCache {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
         let part = |view: &config::View| {
-            let part = Part { upstreams: view.upstreams.clone(), prompts: view.prompts.clone() };
+            let part = Part {
+                upstreams: view.upstreams.clone(),
+                prompts: view.prompts.clone(),
+                exposure: view.exposure,
+                counted: Mutex::default(),
+            };
             (config.server.view_path(&view.name), part)
         };
         let parts = config.views.iter().map(part).collect();
@@ -78,7 +115,90 @@ impl ViewCache {
             RandomState::default(),
             DefaultLifecycle::default(),
         );
-        Self { rights, parts, views }
+        let main = (config.server.path.clone(), config.server.exposure);
+        Self { rights, main, parts, pair: Arc::new(View::pair()), views }
+    }
+
+    /// What an endpoint offers to its clients.
+    pub fn exposure(&self, endpoint: &str) -> &Exposure {
+        self.parts.get(endpoint).map_or(&self.main.1, |part| &part.exposure)
+    }
+
+    /// The form of an endpoint's tools; `None` if prompts are not offered as tools there. It depends on how
+    /// many prompts the endpoint has, and not on its caller: rights must not show in the form.
+    pub(crate) fn tool_form(&self, content: &Content, endpoint: &str) -> Option<ToolForm> {
+        let exposure = self.exposure(endpoint);
+        exposure.tools.then(|| match exposure.form {
+            ToolForm::Each if self.count(content, endpoint) > exposure.tools_max => ToolForm::Pair,
+            form => form,
+        })
+    }
+
+    /// The endpoints that have more prompts than `tools_max` allows for one tool each.
+    pub(crate) fn beyond_tools_max(&self, content: &Content) -> Vec<&str> {
+        let endpoints = self.parts.keys().chain([&self.main.0]).map(String::as_str);
+        let is_beyond = |endpoint: &&str| {
+            self.exposure(endpoint).form == ToolForm::Each
+                && self.tool_form(content, endpoint) == Some(ToolForm::Pair)
+        };
+        endpoints.filter(is_beyond).collect()
+    }
+
+    /// The number of prompts of an endpoint, before rights.
+    fn count(&self, content: &Content, endpoint: &str) -> usize {
+        let Some(part) = self.parts.get(endpoint) else {
+            return content.owners().len();
+        };
+        let counted = || part.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, count)) = counted().filter(|(of, _)| *of == content.generation) {
+            return count;
+        }
+        let is_served = |owner: &&Owner| self.serves(endpoint, &owner.upstream, &owner.public_name);
+        let count = content.owners().iter().filter(is_served).count();
+        *counted() = Some((content.generation, count));
+        count
+    }
+
+    /// The tools that stand for the prompts of a caller at an endpoint.
+    pub fn tools(&self, content: &Content, caller: &Caller, endpoint: &str) -> Arc<View> {
+        if self.tool_form(content, endpoint) != Some(ToolForm::Each) {
+            return self.pair.clone();
+        }
+        let key = Key {
+            list: ListKind::Tools,
+            generation: content.generation,
+            endpoint: endpoint.into(),
+            entitlement: self.rights.entitlement(caller),
+        };
+        self.cached(&key, || self.view(content, caller, endpoint).tools())
+    }
+
+    /// The digests of the lists of a caller at an endpoint.
+    pub(crate) fn digests(
+        &self,
+        content: &Content,
+        caller: &Caller,
+        endpoint: &str,
+        kinds: ListKinds,
+    ) -> ListDigests {
+        let view = || *self.view(content, caller, endpoint).digest();
+        let form = kinds.tools.then(|| self.tool_form(content, endpoint)).flatten();
+        ListDigests {
+            prompts: if kinds.prompts { view() } else { Digest::default() },
+            tools: match form {
+                None => Digest::default(),
+                Some(ToolForm::Pair) => *self.pair.digest(),
+                // The tools are made of the prompts, and change with them.
+                Some(ToolForm::Each) => view(),
+            },
+        }
+    }
+
+    fn cached(&self, key: &Key, make: impl FnOnce() -> View) -> Arc<View> {
+        match self.views.get_or_insert_with(key, || Ok::<_, Infallible>(Arc::new(make()))) {
+            Ok(view) => view,
+            Err(never) => match never {},
+        }
     }
 
     /// The view of a caller at an endpoint.
@@ -87,17 +207,17 @@ impl ViewCache {
         if entitlement.is_none() && !self.parts.contains_key(endpoint) {
             return content.everyone.clone();
         }
-        let generation = content.generation;
-        let key = Key { generation, endpoint: endpoint.into(), entitlement };
-        let make = || {
+        let key = Key {
+            list: ListKind::Prompts,
+            generation: content.generation,
+            endpoint: endpoint.into(),
+            entitlement,
+        };
+        self.cached(&key, || {
             let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
             let visible: Vec<bool> = content.owners().iter().map(sees).collect();
-            Ok::<_, std::convert::Infallible>(Arc::new(content.everyone.part(&visible)))
-        };
-        match self.views.get_or_insert_with(&key, make) {
-            Ok(view) => view,
-            Err(never) => match never {},
-        }
+            content.everyone.part(&visible)
+        })
     }
 
     /// Drops the views of contents before this one: only calls that began before it still ask for them.
@@ -145,11 +265,12 @@ pub struct Published {
     pub views: Arc<ViewCache>,
 }
 
-/// A subscription to changes of the list that one caller sees at one endpoint.
+/// A subscription to changes of the lists that one caller sees at one endpoint.
 pub struct Changes {
     published: watch::Receiver<Option<Published>>,
     caller: Caller,
     endpoint: String,
+    kinds: ListKinds,
 }
 
 impl Changes {
@@ -157,15 +278,18 @@ impl Changes {
         published: watch::Receiver<Option<Published>>,
         caller: Caller,
         endpoint: String,
+        kinds: ListKinds,
     ) -> Self {
-        Self { published, caller, endpoint }
+        Self { published, caller, endpoint, kinds }
     }
 
-    /// The digest of the visible list; `None` until the first list is whole. Marks the newest change as seen.
-    pub fn digest(&mut self) -> Option<Digest> {
+    /// The digests of the visible lists; `None` until the first list is whole. Marks the newest change as
+    /// seen.
+    pub fn digests(&mut self) -> Option<ListDigests> {
         let published = self.published.borrow_and_update().clone();
         published.map(|published| {
-            *published.views.view(&published.content, &self.caller, &self.endpoint).digest()
+            let Published { content, views } = published;
+            views.digests(&content, &self.caller, &self.endpoint, self.kinds)
         })
     }
 

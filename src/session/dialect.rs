@@ -1,16 +1,19 @@
 //! Messages to a client in the wire form of its revision.
 
+use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::object::{ObjectWriter, write_members, write_object};
 use crate::domain::json::{Json, Kind, write_str};
 use crate::domain::jsonrpc::{self, Id};
-use crate::domain::method::{
-    CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED,
-};
+use crate::domain::method::{CANCELLED, ELICITATION_COMPLETE, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED};
 use crate::domain::revision::{Era, Revision};
 use crate::domain::server_request::{Presentation, ServerRequest};
+use crate::domain::tool::result::{write_content, write_error, write_text_block};
 use crate::domain::{meta, translate};
 use crate::router::call_channel::RequestOrigin;
-use crate::router::reply::{Completion, Flags, InputRequired, ListReply, Origin, Reply};
+use crate::router::reply::{
+    Completion, Flags, FoundReply, InputRequired, ListReply, Origin, Reply,
+};
+use crate::router::view_cache::{ListKind, ListKinds};
 
 /// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -25,6 +28,32 @@ pub struct Identity {
     server_info: String,
     /// The member `"instructions":"…"`, or empty.
     instructions: String,
+}
+
+/// What an endpoint offers to a client, as its capabilities declare it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Offer {
+    pub prompts: bool,
+    pub tools: ToolOffer,
+}
+
+/// The tools that an endpoint declares.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ToolOffer {
+    None,
+    /// An empty list, which never changes, for hosts that ask every server for tools.
+    Empty,
+    /// Tools that stand for prompts.
+    Prompts,
+}
+
+/// The form in which a client gets the result of a call.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ResultForm {
+    /// The result of the method for prompts.
+    Prompt,
+    /// The result of a tool that stands for prompts.
+    Tool,
 }
 
 impl Identity {
@@ -83,9 +112,9 @@ impl Dialect {
         self.revision == Revision::V2025_11_25
     }
 
-    /// Writes `notifications/prompts/list_changed`, for a subscription with its id.
-    pub fn list_changed(self, subscription: Option<&Id>) -> String {
-        jsonrpc::notification(LIST_CHANGED, |params| {
+    /// Writes the notification `method` that a list has changed, for a subscription with its id.
+    pub fn list_changed(self, method: &str, subscription: Option<&Id>) -> String {
+        jsonrpc::notification(method, |params| {
             if let Some(id) = subscription {
                 write_subscription(id, params);
             }
@@ -155,13 +184,16 @@ impl Dialect {
     }
 
     /// Writes the first message of a subscription (MCP 2026-07-28, subscriptions): the notifications that
-    /// the gateway will send. `list_changed` is whether the client requested `promptsListChanged`.
-    pub fn acknowledged(self, subscription: &Id, list_changed: bool) -> String {
+    /// the gateway will send.
+    pub fn acknowledged(self, subscription: &Id, kinds: ListKinds) -> String {
         jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
             write_subscription(subscription, params);
             params.object("notifications", |granted| {
-                if list_changed {
+                if kinds.prompts {
                     granted.display("promptsListChanged", true);
+                }
+                if kinds.tools {
+                    granted.display("toolsListChanged", true);
                 }
             });
         })
@@ -180,12 +212,12 @@ impl Dialect {
     }
 
     /// Writes the result of `initialize` (legacy era).
-    pub fn initialize(self, identity: &Identity) -> String {
+    pub fn initialize(self, identity: &Identity, offer: Offer) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
             result.text("protocolVersion", self.revision.as_str());
             result.members(&identity.instructions);
-            self.write_capabilities(result);
+            self.write_capabilities(offer, result);
             result.json("serverInfo", &identity.server_info);
         });
         out
@@ -193,38 +225,54 @@ impl Dialect {
 
     /// Writes the result of `server/discover` (modern era), which changes only with the configuration.
     /// `ttl_ms` is in milliseconds.
-    pub fn discover(self, identity: &Identity, ttl_ms: u128) -> String {
+    pub fn discover(self, identity: &Identity, offer: Offer, ttl_ms: u128) -> String {
         let mut out = String::new();
         write_object(&mut out, |result| {
             self.lead(identity, result, |_| {});
             let versions = Revision::modern().map(Revision::as_str);
             result.array("supportedVersions", versions, write_str);
             result.members(&identity.instructions);
-            self.write_capabilities(result);
+            self.write_capabilities(offer, result);
             result.display("ttlMs", ttl_ms).text("cacheScope", "public");
         });
         out
     }
 
-    fn write_capabilities(self, result: &mut ObjectWriter<'_>) {
+    fn write_capabilities(self, offer: Offer, result: &mut ObjectWriter<'_>) {
         result.object("capabilities", |capabilities| {
-            capabilities.object("prompts", |prompts| {
-                prompts.display("listChanged", true);
-            });
-            // The capability exists since MCP 2025-03-26. Clients of 2024-11-05 may call the method as well.
-            if self.revision > Revision::V2024_11_05 {
-                capabilities.object("completions", |_| {});
+            if offer.prompts {
+                capabilities.object("prompts", |prompts| {
+                    prompts.display("listChanged", true);
+                });
+                // The capability exists since MCP 2025-03-26. Clients of 2024-11-05 may call the method as
+                // well.
+                if self.revision > Revision::V2024_11_05 {
+                    capabilities.object("completions", |_| {});
+                }
+            }
+            match offer.tools {
+                ToolOffer::None => {}
+                ToolOffer::Empty => {
+                    capabilities.object("tools", |_| {});
+                }
+                ToolOffer::Prompts => {
+                    capabilities.object("tools", |tools| {
+                        tools.display("listChanged", true);
+                    });
+                }
             }
         });
     }
 
     /// Writes the result of a call.
-    pub fn reply(self, reply: &Reply, identity: &Identity) -> String {
+    pub fn reply(self, reply: &Reply, form: ResultForm, identity: &Identity) -> String {
         match reply {
             Reply::List(list) => self.list(list, identity),
-            Reply::Prompt { result, origin, flags } => {
-                self.prompt(result.json(), origin, flags, identity)
-            }
+            Reply::Found(found) => self.found(found, identity),
+            Reply::Prompt { result, origin, flags } => match form {
+                ResultForm::Prompt => self.prompt(result.json(), origin, flags, identity),
+                ResultForm::Tool => self.prompt_as_tool(result.json(), origin, flags, identity),
+            },
             Reply::InputRequired(input_required) => self.input_required(input_required, identity),
             Reply::Completion { completion, origin } => {
                 let mut out = String::new();
@@ -237,6 +285,59 @@ impl Dialect {
         }
     }
 
+    /// Writes a page of found prompts as the result of a tool: as data, and as text for older clients
+    /// (MCP 2025-11-25, tools, structured content).
+    fn found(self, found: &FoundReply, identity: &Identity) -> String {
+        let mut data = String::with_capacity(found.elements.len() + 256);
+        write_object(&mut data, |data| {
+            data.written("prompts", |out| out.extend(["[", &found.elements, "]"]));
+            if let Some(cursor) = &found.next_cursor {
+                data.text("nextCursor", cursor);
+            }
+        });
+        let mut out = String::with_capacity(3 * data.len());
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |_| {});
+            result.array("content", [&data], |data, out| write_text_block(data, out));
+            result.json("structuredContent", &data);
+        });
+        out
+    }
+
+    /// Writes a fault as the result of a tool, so that a model can read it (MCP 2025-11-25, tools, error
+    /// handling).
+    pub fn tool_error(self, fault: &Fault, identity: &Identity) -> String {
+        let mut out = String::new();
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| {
+                meta.text("promptgate/reason", fault.reason());
+            });
+            write_error(&fault.to_string(), result);
+        });
+        out
+    }
+
+    /// Writes the messages of a prompt as the result of a tool.
+    fn prompt_as_tool(
+        self,
+        upstream_result: Json<'_>,
+        origin: &Origin,
+        flags: &Flags,
+        identity: &Identity,
+    ) -> String {
+        let mut out = String::with_capacity(upstream_result.text().len() + 1024);
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |meta| {
+                write_prompt_meta(upstream_result, origin, flags, meta);
+            });
+            result.written("content", |out| match upstream_result.get("messages") {
+                Some(messages) => write_content(messages, &origin.name, self.revision, out),
+                None => out.push_str("[]"),
+            });
+        });
+        out
+    }
+
     fn prompt(
         self,
         upstream_result: Json<'_>,
@@ -247,16 +348,7 @@ impl Dialect {
         let mut out = String::with_capacity(upstream_result.text().len() + 512);
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| {
-                if let Some(upstream_meta) = upstream_result.get("_meta") {
-                    meta::write_foreign(upstream_meta, meta);
-                }
-                write_origin(origin, meta);
-                if let Some(places) = &flags.hidden_text {
-                    meta.json("promptgate/hiddenText", places);
-                }
-                if let Some(places) = &flags.unsafe_uris {
-                    meta.json("promptgate/unsafeUris", places);
-                }
+                write_prompt_meta(upstream_result, origin, flags, meta);
             });
             for (key, value) in upstream_result.members() {
                 let is_ours = ["_meta", "resultType"].iter().any(|name| key.is(name));
@@ -296,6 +388,27 @@ impl Dialect {
         out
     }
 
+    /// Writes the empty list of a kind that the gateway does not have; `member` is the name of the list.
+    /// `ttl_ms` is in milliseconds.
+    pub fn empty_list(self, member: &str, identity: &Identity, ttl_ms: u128) -> String {
+        let mut out = String::new();
+        write_object(&mut out, |result| {
+            self.lead(identity, result, |_| {});
+            if self.revision.era() == Era::Modern {
+                result.display("ttlMs", ttl_ms).text("cacheScope", "public");
+            }
+            result.json(member, "[]");
+        });
+        out
+    }
+
+    /// Returns the fault of a read of a resource, of which there are none (MCP 2025-11-25, resources, error
+    /// handling: -32002; MCP 2026-07-28: -32602).
+    pub fn unknown_resource(self) -> RequestFault {
+        let code = if self.revision.era() == Era::Modern { -32602 } else { -32002 };
+        RequestFault::UnknownResource { code }
+    }
+
     fn list(self, list: &ListReply, identity: &Identity) -> String {
         let page = list.page();
         let mut out = String::with_capacity(page.elements.len() + 2048);
@@ -305,7 +418,11 @@ impl Dialect {
                 result.display("ttlMs", list.ttl.as_millis());
                 result.text("cacheScope", list.scope.as_str());
             }
-            result.written("prompts", |out| out.extend(["[", page.elements, "]"]));
+            let member = match list.kind {
+                ListKind::Prompts => "prompts",
+                ListKind::Tools => "tools",
+            };
+            result.written(member, |out| out.extend(["[", page.elements, "]"]));
             if let Some(cursor) = &list.next_cursor {
                 result.text("nextCursor", cursor);
             }
@@ -338,6 +455,24 @@ fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
     params.object("_meta", |meta| {
         meta.json(meta::SUBSCRIPTION_ID, id.text());
     });
+}
+
+fn write_prompt_meta(
+    upstream_result: Json<'_>,
+    origin: &Origin,
+    flags: &Flags,
+    meta: &mut ObjectWriter<'_>,
+) {
+    if let Some(upstream_meta) = upstream_result.get("_meta") {
+        meta::write_foreign(upstream_meta, meta);
+    }
+    write_origin(origin, meta);
+    if let Some(places) = &flags.hidden_text {
+        meta.json("promptgate/hiddenText", places);
+    }
+    if let Some(places) = &flags.unsafe_uris {
+        meta.json("promptgate/unsafeUris", places);
+    }
 }
 
 fn write_origin(origin: &Origin, meta: &mut ObjectWriter<'_>) {
@@ -387,6 +522,8 @@ mod tests {
     use super::*;
     use crate::domain::document::Document;
 
+    const OFFER: Offer = Offer { prompts: true, tools: ToolOffer::Empty };
+
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();
         let origin = Origin {
@@ -395,8 +532,11 @@ mod tests {
             name: "up__p".to_owned(),
         };
         let identity = Identity::new("gate", None);
-        let text = Dialect::new(revision)
-            .reply(&Reply::Prompt { result, origin, flags: Default::default() }, &identity);
+        let text = Dialect::new(revision).reply(
+            &Reply::Prompt { result, origin, flags: Default::default() },
+            ResultForm::Prompt,
+            &identity,
+        );
         serde_json::from_str(&text).unwrap()
     }
 
@@ -417,18 +557,18 @@ mod tests {
     fn initialize_declares_the_capabilities_of_the_revision() {
         let identity = Identity::new("a \"gate\"", Some("Ask \"nicely\""));
         let result = |revision| -> Value {
-            serde_json::from_str(&Dialect::new(revision).initialize(&identity)).unwrap()
+            serde_json::from_str(&Dialect::new(revision).initialize(&identity, OFFER)).unwrap()
         };
         let newest = result(Revision::V2025_11_25);
         assert_eq!(
             newest["capabilities"],
-            json!({"prompts": {"listChanged": true}, "completions": {}})
+            json!({"prompts": {"listChanged": true}, "completions": {}, "tools": {}})
         );
         assert_eq!(newest["instructions"], "Ask \"nicely\"");
         assert_eq!(newest["serverInfo"]["name"], "a \"gate\"");
         assert_eq!(
             result(Revision::V2024_11_05)["capabilities"],
-            json!({"prompts": {"listChanged": true}})
+            json!({"prompts": {"listChanged": true}, "tools": {}})
         );
     }
 }

@@ -62,10 +62,10 @@ impl Sessions {
             registration: self.shared.streams.open(token.nonce),
             termination: self.shared.terminated.watch(token.nonce),
         };
-        let known = last_event.and_then(|id| EventIds::digest(&self.sealer, endpoint, id));
+        let known = last_event.and_then(|id| EventIds::digests(&self.sealer, endpoint, id));
         let lifetime = Some(self.limits.stream_lifetime).filter(|l| !l.is_zero());
         let end = self.end_of_stream(caller, lifetime, now);
-        let changes = self.router.changes(caller, endpoint);
+        let changes = self.router.changes(caller, endpoint, self.served_lists(endpoint));
         let drain = self.shared.drain.clone();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
         Ok(self.with_url_elicitations(stream.recorded(record), token.nonce))
@@ -165,7 +165,8 @@ impl Sessions {
         let token = Token::new(revision, capabilities, caller, now);
         debug!(%revision, requested = requested.escape_debug().to_string(), "session opened");
         let dialect = Dialect::new(revision);
-        let message = result_message(&id, &dialect.initialize(&self.identity));
+        let message =
+            result_message(&id, &dialect.initialize(&self.identity, self.offer(endpoint)));
         Ok(match transport {
             TransportContext::Http(_) => {
                 self.telemetry().metrics().session_created(revision.as_str());
@@ -173,7 +174,8 @@ impl Sessions {
             }
             TransportContext::Connection(connection) => {
                 let notifications = connection.initialize(token).then(|| {
-                    let changes = self.router.changes(caller, endpoint);
+                    let changes =
+                        self.router.changes(caller, endpoint, self.served_lists(endpoint));
                     let drain = self.shared.drain.clone();
                     let end = StreamEnd::default();
                     let subscriber = Subscriber::Connection;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::in_flight::InFlightCall;
 use super::connection::{Connection, ConnectionKind};
-use super::dialect::Dialect;
+use super::dialect::{Dialect, ResultForm};
 use super::headers::Headers;
 use super::notify::notifications::NotificationStream;
 use super::token::Nonce;
@@ -46,6 +46,7 @@ pub enum Dispatch {
 pub struct PreparedCall {
     pub id: Id,
     pub dialect: Dialect,
+    pub(crate) form: ResultForm,
     pub(crate) call: Call,
     /// The session or connection of the call; `None` over HTTP in the modern era.
     pub(crate) nonce: Option<Nonce>,

@@ -7,6 +7,7 @@ pub(crate) mod headers;
 mod read;
 mod legacy;
 mod modern;
+mod tools;
 mod message;
 pub(crate) mod call;
 pub(crate) mod notify;
@@ -50,6 +51,8 @@ pub struct Sessions {
     identity: Identity,
     limits: Limits,
     discover_ttl: Duration,
+    /// `server.empty_lists`
+    empty_lists: bool,
     shared: Arc<SharedState>,
 }
 
@@ -99,6 +102,7 @@ impl Sessions {
             identity: Identity::new(&server.name, server.instructions.as_deref()),
             limits: server.limits.clone(),
             discover_ttl: config.listing.ttl_max,
+            empty_lists: server.empty_lists,
             shared,
         }
     }

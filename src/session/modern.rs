@@ -11,10 +11,11 @@ use crate::domain::call::ServerRequestMode;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
-use crate::domain::method::{CANCELLED, DISCOVER, LISTEN, Method};
+use crate::domain::method::{CANCELLED, DISCOVER, LISTEN, named_member};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::{mcp_name, meta};
+use crate::router::view_cache::ListKinds;
 
 impl Sessions {
     pub(super) fn modern(
@@ -40,7 +41,8 @@ impl Sessions {
         let dialect = Dialect::new(client.revision);
         let nonce = connection.map(|connection| connection.nonce);
         if inbound.method == DISCOVER {
-            let result = dialect.discover(&self.identity, self.discover_ttl.as_millis());
+            let offer = self.offer(inbound.context.endpoint);
+            let result = dialect.discover(&self.identity, offer, self.discover_ttl.as_millis());
             return Ok(Dispatch::Answer { message: result_message(&id, &result), session: None });
         }
         if inbound.method == LISTEN {
@@ -69,16 +71,20 @@ impl Sessions {
             let fault = Fault::invalid_params("`notifications` must be an object");
             return Err(reject(fault));
         };
-        let wants_list_changed =
-            filter.get("promptsListChanged").and_then(Json::as_bool) == Some(true);
+        let wants = |name| filter.get(name).and_then(Json::as_bool) == Some(true);
+        let served = self.router.exposure(inbound.context.endpoint);
+        let kinds = ListKinds {
+            prompts: served.prompts && wants("promptsListChanged"),
+            tools: served.tools && wants("toolsListChanged"),
+        };
         let result = dialect.listen_result(&id, &self.identity);
         let result = result_message(&id, &result);
         let in_flight = self.register(nonce, &id).map_err(reject)?;
-        let subscriber = Subscriber::Subscription { id, wants_list_changed, result, in_flight };
+        let subscriber = Subscriber::Subscription { id, kinds, result, in_flight };
         let RequestContext { caller, endpoint, .. } = *inbound.context;
         let record = self.gate.stream(caller, endpoint);
         let record = record.map_err(|fault| reject(fault.into()))?;
-        let changes = self.router.changes(caller, endpoint);
+        let changes = self.router.changes(caller, endpoint, kinds);
         let drain = self.shared.drain.clone();
         let end = self.end_of_stream(caller, None, inbound.context.now);
         let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
@@ -105,11 +111,11 @@ pub(crate) fn check(
     method: &str,
     params: Option<Json<'_>>,
 ) -> Result<Client, Fault> {
-    let is_get = Method::parse(method) == Some(Method::Get);
+    let named = named_member(method);
     if let Some(headers) = headers {
         require(headers.version, VERSION)?;
         require(headers.method, METHOD)?;
-        if is_get {
+        if named.is_some() {
             require(headers.name, NAME)?;
         }
     }
@@ -126,8 +132,8 @@ pub(crate) fn check(
     if let Some(headers) = headers {
         require_equal(headers.version, &version, VERSION)?;
         require_equal(headers.method, method, METHOD)?;
-        if is_get {
-            let name = params.and_then(|p| p.get("name")).and_then(Json::as_str);
+        if let Some(member) = named {
+            let name = params.and_then(|p| p.get(member)).and_then(Json::as_str);
             let decoded = headers.name.value().and_then(mcp_name::decode);
             if decoded.as_deref() != Some(&*name.unwrap_or_default()) {
                 return Err(RequestFault::HeaderMismatch { header: NAME }.into());

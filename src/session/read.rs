@@ -2,19 +2,20 @@
 
 use super::call::in_flight::InFlightCall;
 use super::connection::ConnectionKind;
-use super::dialect::{Dialect, result_message};
+use super::dialect::{Dialect, ResultForm, result_message};
 use super::headers::Headers;
 use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::modern::is_modern;
 use super::token::{Nonce, Token};
+use super::tools::{Purpose, Refused, is_tool_result};
 use super::{Dispatch, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
-use crate::domain::call::{Call, Client, ForwardedMeta, Request};
+use crate::domain::call::{Call, Client, ForwardedMeta};
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
-use crate::domain::method::{Countable, DISCOVER, INITIALIZE, LISTEN, Method, PING};
+use crate::domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
 use crate::domain::revision::{Era, Revision};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
@@ -100,7 +101,8 @@ impl Sessions {
             }
         };
         let method = &*method;
-        if let (Some(request), Some(id)) = (Countable::of_session(method), &id) {
+        let counted = self.counted_at_once(method, params, context.endpoint);
+        if let (Some(request), Some(id)) = (counted, &id) {
             let taken = self.take_request(context.caller, context.address, request).await;
             taken.map_err(|fault| {
                 self.telemetry().metrics().refused(fault.reason(), fault.limit());
@@ -191,10 +193,23 @@ impl Sessions {
         let InboundMessage { context, method, params } = *inbound;
         let ReplyContext { dialect, capabilities, mode } = reply_context;
         let reject = |fault| Rejection { fault, dialect };
-        let request = Method::parse(method)
-            .ok_or_else(|| RequestFault::MethodNotFound.into())
-            .and_then(|method| Request::read(method, params));
-        let request = request.map_err(reject)?;
+        let (request, form) = match self.purpose(method, params, context.endpoint, dialect) {
+            Ok(Purpose::Call(request, form)) => (request, form),
+            Ok(Purpose::Constant(result)) => {
+                return Ok(Dispatch::Answer {
+                    message: result_message(&id, &result),
+                    session: None,
+                });
+            }
+            Err(Refused { fault, form: ResultForm::Tool }) if is_tool_result(&fault) => {
+                let result = dialect.tool_error(&fault, &self.identity);
+                return Ok(Dispatch::Answer {
+                    message: result_message(&id, &result),
+                    session: None,
+                });
+            }
+            Err(Refused { fault, .. }) => return Err(reject(fault)),
+        };
         let in_flight = self.register(nonce, &id).map_err(reject)?;
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
@@ -215,6 +230,7 @@ impl Sessions {
         Ok(Dispatch::Call(PreparedCall {
             id,
             dialect,
+            form,
             call,
             nonce,
             in_flight,
@@ -244,7 +260,8 @@ impl Sessions {
 fn known_method(name: &str) -> &'static str {
     let known = [INITIALIZE, DISCOVER, PING, LISTEN];
     let calls = Method::ALL.map(Method::as_str);
-    known.into_iter().chain(calls).find(|known| *known == name).unwrap_or("_OTHER")
+    let foreign = ForeignMethod::ALL.map(ForeignMethod::as_str);
+    known.into_iter().chain(calls).chain(foreign).find(|known| *known == name).unwrap_or("_OTHER")
 }
 
 /// Returns the era of a message; the first sign counts. `None` if there is no sign.

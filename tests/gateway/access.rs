@@ -220,9 +220,11 @@ async fn k7_no_route_adds_an_upstream_or_a_command() {
             assert_eq!(reply.status, 404, "{method} {path}");
         }
     }
-    for method in ["upstreams/add", "config/set", "tools/call", "logging/setLevel"] {
+    for method in ["upstreams/add", "config/set", "logging/setLevel"] {
         let reply = gateway.client().modern(method, json!({"name": "evil"})).await;
         assert_eq!(reply.json()["error"]["code"], -32601, "{method}");
     }
+    let called = gateway.client().ask_error("tools/call", json!({"name": "evil"})).await;
+    assert_eq!(called["data"]["reason"], "unknown_tool");
     assert_eq!(gateway.summary().await.len(), 1);
 }

@@ -82,6 +82,8 @@ fn the_documented_defaults_are_the_defaults() {
     assert_eq!(documented.server.listen, default.server.listen);
     assert_eq!(documented.server.path, default.server.path);
     assert_eq!(documented.server.sse_path, default.server.sse_path);
+    assert_eq!(documented.server.exposure, default.server.exposure);
+    assert_eq!(documented.server.empty_lists, default.server.empty_lists);
     assert_eq!(documented.listing, default.listing);
     assert_eq!(documented.naming, default.naming);
     assert_eq!(documented.telemetry, default.telemetry);

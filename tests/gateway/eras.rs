@@ -186,7 +186,7 @@ async fn modern_clients_discover_and_open_no_session() {
 #[tokio::test]
 async fn w10_methods_that_are_gone_are_404_in_the_modern_era() {
     let gateway = Gateway::start("").await;
-    for method in ["initialize", "ping", "logging/setLevel", "tools/list", "prompts/List", "x\u{0}"]
+    for method in ["initialize", "ping", "logging/setLevel", "tools/List", "prompts/List", "x\u{0}"]
     {
         let (body, headers) = modern(3, method, json!({}));
         let headers: Vec<_> = headers

@@ -44,6 +44,7 @@ mod streams;
 mod telemetry;
 mod tls;
 mod tokens;
+mod tools;
 mod transports;
 mod upstream_faults;
 mod views;

@@ -50,7 +50,7 @@ impl<'a> Json<'a> {
     }
 
     /// Wraps the text of one value that the scan accepted before, without a check.
-    pub(super) fn accepted(text: &'a str) -> Self {
+    pub(crate) fn accepted(text: &'a str) -> Self {
         Self(text)
     }
 

@@ -138,6 +138,8 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             | R::InvalidParams { .. }
             | R::MissingArgument { .. }
             | R::UnknownPrompt
+            | R::UnknownTool
+            | R::UnknownResource { .. }
             | R::InvalidCursor
             | R::InvalidState => StatusCode::OK,
             R::CapabilityMissing { .. } if !dialect.has_error_status() => StatusCode::OK,

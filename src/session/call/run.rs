@@ -14,6 +14,8 @@ use crate::domain::unix_time::UnixSeconds;
 use crate::policy::Outcome;
 use crate::router::call_channel::CallChannel;
 use crate::router::reply::Reply;
+use crate::session::dialect::ResultForm;
+use crate::session::tools::is_tool_result;
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
@@ -78,7 +80,8 @@ impl Sessions {
         permit: &dyn CallPermit,
         now: UnixSeconds,
     ) -> CallOutcome {
-        let PreparedCall { dialect, call, nonce, in_flight, progress_token, gone, .. } = pending;
+        let PreparedCall { dialect, form, call, nonce, in_flight, progress_token, gone, .. } =
+            pending;
         let deadline = Instant::now() + self.limits.request;
         let (channel, mut call_events) = CallChannel::new();
         let record = self.gate.record(&call);
@@ -90,7 +93,7 @@ impl Sessions {
             }
             // No event can follow: the receiver gets the end of the channel.
             drop(channel);
-            Ok(dialect.reply(&reply, &self.identity))
+            Ok(dialect.reply(&reply, form, &self.identity))
         };
         let cancelled = async {
             match &in_flight {
@@ -126,7 +129,13 @@ impl Sessions {
         if let (CallOutcome::Fault(fault), Some(nonce)) = (&outcome, nonce) {
             self.shared.url_elicitations.note_all(fault, nonce, self.limits.json_depth);
         }
-        outcome
+        match outcome {
+            // On record and in the metrics it is the fault that it is.
+            CallOutcome::Fault(fault) if form == ResultForm::Tool && is_tool_result(&fault) => {
+                CallOutcome::Result(dialect.tool_error(&fault, &self.identity))
+            }
+            outcome => outcome,
+        }
     }
 }
 

@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::streams::{StreamEnd, StreamRegistration};
 use super::terminated::SessionTermination;
 use crate::domain::jsonrpc::Id;
+use crate::domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 use crate::policy::StreamRecord;
 use crate::router::Digest;
-use crate::router::view_cache::Changes;
+use crate::router::view_cache::{Changes, ListDigests, ListKinds};
 use crate::seal::{Kind, Sealer, random};
 use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
@@ -35,9 +36,9 @@ pub struct StreamEvent {
 /// The notifications of one stream.
 pub struct NotificationStream {
     changes: Changes,
-    /// The digest of the list that the client was last notified of, or got first. `None` until the first
+    /// The digests of the lists that the client was last notified of, or got first. `None` until the first
     /// complete list.
-    announced: Option<Digest>,
+    announced: Option<ListDigests>,
     dialect: Dialect,
     subscriber: Subscriber,
     /// Events that are sent before the stream waits for changes.
@@ -61,8 +62,8 @@ pub(crate) enum Subscriber {
     /// `subscriptions/listen` (MCP 2026-07-28, subscriptions).
     Subscription {
         id: Id,
-        /// Whether the client asked for `promptsListChanged`, the only kind that the gateway has.
-        wants_list_changed: bool,
+        /// The lists whose changes are announced: those that the client named and the endpoint serves.
+        kinds: ListKinds,
         /// The response that ends the subscription.
         result: String,
         /// Present on a connection, where there is no stream to close: the gateway announces the end
@@ -72,7 +73,7 @@ pub(crate) enum Subscriber {
 }
 
 /// Generates event ids. An id is unique by a nonce of the stream and a counter, and contains, sealed,
-/// the digest of the list that the client knows after the event.
+/// the digests of the lists that the client knows after the event.
 pub(crate) struct EventIds {
     sealer: Arc<Sealer>,
     endpoint: String,
@@ -87,21 +88,17 @@ struct CompletedElicitations {
     session: Nonce,
 }
 
-/// The digest in the events of a client that got no complete list yet. It equals no digest of a list,
-/// so a client that resumes with it is notified.
-const NO_LIST: Digest = [0; 32];
-
 impl NotificationStream {
     /// Opens a stream. `known` is the digest in the client's `Last-Event-ID`.
     pub(crate) fn new(
         mut changes: Changes,
-        known: Option<Digest>,
+        known: Option<ListDigests>,
         dialect: Dialect,
         subscriber: Subscriber,
         drain: CancellationToken,
         end: StreamEnd,
     ) -> Self {
-        let announced = known.or(changes.digest());
+        let announced = known.or(changes.digests());
         let mut stream = Self {
             announced,
             changes,
@@ -164,8 +161,8 @@ impl NotificationStream {
             return None;
         }
         loop {
-            let digest = self.changes.digest();
-            if let Some(event) = digest.and_then(|digest| self.list_changed(digest)) {
+            let digests = self.changes.digests();
+            if let Some(event) = digests.and_then(|digests| self.list_changed(digests)) {
                 if let Some(telemetry) = &self.telemetry {
                     telemetry.metrics().list_changed_sent();
                 }
@@ -197,12 +194,12 @@ impl NotificationStream {
     fn open(&mut self) {
         match &mut self.subscriber {
             Subscriber::Session { ids, .. } if self.dialect.has_priming_event() => {
-                let id = Some(ids.next(&self.announced.unwrap_or(NO_LIST)));
+                let id = Some(ids.next(self.announced.unwrap_or_default()));
                 self.opening.push_back(StreamEvent { id, message: String::new() });
             }
             Subscriber::Session { .. } | Subscriber::Connection => {}
-            Subscriber::Subscription { id, wants_list_changed, .. } => {
-                let message = self.dialect.acknowledged(id, *wants_list_changed);
+            Subscriber::Subscription { id, kinds, .. } => {
+                let message = self.dialect.acknowledged(id, *kinds);
                 self.opening.push_back(StreamEvent { id: None, message });
             }
         }
@@ -210,31 +207,41 @@ impl NotificationStream {
 
     fn elicitation_complete(&mut self, elicitation: &UrlElicitationComplete) -> StreamEvent {
         let message = self.dialect.elicitation_complete(&elicitation.id);
-        let announced = self.announced.unwrap_or(NO_LIST);
+        let announced = self.announced.unwrap_or_default();
         let id = match &mut self.subscriber {
-            Subscriber::Session { ids, .. } => Some(ids.next(&announced)),
+            Subscriber::Session { ids, .. } => Some(ids.next(announced)),
             Subscriber::Connection | Subscriber::Subscription { .. } => None,
         };
         StreamEvent { id, message }
     }
 
-    /// Returns the notification that the list now has this digest, if the client must get one.
-    fn list_changed(&mut self, digest: Digest) -> Option<StreamEvent> {
+    /// Returns the notification that a list now has another digest, if the client must get one. Where both
+    /// lists have changed, the other notification follows.
+    fn list_changed(&mut self, now: ListDigests) -> Option<StreamEvent> {
         // The first complete list is the one that the client got, not a change.
-        if self.announced.replace(digest).is_none_or(|announced| announced == digest) {
+        let announced = self.announced.get_or_insert(now);
+        let method = if announced.prompts != now.prompts {
+            announced.prompts = now.prompts;
+            LIST_CHANGED
+        } else if announced.tools != now.tools {
+            announced.tools = now.tools;
+            TOOLS_LIST_CHANGED
+        } else {
             return None;
-        }
+        };
+        let announced = *announced;
+        let event = |id, subscription| {
+            let message = self.dialect.list_changed(method, subscription);
+            StreamEvent { id, message }
+        };
         match &mut self.subscriber {
-            Subscriber::Session { registration, .. } if !registration.is_newest() => None,
-            Subscriber::Session { ids, .. } => {
-                let message = self.dialect.list_changed(None);
-                Some(StreamEvent { id: Some(ids.next(&digest)), message })
+            Subscriber::Session { registration, .. } if !registration.is_newest() => {
+                self.announced = Some(now);
+                None
             }
-            Subscriber::Connection => {
-                Some(StreamEvent { id: None, message: self.dialect.list_changed(None) })
-            }
-            Subscriber::Subscription { id, wants_list_changed, .. } => wants_list_changed
-                .then(|| StreamEvent { id: None, message: self.dialect.list_changed(Some(id)) }),
+            Subscriber::Session { ids, .. } => Some(event(Some(ids.next(announced)), None)),
+            Subscriber::Connection => Some(event(None, None)),
+            Subscriber::Subscription { id, .. } => Some(event(None, Some(id))),
         }
     }
 
@@ -280,16 +287,21 @@ impl EventIds {
         Self { sealer, endpoint: endpoint.to_owned(), nonce: random(), count: 0 }
     }
 
-    /// Returns the digest in an event id. `None` if the id was not sealed with one of the keys for this
+    /// Returns the digests in an event id. `None` if the id was not sealed with one of the keys for this
     /// endpoint.
-    pub(crate) fn digest(sealer: &Sealer, endpoint: &str, id: &str) -> Option<Digest> {
+    pub(crate) fn digests(sealer: &Sealer, endpoint: &str, id: &str) -> Option<ListDigests> {
         let plain = sealer.open(Kind::Event, endpoint, id)?;
-        plain.get(16..)?.try_into().ok()
+        let (_, digests) = plain.split_first_chunk::<16>()?;
+        let (prompts, tools) = digests.split_first_chunk::<32>()?;
+        // Ids of earlier releases have no digest of the tools, which they did not serve.
+        let tools = if tools.is_empty() { Digest::default() } else { tools.try_into().ok()? };
+        Some(ListDigests { prompts: *prompts, tools })
     }
 
-    fn next(&mut self, digest: &Digest) -> String {
+    fn next(&mut self, digests: ListDigests) -> String {
         self.count += 1;
-        let plain = [&self.nonce[..], &self.count.to_be_bytes(), digest].concat();
+        let ListDigests { prompts, tools } = digests;
+        let plain = [&self.nonce[..], &self.count.to_be_bytes(), &prompts, &tools].concat();
         self.sealer.seal(Kind::Event, &self.endpoint, &plain)
     }
 }
@@ -329,7 +341,7 @@ mod tests {
         let in_flight = InFlightCalls::default();
         let subscription = |id: u64| Subscriber::Subscription {
             id: Id::number(id),
-            wants_list_changed: true,
+            kinds: PROMPTS,
             result: "the result".to_owned(),
             in_flight: in_flight.start(Nonce::from_bytes([1; 16]), Id::number(id)),
         };
@@ -377,8 +389,9 @@ mod tests {
         Published { content, views: Arc::new(ViewCache::new(&config, Arc::new(Everything))) }
     }
 
-    fn digest(n: u8) -> Digest {
-        *content(n).content.everyone.digest()
+    fn digests_of(n: u8) -> ListDigests {
+        let prompts = *content(n).content.everyone.digest();
+        ListDigests { prompts, ..ListDigests::default() }
     }
 
     type Contents = (watch::Sender<Option<Published>>, watch::Receiver<Option<Published>>);
@@ -387,20 +400,26 @@ mod tests {
         watch::channel(Some(content(n)))
     }
 
-    fn digests(changes: &watch::Sender<Option<Published>>) -> Changes {
-        Changes::new(changes.subscribe(), Caller::anonymous(), "/mcp".to_owned())
+    fn digests_for(changes: &watch::Sender<Option<Published>>, kinds: ListKinds) -> Changes {
+        Changes::new(changes.subscribe(), Caller::anonymous(), "/mcp".to_owned(), kinds)
     }
+
+    const PROMPTS: ListKinds = ListKinds { prompts: true, tools: false };
 
     fn notifications(
         changes: &watch::Sender<Option<Published>>,
-        known: Option<Digest>,
+        known: Option<ListDigests>,
         revision: Revision,
         subscriber: Subscriber,
     ) -> NotificationStream {
         let drain = CancellationToken::new();
         let dialect = Dialect::new(revision);
+        let kinds = match &subscriber {
+            Subscriber::Subscription { kinds, .. } => *kinds,
+            Subscriber::Session { .. } | Subscriber::Connection => PROMPTS,
+        };
         NotificationStream::new(
-            digests(changes),
+            digests_for(changes, kinds),
             known,
             dialect,
             subscriber,
@@ -428,8 +447,8 @@ mod tests {
         }
         let event = notifications.next().await.unwrap();
         assert!(event.message.contains("notifications/prompts/list_changed"));
-        let known = EventIds::digest(&sealer, "/mcp", event.id.as_deref().unwrap());
-        assert_eq!(known, Some(digest(2)));
+        let known = EventIds::digests(&sealer, "/mcp", event.id.as_deref().unwrap());
+        assert_eq!(known, Some(digests_of(2)));
         assert!(silent(&mut notifications).await);
     }
 
@@ -451,7 +470,7 @@ mod tests {
         let (changes, _) = contents(7);
         let sealer = sealer();
         let terminated = Arc::new(TerminatedSessions::default());
-        for (known, announced) in [(digest(7), false), (digest(6), true)] {
+        for (known, announced) in [(digests_of(7), false), (digests_of(6), true)] {
             let subscriber = session(&sealer, &terminated);
             let mut notifications =
                 notifications(&changes, Some(known), Revision::V2025_06_18, subscriber);
@@ -512,15 +531,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_subscription_starts_with_an_acknowledgement_and_ends_with_a_result() {
         let (changes, _) = contents(0);
-        let subscription = |wants_list_changed| Subscriber::Subscription {
+        let subscription = |kinds| Subscriber::Subscription {
             id: Id::number(7),
-            wants_list_changed,
+            kinds,
             result: "the result".to_owned(),
             in_flight: None,
         };
         let revision = Revision::V2026_07_28;
-        let mut all = notifications(&changes, None, revision, subscription(true));
-        let mut none = notifications(&changes, None, revision, subscription(false));
+        let mut all = notifications(&changes, None, revision, subscription(PROMPTS));
+        let mut none = notifications(&changes, None, revision, subscription(ListKinds::default()));
         for notifications in [&mut all, &mut none] {
             let first = notifications.next().await.unwrap().message;
             assert!(first.contains("subscriptions/acknowledged"));

@@ -353,8 +353,12 @@ pub fn modern(id: u64, method: &str, params: Value) -> (Value, Vec<(&'static str
         ("MCP-Protocol-Version", MODERN.to_owned()),
         ("Mcp-Method", method.to_owned()),
     ];
-    if method == "prompts/get" {
-        let name = params["name"].as_str().unwrap_or_default();
+    let named = match method {
+        "prompts/get" | "tools/call" => params["name"].as_str(),
+        "resources/read" => params["uri"].as_str(),
+        _ => None,
+    };
+    if let Some(name) = named {
         headers
             .push(("Mcp-Name", promptgate::test_util::domain::mcp_name::encode(name).into_owned()));
     }

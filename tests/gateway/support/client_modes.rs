@@ -135,12 +135,22 @@ impl ModeClient {
     pub async fn get_answering(
         &mut self,
         params: Value,
+        say: impl FnMut(&Value) -> Value,
+    ) -> (Vec<Value>, Value) {
+        self.call_answering("prompts/get", params, say).await
+    }
+
+    /// The same, for another method.
+    pub async fn call_answering(
+        &mut self,
+        method: &str,
+        params: Value,
         mut say: impl FnMut(&Value) -> Value,
     ) -> (Vec<Value>, Value) {
         let (mut asked, mut again) = (Vec::new(), params.clone());
         if self.revision == MODERN {
             loop {
-                let answer = self.answer("prompts/get", again).await;
+                let answer = self.answer(method, again).await;
                 if answer["result"]["resultType"] != "input_required" {
                     return (asked, answer);
                 }
@@ -155,7 +165,7 @@ impl ModeClient {
                 again["requestState"] = answer["result"]["requestState"].clone();
             }
         }
-        let request = self.request("prompts/get", params);
+        let request = self.request(method, params);
         let mut own_stream = match &self.wire {
             Wire::Http { client, .. } => {
                 let body = request.to_string();

@@ -1,0 +1,95 @@
+//! `find_prompt`: the prompts that a caller sees at an endpoint, ranked by the words of a query.
+
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use super::Router;
+use super::reply::{FoundReply, Reply};
+use super::view::View;
+use crate::domain::call::Call;
+use crate::domain::cursor::{CacheScope, Place};
+use crate::domain::fault::{Fault, RequestFault};
+use crate::domain::tool::result::write_found;
+use crate::domain::tool::search::{Query, Score};
+use crate::domain::unix_time::UnixSeconds;
+use crate::seal::{self, Kind};
+
+/// Prompts on one page. A model reads all of them, so a page is short.
+const PAGE_SIZE: usize = 20;
+
+/// The largest view that is searched on a runtime thread, in prompts: about a millisecond.
+const SEARCHED_AT_ONCE: usize = 500;
+
+impl Router {
+    pub(super) async fn search(
+        &self,
+        call: &Call,
+        query: &str,
+        cursor: Option<&str>,
+        deadline: Instant,
+        now: UnixSeconds,
+    ) -> Result<Reply, Fault> {
+        // The cursor is a place in the ranking of one query.
+        let query_digest = seal::digest_text(&seal::sha256(query.as_bytes()));
+        let bound_to = format!("{} find {query_digest}", call.endpoint);
+        let place =
+            cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
+        let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
+        let after = after.transpose()?;
+        let catalog = self.settled(deadline).await;
+        if let Some(fault) = &catalog.list_fault {
+            return Err(fault.clone());
+        }
+        let view = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let query = Query::new(query);
+        let (elements, more_after) = if view.len() <= SEARCHED_AT_ONCE {
+            page(&view, &query, after)
+        } else {
+            // Fails only if the search panics.
+            let searching = spawn_blocking(move || page(&view, &query, after));
+            searching.await.map_err(|_| Fault::Internal)?
+        };
+        let next_cursor = more_after.map(|last| {
+            let place = Place {
+                caller: call.caller.id().to_owned(),
+                scope: CacheScope::Private,
+                issued_at: now,
+                last,
+                owner: String::new(),
+            };
+            self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
+        });
+        Ok(Reply::Found(FoundReply { elements, next_cursor }))
+    }
+}
+
+/// Returns the elements of a page, and its last place if more prompts follow.
+fn page(
+    view: &Arc<View>,
+    query: &Query,
+    after: Option<(Score, String)>,
+) -> (String, Option<String>) {
+    let after = after.as_ref().map(|(score, name)| (*score, name.as_str()));
+    let (found, has_more) = query.page(view.elements(), after, PAGE_SIZE);
+    let mut elements = String::new();
+    for (index, (_, _, prompt)) in found.iter().enumerate() {
+        if index > 0 {
+            elements.push(',');
+        }
+        write_found(*prompt, &mut elements);
+    }
+    let last = found.last().filter(|_| has_more);
+    (elements, last.map(|(score, name, _)| encode(*score, name)))
+}
+
+/// The place of a prompt in a ranking, as text for a cursor.
+fn encode(Score(score): Score, name: &str) -> String {
+    format!("{score} {name}")
+}
+
+fn decode(place: &str) -> Option<(Score, String)> {
+    let (score, name) = place.split_once(' ')?;
+    Some((Score(score.parse().ok()?), name.to_owned()))
+}

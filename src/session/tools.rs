@@ -1,0 +1,181 @@
+//! Requests for tools and resources. The gateway has neither of its own: its tools stand for prompts, and
+//! hosts that ask every server for all lists get empty ones.
+
+use super::Sessions;
+use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
+use crate::config::ToolForm;
+use crate::domain::call::Request;
+use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use crate::domain::json::Json;
+use crate::domain::method::{Countable, ForeignMethod, Method};
+use crate::domain::tool::{FIND_PROMPT, USE_PROMPT};
+use crate::router::view_cache::ListKinds;
+
+/// What a request that is not about the session asks for.
+pub(super) enum Purpose {
+    /// A call, with the form of its result.
+    Call(Request, ResultForm),
+    /// A result that depends on the configuration alone.
+    Constant(String),
+}
+
+/// A request that the gateway refuses.
+pub(super) struct Refused {
+    pub fault: Fault,
+    pub form: ResultForm,
+}
+
+impl Refused {
+    fn new(fault: impl Into<Fault>) -> Self {
+        Self { fault: fault.into(), form: ResultForm::Prompt }
+    }
+}
+
+impl Sessions {
+    /// Returns what the capabilities of an endpoint declare.
+    pub(super) fn offer(&self, endpoint: &str) -> Offer {
+        let exposure = self.router.exposure(endpoint);
+        let tools = match (exposure.tools, self.empty_lists) {
+            (true, _) => ToolOffer::Prompts,
+            (false, true) => ToolOffer::Empty,
+            (false, false) => ToolOffer::None,
+        };
+        Offer { prompts: exposure.prompts, tools }
+    }
+
+    /// Returns the lists that an endpoint serves.
+    pub(super) fn served_lists(&self, endpoint: &str) -> ListKinds {
+        let exposure = self.router.exposure(endpoint);
+        ListKinds { prompts: exposure.prompts, tools: exposure.tools }
+    }
+
+    /// Returns how a rate limit counts a request that does not become a call; `None` for a call, which is
+    /// counted once its prompt is known, and for methods that are not served.
+    pub(super) fn counted_at_once(
+        &self,
+        method: &str,
+        params: Option<Json<'_>>,
+        endpoint: &str,
+    ) -> Option<Countable> {
+        let Some(foreign) = ForeignMethod::parse(method) else {
+            return Countable::of_session(method);
+        };
+        let becomes_call = self.router.exposure(endpoint).tools
+            && match foreign {
+                ForeignMethod::ListTools => true,
+                ForeignMethod::CallTool => self.prompt_tool(params, endpoint).is_some(),
+                _ => false,
+            };
+        (!becomes_call).then_some(Countable::Call(foreign.counted_as()))
+    }
+
+    /// Reads the parameters of a request that is not about the session.
+    ///
+    /// # Errors
+    /// The endpoint does not serve the method, a parameter is not valid, or the tool or resource is unknown.
+    pub(super) fn purpose(
+        &self,
+        method: &str,
+        params: Option<Json<'_>>,
+        endpoint: &str,
+        dialect: Dialect,
+    ) -> Result<Purpose, Refused> {
+        let offer = self.offer(endpoint);
+        if let Some(method) = Method::parse(method).filter(|_| offer.prompts) {
+            let request = Request::read(method, params).map_err(Refused::new)?;
+            return Ok(Purpose::Call(request, ResultForm::Prompt));
+        }
+        let has_tools = offer.tools != ToolOffer::None;
+        let foreign = ForeignMethod::parse(method);
+        match foreign.ok_or_else(|| Refused::new(RequestFault::MethodNotFound))? {
+            ForeignMethod::ListTools if offer.tools == ToolOffer::Prompts => {
+                let request = Request::read_list_tools(params).map_err(Refused::new)?;
+                Ok(Purpose::Call(request, ResultForm::Prompt))
+            }
+            ForeignMethod::ListTools if has_tools => self.empty_list("tools", params, dialect),
+            ForeignMethod::CallTool if has_tools => self.tool_call(params, endpoint),
+            ForeignMethod::ListResources if self.empty_lists => {
+                self.empty_list("resources", params, dialect)
+            }
+            ForeignMethod::ListTemplates if self.empty_lists => {
+                self.empty_list("resourceTemplates", params, dialect)
+            }
+            ForeignMethod::ReadResource if self.empty_lists => {
+                Err(Refused::new(dialect.unknown_resource()))
+            }
+            _ => Err(Refused::new(RequestFault::MethodNotFound)),
+        }
+    }
+
+    fn empty_list(
+        &self,
+        member: &str,
+        params: Option<Json<'_>>,
+        dialect: Dialect,
+    ) -> Result<Purpose, Refused> {
+        if params.is_some_and(|params| params.get("cursor").is_some()) {
+            return Err(Refused::new(RequestFault::InvalidCursor));
+        }
+        let ttl_ms = self.discover_ttl.as_millis();
+        Ok(Purpose::Constant(dialect.empty_list(member, &self.identity, ttl_ms)))
+    }
+
+    fn tool_call(&self, params: Option<Json<'_>>, endpoint: &str) -> Result<Purpose, Refused> {
+        let tool = self.prompt_tool(params, endpoint);
+        let request = match tool.ok_or_else(|| Refused::new(RequestFault::UnknownTool))? {
+            PromptTool::Find => Request::read_find(params.and_then(|p| p.get("arguments"))),
+            PromptTool::Use => Request::read_use(params),
+            PromptTool::Prompt(name) => Request::read_prompt_tool(name, params),
+        };
+        match request {
+            Ok(request) => Ok(Purpose::Call(request, ResultForm::Tool)),
+            Err(fault) => Err(Refused { fault, form: ResultForm::Tool }),
+        }
+    }
+
+    /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name that stands for no
+    /// prompt is treated as that of an unknown prompt, so that it cannot be told from one that the caller may
+    /// not use. The pair can be called there, too: a client may have listed it while there were more prompts
+    /// than `tools_max`.
+    fn prompt_tool(&self, params: Option<Json<'_>>, endpoint: &str) -> Option<PromptTool> {
+        let exposure = self.router.exposure(endpoint);
+        let name = params.filter(|_| exposure.tools)?.get("name")?.as_str()?;
+        let content = &self.router.catalog().content;
+        let has_each = exposure.form == ToolForm::Each;
+        match &*name {
+            FIND_PROMPT if !has_each || content.owner(&name).is_none() => Some(PromptTool::Find),
+            USE_PROMPT if !has_each || content.owner(&name).is_none() => Some(PromptTool::Use),
+            _ if has_each => {
+                let prompt = content.prompt_of_tool(&name).unwrap_or(&name);
+                Some(PromptTool::Prompt(prompt.to_owned()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A tool that stands for prompts.
+enum PromptTool {
+    Find,
+    Use,
+    /// Stands for the prompt of this public name.
+    Prompt(String),
+}
+
+/// Whether a tool reports a fault as its result, for the model to read: a mistake in its arguments, or a
+/// failure of the upstream. What concerns the client rather than the model stays an error: credentials, limits,
+/// and the pages that a user must visit first.
+pub(super) fn is_tool_result(fault: &Fault) -> bool {
+    match fault {
+        Fault::Request(
+            RequestFault::InvalidParams { .. }
+            | RequestFault::MissingArgument { .. }
+            | RequestFault::UnknownPrompt
+            | RequestFault::InvalidCursor,
+        ) => true,
+        Fault::Upstream(UpstreamFault { kind, .. }) => {
+            !matches!(kind, Kind::UrlElicitationRequired { .. } | Kind::Busy)
+        }
+        Fault::Request(_) | Fault::Transport(_) | Fault::Internal => false,
+    }
+}
