@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Reloads;
 use crate::audit::Audit;
+use crate::domain::fault::UpstreamFaultKind;
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamStatus};
 use crate::telemetry::Telemetry;
@@ -102,7 +103,7 @@ impl State {
 
 /// Returns one element of `/api/v1/upstreams`.
 fn upstream(status: UpstreamStatus) -> Value {
-    let UpstreamStatus { id, transport, state, revision, notifies, listed, .. } = status;
+    let UpstreamStatus { id, transport, state, revision, notifies, listed, .. } = &status;
     let (in_flight, waiting) = status.load;
     let next_probe =
         status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -126,12 +127,19 @@ fn upstream(status: UpstreamStatus) -> Value {
         row["pages"] = walk.pages.into();
         row["ageSecs"] = walk.at.elapsed().as_secs().into();
     }
-    let stderr_tail = status.stderr_tail.lines();
-    if !stderr_tail.is_empty() {
-        row["stderr"] = stderr_tail.into();
+    if let Some(note) = status.note() {
+        row["note"] = note.into();
+    }
+    // The lines of the attempt that failed, where there is one: the upstream may have been started again.
+    let stderr = match status.failure.as_ref().map(UpstreamFaultKind::stderr) {
+        Some(stderr) if !stderr.is_empty() => stderr.to_vec(),
+        _ => status.stderr_tail.lines(),
+    };
+    if !stderr.is_empty() {
+        row["stderr"] = stderr.into();
     }
     if let Some(kind) = status.failure {
-        row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()});
+        row["error"] = json!({"reason": kind.reason(), "message": kind.diagnosis()});
     }
     row
 }

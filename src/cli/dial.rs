@@ -1,6 +1,7 @@
 //! `promptgate check --dial`: connects to each upstream as the gateway would, and reports the result.
 
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,14 @@ use crate::router::refresh::{Refresh, Source};
 use crate::upstream::call::correlator::NotificationSinks;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
-use crate::upstream::prompt_list::PromptList;
+use crate::upstream::prompt_list::{PromptList, emptiness};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
     let runtime = runtime()?;
-    let dialed = runtime.block_on(dial_all(&config));
+    let progress =
+        if output.json || !io::stderr().is_terminal() { Progress::Hidden } else { Progress::Shown };
+    let dialed = runtime.block_on(dial_all(&config, progress));
     runtime.shutdown_background();
     let failed = dialed.iter().filter(|dialed| dialed.outcome.is_err()).count();
     let report = report(&config, dialed);
@@ -38,6 +41,13 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
         1 => Err(Failure::new("1 upstream does not answer")),
         n => Err(Failure::new(format!("{n} upstreams do not answer"))),
     }
+}
+
+/// Whether the result of each upstream is shown on standard error as soon as it is known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Progress {
+    Hidden,
+    Shown,
 }
 
 /// The result of one upstream.
@@ -58,12 +68,22 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// after SIGTERM.
 const CHILDREN_TIMEOUT: Duration = Duration::from_secs(6);
 
-async fn dial_all(config: &Config) -> Vec<Dialed> {
+async fn dial_all(config: &Config, progress: Progress) -> Vec<Dialed> {
     let tasks = TaskTracker::new();
     let dial = |upstream: &Upstream| {
-        let dialing = dial(Arc::new(upstream.clone()), tasks.clone());
-        tasks.spawn(dialing)
+        let upstream = Arc::new(upstream.clone());
+        let dialing = dial(upstream.clone(), tasks.clone());
+        tasks.spawn(async move {
+            let dialed = dialing.await;
+            if progress == Progress::Shown {
+                eprintln!("{}", dialed.progress_line(upstream.id.as_str()));
+            }
+            dialed
+        })
     };
+    if progress == Progress::Shown {
+        eprintln!("Connecting to {} upstreams …", config.upstreams.len());
+    }
     let dialing: Vec<_> = config.upstreams.iter().map(dial).collect();
     let mut dialed = Vec::with_capacity(dialing.len());
     for task in dialing {
@@ -98,6 +118,18 @@ impl Dialed {
     fn failed(transport: &'static str, kind: Kind) -> Self {
         Self { transport, revision: None, notifies: false, outcome: Err(kind) }
     }
+
+    fn progress_line(&self, upstream: &str) -> String {
+        match &self.outcome {
+            Ok(listed) => {
+                let prompts = listed.prompts.len() + listed.malformed.len();
+                let note = emptiness(listed.pages, prompts);
+                let text = note.map_or_else(|| format!("{prompts} prompts"), str::to_owned);
+                format!("  {upstream}: {text}")
+            }
+            Err(kind) => format!("  {upstream}: {}", printable(&kind.diagnosis())),
+        }
+    }
 }
 
 /// Returns all results as `--json` prints them. The lists are merged as in the gateway, to know which
@@ -119,10 +151,17 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
         match &dialed.outcome {
             Ok(listed) => {
                 row["pages"] = listed.pages.into();
-                row["prompts"] = (listed.prompts.len() + listed.malformed.len()).into();
+                let prompts = listed.prompts.len() + listed.malformed.len();
+                row["prompts"] = prompts.into();
+                if let Some(note) = emptiness(listed.pages, prompts) {
+                    row["note"] = note.into();
+                }
             }
             Err(kind) => {
-                row["error"] = json!({"reason": kind.reason(), "message": kind.to_string()})
+                row["error"] = json!({"reason": kind.reason(), "message": kind.diagnosis()});
+                if !kind.stderr().is_empty() {
+                    row["stderr"] = kind.stderr().into();
+                }
             }
         }
         let outcome = dialed.outcome.map(|listed| FetchedList { listed, fresh_for: None });
@@ -151,13 +190,20 @@ const COLUMNS: [Column; 8] = [
     Column::new("LISTED", "listed"),
 ];
 
+/// Lines of standard error that are shown of each upstream; `--json` has all that are kept.
+const STDERR_LINES: usize = 8;
+
 fn text(report: &Value) -> String {
     let text = |value: &Value| printable(value.as_str().unwrap_or("-"));
     let rows = report["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     let mut notes = String::new();
     for row in rows {
-        if let Some(message) = row["error"]["message"].as_str() {
+        if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
             let _ = writeln!(notes, "{}: {}", text(&row["upstream"]), printable(message));
+        }
+        let stderr = row["stderr"].as_array().map_or(&[][..], Vec::as_slice);
+        for line in &stderr[stderr.len().saturating_sub(STDERR_LINES)..] {
+            let _ = writeln!(notes, "    | {}", text(line));
         }
     }
     for left_out in report["leftOut"].as_array().into_iter().flatten() {

@@ -114,8 +114,9 @@ fn run(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure
 fn summary_line(upstream: &UpstreamStatus) -> String {
     let UpstreamStatus { id, listed: prompts, failure, .. } = upstream;
     let noun = if *prompts == 1 { "prompt" } else { "prompts" };
-    match failure {
-        None => format!("  {id}: {prompts} {noun}"),
-        Some(kind) => format!("  {id}: {prompts} {noun}, {}", printable(&kind.to_string())),
+    match (failure, upstream.note()) {
+        (Some(kind), _) => format!("  {id}: {prompts} {noun}; {}", printable(&kind.diagnosis())),
+        (None, Some(note)) => format!("  {id}: {note}"),
+        (None, None) => format!("  {id}: {prompts} {noun}"),
     }
 }

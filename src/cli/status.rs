@@ -125,7 +125,7 @@ fn text(state: &Value) -> String {
     let _ = write!(out, "\n{}", table(&COLUMNS, rows));
     let mut separator = "\n\n";
     for row in rows {
-        if let Some(message) = row["error"]["message"].as_str() {
+        if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
             let _ = write!(out, "{separator}{}: {}", word(&row["upstream"]), printable(message));
             separator = "\n";
         }

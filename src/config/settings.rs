@@ -11,7 +11,10 @@ use crate::domain::server_request::ClientCapabilities;
 pub struct Settings {
     /// Timeout for opening a connection.
     pub connect: Duration,
-    /// Timeout for a child process to answer the first request of the handshake.
+    /// Longest time from the start of a child process to its first answer.
+    pub startup: Duration,
+    /// Time for one request of the handshake, after which a child process that has not answered is asked in
+    /// the legacy era, too.
     pub probe: Duration,
     /// Timeout of one `prompts/get` or `completion/complete`, for the whole exchange.
     pub timeout: Duration,
@@ -94,6 +97,7 @@ const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
 pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     Settings {
         connect: section.duration("connect", base.connect, MILLISECOND),
+        startup: section.duration("startup", base.startup, MILLISECOND),
         probe: section.duration("probe", base.probe, MILLISECOND),
         timeout: section.duration("timeout", base.timeout, MILLISECOND),
         page_timeout: section.duration("page_timeout", base.page_timeout, MILLISECOND),
@@ -160,6 +164,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(3),
+            startup: Duration::from_secs(60),
             probe: Duration::from_secs(10),
             timeout: Duration::from_secs(30),
             page_timeout: Duration::from_secs(10),

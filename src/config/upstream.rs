@@ -142,8 +142,8 @@ fn read(
         // A server request is not correlated with its call here, so calls would run one at a time.
         Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,
     });
-    if matches!(transport, Transport::Stdio(_)) && settings.probe >= settings.walk_timeout {
-        section.mistake("probe", "must be shorter than walk_timeout, of which it is a part");
+    if matches!(transport, Transport::Stdio(_)) && settings.probe >= settings.startup {
+        section.mistake("probe", "must be shorter than startup, of which it is a part");
     }
     Some(Upstream { id, prefix, transport, settings })
 }

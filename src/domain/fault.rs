@@ -1,6 +1,7 @@
 //! Faults: errors by their cause (transport, request, upstream, gateway). Only `downstream` writes them as HTTP
 //! statuses and JSON-RPC errors.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::json::JsonError;
@@ -220,7 +221,14 @@ pub enum UpstreamFaultKind {
     Reset(String),
     /// A child process exited, or closed its input or output.
     #[error("the child process exited before the response was complete")]
-    ChildExited,
+    ChildExited(Arc<ChildReport>),
+    /// A child process lives, and has not answered its first request.
+    #[error("no response within the deadline")]
+    ChildSilent {
+        /// `startup` of the upstream.
+        startup: Duration,
+        report: Arc<ChildReport>,
+    },
     /// The gateway itself failed; its log has the details.
     #[error("the gateway failed: {0}")]
     Internal(String),
@@ -273,14 +281,76 @@ pub enum UpstreamFaultKind {
     SessionLost,
 }
 
+/// What a child process left behind, for operators: it may hold paths and secrets, so clients get none of it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ChildReport {
+    /// `None` while it runs, and where the system does not tell.
+    pub exit: Option<ChildExit>,
+    /// The last lines that it wrote to standard error, the newest last.
+    pub stderr: Vec<String>,
+}
+
+/// The exit status of a child process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ChildExit {
+    Code(i32),
+    /// The number of the signal that ended it.
+    Signal(i32),
+}
+
+impl ChildReport {
+    /// Returns the line on standard error that says most: the last one that names an error and is not indented,
+    /// as the frames of a stack trace are, or else the last one.
+    fn telling_line(&self) -> Option<&str> {
+        let names_error = |line: &&String| {
+            let lower = line.to_lowercase();
+            let words = ["error", "exception", "panic", "not found", "cannot", "no such"];
+            !line.starts_with([' ', '\t']) && words.iter().any(|word| lower.contains(word))
+        };
+        let line = self.stderr.iter().rfind(names_error).or(self.stderr.last());
+        line.map(|line| line.trim())
+    }
+}
+
 impl UpstreamFaultKind {
+    /// Describes the fault to an operator: as `Display`, with the details that clients must not learn.
+    pub fn diagnosis(&self) -> String {
+        let (what, report) = match self {
+            Self::ChildExited(report) => {
+                let what = match report.exit {
+                    Some(ChildExit::Code(code)) => format!("exited with code {code}"),
+                    Some(ChildExit::Signal(signal)) => format!("was ended by signal {signal}"),
+                    None => "closed its input or output".to_owned(),
+                };
+                (what, report)
+            }
+            Self::ChildSilent { startup, report } => {
+                let secs = startup.as_secs_f64();
+                (format!("has not answered within startup = {secs} s"), report)
+            }
+            other => return other.to_string(),
+        };
+        match report.telling_line() {
+            Some(line) => format!("{what}: {line}"),
+            None => format!("{what}, and wrote nothing to standard error"),
+        }
+    }
+
+    /// Returns the last lines that the child process of this attempt wrote to standard error.
+    pub fn stderr(&self) -> &[String] {
+        match self {
+            Self::ChildExited(report) | Self::ChildSilent { report, .. } => &report.stderr,
+            _ => &[],
+        }
+    }
+
     /// Returns the stable name of the fault for `error.data.reason` and `promptgate/incomplete`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unavailable(_) | Self::SessionLost => "upstream_unavailable",
-            Self::Reset(_) | Self::ChildExited => "upstream_reset",
+            Self::Reset(_) | Self::ChildExited(_) => "upstream_reset",
             Self::Internal(_) => "internal",
-            Self::Timeout => "upstream_timeout",
+            Self::Timeout | Self::ChildSilent { .. } => "upstream_timeout",
             Self::Busy => "upstream_busy",
             Self::RateLimited { .. } => "upstream_rate_limited",
             Self::AuthFailed { .. } | Self::NoToken(_) => "upstream_auth_failed",
@@ -361,6 +431,40 @@ impl From<FrameError> for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn u13_operators_read_why_a_child_ended_and_clients_do_not() {
+        let exited = |exit, stderr: &[&str]| {
+            let stderr = stderr.iter().map(|line| (*line).to_owned()).collect();
+            UpstreamFaultKind::ChildExited(Arc::new(ChildReport { exit, stderr }))
+        };
+        let python = [
+            "Traceback (most recent call last):",
+            "  File \"x\"",
+            "ModuleNotFoundError: No module named 'x'",
+        ];
+        let node =
+            ["Error: Cannot find module '/x'", "    at error (node:1:1)", "", "Node.js v20.20.2"];
+        for (fault, expected) in [
+            (
+                exited(Some(ChildExit::Code(3)), &python),
+                "exited with code 3: ModuleNotFoundError: No module named 'x'",
+            ),
+            (
+                exited(Some(ChildExit::Code(1)), &node),
+                "exited with code 1: Error: Cannot find module '/x'",
+            ),
+            (exited(Some(ChildExit::Signal(9)), &["bye"]), "was ended by signal 9: bye"),
+            (exited(None, &[]), "closed its input or output, and wrote nothing to standard error"),
+        ] {
+            assert_eq!(fault.diagnosis(), expected);
+            assert_eq!(
+                fault.to_string(),
+                "the child process exited before the response was complete"
+            );
+        }
+        assert_eq!(UpstreamFaultKind::Timeout.diagnosis(), UpstreamFaultKind::Timeout.to_string());
+    }
 
     #[test]
     fn an_excerpt_is_truncated_and_sanitised() {

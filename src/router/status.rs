@@ -11,6 +11,7 @@ use crate::domain::name::UpstreamId;
 use crate::domain::revision::Revision;
 use crate::upstream::Upstream;
 use crate::upstream::driver::ConnectionState;
+use crate::upstream::prompt_list::emptiness;
 use crate::upstream::stderr_tail::StderrTail;
 
 /// The status of one upstream.
@@ -36,6 +37,14 @@ pub struct UpstreamStatus {
     pub stderr_tail: Arc<StderrTail>,
     /// Why the upstream cannot be called, or its list is stale or missing.
     pub failure: Option<UpstreamFaultKind>,
+}
+
+impl UpstreamStatus {
+    /// What to tell an operator of an upstream that works and has no prompts.
+    pub fn note(&self) -> Option<&'static str> {
+        let walk = self.walk.filter(|_| self.failure.is_none())?;
+        emptiness(walk.pages, walk.prompts)
+    }
 }
 
 impl Router {

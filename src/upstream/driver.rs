@@ -18,7 +18,7 @@ use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
 use super::guard::backoff::{Backoff, jittered};
 use super::guard::breaker::Breaker;
-use super::prompt_list::PromptList;
+use super::prompt_list::{PromptList, emptiness};
 use crate::config::{Transport, Upstream};
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -108,6 +108,8 @@ struct Attempts {
     backoff: Backoff,
     /// Reason of the last attempt, if it failed.
     failure: Option<&'static str>,
+    /// What was logged about a list without prompts.
+    note: Option<&'static str>,
 }
 
 impl Driver {
@@ -247,7 +249,7 @@ impl Driver {
                     has_walked = true;
                     let wait = self.next_walk(listed.ttl);
                     let fresh_for = listed.ttl.or((!connection.is_snapshot()).then_some(wait));
-                    self.report_list(FetchedList { listed, fresh_for }).await;
+                    self.report_list(FetchedList { listed, fresh_for }, attempts).await;
                     wait
                 }
                 // The session has expired, which is no failure: connect again at once.
@@ -306,10 +308,16 @@ impl Driver {
         jittered(least, fastrand::f64())
     }
 
-    async fn report_list(&self, walked: FetchedList) {
+    async fn report_list(&self, walked: FetchedList, attempts: &mut Attempts) {
         let prompts = walked.listed.prompts.len();
         let pages = walked.listed.pages;
         debug!(upstream = %self.upstream.id, prompts, pages, "prompts/list complete");
+        let note = emptiness(pages, prompts + walked.listed.malformed.len());
+        if let Some(note) = note.filter(|note| attempts.note.replace(note) != Some(note)) {
+            warn!(upstream = %self.upstream.id, "the upstream {note}");
+        } else if note.is_none() {
+            attempts.note = None;
+        }
         self.report(Ok(walked)).await;
     }
 
@@ -331,9 +339,11 @@ impl Driver {
         let upstream = &self.upstream.id;
         let reason = kind.reason();
         if attempts.failure.replace(reason) == Some(reason) {
-            debug!(%upstream, error = %kind, retry_in = ?wait, "prompts/list failed; retrying");
+            let error = kind.diagnosis();
+            debug!(%upstream, error, retry_in = ?wait, "prompts/list failed; retrying");
         } else {
-            warn!(%upstream, error = %kind, retry_in = ?wait, "prompts/list failed; retrying");
+            let error = kind.diagnosis();
+            warn!(%upstream, error, retry_in = ?wait, "prompts/list failed; retrying");
         }
         self.report(Err(kind)).await;
         match self.upstream.transport {

@@ -5,6 +5,15 @@ use std::time::Duration;
 use crate::domain::cursor::CacheScope;
 use crate::domain::prompt::Prompt;
 
+/// Returns what to tell an operator of an upstream that works and has no prompts; `None` if it has some.
+pub(crate) fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
+    match (pages, prompts) {
+        (0, _) => Some("works, but declares no prompts"),
+        (_, 0) => Some("works, but its list of prompts is empty"),
+        _ => None,
+    }
+}
+
 /// The complete prompt list of an upstream: all pages of a pagination walk, or all files of a library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptList {
@@ -12,7 +21,7 @@ pub struct PromptList {
     pub prompts: Vec<Prompt>,
     /// One reason for each element that is no valid prompt.
     pub malformed: Vec<String>,
-    /// Number of pages; 1 for a library.
+    /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts.
     pub pages: usize,
     /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` where no page has one.
     pub ttl: Option<Duration>,

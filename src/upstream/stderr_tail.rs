@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -46,27 +46,31 @@ impl StderrTail {
         let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(MAX_LINES)..].iter().map(|line| excerpt(line)).collect()
     }
+}
 
-    /// Reads standard error to its end: the last lines before an exit matter most. Stops half a second
-    /// after `terminated`, which is cancelled when the child process and its descendants have ended.
-    pub async fn drain(&self, stderr: impl AsyncRead + Unpin, terminated: CancellationToken) {
-        let late = async {
-            terminated.cancelled().await;
-            sleep(DRAIN).await;
-        };
-        tokio::select! {
-            () = self.read(stderr) => {}
-            () = late => {}
-        }
+/// Reads standard error to its end into `tails`: the last lines before an exit matter most. Stops half a second
+/// after `terminated`, which is cancelled when the child process and its descendants have ended.
+pub(super) async fn drain(
+    stderr: impl AsyncRead + Unpin,
+    tails: &[Arc<StderrTail>],
+    terminated: CancellationToken,
+) {
+    let late = async {
+        terminated.cancelled().await;
+        sleep(DRAIN).await;
+    };
+    tokio::select! {
+        () = read(stderr, tails) => {}
+        () = late => {}
     }
+}
 
-    async fn read(&self, mut stderr: impl AsyncRead + Unpin) {
-        let mut buffer = [0; 4096];
-        while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
-            self.push(&buffer[..length]);
-            let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
-            debug!(text, "the child process wrote to standard error");
-        }
+async fn read(mut stderr: impl AsyncRead + Unpin, tails: &[Arc<StderrTail>]) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = stderr.read(&mut buffer).await {
+        tails.iter().for_each(|tail| tail.push(&buffer[..length]));
+        let text = excerpt(&String::from_utf8_lossy(&buffer[..length]));
+        debug!(text, "the child process wrote to standard error");
     }
 }
 
@@ -84,7 +88,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn s4_stderr_is_drained_after_the_end_of_the_child_for_a_bounded_time() {
-        let tail = StderrTail::default();
+        let tail: Arc<StderrTail> = Arc::default();
+        let tails = [tail.clone()];
         let terminated = CancellationToken::new();
         let (stderr, mut child) = tokio::io::duplex(64);
         terminated.cancel();
@@ -93,7 +98,7 @@ mod tests {
             // Standard error stays open.
             child
         };
-        tokio::join!(tail.drain(stderr, terminated), writing);
+        tokio::join!(drain(stderr, &tails, terminated), writing);
         assert_eq!(tail.lines(), ["no such table"]);
     }
 

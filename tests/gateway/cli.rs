@@ -128,3 +128,28 @@ async fn dialing_reports_each_upstream_and_the_prompts_that_are_left_out() {
     assert_eq!(report["upstreams"][0]["error"]["reason"], "upstream_unavailable");
     assert_eq!(report["leftOut"].as_array().unwrap().len(), 2);
 }
+
+#[test]
+fn dialing_says_why_a_child_ended_and_which_upstream_has_no_prompts() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let toml = "[upstreams.broken]\ntransport = \"stdio\"\n\
+        command = [\"sh\", \"-c\", \"echo one >&2; echo 'ModuleNotFoundError: x' >&2; exit 3\"]\n\
+        [upstreams.empty]\ntransport = \"library\"\npath = \"empty\"\n";
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let output = run(folder.path(), &["check", "--dial"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    for part in [
+        "broken: exited with code 3: ModuleNotFoundError: x\n    | one\n    | ModuleNotFoundError: x",
+        "empty: works, but its list of prompts is empty",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+    let output = run(folder.path(), &["check", "--dial", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [broken, empty] = report["upstreams"].as_array().unwrap().as_slice() else { panic!() };
+    assert_eq!(broken["error"]["message"], "exited with code 3: ModuleNotFoundError: x");
+    assert_eq!(broken["stderr"], json!(["one", "ModuleNotFoundError: x"]));
+    assert_eq!(empty["note"], "works, but its list of prompts is empty");
+}

@@ -208,7 +208,113 @@ async fn s4_what_a_child_said_last_on_standard_error_is_shown_to_the_operator() 
         |said| said.len() >= 2,
     )
     .await;
-    assert_eq!(said[..2], [json!("first"), json!(" [31mno such table")]);
+    // Of one attempt, not of both.
+    assert_eq!(said, [json!("first"), json!(" [31mno such table")]);
+}
+
+/// The row of the only upstream on the admin side, once `accept` holds for it.
+async fn admin_row(
+    gateway: &Gateway,
+    accept: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
+    let row = async || {
+        let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+        shown["upstreams"][0].clone()
+    };
+    eventually(row, |row| accept(row)).await
+}
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+/// The table of a child that runs this shell script.
+fn script(script: &str) -> String {
+    format!(
+        "[upstreams.sh]\ntransport = \"stdio\"\ncommand = [\"sh\", \"-c\", {}]\n",
+        json!(script)
+    )
+}
+
+#[tokio::test]
+async fn u13_operators_read_how_the_last_attempt_of_a_child_ended_and_clients_do_not() {
+    // Asked in the modern era it complains of that, asked in the legacy era of its own trouble.
+    let asked =
+        "read line; case $line in *server/discover*) echo 'unknown method' >&2; exit 4;; esac\n";
+    for (end, expected) in [
+        ("echo 'no such table' >&2; exit 3", "exited with code 3: no such table"),
+        ("echo 'no such table' >&2; kill -9 $$", "was ended by signal 9: no such table"),
+        ("exit 0", "exited with code 0, and wrote nothing to standard error"),
+    ] {
+        let toml = ADMIN.to_owned() + &script(&format!("{asked}{end}"));
+        let gateway = Gateway::start(&toml).await;
+        let row = admin_row(&gateway, |row| row["error"].is_object()).await;
+        assert_eq!(row["error"]["message"], expected);
+        assert_eq!(row["error"]["reason"], "upstream_reset");
+        if expected.contains("table") {
+            assert_eq!(row["stderr"], json!(["no such table"]), "not of the attempt before");
+        }
+        let list = gateway.client().modern("prompts/list", json!({})).await;
+        let get = gateway.client().modern("prompts/get", json!({"name": "sh__p"})).await;
+        for reply in [list, get] {
+            let said = String::from_utf8(reply.body).unwrap();
+            assert!(!said.contains("table") && !said.contains("unknown method"), "{said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn s8_a_child_that_lives_and_does_not_answer_is_given_up_after_startup() {
+    let settings = "startup = \"200ms\"\nprobe = \"100ms\"\n";
+    let toml = ADMIN.to_owned()
+        + &script("echo 'installing packages' >&2; while read line; do :; done")
+        + settings;
+    let gateway = Gateway::start(&toml).await;
+    let row = admin_row(&gateway, |row| row["error"].is_object()).await;
+    let expected = "has not answered within startup = 0.2 s: installing packages";
+    assert_eq!(row["error"], json!({"reason": "upstream_timeout", "message": expected}));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn s8_a_child_may_take_longer_to_start_than_a_probe_and_a_walk() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = Pipe::new(folder.path(), "go");
+    // The first list returns once both limits have passed.
+    let settings = "probe = \"50ms\"\nwalk_timeout = \"100ms\"\npage_timeout = \"100ms\"\n";
+    let toml =
+        "[listing]\ndeadline = \"300ms\"\n".to_owned() + &waiting("slow", folder.path()) + settings;
+    let gateway = Gateway::start(&toml).await;
+    let list = gateway.client().modern("prompts/list", json!({})).await.json();
+    assert_eq!(list["error"]["data"]["reason"], "upstream_unavailable", "{list}");
+    go.open();
+    eventually(
+        async || gateway.client().modern("prompts/list", json!({})).await.json(),
+        |list| list["result"]["prompts"].as_array().is_some_and(|prompts| prompts.len() == 1),
+    )
+    .await;
+    assert_eq!(starts(&folder), 1, "it was not started again");
+}
+
+#[tokio::test]
+async fn an_upstream_that_works_and_has_no_prompts_is_shown_as_such() {
+    let empty = "works, but its list of prompts is empty";
+    let undeclared = "works, but declares no prompts";
+    let bare = Upstream::modern(|asked| {
+        (asked.method() == "prompts/list").then(|| asked.list(&json!([])))
+    })
+    .await;
+    let tools = Upstream::modern(|asked| {
+        (asked.method() == "server/discover").then(|| {
+            asked.result(json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+                "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}))
+        })
+    })
+    .await;
+    for (upstream, expected) in [(&bare, empty), (&tools, undeclared)] {
+        let gateway = Gateway::start(&(ADMIN.to_owned() + &upstream.table("up"))).await;
+        let row = admin_row(&gateway, |row| row["note"].is_string()).await;
+        assert_eq!((&row["note"], &row["state"]), (&json!(expected), &json!("up")));
+        assert!(row.get("error").is_none(), "{row}");
+    }
 }
 
 /// A child that waits for the pipe `go` before it answers well, under the name of its folder.
@@ -241,7 +347,7 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
     let folder = tempfile::tempdir().unwrap();
     let tables: String = (0..100).map(|n| waiting(&format!("c{n}"), folder.path())).collect();
     let toml = format!(
-        "[listing]\ndeadline = \"0s\"\n[defaults]\nprobe = \"60s\"\nwalk_timeout = \"90s\"\n{tables}"
+        "[listing]\ndeadline = \"0s\"\n[defaults]\nprobe = \"60s\"\nstartup = \"90s\"\n{tables}"
     );
     let go = Pipe::new(folder.path(), "go");
     let gateway = Gateway::start(&toml).await;

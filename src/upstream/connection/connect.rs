@@ -11,7 +11,7 @@ use tracing::{error, warn};
 
 use super::Connection;
 use crate::config::{self, Stdio, Upstream};
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
@@ -100,7 +100,8 @@ impl Connector {
         Ok(Self { upstream, sinks, tasks, start_permits, target })
     }
 
-    /// Opens the connection that calls share, within `walk_timeout`.
+    /// Opens the connection that calls share, within `walk_timeout`, or `startup` for each start of a child
+    /// process.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the handshake, or takes longer.
@@ -115,15 +116,15 @@ impl Connector {
             match &self.target {
                 Target::Http { endpoint, revision } => self.connect_http(endpoint, *revision).await,
                 Target::Sse(endpoint) => self.connect_sse(endpoint, ClientCapabilities::NONE).await,
-                Target::Stdio(stdio) => self.connect_child(stdio).await,
+                Target::Stdio(stdio) => self.detect_child(stdio).await,
                 Target::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
         });
-        self.within_walk_timeout(connecting).await
+        self.within_limit(connecting).await
     }
 
-    /// Opens another connection with the transport and revision of `like`, within `walk_timeout`, on
-    /// which `capabilities` are declared. For a library that is its snapshot, which declares nothing.
+    /// Opens another connection with the transport and revision of `like`, within the time of
+    /// [`Connector::connect`], on which `capabilities` are declared. For a library that is its snapshot, which declares nothing.
     ///
     /// # Errors
     /// See [`Connector::connect`].
@@ -145,20 +146,22 @@ impl Connector {
                 }
                 Target::Stdio(stdio) => {
                     let sinks = self.sinks.without_list_changed();
-                    let child = Child::spawn(stdio, settings, sinks, &self.tasks)?;
-                    let transport = Transport::Stdio(child);
-                    Connection::open(transport, revision, settings.probe, capabilities).await
+                    self.connect_child(stdio, sinks, revision, capabilities).await
                 }
                 Target::Library { folder, .. } => self.load_library(folder.clone()).await,
             }
         });
-        self.within_walk_timeout(connecting).await
+        self.within_limit(connecting).await
     }
 
-    async fn within_walk_timeout(
+    /// Bounds the opening of a connection. The start of a child process has a limit of its own.
+    async fn within_limit(
         &self,
         connecting: impl Future<Output = Result<Connection, Kind>> + Unpin,
     ) -> Result<Connection, Kind> {
+        if matches!(self.target, Target::Stdio(_)) {
+            return connecting.await;
+        }
         let limit = self.upstream.settings.walk_timeout;
         timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))
     }
@@ -193,21 +196,37 @@ impl Connector {
         Connection::open(Transport::Sse(stream), revision, probe, capabilities).await
     }
 
-    /// Starts a child process. One that exits on `server/discover` is started again for a legacy
-    /// handshake.
-    async fn connect_child(&self, stdio: &Stdio) -> Result<Connection, Kind> {
-        let settings = &self.upstream.settings;
-        let open = async |revision| {
-            let child = Child::spawn(stdio, settings, self.sinks.clone(), &self.tasks)?;
-            let capabilities = ClientCapabilities::NONE;
-            Connection::open(Transport::Stdio(child), revision, settings.probe, capabilities).await
+    /// Starts a child process and finds its era. One that exits on `server/discover` is started again for a
+    /// legacy handshake.
+    async fn detect_child(&self, stdio: &Stdio) -> Result<Connection, Kind> {
+        let open = |revision| {
+            self.connect_child(stdio, self.sinks.clone(), revision, ClientCapabilities::NONE)
         };
         match open(stdio.revision).await {
-            Err(Kind::ChildExited) if stdio.revision.is_none() => {
+            Err(Kind::ChildExited(_)) if stdio.revision.is_none() => {
                 open(Some(Revision::NEWEST_LEGACY)).await
             }
             opened => opened,
         }
+    }
+
+    /// Starts a child process, and opens a connection to it within `startup`.
+    async fn connect_child(
+        &self,
+        stdio: &Stdio,
+        sinks: NotificationSinks,
+        revision: Option<Revision>,
+        capabilities: ClientCapabilities,
+    ) -> Result<Connection, Kind> {
+        let settings = &self.upstream.settings;
+        let child = Child::spawn(stdio, settings, sinks, &self.tasks)?;
+        let stderr_tail = child.stderr_tail().clone();
+        let transport = Transport::Stdio(child);
+        let opening = Connection::open(transport, revision, settings.probe, capabilities);
+        timeout(settings.startup, opening).await.unwrap_or_else(|_| {
+            let report = Arc::new(ChildReport { exit: None, stderr: stderr_tail.lines() });
+            Err(Kind::ChildSilent { startup: settings.startup, report })
+        })
     }
 
     async fn load_library(&self, folder: PathBuf) -> Result<Connection, Kind> {

@@ -162,7 +162,8 @@ fn counts_as_failure(kind: &Kind) -> bool {
         kind,
         Kind::Unavailable(_)
             | Kind::Reset(_)
-            | Kind::ChildExited
+            | Kind::ChildExited(_)
+            | Kind::ChildSilent { .. }
             | Kind::Timeout
             | Kind::Status { status: 500.. }
     )
@@ -181,7 +182,7 @@ mod tests {
     }
 
     fn fail(breaker: &Arc<Breaker>, now: Instant) -> Option<Transition> {
-        breaker.admit(now).unwrap().end(Some(&Kind::ChildExited), now)
+        breaker.admit(now).unwrap().end(Some(&Kind::ChildExited(Arc::default())), now)
     }
 
     #[tokio::test]

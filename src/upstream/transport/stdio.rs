@@ -22,11 +22,12 @@ use crate::audit::record::Event;
 use crate::config;
 use crate::config::Settings;
 use crate::domain::document::Document;
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::jsonrpc::Id;
 use crate::domain::line_decoder::{Decoder, Line};
 use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
+use crate::upstream::stderr_tail::{self, StderrTail};
 
 /// A running child process. Dropping it ends the process and its descendants.
 pub struct Child {
@@ -38,6 +39,8 @@ pub struct Child {
     closed: CancellationToken,
     /// Cancelled when the child and its descendants have ended.
     terminated: CancellationToken,
+    /// What this child wrote to standard error.
+    stderr_tail: Arc<StderrTail>,
     _stop: DropGuard,
 }
 
@@ -76,7 +79,8 @@ impl Child {
         let record = ChildRecord::start(&sinks, process.id());
         let mut process = ProcessGroup::new(process);
         let upstream = sinks.upstream.clone();
-        let stderr_tail = sinks.stderr_tail.clone();
+        let stderr_tail: Arc<StderrTail> = Arc::default();
+        let tails = [stderr_tail.clone(), sinks.stderr_tail.clone()];
         let write_timeout = settings.timeout;
         let correlator = Correlator::new(sinks);
         let (outgoing, mut queue) = mpsc::channel(OUTGOING_QUEUE);
@@ -94,12 +98,19 @@ impl Child {
             cause: Arc::default(),
             closed: CancellationToken::new(),
             terminated: CancellationToken::new(),
+            stderr_tail: stderr_tail.clone(),
             _stop: stop.clone().drop_guard(),
         };
+        let drained = CancellationToken::new();
         if let Some(stderr) = process.leader.stderr.take() {
             let terminated = child.terminated.clone();
-            tasks.spawn(async move { stderr_tail.drain(stderr, terminated).await });
+            let drained = drained.clone().drop_guard();
+            tasks.spawn(async move {
+                stderr_tail::drain(stderr, &tails, terminated).await;
+                drop(drained);
+            });
         }
+        let is_supervised = stdio.supervisor.is_some();
         let cause = child.cause.clone();
         let closed = child.closed.clone();
         let terminated = child.terminated.clone().drop_guard();
@@ -109,11 +120,20 @@ impl Child {
             let kind = tokio::select! {
                 kind = write(&upstream, stdin, &mut queue, write_timeout) => kind,
                 kind = reader.read(stdout) => kind,
-                () = process.exit() => Kind::ChildExited,
+                () = process.exit() => Kind::ChildExited(Arc::default()),
                 () = stop.cancelled() => Kind::Reset("the child process is being ended".to_owned()),
             };
+            let kind = match kind {
+                Kind::ChildExited(_) => {
+                    let exit = process.exit_status(is_supervised).await;
+                    let _ = timeout(OUTPUT_DRAIN, drained.cancelled()).await;
+                    let stderr = stderr_tail.lines();
+                    Kind::ChildExited(Arc::new(ChildReport { exit, stderr }))
+                }
+                kind => kind,
+            };
             if !stop.is_cancelled() {
-                info!(%upstream, error = %kind, "the child process ended by itself");
+                info!(%upstream, error = kind.diagnosis(), "the child process ended by itself");
             }
             let _ = cause.set(kind);
             closed.cancel();
@@ -144,7 +164,12 @@ impl Child {
 
     /// Returns why the child is closed.
     fn cause(&self) -> Kind {
-        self.cause.get().cloned().unwrap_or(Kind::ChildExited)
+        self.cause.get().cloned().unwrap_or_else(|| Kind::ChildExited(Arc::default()))
+    }
+
+    /// Returns what the child writes to standard error.
+    pub fn stderr_tail(&self) -> &Arc<StderrTail> {
+        &self.stderr_tail
     }
 
     /// Returns the requests in flight on the child's streams.
@@ -258,14 +283,14 @@ async fn write(
         message.push('\n');
         match timeout(write_timeout, stdin.write_all(message.as_bytes())).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => return Kind::ChildExited,
+            Ok(Err(_)) => return Kind::ChildExited(Arc::default()),
             Err(_) => {
                 info!(upstream, "the child process does not read its input; ending it");
                 return Kind::Reset("the child process does not read its input".to_owned());
             }
         }
     }
-    Kind::ChildExited
+    Kind::ChildExited(Arc::default())
 }
 
 /// Bytes that one read of standard output returns at most: the capacity of a pipe on Linux.
@@ -306,7 +331,7 @@ impl StdoutReader {
                 }
             }
         }
-        Kind::ChildExited
+        Kind::ChildExited(Arc::default())
     }
 
     fn line_too_long(&self) -> Kind {
@@ -373,6 +398,21 @@ impl ProcessGroup {
     async fn exit(&mut self) {
         self.reap().await;
         sleep(OUTPUT_DRAIN).await;
+    }
+
+    /// Returns the exit status of the leader, if it exits within [`OUTPUT_DRAIN`]. A supervisor exits with 128
+    /// plus the number of the signal that ended its child, as a shell does.
+    async fn exit_status(&mut self, is_supervised: bool) -> Option<ChildExit> {
+        timeout(OUTPUT_DRAIN, self.reap()).await.ok()?;
+        let status = self.leader.try_wait().ok().flatten()?;
+        #[cfg(unix)]
+        if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+            return Some(ChildExit::Signal(signal));
+        }
+        status.code().map(|code| match code {
+            129..=159 if is_supervised => ChildExit::Signal(code - 128),
+            code => ChildExit::Code(code),
+        })
     }
 
     /// Ends the group: by the end of its input, then by SIGTERM, then by SIGKILL.

@@ -84,7 +84,8 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> Verdict {
         Err(
             kind @ (Kind::Unavailable(_)
             | Kind::Reset(_)
-            | Kind::ChildExited
+            | Kind::ChildExited(_)
+            | Kind::ChildSilent { .. }
             | Kind::Internal(_)
             | Kind::Timeout
             | Kind::AuthFailed { .. }
@@ -128,6 +129,8 @@ fn newest_era(versions: Json<'_>) -> SupportedEra {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn document(text: &str) -> Document {
@@ -180,7 +183,7 @@ mod tests {
         for kind in [
             Kind::Unavailable("refused".into()),
             Kind::Reset("closed".into()),
-            Kind::ChildExited,
+            Kind::ChildExited(Arc::default()),
             Kind::Internal("failed".into()),
             Kind::Timeout,
             Kind::AuthFailed { status: 401 },
