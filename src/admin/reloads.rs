@@ -50,6 +50,13 @@ impl Reloads {
         state.mistakes = Some(why);
     }
 
+    /// Notes that the file is again the one of the configuration in use, after it was rejected.
+    pub(crate) fn restored(&self) {
+        let mut state = self.lock();
+        state.last = Some(SystemTime::now());
+        state.mistakes = None;
+    }
+
     /// Returns the member `reloads` of `/api/v1/status`.
     pub(crate) fn to_json(&self) -> Value {
         let state = self.lock();

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Admin, Reloads};
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::config::{ClientProof, Config, Tls, Transport};
+use crate::config::{self, ClientProof, Config, Tls, Transport};
 use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
 use crate::router::{UpstreamDeps, UpstreamStatus};
@@ -262,6 +262,9 @@ async fn bind(addr: SocketAddr, key: &str) -> io::Result<TcpListener> {
 
 /// Warns about settings that are valid but risky.
 fn warn_about_config(config: &Config) {
+    for name in &config.unused_variables {
+        warn!("{}", config::variables::hint(name));
+    }
     warn_about_shared_credentials(config);
     warn_about_chosen_issuers(config);
 }

@@ -44,10 +44,31 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A rejected configuration.
 struct Rejected {
-    /// The digests of its files.
-    files: Vec<String>,
+    /// The digests of the files that were polled.
+    polled: Vec<String>,
     at: Instant,
+    rejection: Rejection,
+}
+
+/// Why a configuration is rejected.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Rejection {
+    /// One mistake on each line.
     why: String,
+    /// The other files that were read with it: the mistake may be in one of them.
+    files: Vec<SourceFile>,
+}
+
+impl From<String> for Rejection {
+    fn from(why: String) -> Self {
+        Self { why, files: Vec::new() }
+    }
+}
+
+impl From<ConfigError> for Rejection {
+    fn from(error: ConfigError) -> Self {
+        Self { why: error.to_string(), files: error.files }
+    }
 }
 
 impl App {
@@ -64,43 +85,52 @@ impl App {
                 () = reload.notified() => true,
                 () = sleep(POLL_INTERVAL) => false,
             };
-            let (used, now) = self.digests(source).await;
+            let files = rejected.as_ref().map_or(&[][..], |rejected| &rejected.rejection.files);
+            let Polled { is_used, digests } = self.poll(source, files).await;
             if is_requested {
                 self.audit.rotate();
             } else {
-                let is_settled = std::mem::replace(&mut seen, now.clone()) == now;
+                let is_settled = std::mem::replace(&mut seen, digests.clone()) == digests;
                 let is_known = rejected.as_ref().is_some_and(|rejected| {
-                    rejected.files == now && rejected.at.elapsed() < RETRY_INTERVAL
+                    rejected.polled == digests && rejected.at.elapsed() < RETRY_INTERVAL
                 });
-                if now == used || !is_settled || is_known {
+                if is_used && is_settled && rejected.take().is_some() {
+                    info!("the configuration file is again the one in use");
+                    self.reloads.restored();
+                }
+                if is_used || !is_settled || is_known {
                     continue;
                 }
             }
-            let why = self.reload_from(source).await.err();
-            rejected = why.map(|why| {
-                let is_logged = rejected.as_ref().is_some_and(|before| {
-                    before.files == now && before.why == why && !is_requested
-                });
-                if !is_logged {
-                    self.reject(why.clone());
-                }
-                Rejected { files: now, at: Instant::now(), why }
+            let rejection = self.reload_from(source).await.err();
+            let Some(rejection) = rejection else {
+                rejected = None;
+                continue;
+            };
+            let is_logged = rejected.as_ref().is_some_and(|before| {
+                before.polled == digests && before.rejection.why == rejection.why && !is_requested
             });
+            if !is_logged {
+                self.reject(rejection.why.clone());
+            }
+            let polled = self.poll(source, &rejection.files).await.digests;
+            seen.clone_from(&polled);
+            rejected = Some(Rejected { polled, at: Instant::now(), rejection });
         }
     }
 
     /// Reads the configuration and applies it.
     ///
     /// # Errors
-    /// Why the configuration is rejected: one mistake on each line.
-    async fn reload_from(&self, source: &ConfigSource) -> Result<(), String> {
+    /// Why the configuration is rejected.
+    async fn reload_from(&self, source: &ConfigSource) -> Result<(), Rejection> {
         let ConfigSource { path, load, logs } = source.clone();
         let before = self.edition.load_full();
         let control = logs.clone();
         let loading = spawn_blocking(move || {
-            let config = load(&path).map_err(|error| error.to_string())?;
+            let config = load(&path)?;
             let written = control.prepare(&config.telemetry, &before.config.telemetry)?;
-            Ok::<_, String>((config, written))
+            Ok::<_, Rejection>((config, written))
         });
         let loaded =
             loading.await.map_err(|error| format!("the configuration cannot be read: {error}"))?;
@@ -110,7 +140,7 @@ impl App {
             Err(why) => {
                 // Dropping the unused exporter blocks for a moment.
                 let _ = spawn_blocking(move || drop(written)).await;
-                return Err(why);
+                return Err(why.into());
             }
         }
         Ok(())
@@ -221,8 +251,8 @@ impl App {
         self.telemetry.metrics().reload_rejected();
     }
 
-    /// Returns the digests of the configuration's files as they were applied, and as they are now.
-    async fn digests(&self, source: &ConfigSource) -> (Vec<String>, Vec<String>) {
+    /// Reads the digests of the configuration's files, and of `more` files.
+    async fn poll(&self, source: &ConfigSource, more: &[SourceFile]) -> Polled {
         let edition = self.edition.load_full();
         let mut used = vec![edition.config.digest.clone()];
         let mut paths = vec![source.path.clone()];
@@ -230,11 +260,20 @@ impl App {
             used.push(digest.clone());
             paths.push(path.clone());
         }
+        paths.extend(more.iter().map(|file| file.path.clone()));
         let digest = move |path: &PathBuf| SourceFile::digest(fs::read(path).as_deref());
-        let now = spawn_blocking(move || paths.iter().map(digest).collect()).await;
+        let read = spawn_blocking(move || paths.iter().map(digest).collect::<Vec<_>>()).await;
         // Files that could not be polled count as unchanged.
-        (used.clone(), now.unwrap_or(used))
+        let digests = read.unwrap_or_else(|_| used.clone());
+        Polled { is_used: digests.starts_with(&used), digests }
     }
+}
+
+/// The files of the configuration at one time.
+struct Polled {
+    /// Whether they are those of the configuration in use.
+    is_used: bool,
+    digests: Vec<String>,
 }
 
 /// Keeps the addresses, which cannot change while the gateway runs. Returns the keys whose values in the

@@ -45,7 +45,8 @@ pub(super) enum Command {
     },
     /// Validate the configuration and report every mistake with its line
     ///
-    /// Exit code: 64 if there is a mistake; with --dial also 1 if an upstream does not answer.
+    /// Also reads the prompts of libraries. Exit code: 64 if there is a mistake; 1 if a prompt file is not
+    /// valid, and with --dial also if an upstream does not answer.
     Check {
         #[command(flatten)]
         file: ConfigFile,
@@ -53,9 +54,8 @@ pub(super) enum Command {
         /// number of prompts, and which prompts are left out and why
         #[arg(long)]
         dial: bool,
-        /// Print JSON, for scripts
-        #[arg(long, requires = "dial")]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Write a commented gateway.toml and a first prompt into the current directory
     Init,

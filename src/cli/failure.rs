@@ -12,17 +12,23 @@ pub(super) const USAGE: u8 = 64;
 pub(super) struct Failure {
     message: String,
     code: u8,
+    config_error: Option<ConfigError>,
 }
 
 impl Failure {
     /// A failure with exit code 1.
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: 1 }
+        Self { message: message.into(), code: 1, config_error: None }
     }
 
     /// An invalid command line or configuration, with exit code 64.
     pub(super) fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: USAGE }
+        Self { message: message.into(), code: USAGE, config_error: None }
+    }
+
+    /// Returns the mistakes in the configuration, if they are the failure.
+    pub(super) fn config_error(&self) -> Option<&ConfigError> {
+        self.config_error.as_ref()
     }
 
     /// Prints the error text to standard error and returns the exit code.
@@ -36,6 +42,7 @@ impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
         let count = error.mistakes.len();
         let noun = if count == 1 { "mistake" } else { "mistakes" };
-        Self::usage(format!("{error}\n{count} {noun} in the configuration"))
+        let failure = Self::usage(format!("{error}\n{count} {noun} in the configuration"));
+        Self { config_error: Some(error), ..failure }
     }
 }

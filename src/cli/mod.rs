@@ -20,7 +20,7 @@ mod supervise;
 
 use std::process::ExitCode;
 
-use args::{AuditCommand, Cli, Command, KeyCommand, Output};
+use args::{AuditCommand, Cli, Command, KeyCommand};
 use failure::{Failure, USAGE};
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
@@ -39,8 +39,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Serve { file, stdio: false } => serve::http(&file.config)?,
         Command::Serve { file, stdio: true } => serve::stdio(&file.config)?,
-        Command::Check { file, dial: false, .. } => check::run(&file.config)?,
-        Command::Check { file, dial: true, json } => dial::run(&file.config, &Output { json })?,
+        Command::Check { file, dial: false, output } => check::run(&file.config, &output)?,
+        Command::Check { file, dial: true, output } => dial::run(&file.config, &output)?,
         Command::Init => init::run()?,
         Command::Explain(query) => explain::run(&query)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,

@@ -58,8 +58,14 @@ pub(super) fn read(
     let is_given = file.is_some() || !rules.is_empty();
     for (index, mut table) in rules.into_iter().enumerate() {
         access.names_callers |= table.has("callers");
+        let mistakes = table.mistake_count();
         let text = policy_text(&mut table, upstreams, auth);
-        let id = PolicyId::new(format!("access.rules.{index}"));
+        if table.mistake_count() > mistakes {
+            // What is left of a rule with a mistake would only be a second mistake.
+            table.finish();
+            continue;
+        }
+        let id = PolicyId::new(format!("access.rules.{}", index + 1));
         match Policy::parse(Some(id), text) {
             Ok(policy) => add(&mut access.policies, policy, &table, ""),
             Err(error) => {

@@ -176,11 +176,11 @@ mod tests {
              [[auth.api_keys]]\nid = \"c\"\nhash = \"{hash}\"\ngroup = []\n"
         ));
         let starts = [
-            "g:1: auth.api_keys.0.id: is required",
-            "g:4: auth.api_keys.1.id: must be 1 to 128 visible characters",
-            "g:5: auth.api_keys.1.hash: must be \"sha256:\" followed by 64",
-            "g:8: auth.api_keys.2.hash: another entry already has this hash",
-            "g:9: auth.api_keys.2.group: unknown key; did you mean `groups`?",
+            "g:1: auth.api_keys.1.id: is required",
+            "g:4: auth.api_keys.2.id: must be 1 to 128 visible characters",
+            "g:5: auth.api_keys.2.hash: must be \"sha256:\" followed by 64",
+            "g:8: auth.api_keys.3.hash: another entry already has this hash",
+            "g:9: auth.api_keys.3.group: unknown key; did you mean `groups`?",
         ];
         assert_eq!(found.len(), starts.len(), "{found:#?}");
         for (line, start) in found.iter().zip(starts) {

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 
+use super::SourceFile;
+
 /// One mistake: where it is, what is wrong and what is allowed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mistake {
@@ -31,6 +33,8 @@ pub struct ConfigError {
     /// The file, as named on the command line.
     pub file: String,
     pub mistakes: Vec<Mistake>,
+    /// The other files that were read with it: the mistake may be in one of them.
+    pub files: Vec<SourceFile>,
 }
 
 impl ConfigError {
@@ -41,7 +45,7 @@ impl ConfigError {
         message: impl Into<String>,
     ) -> Self {
         let mistake = Mistake { key: String::new(), origin, message: message.into() };
-        Self { file: file.into(), mistakes: vec![mistake] }
+        Self { file: file.into(), mistakes: vec![mistake], files: Vec::new() }
     }
 }
 
@@ -64,17 +68,22 @@ impl Mistakes {
         self.found.borrow_mut().push(mistake);
     }
 
-    /// Returns `Ok` if no mistake was recorded.
+    /// Returns the number of mistakes so far.
+    pub(super) fn count(&self) -> usize {
+        self.found.borrow().len()
+    }
+
+    /// Returns `Ok` if no mistake was recorded. `files` are the files that the configuration references.
     ///
     /// # Errors
     /// All recorded mistakes, in the order of the file.
-    pub(super) fn into_result(self, file: &str) -> Result<(), ConfigError> {
+    pub(super) fn into_result(self, file: &str, files: &[SourceFile]) -> Result<(), ConfigError> {
         let mut mistakes = self.found.into_inner();
         if mistakes.is_empty() {
             return Ok(());
         }
         mistakes.sort_by(|a, b| a.origin.cmp(&b.origin));
-        Err(ConfigError { file: file.to_owned(), mistakes })
+        Err(ConfigError { file: file.to_owned(), mistakes, files: files.to_vec() })
     }
 
     /// Returns the origin of a key, or of the closest table around it.

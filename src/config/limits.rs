@@ -83,8 +83,10 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     }
     let callers = globs(table, "callers").unwrap_or_else(all);
     let rule = "a rate such as \"10/s\", \"600/m\", \"1000/h\" or \"5000/d\", of 1 to 1000000";
-    let Rate { count, interval } = table.required("rate", rule, rate)?;
-    let burst = table.count("burst", count as usize, 1..=1_000_000);
+    let rate = table.required("rate", rule, rate);
+    let default_burst = rate.as_ref().map_or(1, |rate| rate.count as usize);
+    let burst = table.count("burst", default_burst, 1..=1_000_000);
+    let interval = rate?.interval;
     let burst = NonZeroU32::new(u32::try_from(burst).unwrap_or(u32::MAX))?;
     let before_authentication = per == [Per::Address] && !is_narrowed;
     Some(Limit { name, per, methods, callers, interval, burst, before_authentication })

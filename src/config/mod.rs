@@ -19,6 +19,7 @@ mod telemetry;
 mod tls;
 pub(crate) mod units;
 mod upstream;
+pub(crate) mod variables;
 mod views;
 
 use std::cell::RefCell;
@@ -60,6 +61,8 @@ pub struct Config {
     pub digest: String,
     /// Other files that were read with the file: policies, secrets and CA certificates.
     pub files: Vec<SourceFile>,
+    /// Environment variables whose names begin with `PROMPTGATE_` and that have no effect, sorted.
+    pub unused_variables: Vec<String>,
     pub server: Server,
     /// `None`: the admin API is disabled.
     pub admin: Option<Admin>,
@@ -170,7 +173,13 @@ impl Config {
         let raw = raw::Raw::read(file, text, env.iter().cloned())?;
         let lookup = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, v)| v.clone());
         let mistakes = error::Mistakes::new(raw.origins);
-        let context = Context { mistakes, env: &lookup, base, files: RefCell::default() };
+        let context = Context {
+            mistakes,
+            env: &lookup,
+            base,
+            files: RefCell::default(),
+            variables: RefCell::default(),
+        };
 
         let mut root = Section::root(raw.root, &context);
         let naming = naming(root.section("naming"));
@@ -184,6 +193,7 @@ impl Config {
         let mut config = Self {
             digest: seal::digest_text(&seal::sha256(text.as_bytes())),
             files: Vec::new(),
+            unused_variables: Vec::new(),
             auth,
             access,
             limits: limits::read_all(&mut root),
@@ -197,9 +207,17 @@ impl Config {
             naming,
         };
         root.reject_reserved(&["cluster"]);
+        for key in ["mcpServers", "servers", "mcp_servers"] {
+            root.reject(
+                key,
+                "is the configuration of a host; `promptgate import FILE` converts it to [upstreams.NAME] tables",
+            );
+        }
         root.finish();
         config.files = context.files.into_inner();
-        context.mistakes.into_result(file)?;
+        context.mistakes.into_result(file, &config.files)?;
+        let looked_up = context.variables.into_inner();
+        config.unused_variables = variables::unused(env, &looked_up);
         Ok(config)
     }
 }
@@ -374,6 +392,75 @@ mod tests {
         for (line, start) in found.iter().zip(starts) {
             assert!(line.starts_with(start), "{line}\n{start}");
         }
+    }
+
+    #[test]
+    fn k1_one_mistake_is_reported_once_at_its_own_line() {
+        let upstreams = "[upstreams.a]\ntransport = \"stdio\"\ncommand = [\"x\"]\n\
+                         [upstreams.b]\ntransport = \"stdio\"\ncommand = [\"x\"]\n";
+        for (toml, expected) in [
+            (
+                "[defaults]\nprobe = \"2m\"\n",
+                "g.toml:2: defaults.probe: must be shorter than startup",
+            ),
+            ("[defaults]\nprobe = \"x\"\n", "g.toml:2: defaults.probe: must be a duration"),
+            (
+                "[defaults.breaker]\nopen_min = \"2m\"\n",
+                "g.toml:1: defaults.breaker.open_max: must be at least as long as open_min",
+            ),
+            (
+                "[[limits]]\nname = \"x\"\nrate = \"fast\"\nburst = 3\n",
+                "g.toml:3: limits.1.rate: must be a rate such as",
+            ),
+            (
+                "[[limits]]\nrate = \"1/s\"\n[[limits]]\nrate = \"1/s\"\nburst = 0\n",
+                "g.toml:5: limits.2.burst: must be a whole number",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"read\"]\n",
+                "g.toml:2: access.rules.1.allow: must list one or more of",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"none\"]\n",
+                "g.toml:3: access.rules.1.upstreams: there is no enabled upstream \"none\"",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\n[[access.rules]]\n",
+                "g.toml:3: access.rules.2: must have exactly one of",
+            ),
+            (
+                "[upstreams.c]\ntransport = \"streamable-http\"\nurl = \"http://a/mcp\"\n",
+                "g.toml:2: upstreams.c.transport: must be one of \"library\", \"http\" (Streamable HTTP)",
+            ),
+            (
+                "[upstreams.c]\ntransport = \"stdio\"\ncommand = \"uvx\"\nargs = [\"x\"]\n",
+                "g.toml:4: upstreams.c.args: belongs into command: command = [",
+            ),
+            (
+                "[mcpServers.fetch]\ncommand = \"uvx\"\n",
+                "g.toml:1: mcpServers: is the configuration of a host; `promptgate import FILE`",
+            ),
+            ("[server]\nexpose = []\n", "g.toml:2: server.expose: must name \"prompts\""),
+        ] {
+            let text = toml.to_owned() + upstreams;
+            let base = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let error = Config::parse("g.toml", &text, base, &[]).unwrap_err().to_string();
+            assert_eq!(error.lines().count(), 1, "{toml}\n{error}");
+            assert!(error.starts_with(expected), "{error}\n{expected}");
+        }
+    }
+
+    #[test]
+    fn k1_a_duplicate_key_is_named_and_json_is_recognised() {
+        for (toml, expected) in [
+            ("[server]\nname = \"a\"\nname = \"b\"\n", "gateway.toml:3: duplicate key `name`"),
+            ("[server]\n[server]\n", "gateway.toml:2: duplicate key `server`"),
+            ("{\"mcpServers\": {}}", "gateway.toml:1: "),
+        ] {
+            let error = mistakes(toml);
+            assert!(error[0].starts_with(expected), "{error:?}");
+        }
+        assert!(mistakes("{\"mcpServers\": {}}")[0].contains("promptgate import FILE"));
     }
 
     #[test]

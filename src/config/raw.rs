@@ -1,6 +1,7 @@
 //! The configuration file and its environment overrides, merged into one untyped tree.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use config::{FileFormat, Map, Value, ValueKind};
 use toml_edit::{Document, Item, TableLike};
@@ -14,7 +15,7 @@ pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 /// The merged tree, with the origin of each key.
 pub(crate) struct Raw {
     pub root: Map<String, Value>,
-    /// By dotted key; the tables of an array have their index as the last part.
+    /// By dotted key; the tables of an array have their number as the last part, from 1.
     pub origins: HashMap<String, Origin>,
 }
 
@@ -30,9 +31,13 @@ impl Raw {
         env: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
         let document = Document::parse(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            let origin = Origin::Line(line_of(text, at));
-            ConfigError::whole_file(file, origin, error.message().trim())
+            let span = error.span().unwrap_or_default();
+            let origin = Origin::Line(line_of(text, span.start));
+            ConfigError::whole_file(
+                file,
+                origin,
+                syntax_message(text, span, error.message().trim()),
+            )
         })?;
         let mut origins = HashMap::new();
         record_lines(document.as_table(), "", text, &mut origins);
@@ -55,6 +60,21 @@ impl Raw {
         let root = merged
             .map_err(|error| ConfigError::whole_file(file, Origin::Unknown, error.to_string()))?;
         Ok(Self { root, origins })
+    }
+}
+
+/// Returns the mistake of text that is not valid TOML. The parser does not name a duplicate key.
+fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
+    if text.trim_start().starts_with('{') {
+        return format!(
+            "{message}: this looks like JSON; `promptgate import FILE` converts the configuration of a host"
+        );
+    }
+    match text.get(span).map(str::trim).filter(|found| !found.is_empty()) {
+        Some(found) if message.contains("duplicate key") => {
+            format!("{message} `{found}`; remove one of them")
+        }
+        _ => message.to_owned(),
     }
 }
 
@@ -99,7 +119,7 @@ fn record_lines(
         match item {
             Item::ArrayOfTables(tables) => {
                 for (index, table) in tables.iter().enumerate() {
-                    let key = join(&key, &index.to_string());
+                    let key = join(&key, &(index + 1).to_string());
                     if let Some(span) = table.span() {
                         origins.insert(key.clone(), Origin::Line(line_of(text, span.start)));
                     }

@@ -95,6 +95,16 @@ const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
 /// Reads the settings of one table. Keys that are not set are as in `base`, except `questions`, which
 /// the caller sets.
 pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
+    let settings = read(section, base);
+    // A mistake in the defaults is reported there, and not again in every upstream.
+    let is_own = section.was_read("probe") || section.was_read("startup");
+    if is_own && settings.probe >= settings.startup {
+        section.mistake("probe", "must be shorter than startup, of which it is a part");
+    }
+    settings
+}
+
+fn read(section: &mut Section<'_>, base: &Settings) -> Settings {
     Settings {
         connect: section.duration("connect", base.connect, MILLISECOND),
         startup: section.duration("startup", base.startup, MILLISECOND),
@@ -132,7 +142,9 @@ fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
         open_min: section.duration("open_min", base.open_min, MILLISECOND),
         open_max: section.duration("open_max", base.open_max, MILLISECOND),
     };
-    if breaker.open_max < breaker.open_min {
+    // A mistake in the defaults is reported there, and not again in every upstream.
+    let is_own = section.was_read("open_min") || section.was_read("open_max");
+    if is_own && breaker.open_max < breaker.open_min {
         section.mistake("open_max", "must be at least as long as open_min");
     }
     section.finish();

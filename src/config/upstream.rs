@@ -129,7 +129,7 @@ fn read(
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
     let mut settings = settings(section, base);
     let questions = questions(section).or(base_questions);
-    let rule = "one of \"library\", \"http\", \"sse\", \"stdio\"";
+    let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\"";
     let Some(read) = section.required("transport", rule, transport_reader) else {
         // The allowed keys depend on the transport, so the other keys are no further mistakes.
         section.ignore_rest();
@@ -142,9 +142,6 @@ fn read(
         // A server request is not correlated with its call here, so calls would run one at a time.
         Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,
     });
-    if matches!(transport, Transport::Stdio(_)) && settings.probe >= settings.startup {
-        section.mistake("probe", "must be shorter than startup, of which it is a part");
-    }
     Some(Upstream { id, prefix, transport, settings })
 }
 
@@ -237,6 +234,13 @@ fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
 }
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {
+    if section.has("args") {
+        let hint = "belongs into command: command = [\"uvx\", \"mcp-server-fetch\"]";
+        section.reject("args", hint);
+        // A command beside args is a string: not a second mistake.
+        section.ignore_rest();
+        return None;
+    }
     let mut command = section.texts("command").into_iter();
     let program = command.next().filter(|program| !program.is_empty());
     if program.is_none() {

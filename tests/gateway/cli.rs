@@ -63,6 +63,54 @@ fn k1_check_reports_all_mistakes_and_exits_64() {
     assert_eq!(output.status.code(), Some(64), "it does not start either");
 }
 
+#[test]
+fn check_reports_as_json_and_reads_the_libraries() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir(folder.path().join("lib")).unwrap();
+    write("gateway.toml", "[upstreams.lib]\ntransport = \"library\"\npath = \"lib\"\n");
+    write("lib/good.md", "---\nname: good\n---\nHello\n");
+    let report = |arguments: &[&str]| {
+        let output = run(folder.path(), arguments);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), report)
+    };
+    let (code, checked) = report(&["check", "--json"]);
+    assert_eq!((code, &checked["valid"]), (Some(0), &json!(true)));
+    assert_eq!(checked["libraries"], json!([{"upstream": "lib", "prompts": 1, "invalid": []}]));
+    write("lib/bad.md", "---\nname: bad\nnmae: x\n---\nHello\n");
+    let (code, checked) = report(&["check", "--json"]);
+    assert_eq!(code, Some(1));
+    let reason = checked["libraries"][0]["invalid"][0].as_str().unwrap();
+    assert!(reason.starts_with("bad.md: ") && reason.contains("nmae"), "{reason}");
+    let output = run(folder.path(), &["check"]);
+    assert!(text(&output.stdout).contains("lib: left out: bad.md: "), "{output:?}");
+    write("gateway.toml", "[server]\nlisen = \"x\"\n");
+    let (code, checked) = report(&["check", "--json"]);
+    assert_eq!(code, Some(64));
+    assert_eq!(checked["valid"], false);
+    assert_eq!(
+        checked["mistakes"],
+        json!([{"key": "server.lisen", "line": 2, "message": "unknown key; did you mean `listen`?"}])
+    );
+}
+
+#[test]
+fn variables_that_have_no_effect_are_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("gateway.toml"), "").unwrap();
+    let output = std::process::Command::new(crate::support::process::BINARY)
+        .arg("check")
+        .current_dir(folder.path())
+        .env("PROMPTGATE_SERVER_LISTEN", "127.0.0.1:1")
+        .env("PROMPTGATE_SERVICE_HOST", "10.0.0.1")
+        .output()
+        .unwrap();
+    let said = text(&output.stdout);
+    assert!(said.contains("PROMPTGATE_SERVER_LISTEN has no effect"), "{said}");
+    assert!(!said.contains("PROMPTGATE_SERVICE_HOST"), "{said}");
+}
+
 #[tokio::test]
 async fn a_new_user_gets_from_init_to_the_first_prompt() {
     let folder = tempfile::tempdir().unwrap();

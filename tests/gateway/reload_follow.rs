@@ -106,6 +106,38 @@ async fn k2_what_is_wrong_with_the_file_changes_nothing_and_is_told() {
 
 #[cfg(unix)]
 #[tokio::test]
+async fn k2_a_repaired_file_clears_the_mistakes_at_once() {
+    let prompts = tempfile::tempdir().unwrap();
+    library(prompts.path(), "p");
+    let good = library_table("one", prompts.path());
+    let followed = ConfiguredProcess::start(&good).await;
+    let cleared = async || followed.reloads().await;
+    // Back to what is in use: nothing is applied, and nothing is wrong any more.
+    fs::write(followed.file(), "[server]\nlisen = 1\n").unwrap();
+    followed.has(0, 1).await;
+    fs::write(followed.file(), &good).unwrap();
+    let reloads = eventually(cleared, |reloads| reloads["mistakes"] == json!([])).await;
+    assert_eq!((&reloads["applied"], &reloads["rejected"]), (&json!(0), &json!(1)));
+    // To something else: it is applied.
+    fs::write(followed.file(), "[server]\nlisen = 1\n").unwrap();
+    followed.has(0, 2).await;
+    fs::write(followed.file(), good + "[listing]\npage_size = 7\n").unwrap();
+    let reloads = followed.has(1, 2).await;
+    assert_eq!(reloads["mistakes"], json!([]));
+    // The mistake is in a file that only the rejected configuration names.
+    let key = followed.folder.path().join("key");
+    fs::write(&key, "short").unwrap();
+    let secret = format!("[server]\nseal_key = {{ file = {key:?} }}\n");
+    fs::write(followed.file(), secret).unwrap();
+    followed.has(1, 3).await;
+    fs::write(&key, super::audit::KEY).unwrap();
+    let reloads = followed.has(2, 3).await;
+    assert_eq!(reloads["mistakes"], json!([]));
+    followed.process.stop().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
 async fn k2_a_file_that_belongs_to_the_configuration_is_followed() {
     let prompts = tempfile::tempdir().unwrap();
     library(prompts.path(), "p");

@@ -4,6 +4,7 @@
 mod secrets;
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub(super) struct Context<'a> {
     pub(super) base: &'a Path,
     /// Referenced files that were read so far.
     pub(super) files: RefCell<Vec<SourceFile>>,
+    /// Names of the environment variables that were looked up so far.
+    pub(super) variables: RefCell<HashSet<String>>,
 }
 
 impl Context<'_> {
@@ -82,8 +85,14 @@ impl<'a> Section<'a> {
         self.context.mistakes.add(&self.path(key), message);
     }
 
+    /// Returns the number of mistakes in the whole configuration so far.
+    pub(super) fn mistake_count(&self) -> usize {
+        self.context.mistakes.count()
+    }
+
     /// Returns the value of an environment variable.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
+        self.context.variables.borrow_mut().insert(name.to_owned());
         (self.context.env)(name)
     }
 
@@ -264,7 +273,7 @@ impl<'a> Section<'a> {
         self.read(key, &one_of(choices), parse).unwrap_or(default)
     }
 
-    /// Reads an array of tables, in the order of the file.
+    /// Reads an array of tables, in the order of the file. Mistakes number them from 1.
     pub(super) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let parse = |value: Value, _| {
             let items = value.into_array().ok()?;
@@ -275,7 +284,7 @@ impl<'a> Section<'a> {
         let path = self.path(key);
         let mut sections = Vec::with_capacity(tables.len());
         for (index, table) in tables.into_iter().enumerate() {
-            let path = join(&path, &index.to_string());
+            let path = join(&path, &(index + 1).to_string());
             sections.push(Section::new(path, table, self.context));
         }
         sections
@@ -322,6 +331,13 @@ impl<'a> Section<'a> {
         let folder = self.file(key).unwrap_or_else(|| self.context.base.to_path_buf());
         // An empty path means the working directory to most functions, but is an error to some.
         if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }
+    }
+
+    /// Rejects a key that belongs elsewhere, with a hint instead of the list of allowed keys.
+    pub(super) fn reject(&mut self, key: &str, message: &str) {
+        if self.table.remove(key).is_some() {
+            self.mistake(key, message);
+        }
     }
 
     /// Rejects keys that are reserved for later versions. They are not ignored, because an operator who
