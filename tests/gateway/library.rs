@@ -36,6 +36,44 @@ async fn an_edit_is_visible_without_a_restart() {
     eventually(async || client.names().await.0, |seen| seen.is_empty()).await;
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn l4_the_swap_of_a_mounted_config_map_is_one_change() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let mount = |version: &str, names: &[&str]| {
+        let data = folder.path().join(format!("..{version}"));
+        fs::create_dir(&data).unwrap();
+        for name in names {
+            let text = format!("---\nname: {name}\n---\n{version} {{{{ embed(\"note.txt\") }}}}");
+            fs::write(data.join(format!("{name}.md")), text).unwrap();
+            let link = folder.path().join(format!("{name}.md"));
+            let _ = symlink(format!("..data/{name}.md"), link);
+        }
+        fs::write(data.join("note.txt"), version).unwrap();
+        let _ = symlink("..data/note.txt", folder.path().join("note.txt"));
+        // As the kubelet does it: all files at once.
+        symlink(format!("..{version}"), folder.path().join("..data_tmp")).unwrap();
+        fs::rename(folder.path().join("..data_tmp"), folder.path().join("..data")).unwrap();
+    };
+    mount("one", &["a", "b", "c"]);
+    let toml = format!(
+        "[listing]\nsettle = \"1ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n",
+        folder.path()
+    );
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client();
+    assert_eq!(client.names().await.0, ["lib__a", "lib__b", "lib__c"]);
+    let mut changes = client.listen().await;
+    mount("two", &["a", "b", "c"]);
+    changes.event().await.expect("a notification");
+    for name in ["lib__a", "lib__b", "lib__c"] {
+        let messages = client.ask("prompts/get", json!({"name": name})).await["messages"].take();
+        assert_eq!(messages[0]["content"]["text"], "two", "{name}");
+        assert_eq!(messages[1]["content"]["resource"]["text"], "two", "{name}");
+    }
+}
+
 #[tokio::test]
 async fn completions_come_from_choices() {
     let (gateway, _folder) = library(&[(

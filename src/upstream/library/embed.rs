@@ -7,10 +7,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
+use super::files;
+
 /// Reads the file that `embed` names, and returns it as a content object in JSON text.
 ///
-/// Names are relative to the library's folder and stay inside it: no `..`, no absolute paths, no symbolic
-/// links, no dot-files. `library` is the first part of the URI of a resource. `limit` is in bytes of
+/// Names are relative to the library's folder and stay inside it: no `..`, no absolute paths, no dot-files, and
+/// no symbolic links that lead out of it. `library` is the first part of the URI of a resource. `limit` is in bytes of
 /// base64.
 ///
 /// # Errors
@@ -52,11 +54,8 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
             Component::Normal(part) if !part.to_string_lossy().starts_with('.') => path.push(part),
             _ => return Err("the name must stay inside the folder, without dot-files".to_owned()),
         }
-        let kind = fs::symlink_metadata(&path).map_err(|e| e.to_string())?.file_type();
-        if kind.is_symlink() {
-            return Err("links are not followed".to_owned());
-        }
     }
+    files::resolve_inside(folder, &path)?;
     let size = fs::metadata(&path).map_err(|e| e.to_string())?;
     if !size.is_file() {
         return Err("not a file".to_owned());

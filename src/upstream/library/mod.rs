@@ -1,19 +1,21 @@
 //! Libraries: folders of Markdown files that the gateway itself serves as prompts.
 
 mod embed;
+mod files;
 mod render;
 mod source;
 mod watch;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::config::Settings;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::prompt::Prompt;
+use files::{Files, Volume};
 use render::{Compiled, RenderError};
 use source::Source;
 use tracing::warn;
@@ -32,31 +34,41 @@ pub struct Snapshot {
     max_message: usize,
 }
 
-/// Deepest level of subfolders that is read: a library is a tree that people browse.
-const MAX_DEPTH: usize = 8;
+/// Times that a library is read again because its volume was swapped meanwhile.
+const VOLUME_SWAPS: usize = 3;
 
 impl Snapshot {
-    /// Reads every `.md` file with front matter in `folder` and its subfolders. Dot-files and symbolic
-    /// links are skipped. A file that is no valid prompt is omitted with a reason, and the other files
-    /// are still served.
+    /// Reads every `.md` file with front matter in `folder` and its subfolders. Dot-files are skipped;
+    /// symbolic links are followed as far as their targets stay inside `folder`. A file that is no valid
+    /// prompt is omitted with a reason, and the other files are still served.
     ///
     /// # Errors
     /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read, [`Kind::PaginationLimit`] when
     /// it contains more than `max_prompts` prompts.
     pub fn load(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
-        let mut files = Vec::new();
-        find_files(folder, 0, &mut files).map_err(|error| {
+        let mut volume = Volume::of(folder);
+        for _ in 0..VOLUME_SWAPS {
+            let loaded = Self::load_once(folder, library, settings);
+            let before = std::mem::replace(&mut volume, Volume::of(folder));
+            if before == volume {
+                return loaded;
+            }
+        }
+        Self::load_once(folder, library, settings)
+    }
+
+    fn load_once(folder: &Path, library: &str, settings: &Settings) -> Result<Self, Kind> {
+        let files = Files::find(folder).map_err(|error| {
             // The path is for the operator, not for clients.
             warn!(library, folder = %folder.display(), %error, "the library cannot be read");
             Kind::Unavailable("the library's folder cannot be read".to_owned())
         })?;
-        files.sort();
         let mut snapshot = Self {
             prompts: BTreeMap::new(),
-            listed: PromptList { pages: 1, ..PromptList::default() },
+            listed: PromptList { pages: 1, malformed: files.refused, ..PromptList::default() },
             max_message: settings.max_message,
         };
-        for file in files {
+        for file in files.prompts {
             if snapshot.listed.prompts.len() >= settings.max_prompts {
                 let limit = format!("more than max_prompts = {}", settings.max_prompts);
                 return Err(Kind::PaginationLimit(limit));
@@ -120,24 +132,6 @@ impl Snapshot {
         self.prompts.insert(compiled.name.clone(), compiled);
         Ok(())
     }
-}
-
-fn find_files(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let kind = entry.file_type()?;
-        let name = name.to_string_lossy();
-        if name.starts_with('.') {
-            continue;
-        }
-        if kind.is_dir() && depth < MAX_DEPTH {
-            find_files(&entry.path(), depth + 1, files)?;
-        } else if kind.is_file() && name.ends_with(".md") {
-            files.push(entry.path());
-        }
-    }
-    Ok(())
 }
 
 fn document(text: String) -> Result<Document, Kind> {

@@ -1,0 +1,155 @@
+//! The files of a library. Symbolic links are followed as far as their targets, fully resolved, stay inside the
+//! library's folder: the files of a Kubernetes ConfigMap or Secret are such links.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Deepest level of subfolders that is read: a library is a tree that people browse.
+const MAX_DEPTH: usize = 8;
+
+/// The prompt files of a folder and its subfolders, in the order of their paths.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Files {
+    pub prompts: Vec<PathBuf>,
+    /// The links that are not followed, each with the reason.
+    pub refused: Vec<String>,
+}
+
+impl Files {
+    /// Finds every `.md` file; entries whose names begin with a dot are skipped. A file or folder that several
+    /// links lead to is found once.
+    ///
+    /// # Errors
+    /// When the folder or a subfolder cannot be read.
+    pub(super) fn find(folder: &Path) -> io::Result<Self> {
+        let root = folder.canonicalize()?;
+        let seen = HashSet::from([root.clone()]);
+        let mut walk = Walk { folder, root, seen, files: Files::default() };
+        walk.read(folder, 0)?;
+        Ok(walk.files)
+    }
+}
+
+/// A walk through the folders of a library.
+struct Walk<'a> {
+    /// The library's folder, as it is configured.
+    folder: &'a Path,
+    /// The same without links.
+    root: PathBuf,
+    /// Resolved paths of the files and folders so far.
+    seen: HashSet<PathBuf>,
+    files: Files,
+}
+
+impl Walk<'_> {
+    fn read(&mut self, folder: &Path, depth: usize) -> io::Result<()> {
+        let entries: io::Result<Vec<_>> = fs::read_dir(folder)?.collect();
+        let mut entries = entries?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with('.') {
+                continue;
+            }
+            let path = entry.path();
+            let is_link = entry.file_type()?.is_symlink();
+            let resolved = match resolve(&self.root, &path) {
+                Ok(resolved) => resolved,
+                Err(reason) => {
+                    // Other files may be removed while they are read, and are of no interest.
+                    if is_link && (name.ends_with(".md") || path.is_dir()) {
+                        let shown = path.strip_prefix(self.folder).unwrap_or(&path);
+                        self.files.refused.push(format!("{}: {reason}", shown.display()));
+                    }
+                    continue;
+                }
+            };
+            let kind = fs::metadata(&resolved)?;
+            if kind.is_dir() && depth < MAX_DEPTH {
+                if self.seen.insert(resolved) {
+                    self.read(&path, depth + 1)?;
+                }
+            } else if kind.is_file() && name.ends_with(".md") && self.seen.insert(resolved) {
+                self.files.prompts.push(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a path, fully resolved, lies inside `folder`.
+///
+/// # Errors
+/// The reason, if it leads out or cannot be resolved.
+pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<(), String> {
+    let root = folder.canonicalize().map_err(|error| error.to_string())?;
+    resolve(&root, path).map(drop)
+}
+
+/// Returns a path without links. `root` has none.
+fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
+    let resolved = path.canonicalize().map_err(|error| format!("cannot be resolved: {error}"))?;
+    if resolved.starts_with(root) {
+        Ok(resolved)
+    } else {
+        Err("the link leads out of the library's folder".to_owned())
+    }
+}
+
+/// The target of `..data`, the link through which Kubernetes swaps all files of a mounted ConfigMap or Secret at
+/// once; empty for other folders.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Volume(Option<PathBuf>);
+
+impl Volume {
+    pub(super) fn of(folder: &Path) -> Self {
+        Self(fs::read_link(folder.join("..data")).ok())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_inside_the_folder_are_followed_and_others_are_refused_with_a_reason() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("secret.md"), "").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        // As a ConfigMap is mounted.
+        fs::create_dir_all(root.join("..2026/sub")).unwrap();
+        fs::write(root.join("..2026/a.md"), "").unwrap();
+        fs::write(root.join("..2026/sub/b.md"), "").unwrap();
+        symlink("..2026", root.join("..data")).unwrap();
+        symlink("..data/a.md", root.join("a.md")).unwrap();
+        symlink("..data/sub", root.join("sub")).unwrap();
+        // Twice, in a circle, out of it, and to nothing.
+        symlink("a.md", root.join("again.md")).unwrap();
+        symlink("..", root.join("..2026/sub/up")).unwrap();
+        symlink(outside.path().join("secret.md"), root.join("out.md")).unwrap();
+        symlink(outside.path(), root.join("outside")).unwrap();
+        symlink("nowhere.md", root.join("lost.md")).unwrap();
+        symlink("/etc/passwd", root.join("passwd")).unwrap();
+        let Files { prompts, refused } = Files::find(root).unwrap();
+        assert_eq!(prompts, [root.join("a.md"), root.join("sub/b.md")]);
+        assert_eq!(refused.len(), 3, "{refused:?}");
+        assert!(refused[0].starts_with("lost.md: cannot be resolved"), "{refused:?}");
+        let out = |name| format!("{name}: the link leads out of the library's folder");
+        assert_eq!(refused[1..], [out("out.md"), out("outside")]);
+    }
+
+    #[test]
+    fn a_path_that_leads_out_of_the_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a"), "").unwrap();
+        symlink("/etc/hostname", folder.path().join("out")).unwrap();
+        assert_eq!(resolve_inside(folder.path(), &folder.path().join("a")), Ok(()));
+        let out = resolve_inside(folder.path(), &folder.path().join("out")).unwrap_err();
+        assert!(out.contains("leads out"), "{out}");
+    }
+}
