@@ -22,10 +22,10 @@ RUN install -d -o promptgate /var/lib/promptgate && chown promptgate /etc/prompt
 ENV PROMPTGATE__AUDIT__PATH=/var/lib/promptgate/audit
 VOLUME /var/lib/promptgate
 USER promptgate
-EXPOSE 8080 9090
+EXPOSE 8080
 # In a container loopback is nobody's: publish the port where something authenticates in front.
 ENV PROMPTGATE__SERVER__LISTEN=0.0.0.0:8080 PROMPTGATE__SERVER__INSECURE=true
 # Whether it accepts connections: an upstream that is down does not make the gateway unhealthy.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8080"]
+    CMD ["promptgate", "health", "--live"]
 ENTRYPOINT ["promptgate"]

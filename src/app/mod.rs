@@ -133,8 +133,15 @@ impl App {
         let Some(admin) = &edition.config.admin else {
             return Ok(());
         };
-        let socket =
-            bind(admin.listen, "admin.listen, or set it to \"\" to disable the admin API").await?;
+        let key = "admin.listen, or set it to \"\" to disable the admin API";
+        let socket = match bind(admin.listen, key).await {
+            Err(error) if admin.is_default && error.kind() == io::ErrorKind::AddrInUse => {
+                let free = SocketAddr::new(admin.listen.ip(), 0);
+                info!(taken = %admin.listen, "the default address of the admin API is taken; using a free port");
+                bind(free, key).await?
+            }
+            socket => socket?,
+        };
         let addr = socket.local_addr()?;
         info!(%addr, "admin API listens");
         let service = Admin::new(admin, &edition.config, self.admin_state(edition));
@@ -196,7 +203,6 @@ impl App {
     }
 
     /// Returns the address of the admin API, if there is one.
-    #[cfg(feature = "test-util")]
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.addr)
     }

@@ -70,12 +70,27 @@ pub(super) enum Command {
     /// Show the state of a running gateway and of its upstreams
     ///
     /// Calls the admin API, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if one
-    /// is required. Exit code: 1 if the gateway is not ready.
+    /// is required. Needs no other secret, and works while the file has mistakes. Exit code: 1 if the
+    /// gateway is not ready.
     Status(AdminApi),
+    /// Check that a running gateway is ready: exit code 0 or 1
+    ///
+    /// For container checks: needs neither a shell nor a token. Without an admin API, any answer of
+    /// the endpoint counts.
+    Health(Health),
     /// List the prompts of a running gateway
     ///
     /// Sends the API key or token in the environment variable PROMPTGATE_API_KEY, if it is set.
-    List(Gateway),
+    List {
+        /// Show only prompts whose public names match: * stands for any text, and text without *
+        /// for a part of the name
+        pattern: Option<String>,
+        /// Show only prompts of this upstream
+        #[arg(long, value_name = "ID")]
+        upstream: Option<String>,
+        #[command(flatten)]
+        gateway: Gateway,
+    },
     /// Get a prompt from a running gateway
     ///
     /// Sends the API key or token in the environment variable PROMPTGATE_API_KEY, if it is set.
@@ -157,8 +172,8 @@ pub(super) struct Verify {
 
 #[derive(Args, Debug)]
 pub(super) struct AdminApi {
-    /// URL of the admin API [default: admin.listen of the configuration file, or
-    /// http://127.0.0.1:9090 without a file]
+    /// URL of the admin API [default: that of the gateway that runs with the configuration file, or
+    /// admin.listen]
     #[arg(long)]
     pub(super) url: Option<String>,
     #[command(flatten)]
@@ -168,9 +183,22 @@ pub(super) struct AdminApi {
 }
 
 #[derive(Args, Debug)]
+pub(super) struct Health {
+    /// Check only that the gateway is alive, not that it is ready
+    #[arg(long)]
+    pub(super) live: bool,
+    /// URL of the admin API [default: that of the gateway that runs with the configuration file, or
+    /// admin.listen]
+    #[arg(long)]
+    pub(super) url: Option<String>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+}
+
+#[derive(Args, Debug)]
 pub(super) struct Gateway {
-    /// URL of the gateway's endpoint [default: server.listen and server.path of the configuration
-    /// file, or http://127.0.0.1:8080/mcp without a file]
+    /// URL of the gateway's endpoint; without a path, server.path is added [default: that of the
+    /// gateway that runs with the configuration file, or server.listen and server.path]
     #[arg(long)]
     pub(super) url: Option<String>,
     #[command(flatten)]
@@ -182,7 +210,14 @@ pub(super) struct Gateway {
 #[derive(Args, Debug)]
 pub(super) struct ConfigFile {
     /// Configuration file
-    #[arg(long, short, value_name = "FILE", default_value = "gateway.toml")]
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        env = "PROMPTGATE_CONFIG",
+        hide_env_values = true,
+        default_value = "gateway.toml"
+    )]
     pub(super) config: PathBuf,
 }
 

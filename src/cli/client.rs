@@ -1,7 +1,6 @@
 //! `promptgate list` and `promptgate get`: an MCP client of a running gateway.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,15 +12,19 @@ use tokio_util::task::TaskTracker;
 
 use super::args::Gateway;
 use super::failure::Failure;
-use super::load::load;
-use super::output::printable;
+use super::output::{fitted, is_styled, printable, terminal_width};
+use super::reach::Reach;
 use super::runtime::runtime;
 use crate::config::{Http, Secret, Settings};
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::glob::Glob;
+use crate::domain::name::{Naming, Prefix};
+use crate::domain::prompt::Prompt;
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::similar::suggestion;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::connection::GatewayClient;
@@ -36,56 +39,171 @@ const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 /// that the gateway's own timeout is reported.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-pub(super) fn list(gateway: &Gateway) -> Result<(), Failure> {
-    let listed = call(gateway, async |client| {
+/// Lists the prompts whose public names match `pattern`, of the upstream `upstream`.
+pub(super) fn list(
+    gateway: &Gateway,
+    pattern: Option<&str>,
+    upstream: Option<&str>,
+) -> Result<(), Failure> {
+    let reach = Reach::find(&gateway.file);
+    let filter = Filter::new(&reach, pattern, upstream)?;
+    let url = reach.endpoint(gateway.url.as_deref())?;
+    let listed = call(&url, async |client| {
         client.list(&Settings::default(), &ForwardedMeta::default()).await
     })?;
+    let all = listed.prompts.len();
     let prompts: Vec<Value> = listed
         .prompts
         .iter()
-        .map(|prompt| {
-            let mut text = String::new();
-            prompt.write(&prompt.name, &mut text);
-            serde_json::from_str(&text).unwrap_or_default()
-        })
+        .filter(|prompt| filter.accepts(&prompt.name))
+        .map(definition)
         .collect();
-    let text = if prompts.is_empty() {
-        "The gateway lists no prompts.".to_owned()
-    } else {
-        list_text(&prompts)
+    let text = match (prompts.is_empty(), all) {
+        (false, _) => list_text(&prompts, terminal_width()),
+        (true, 0) => "The gateway lists no prompts.".to_owned(),
+        (true, all) => format!("None of the {all} prompts matches."),
     };
     gateway.output.print(&Value::from(prompts), &text)
 }
 
+/// Returns a prompt as the gateway lists it.
+fn definition(prompt: &Prompt) -> Value {
+    let mut text = String::new();
+    prompt.write(&prompt.name, &mut text);
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// The prompts that `promptgate list` shows.
+struct Filter {
+    pattern: Option<Glob>,
+    /// The prefix of an upstream, and the naming that separates it from the rest of a public name.
+    prefix: Option<(Naming, Prefix)>,
+}
+
+impl Filter {
+    fn new(reach: &Reach, pattern: Option<&str>, upstream: Option<&str>) -> Result<Self, Failure> {
+        let glob = |pattern: &str| {
+            let whole =
+                if pattern.contains('*') { pattern.to_owned() } else { format!("*{pattern}*") };
+            Glob::parse(&whole).ok_or_else(|| Failure::usage(format!("{pattern:?} is too long")))
+        };
+        let prefix = |id: &str| {
+            let own = reach.addresses.prefixes.get(id).cloned();
+            let prefix = own.or_else(|| Prefix::parse(id));
+            let invalid = || Failure::usage(format!("{id:?} is not the id of an upstream"));
+            Ok::<_, Failure>((reach.addresses.naming.clone(), prefix.ok_or_else(invalid)?))
+        };
+        Ok(Self {
+            pattern: pattern.map(glob).transpose()?,
+            prefix: upstream.map(prefix).transpose()?,
+        })
+    }
+
+    fn accepts(&self, name: &str) -> bool {
+        let is_of = |(naming, prefix): &(Naming, Prefix)| {
+            let claimed = naming.claimed(name).map(|(prefix, _)| prefix);
+            // Bare names have no prefix, or one that only looks like one.
+            if prefix.is_bare() { claimed.is_none() } else { claimed == Some(prefix.as_str()) }
+        };
+        self.pattern.as_ref().is_none_or(|glob| glob.matches(name))
+            && self.prefix.as_ref().is_none_or(is_of)
+    }
+}
+
+/// Gets a prompt, after its arguments were compared with the list: a gateway ignores arguments that a prompt does
+/// not have.
 pub(super) fn get(
     gateway: &Gateway,
     name: &str,
     arguments: &[(String, String)],
 ) -> Result<(), Failure> {
-    let arguments: Map<String, Value> =
+    let url = Reach::find(&gateway.file).endpoint(gateway.url.as_deref())?;
+    let given: Map<String, Value> =
         arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
-    let arguments = Value::from(arguments).to_string().into_bytes();
+    let given = Value::from(given).to_string().into_bytes();
     let request = UpstreamRequest {
         params: RequestParams::Get {
             name: name.to_owned(),
-            arguments: Document::parse(arguments, 2).ok(),
+            arguments: Document::parse(given, 2).ok(),
             answers: None,
         },
         forwarded: ForwardedMeta::default(),
         capabilities: ClientCapabilities::NONE,
         progress: false,
     };
-    let result = call(gateway, async |client| client.call(&request).await)?;
+    let result = call(&url, async |client| {
+        // A caller may be allowed to get what it cannot list.
+        let listed = client.list(&Settings::default(), &ForwardedMeta::default()).await;
+        let listed = listed.map(|listed| listed.prompts).unwrap_or_default();
+        if let Some(prompt) = listed.iter().find(|prompt| prompt.name == name)
+            && let Err(mistake) = check_arguments(&definition(prompt), arguments)
+        {
+            return Ok(Err(mistake));
+        }
+        match client.call(&request).await {
+            Err(Kind::Error { code: INVALID_PARAMS, message, .. })
+                if !listed.iter().any(|prompt| prompt.name == name) =>
+            {
+                let names = listed.iter().map(|prompt| prompt.name.as_str());
+                let near = suggestion(name, names);
+                Ok(Err(format!("{name}: {}{}", printable(&message), printable(&near))))
+            }
+            answer => answer.map(Ok),
+        }
+    })?;
+    let result = result.map_err(Failure::new)?;
     let result: Value = serde_json::from_str(result.json().text()).unwrap_or_default();
     gateway.output.print(&result, &messages_text(&result))
 }
 
+/// -32602 (JSON-RPC 2.0, section 5.1): an unknown prompt, or a mistake in its arguments.
+const INVALID_PARAMS: i64 = -32602;
+
+/// Checks that a prompt has these arguments, and these values among their choices.
+///
+/// # Errors
+/// The first mistake, with the nearest names.
+fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(), String> {
+    let name = printable(prompt["name"].as_str().unwrap_or_default());
+    let known: Vec<&str> = prompt["arguments"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|argument| argument["name"].as_str())
+        .collect();
+    for (key, value) in arguments {
+        if !known.contains(&key.as_str()) {
+            let near = suggestion(key, known.iter().copied());
+            let has = if known.is_empty() {
+                "it has none".to_owned()
+            } else {
+                format!("it has {}", known.join(", "))
+            };
+            let unknown = format!("{name} has no argument `{key}`{near} ({has})");
+            return Err(printable(&unknown));
+        }
+        let choices: Vec<&str> = prompt["_meta"]["choices"][key.as_str()]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        if !choices.is_empty() && !choices.contains(&value.as_str()) {
+            let near = suggestion(value, choices.iter().copied());
+            let has = choices.join(", ");
+            return Err(printable(&format!(
+                "`{value}` is no choice for `{key}` of {name}{near} (choices: {has})"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Connects to the gateway and calls it.
 fn call<T>(
-    gateway: &Gateway,
+    url: &str,
     send: impl AsyncFnOnce(GatewayClient) -> Result<T, Kind>,
 ) -> Result<T, Failure> {
-    let url = endpoint_url(gateway)?;
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let key = std::env::var(KEY_VARIABLE).ok().map(|key| Secret::new(format!("Bearer {key}")));
     let headers = key.into_iter().map(|key| (AUTHORIZATION, key)).collect();
@@ -106,28 +224,24 @@ fn call<T>(
             send(GatewayClient::open(transport, TIMEOUT).await?).await
         };
         let result = timeout(TIMEOUT, exchange).await.unwrap_or(Err(Kind::Timeout));
-        result.map_err(|kind| failure(&url, kind))
+        result.map_err(|kind| failure(url, kind))
     })
 }
 
-/// Returns the given URL, or that of a gateway with the configuration file.
-fn endpoint_url(gateway: &Gateway) -> Result<String, Failure> {
-    if let Some(url) = &gateway.url {
-        return Ok(url.clone());
-    }
-    let file = &gateway.file.config;
-    if !file.exists() {
-        return Ok(DEFAULT_URL.to_owned());
-    }
-    let server = load(file)?.server;
-    Ok(server.url_at(server.listen))
-}
-
-/// URL of the gateway where there is no configuration file.
-const DEFAULT_URL: &str = "http://127.0.0.1:8080/mcp";
+/// `data.reason` of a gateway that has no endpoint at a path.
+const NOT_FOUND: &str = r#""reason":"not_found""#;
 
 fn failure(url: &str, kind: Kind) -> Failure {
+    let no_endpoint = || {
+        format!(
+            "There is no endpoint at {url}: give the path of the endpoint (server.path, by default /mcp) \
+             with --url"
+        )
+    };
     Failure::new(match kind {
+        // A gateway at another path, or another server.
+        Kind::Error { data: Some(data), .. } if data.contains(NOT_FOUND) => no_endpoint(),
+        Kind::Status { status: 404 } => no_endpoint(),
         Kind::Error { code, message, .. } => format!("{} ({code})", printable(&message)),
         Kind::AuthFailed { .. } => format!(
             "{url} requires a valid credential: set {KEY_VARIABLE} to your API key or token"
@@ -145,9 +259,11 @@ fn failure(url: &str, kind: Kind) -> Failure {
 }
 
 /// Returns a line for each prompt with its name and description, and a line with its arguments.
-fn list_text(prompts: &[Value]) -> String {
+fn list_text(prompts: &[Value], terminal: Option<usize>) -> String {
     let text = |value: &Value, key: &str| printable(value[key].as_str().unwrap_or_default());
-    let width = prompts.iter().map(|p| text(p, "name").chars().count()).max().unwrap_or(0);
+    let longest = prompts.iter().map(|p| text(p, "name").chars().count()).max().unwrap_or(0);
+    // On a terminal at least half of a line is left for the description.
+    let width = terminal.map_or(longest, |terminal| longest.min(terminal / 2));
     let mut out = String::new();
     for prompt in prompts {
         let name = text(prompt, "name");
@@ -156,7 +272,8 @@ fn list_text(prompts: &[Value]) -> String {
             description = text(prompt, "title");
         }
         let first_line = description.lines().next().unwrap_or_default();
-        let _ = writeln!(out, "{name:width$}  {first_line}");
+        let line = format!("{name:width$}  {first_line}");
+        let _ = writeln!(out, "{}", fitted(line.trim_end(), terminal));
         let arguments: Vec<_> = prompt["arguments"]
             .as_array()
             .into_iter()
@@ -167,7 +284,8 @@ fn list_text(prompts: &[Value]) -> String {
             })
             .collect();
         if !arguments.is_empty() {
-            let _ = writeln!(out, "{:width$}    {}", "", arguments.join(" "));
+            let line = format!("{:width$}    {}", "", arguments.join(" "));
+            let _ = writeln!(out, "{}", fitted(&line, terminal));
         }
     }
     out.pop();
@@ -178,11 +296,8 @@ fn messages_text(result: &Value) -> String {
     let mut out = String::new();
     for message in result["messages"].as_array().into_iter().flatten() {
         let role = message["role"].as_str().unwrap_or_default();
-        let heading = if io::stdout().is_terminal() {
-            format!("\u{1b}[1m{role}\u{1b}[0m")
-        } else {
-            format!("## {role}")
-        };
+        let heading =
+            if is_styled() { format!("\u{1b}[1m{role}\u{1b}[0m") } else { format!("## {role}") };
         let _ = writeln!(out, "{heading}\n{}\n", content_text(&message["content"]));
     }
     out.trim_end().to_owned()

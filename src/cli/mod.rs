@@ -4,6 +4,8 @@ mod args;
 mod failure;
 mod load;
 mod output;
+mod reach;
+mod running;
 mod runtime;
 
 mod audit;
@@ -11,6 +13,7 @@ mod check;
 mod client;
 mod dial;
 mod explain;
+mod health;
 mod init;
 mod key;
 mod serve;
@@ -47,7 +50,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
         Command::Key(KeyCommand::New) => key::new()?,
         Command::Status(admin) => status::run(&admin)?,
-        Command::List(gateway) => client::list(&gateway)?,
+        Command::Health(check) => health::run(&check)?,
+        Command::List { pattern, upstream, gateway } => {
+            client::list(&gateway, pattern.as_deref(), upstream.as_deref())?;
+        }
         Command::Get { name, arguments, gateway } => client::get(&gateway, &name, &arguments)?,
         #[cfg(target_os = "linux")]
         Command::Supervise { parent, exec: false, command } => {

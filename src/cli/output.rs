@@ -1,7 +1,7 @@
 //! Output on a terminal. Text of upstreams and clients is escaped, so that it cannot control the
 //! terminal.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
 
@@ -44,6 +44,33 @@ pub(super) fn printable(text: &str) -> String {
         }
     }
     out
+}
+
+/// Whether text on standard output may have styles: on a terminal, unless `NO_COLOR` is set (no-color.org).
+pub(super) fn is_styled() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
+}
+
+/// Returns the width of the terminal on standard output, in characters; `None` where it is no terminal.
+pub(super) fn terminal_width() -> Option<usize> {
+    #[cfg(unix)]
+    {
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+        Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// Cuts a line to a width, in characters, and marks the cut by an ellipsis.
+pub(super) fn fitted(line: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if line.chars().count() > width => {
+            let cut: String = line.chars().take(width.saturating_sub(1)).collect();
+            cut + "…"
+        }
+        _ => line.to_owned(),
+    }
 }
 
 /// A column of a table.
@@ -129,6 +156,13 @@ mod tests {
                         a-long-name  3m   yes\n\
                         b\\u{1b}      -    no";
         assert_eq!(table(&columns, &rows), expected);
+    }
+
+    #[test]
+    fn a_line_is_cut_to_the_terminal() {
+        assert_eq!(fitted("abcdef", Some(6)), "abcdef");
+        assert_eq!(fitted("abcdefg", Some(6)), "abcde…");
+        assert_eq!(fitted("abcdefg", None), "abcdefg");
     }
 
     #[test]

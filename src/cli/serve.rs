@@ -1,6 +1,7 @@
 //! `promptgate serve`: runs the gateway until SIGTERM or SIGINT, or, over standard streams, until its client
 //! disconnects.
 
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use tokio::sync::Notify;
@@ -8,6 +9,7 @@ use tokio::sync::Notify;
 use super::failure::Failure;
 use super::load::{load, load_supervised};
 use super::output::{print, printable};
+use super::running::Running;
 use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
 use crate::downstream::Streams;
@@ -29,10 +31,19 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
         let reloads = app.watch_config(&source, &hang_up);
         // Errors of standard output are ignored: serving does not depend on it.
         let url = app.url().unwrap_or_default();
+        let admin = app.admin_addr().map(|addr| format!("http://{addr}"));
+        let _recorded = Running::record(path, url.clone(), admin.clone());
         let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
         let summary = async {
-            for upstream in app.summary().await {
+            let upstreams = app.summary().await;
+            if upstreams.is_empty() {
+                let _ = print(NO_UPSTREAMS);
+            }
+            for upstream in upstreams {
                 let _ = print(&summary_line(&upstream));
+            }
+            if io::stdout().is_terminal() {
+                let _ = print(&next_steps(admin.as_deref()));
             }
             std::future::pending().await
         };
@@ -109,6 +120,21 @@ fn run(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure
     // Tasks that are left had their time in the drain.
     runtime.shutdown_background();
     served
+}
+
+const NO_UPSTREAMS: &str = "  No upstreams are configured, so there are no prompts. Add an [upstreams.NAME] table to the \
+    configuration, or convert the configuration of a host with `promptgate import FILE`.";
+
+/// Returns what a person at a terminal can do next.
+fn next_steps(admin: Option<&str>) -> String {
+    let admin = match admin {
+        Some(url) => format!("Admin API: {url} (`promptgate status`)\n"),
+        None => String::new(),
+    };
+    format!(
+        "{admin}Use it: `promptgate list`, or `promptgate connect HOST` for the entry of a host such as \
+         claude-code.\nStop it with Ctrl+C."
+    )
 }
 
 fn summary_line(upstream: &UpstreamStatus) -> String {

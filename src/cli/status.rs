@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::args::AdminApi;
 use super::failure::Failure;
-use super::load::load;
 use super::output::{Column, age, printable, table};
+use super::reach::Reach;
 use super::runtime::runtime;
 use crate::config::is_https_or_loopback;
 use crate::domain::address_policy::AddressPolicy;
@@ -20,11 +20,8 @@ use crate::net::egress::{CONNECT, Egress, FetchError};
 /// read the arguments of a process.
 const TOKEN_VARIABLE: &str = "PROMPTGATE_ADMIN_TOKEN";
 
-/// URL of the admin API where there is no configuration file.
-const DEFAULT_URL: &str = "http://127.0.0.1:9090";
-
 pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
-    let url = base_url(admin)?;
+    let url = Reach::find(&admin.file).admin(admin.url.as_deref())?;
     let state = runtime()?.block_on(async {
         let egress =
             Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
@@ -38,20 +35,6 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
     } else {
         Err(Failure::new("the gateway is not ready"))
     }
-}
-
-/// Returns the given URL, or that of the admin API in the configuration file.
-fn base_url(admin: &AdminApi) -> Result<String, Failure> {
-    if let Some(url) = &admin.url {
-        return Ok(url.trim_end_matches('/').to_owned());
-    }
-    let file = &admin.file.config;
-    if !file.exists() {
-        return Ok(DEFAULT_URL.to_owned());
-    }
-    let disabled = "the admin API is disabled: admin.listen is \"\" in the configuration";
-    let api = load(file)?.admin.ok_or_else(|| Failure::new(disabled))?;
-    Ok(format!("http://{}", api.listen))
 }
 
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {

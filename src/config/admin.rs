@@ -1,6 +1,6 @@
 //! `[admin]`: the admin API.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::reader::{Section, optional};
 use crate::seal;
@@ -9,6 +9,8 @@ use crate::seal;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
+    /// Whether `listen` is the default: where its port is taken, another free port is used.
+    pub is_default: bool,
     /// SHA-256 of the bearer token; always set beyond loopback.
     pub token: Option<[u8; 32]>,
 }
@@ -24,14 +26,23 @@ impl Admin {
     }
 }
 
+/// Address of the admin API where the file names none: not the port of Prometheus.
+pub(super) const DEFAULT_LISTEN: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9877);
+
+/// The values of `listen`, for mistakes.
+pub(super) const LISTEN_RULE: &str =
+    "\"\" or an IP address with a port, such as \"127.0.0.1:9877\"";
+
 /// Returns `None` if `listen` is `""`.
 pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
-    let rule = "\"\" or an IP address with a port, such as \"127.0.0.1:9090\"";
-    let listen = section.parsed("listen", rule, |text| optional(text, |text| text.parse().ok()));
-    let listen = listen.unwrap_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9090))));
+    let parse = |text: &str| optional(text, |text| text.parse().ok());
+    let configured = section.parsed("listen", LISTEN_RULE, parse);
+    let is_default = configured.is_none();
+    let listen = configured.unwrap_or(Some(DEFAULT_LISTEN));
     let token = section.secret("token").filter(|token| !token.expose().is_empty());
     let token = token.map(|token| seal::sha256(token.expose().as_bytes()));
-    let admin = listen.map(|listen| Admin { listen, token });
+    let admin = listen.map(|listen| Admin { listen, is_default, token });
     if let Some(message) = admin.as_ref().and_then(Admin::exposure) {
         section.mistake("token", message);
     }
@@ -49,9 +60,9 @@ mod tests {
     fn k7_an_admin_listener_beyond_loopback_needs_a_token() {
         let parse = |text: &str| Config::parse("g", text, Path::new(""), &[]);
         let default = parse("").unwrap().admin.unwrap();
-        assert_eq!((default.listen.to_string().as_str(), default.token), ("127.0.0.1:9090", None));
+        assert_eq!((default.listen.to_string().as_str(), default.token), ("127.0.0.1:9877", None));
         assert_eq!(parse("[admin]\nlisten = \"\"\n").unwrap().admin, None);
-        let open = "[admin]\nlisten = \"0.0.0.0:9090\"\n";
+        let open = "[admin]\nlisten = \"0.0.0.0:9877\"\n";
         assert!(parse(open).unwrap_err().to_string().contains("admin.token: is required"));
         let with_token = format!("{open}token = {{ value = \"t0ken\" }}\n");
         let admin = parse(&with_token).unwrap().admin.unwrap();

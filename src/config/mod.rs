@@ -2,6 +2,7 @@
 //! and collects all mistakes; the result is the validated [`Config`].
 
 mod access;
+mod addresses;
 mod admin;
 mod audit;
 mod auth;
@@ -30,6 +31,7 @@ use std::time::Duration;
 #[cfg(any(test, feature = "test-util"))]
 pub use access::SCHEMA;
 pub(crate) use access::{Access, action};
+pub(crate) use addresses::Addresses;
 pub(crate) use admin::Admin;
 pub(crate) use audit::{Audit, Durability, OnAuditFailure};
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::error::{ConfigError, Origin};
 pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 
 /// The merged tree, with the origin of each key.
+#[derive(Default)]
 pub(crate) struct Raw {
     pub root: Map<String, Value>,
     /// By dotted key; the tables of an array have their number as the last part, from 1.

@@ -149,30 +149,45 @@ impl Server {
 
     /// Returns the URL at which a gateway that listens at `addr` can be called from this machine.
     pub fn url_at(&self, addr: SocketAddr) -> String {
-        let ip = match addr.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-            ip => ip,
-        };
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}{}", SocketAddr::new(ip, addr.port()), self.path)
+        url_at(addr, self.tls.is_some(), &self.path)
     }
+}
+
+/// Returns the URL of an endpoint at `path` of a gateway that listens at `addr`, as seen from this machine.
+pub(super) fn url_at(addr: SocketAddr, has_tls: bool, path: &str) -> String {
+    let ip = match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let scheme = if has_tls { "https" } else { "http" };
+    format!("{scheme}://{}{path}", SocketAddr::new(ip, addr.port()))
+}
+
+/// Reads `listen`.
+pub(super) fn listen(section: &mut Section<'_>) -> SocketAddr {
+    let rule = "an IP address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
+    let listen = section.parsed("listen", rule, |text| text.parse().ok());
+    listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)))
+}
+
+/// Reads `path`.
+pub(super) fn main_path(section: &mut Section<'_>) -> String {
+    section
+        .parsed("path", &format!("a path such as \"/mcp\", {PATH_RULE}"), path)
+        .unwrap_or_else(|| "/mcp".to_owned())
 }
 
 /// Environment variable with the seal keys, unless the file names another source. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
 pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
-    let rule = "an IP address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
-    let listen = section.parsed("listen", rule, |text| text.parse().ok());
-    let listen = listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)));
+    let listen = listen(&mut section);
     let insecure = section.flag("insecure", false);
     let rule = format!("\"\" or a path such as \"/sse\", {PATH_RULE}");
     let sse_path = section.parsed("sse_path", &rule, |text| optional(text, path));
     let sse_path = sse_path.unwrap_or_else(|| Some("/sse".to_owned()));
-    let path = section
-        .parsed("path", &format!("a path such as \"/mcp\", {PATH_RULE}"), path)
-        .unwrap_or_else(|| "/mcp".to_owned());
+    let path = main_path(&mut section);
     let rule = "\"\" or a URL with http or https, such as \"https://prompts.example.com/mcp\"";
     let public_url = section.parsed("public_url", rule, |text| optional(text, url)).flatten();
     let scheme = if tls.is_some() { "https" } else { "http" };

@@ -24,6 +24,7 @@ pub(crate) mod prompt;
 pub(crate) mod content;
 pub(crate) mod translate;
 pub(crate) mod tool;
+pub(crate) mod similar;
 pub(crate) mod meta;
 pub(crate) mod mcp_name;
 pub(crate) mod merge;

@@ -60,6 +60,11 @@ pub struct Renewed {
     otlp: Option<Option<SdkLoggerProvider>>,
 }
 
+/// Whether the log has colours: on a terminal, unless `NO_COLOR` is set (no-color.org).
+fn is_styled() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
+}
+
 /// Starts the log. Lines go to standard error, written by a thread of its own: by default as text on a
 /// terminal and as JSON elsewhere. With a collector they are exported, too, which needs a tokio runtime.
 ///
@@ -69,7 +74,7 @@ pub(crate) fn init(telemetry: &Telemetry) -> Result<Logging, String> {
     let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_BUFFERED_LINES);
     let (writer, guard) = lines.finish(io::stderr());
     let is_json = Arc::new(AtomicBool::new(is_json(telemetry)));
-    let layer = fmt::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
+    let layer = fmt::layer().with_writer(writer).with_ansi(is_styled());
     let layer = layer.event_format(LineFormat::new(is_json.clone()));
     let otlp = telemetry.otlp.as_ref().map(|otlp| otlp_provider(telemetry, otlp)).transpose()?;
     let (bridge, bridge_handle) =

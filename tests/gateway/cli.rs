@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::process::run;
+use crate::support::process::{command, run};
 use crate::support::{PATIENCE, Process};
 
 fn text(bytes: &[u8]) -> String {
@@ -93,6 +93,155 @@ fn check_reports_as_json_and_reads_the_libraries() {
         checked["mistakes"],
         json!([{"key": "server.lisen", "line": 2, "message": "unknown key; did you mean `listen`?"}])
     );
+}
+
+/// Starts a gateway with this configuration, and the prompts of a library beside it.
+async fn serve_toml(folder: &Path, toml: &str) -> Process {
+    std::fs::create_dir_all(folder.join("lib")).unwrap();
+    let prompt = "---\nname: review\ndescription: Reviews a change\narguments:\n  - name: code\n    \
+        required: true\n  - name: focus\n    choices: [speed, safety]\n---\n{{ code }} {{ focus }}\n";
+    std::fs::write(folder.join("lib/review.md"), prompt).unwrap();
+    std::fs::write(folder.join("lib/explain.md"), "---\nname: explain\n---\nHi\n").unwrap();
+    let library = "[upstreams.lib]\ntransport = \"library\"\npath = \"lib\"\n\
+        [upstreams.other]\ntransport = \"library\"\npath = \"lib\"\nprefix = \"o\"\n";
+    std::fs::write(folder.join("gateway.toml"), toml.to_owned() + library).unwrap();
+    Process::serve(folder).await
+}
+
+#[tokio::test]
+async fn client_commands_work_while_the_file_is_broken_and_a_secret_is_unset() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = serve_toml(folder.path(), "").await;
+    let file = folder.path().join("gateway.toml");
+    let served = std::fs::read_to_string(&file).unwrap();
+    // The running gateway is found although its port is not the one of the file.
+    for broken in
+        ["[server]\nlisen = 1\n", "[server\n", "[server]\nseal_key = { env = \"NOT_SET\" }\n"]
+    {
+        std::fs::write(&file, broken.to_owned() + &served).unwrap();
+        let list = run(folder.path(), &["list"]);
+        assert!(text(&list.stdout).contains("lib__review"), "{broken}: {list:?}");
+        let get = run(folder.path(), &["get", "lib__explain"]);
+        assert!(text(&get.stdout).contains("Hi"), "{broken}: {get:?}");
+    }
+    process.stop().await;
+    // Without a running gateway the file counts, and what is wrong with the few keys is said.
+    std::fs::write(&file, "[server]\nlisten = 1\n").unwrap();
+    let list = run(folder.path(), &["list"]);
+    let said = text(&list.stderr);
+    assert!(said.contains("gateway.toml:2: server.listen: must be"), "{said}");
+    assert!(said.contains("The default address is used instead"), "{said}");
+}
+
+#[tokio::test]
+async fn list_takes_a_pattern_and_an_upstream() {
+    let folder = tempfile::tempdir().unwrap();
+    let _process = serve_toml(folder.path(), "").await;
+    let names = |arguments: &[&str]| {
+        let output = run(folder.path(), &[&["list", "--json"], arguments].concat());
+        let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let names = list.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["view"]), ["lib__review", "o__review"]);
+    assert_eq!(names(&["lib__*"]), ["lib__explain", "lib__review"]);
+    assert_eq!(names(&["--upstream", "other"]), ["o__explain", "o__review"]);
+    assert_eq!(names(&["explain", "--upstream", "lib"]), ["lib__explain"]);
+    let none = run(folder.path(), &["list", "nothing"]);
+    assert!(text(&none.stdout).contains("None of the 4 prompts matches"), "{none:?}");
+}
+
+#[tokio::test]
+async fn get_names_unknown_arguments_choices_and_prompts() {
+    let folder = tempfile::tempdir().unwrap();
+    let _process = serve_toml(folder.path(), "").await;
+    for (arguments, said) in [
+        (
+            &["lib__review", "cod=x"][..],
+            "lib__review has no argument `cod`; did you mean `code`? (it has code, focus)",
+        ),
+        (
+            &["lib__review", "code=x", "focus=sped"],
+            "`sped` is no choice for `focus` of lib__review; did you mean `speed`? (choices: speed, safety)",
+        ),
+        (&["lib__explain", "code=x"], "lib__explain has no argument `code` (it has none)"),
+        (&["lib__reveiw"], "did you mean `lib__review`"),
+        (&["review"], "did you mean `lib__review` or `o__review`?"),
+    ] {
+        let output = run(folder.path(), &[&["get"], arguments].concat());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&output.stderr).contains(said), "{arguments:?}: {output:?}");
+    }
+    let output = run(folder.path(), &["get", "lib__review", "code=x", "focus=speed"]);
+    assert!(text(&output.stdout).contains("x speed"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_url_without_a_path_finds_the_endpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = serve_toml(folder.path(), "[server]\npath = \"/prompts\"\n").await;
+    let url = format!("http://{}", process.addr);
+    for url in [url.clone(), format!("{url}/"), format!("{url}/prompts")] {
+        let list = run(folder.path(), &["list", "--url", &url]);
+        assert!(text(&list.stdout).contains("lib__review"), "{url}: {list:?}");
+    }
+    let wrong = run(folder.path(), &["list", "--url", &format!("{url}/mcp")]);
+    let said = text(&wrong.stderr);
+    assert!(said.contains("There is no endpoint at") && said.contains("server.path"), "{said}");
+    let nonsense = run(folder.path(), &["list", "--url", "localhost:8080"]);
+    assert_eq!(nonsense.status.code(), Some(64), "{nonsense:?}");
+}
+
+#[tokio::test]
+async fn the_default_port_of_the_admin_side_gives_way_and_status_finds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    // Whether or not something else has the default port, two gateways cannot both have it.
+    let start = async |folder: &Path| {
+        std::fs::write(folder.join("gateway.toml"), "").unwrap();
+        let mut command = tokio::process::Command::from(command(folder, &[]));
+        command.env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0").kill_on_drop(true);
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let stdout = tokio::io::BufReader::new(child.stdout.take().unwrap());
+        let mut lines = tokio::io::AsyncBufReadExt::lines(stdout);
+        let second = async {
+            lines.next_line().await.unwrap();
+            lines.next_line().await.unwrap().unwrap()
+        };
+        let said = tokio::time::timeout(PATIENCE, second).await.expect("it starts");
+        assert!(said.contains("No upstreams are configured"), "{said}");
+        child
+    };
+    let other = tempfile::tempdir().unwrap();
+    let _first = start(folder.path()).await;
+    let _second = start(other.path()).await;
+    for folder in [&folder, &other] {
+        let status = run(folder.path(), &["status"]);
+        assert!(text(&status.stdout).contains("ready, up"), "{status:?}");
+        for arguments in [&["health"][..], &["health", "--live"]] {
+            assert_eq!(run(folder.path(), arguments).status.code(), Some(0), "{arguments:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn health_asks_the_endpoint_where_there_is_no_admin_api() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = serve_toml(folder.path(), "").await;
+    assert_eq!(run(folder.path(), &["health"]).status.code(), Some(0));
+    process.stop().await;
+    std::fs::write(folder.path().join("gateway.toml"), "[admin]\nlisten = \"127.0.0.1:1\"\n")
+        .unwrap();
+    let gone = run(folder.path(), &["health"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains("127.0.0.1:1/readyz"), "{gone:?}");
+}
+
+#[test]
+fn the_configuration_file_may_be_named_by_a_variable() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("other.toml"), "").unwrap();
+    let output = command(folder.path(), &["check"]).env("PROMPTGATE_CONFIG", "other.toml").output();
+    assert!(text(&output.unwrap().stdout).starts_with("other.toml is valid"));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::SourceFile;
 use super::error::{Mistakes, Origin};
 use super::raw::join;
 use super::units;
+use crate::domain::similar::is_typing_error;
 
 /// State that all sections of one configuration share.
 pub(super) struct Context<'a> {
@@ -361,7 +362,7 @@ impl<'a> Section<'a> {
         let mut unknown: Vec<_> = self.table.keys().collect();
         unknown.sort();
         for key in unknown {
-            let similar = self.known.iter().find(|known| is_similar(known, key));
+            let similar = self.known.iter().find(|known| is_typing_error(known, key));
             let message = match similar {
                 Some(similar) => format!("unknown key; did you mean `{similar}`?"),
                 None => format!("unknown key; allowed here: {}", self.known.join(", ")),
@@ -411,31 +412,5 @@ fn into_text(kind: ValueKind) -> Option<String> {
     match kind {
         ValueKind::String(text) => Some(text),
         _ => None,
-    }
-}
-
-/// Returns whether two keys differ by a typing error: apart from a common start and end, at most two
-/// characters. Keys of up to three characters are never similar.
-fn is_similar(a: &str, b: &str) -> bool {
-    let a: Vec<char> = a.chars().collect();
-    let b: Vec<char> = b.chars().collect();
-    let start = a.iter().zip(&b).take_while(|(x, y)| x == y).count();
-    let rest_a = &a[start..];
-    let rest_b = &b[start..];
-    let end = rest_a.iter().rev().zip(rest_b.iter().rev()).take_while(|(x, y)| x == y).count();
-    rest_a.len().max(rest_b.len()) - end <= 2 && a.len().min(b.len()) > 3
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_typing_error_is_similar_to_the_key() {
-        assert!(is_similar("listen", "lisen"));
-        assert!(is_similar("listen", "listne"));
-        assert!(is_similar("page_size", "page_sise"));
-        assert!(!is_similar("path", "name"));
-        assert!(!is_similar("poll", "url"));
     }
 }

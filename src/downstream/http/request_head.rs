@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, Method};
 
 use crate::domain::fault::TransportFault;
 use crate::domain::trace;
@@ -56,6 +56,22 @@ pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault
         (false, true) => Ok(Accepts::StreamOnly),
         (false, false) => Err(TransportFault::NotAcceptable),
     }
+}
+
+/// Whether a request comes from a person who opens its URL in a browser: a GET that names HTML, and no type of MCP.
+pub(crate) fn is_of_browser(method: &Method, headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut ranges =
+        values.flat_map(|value| value.split(',')).map(|range| MediaRange::read(range.trim()));
+    let is_mcp = |range: &MediaRange| {
+        ["application/json", "text/event-stream"].contains(&range.essence.as_str())
+    };
+    let mut names_html = false;
+    let names_mcp = ranges.any(|range| {
+        names_html |= range.essence == "text/html" && !range.is_refused;
+        is_mcp(&range)
+    });
+    *method == Method::GET && names_html && !names_mcp
 }
 
 /// One media range of `Accept`.

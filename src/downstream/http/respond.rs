@@ -1,7 +1,9 @@
 //! HTTP responses to MCP clients: status, headers and bodies. The status of an error is decided here only.
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::{Either, Full};
 
@@ -54,6 +56,19 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
+
+/// Returns 200 with a line for a person who opens the endpoint in a browser.
+pub(crate) fn page() -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::from(PAGE)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+    response
+}
+
+const PAGE: &str = "<!doctype html><title>promptgate</title><p>This is an MCP endpoint, served by promptgate: \
+    give its URL to an MCP client (<code>promptgate connect</code> prints the entry for yours).</p>\n";
 
 /// Returns 200 with a JSON document that caches may keep for an hour: it changes only with the
 /// configuration.

@@ -39,6 +39,11 @@ impl Endpoint {
         let address =
             request_head::client_address(peer.address, request.headers(), &self.trusted_proxies);
         self.sessions.check_address(address)?;
+        // A person who opens the endpoint in a browser learns what it is, and nothing else.
+        let is_endpoint = self.paths.iter().any(|endpoint| endpoint == request.uri().path());
+        if is_endpoint && request_head::is_of_browser(request.method(), request.headers()) {
+            return Ok(respond::page());
+        }
         // Served without authentication: it names the authorization server that issues tokens.
         if let Some(document) = self.protected_resources.document(path) {
             return public_document(request.method(), document);

@@ -62,6 +62,7 @@ impl Process {
             .env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0")
             .env("PROMPTGATE__SERVER__LIMITS__PRE_DRAIN", "0s")
             .env("PROMPTGATE__ADMIN__LISTEN", "")
+            .env("XDG_RUNTIME_DIR", folder)
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -114,5 +115,12 @@ fn admin_addr(log: &str) -> Option<SocketAddr> {
 
 /// Runs a command of the binary in this folder.
 pub fn run(folder: &Path, arguments: &[&str]) -> Output {
-    std::process::Command::new(BINARY).args(arguments).current_dir(folder).output().unwrap()
+    command(folder, arguments).output().unwrap()
+}
+
+/// A command of the binary in this folder, which finds the gateways that run there.
+pub fn command(folder: &Path, arguments: &[&str]) -> std::process::Command {
+    let mut command = std::process::Command::new(BINARY);
+    command.args(arguments).current_dir(folder).env("XDG_RUNTIME_DIR", folder);
+    command
 }

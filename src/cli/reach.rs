@@ -1,0 +1,73 @@
+//! How commands reach a running gateway: by the URL that is given, as the running gateway recorded it, or by its
+//! configuration file.
+
+use http::Uri;
+
+use super::args::ConfigFile;
+use super::failure::Failure;
+use super::running::Running;
+use crate::config::Addresses;
+
+/// The addresses of a gateway on this machine.
+pub(super) struct Reach {
+    pub addresses: Addresses,
+    running: Option<Running>,
+}
+
+impl Reach {
+    /// Reads the few keys that are needed, and says on standard error where one of them has a mistake.
+    pub(super) fn find(file: &ConfigFile) -> Self {
+        let addresses = Addresses::load(&file.config);
+        let running = Running::find(&file.config);
+        if let Some(mistakes) = addresses.mistakes.as_ref().filter(|_| running.is_none()) {
+            eprintln!("{mistakes}\nThe default address is used instead.");
+        }
+        Self { addresses, running }
+    }
+
+    /// Returns the URL of the main endpoint. `url` is the one that is given: without a path, the path of the
+    /// configuration file counts.
+    ///
+    /// # Errors
+    /// `url` is not one.
+    pub(super) fn endpoint(&self, url: Option<&str>) -> Result<String, Failure> {
+        match url {
+            Some(url) => self.with_path(url),
+            None => Ok(match &self.running {
+                Some(running) => running.endpoint.clone(),
+                None => self.addresses.endpoint.clone(),
+            }),
+        }
+    }
+
+    fn with_path(&self, url: &str) -> Result<String, Failure> {
+        let uri: Uri = url.parse().map_err(|_| not_a_url(url))?;
+        if uri.scheme().is_none() || uri.host().is_none() {
+            return Err(not_a_url(url));
+        }
+        Ok(match uri.path() {
+            "" | "/" => format!("{}{}", url.trim_end_matches('/'), self.addresses.path),
+            _ => url.to_owned(),
+        })
+    }
+
+    /// Returns the URL of the admin API.
+    ///
+    /// # Errors
+    /// `url` is not one, or the API is disabled.
+    pub(super) fn admin(&self, url: Option<&str>) -> Result<String, Failure> {
+        if let Some(url) = url {
+            return Ok(url.trim_end_matches('/').to_owned());
+        }
+        let admin = match &self.running {
+            Some(running) => &running.admin,
+            None => &self.addresses.admin,
+        };
+        let disabled = "the admin API is disabled: admin.listen is \"\" in the configuration";
+        admin.clone().ok_or_else(|| Failure::new(disabled))
+    }
+}
+
+fn not_a_url(url: &str) -> Failure {
+    Failure::usage(format!("{url} is not a URL such as http://127.0.0.1:8080/mcp"))
+}
