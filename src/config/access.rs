@@ -135,10 +135,10 @@ fn principals(table: &mut Section<'_>, auth: &Auth) -> Vec<String> {
 
 /// Reads a list of Cedar actions; `None` if the key is not set.
 fn actions(table: &mut Section<'_>, key: &'static str) -> Option<Vec<String>> {
-    if !table.has(key) {
+    let actions = table.texts(key);
+    if !table.was_read(key) {
         return None;
     }
-    let actions = table.texts(key);
     let known = Method::ALL.map(action);
     if actions.is_empty() || actions.iter().any(|name| !known.contains(&name.as_str())) {
         table.mistake(key, "must list one or more of \"list\", \"get\", \"complete\"");

@@ -24,6 +24,8 @@ pub(crate) struct Addresses {
     pub naming: Naming,
     /// Prefixes of the upstreams that set their own, by id.
     pub prefixes: BTreeMap<String, Prefix>,
+    /// Whether requests need a credential.
+    pub needs_credential: bool,
     /// Mistakes in these keys, or that the file is not TOML; the defaults count instead.
     pub mistakes: Option<ConfigError>,
 }
@@ -55,11 +57,21 @@ impl Addresses {
             base: Path::new(""),
             files: RefCell::default(),
             variables: RefCell::default(),
+            recorder: None,
         };
         let mut root = Section::root(raw.root, &context);
         let naming = naming(root.section("naming"));
         let mut addresses = read_server(root.section("server"), naming);
         addresses.admin = read_admin(root.section("admin"));
+        let mut auth = root.section("auth");
+        let has_method = ["api_keys", "jwt", "mtls"].iter().any(|method| auth.has(method));
+        let required = auth.flag_or(
+            "required",
+            has_method,
+            &[("auto", has_method), ("true", true), ("false", false)],
+        );
+        addresses.needs_credential = required;
+        auth.ignore_rest();
         for (id, mut upstream) in root.sections("upstreams") {
             let prefix = upstream.parsed("prefix", "a prefix", Prefix::parse);
             addresses.prefixes.extend(prefix.map(|prefix| (id, prefix)));
@@ -82,6 +94,7 @@ fn read_server(mut section: Section<'_>, naming: Naming) -> Addresses {
         admin: None,
         naming,
         prefixes: BTreeMap::new(),
+        needs_credential: false,
         mistakes: None,
     }
 }

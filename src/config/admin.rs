@@ -54,11 +54,11 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
 mod tests {
     use std::path::Path;
 
-    use crate::config::Config;
+    use crate::config::schema_check;
 
     #[test]
     fn k7_an_admin_listener_beyond_loopback_needs_a_token() {
-        let parse = |text: &str| Config::parse("g", text, Path::new(""), &[]);
+        let parse = |text: &str| schema_check::parse("g", text, Path::new(""), &[]);
         let default = parse("").unwrap().admin.unwrap();
         assert_eq!((default.listen.to_string().as_str(), default.token), ("127.0.0.1:9877", None));
         assert_eq!(parse("[admin]\nlisten = \"\"\n").unwrap().admin, None);

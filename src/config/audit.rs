@@ -182,10 +182,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, schema_check};
 
     fn parse(text: &str, base: &Path) -> Result<Config, String> {
-        Config::parse("g", text, base, &[]).map_err(|error| error.to_string())
+        schema_check::parse("g", text, base, &[]).map_err(|error| error.to_string())
     }
 
     #[test]

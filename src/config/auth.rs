@@ -160,10 +160,10 @@ fn hash(text: &str) -> Option<[u8; 32]> {
 mod tests {
     use std::path::Path;
 
-    use crate::config::Config;
+    use crate::config::schema_check;
 
     fn mistakes(text: &str) -> Vec<String> {
-        let error = Config::parse("g", text, Path::new(""), &[]).unwrap_err().to_string();
+        let error = schema_check::parse("g", text, Path::new(""), &[]).unwrap_err().to_string();
         error.lines().map(str::to_owned).collect()
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let hash = format!("sha256:{}", "0".repeat(64));
         let key = format!("[[auth.api_keys]]\nid = \"c\"\nhash = \"{hash}\"\n");
         let open = format!("[server]\nlisten = \"0.0.0.0:8080\"\n{key}");
-        assert!(Config::parse("g", &open, Path::new(""), &[]).unwrap().auth.required);
+        assert!(schema_check::parse("g", &open, Path::new(""), &[]).unwrap().auth.required);
         let lax = format!("{open}[auth]\nrequired = false\n");
         assert!(mistakes(&lax)[0].contains("beyond loopback"));
     }

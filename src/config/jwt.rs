@@ -119,10 +119,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, schema_check};
 
     fn parse(text: &str) -> Result<Config, String> {
-        Config::parse("g", text, Path::new(""), &[]).map_err(|error| error.to_string())
+        schema_check::parse("g", text, Path::new(""), &[]).map_err(|error| error.to_string())
     }
 
     #[test]

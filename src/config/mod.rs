@@ -13,6 +13,8 @@ mod jwt;
 mod limits;
 mod oauth;
 mod reader;
+#[cfg(test)]
+mod schema_check;
 pub(crate) mod secret;
 mod server;
 mod settings;
@@ -181,9 +183,36 @@ impl Config {
             base,
             files: RefCell::default(),
             variables: RefCell::default(),
+            recorder: None,
         };
+        let mut config = Self::read(raw.root, text, &context);
+        config.files = context.files.take();
+        context.mistakes.into_result(file, &config.files)?;
+        let looked_up = context.variables.into_inner();
+        config.unused_variables = variables::unused(env, &looked_up);
+        Ok(config)
+    }
 
-        let mut root = Section::root(raw.root, &context);
+    /// Returns the JSON Schema (2020-12) of the configuration file. It describes each key by itself; rules between
+    /// keys are checked by [`Config::parse`] only.
+    pub fn schema() -> serde_json::Value {
+        // Keys are recorded as they are read, so this text has every kind of table.
+        let raw = raw::Raw::read("schema", SCHEMA_TABLES, []).unwrap_or_default();
+        let context = Context {
+            mistakes: error::Mistakes::new(raw.origins),
+            env: &|_| None,
+            base: Path::new(""),
+            files: RefCell::default(),
+            variables: RefCell::default(),
+            recorder: Some(RefCell::default()),
+        };
+        Self::read(raw.root, "", &context);
+        context.recorder.map(|recorder| recorder.into_inner().schema()).unwrap_or_default()
+    }
+
+    /// Reads the tree; mistakes go to the context.
+    fn read(tree: config::Map<String, config::Value>, text: &str, context: &Context<'_>) -> Self {
+        let mut root = Section::root(tree, context);
         let naming = naming(root.section("naming"));
         let upstreams = upstream::read_all(&mut root);
         let mut server = root.section("server");
@@ -192,7 +221,7 @@ impl Config {
         let auth = auth::read(root.section("auth"), client_ca);
         let access = access::read(root.section("access"), &upstreams, &auth);
         let server = server::read(server, tls, &auth);
-        let mut config = Self {
+        let config = Self {
             digest: seal::digest_text(&seal::sha256(text.as_bytes())),
             files: Vec::new(),
             unused_variables: Vec::new(),
@@ -216,13 +245,29 @@ impl Config {
             );
         }
         root.finish();
-        config.files = context.files.into_inner();
-        context.mistakes.into_result(file, &config.files)?;
-        let looked_up = context.variables.into_inner();
-        config.unused_variables = variables::unused(env, &looked_up);
-        Ok(config)
+        config
     }
 }
+
+/// One table of every kind, from which the schema is recorded.
+const SCHEMA_TABLES: &str = r#"
+[upstreams.library]
+transport = "library"
+path = "."
+[upstreams.http]
+transport = "http"
+credential = { oauth = {} }
+[upstreams.sse]
+transport = "sse"
+[upstreams.stdio]
+transport = "stdio"
+[views.view]
+[auth.jwt]
+[[auth.api_keys]]
+[[auth.mtls]]
+[[access.rules]]
+[[limits]]
+"#;
 
 fn naming(mut section: Section<'_>) -> Naming {
     let allowed = "1 to 8 visible ASCII characters, at least one of them outside a-z, 0-9 and -";
@@ -258,7 +303,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         let env = [("TOKEN".to_owned(), "t0ken".to_owned())];
-        Config::parse("gateway.toml", text, Path::new(env!("CARGO_MANIFEST_DIR")), &env)
+        schema_check::parse("gateway.toml", text, Path::new(env!("CARGO_MANIFEST_DIR")), &env)
     }
 
     fn mistakes(text: &str) -> Vec<String> {
@@ -446,7 +491,7 @@ mod tests {
         ] {
             let text = toml.to_owned() + upstreams;
             let base = Path::new(env!("CARGO_MANIFEST_DIR"));
-            let error = Config::parse("g.toml", &text, base, &[]).unwrap_err().to_string();
+            let error = schema_check::parse("g.toml", &text, base, &[]).unwrap_err().to_string();
             assert_eq!(error.lines().count(), 1, "{toml}\n{error}");
             assert!(error.starts_with(expected), "{error}\n{expected}");
         }
@@ -523,12 +568,12 @@ mod tests {
             ("PROMPTGATE__SERVER__NAME", "123"),
         ];
         let env = env.map(|(k, v)| (k.to_owned(), v.to_owned()));
-        let config = Config::parse("g", "", Path::new(""), &env).unwrap();
+        let config = schema_check::parse("g", "", Path::new(""), &env).unwrap();
         assert_eq!(config.listing.page_size, 7);
         assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
         assert_eq!(config.server.name, "123");
         let env = [("PROMPTGATE__LISTING__PAGE_SIZE".to_owned(), "0".to_owned())];
-        let error = Config::parse("g", "", Path::new(""), &env).unwrap_err().to_string();
+        let error = schema_check::parse("g", "", Path::new(""), &env).unwrap_err().to_string();
         assert!(error.starts_with("PROMPTGATE__LISTING__PAGE_SIZE: listing.page_size: must be"));
     }
 }

@@ -110,7 +110,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Config, Transport};
+    use crate::config::{Transport, schema_check};
 
     fn parse(oauth: &str) -> Result<OAuth, String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -118,7 +118,7 @@ mod tests {
             "[upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\n\
              credential = {{ oauth = {{ {oauth} }} }}\n"
         );
-        let config = Config::parse("g", &toml, root, &[]).map_err(|e| e.to_string())?;
+        let config = schema_check::parse("g", &toml, root, &[]).map_err(|e| e.to_string())?;
         match config.upstreams.into_iter().next().map(|upstream| upstream.transport) {
             Some(Transport::Http(http)) => Ok(http.oauth.unwrap()),
             other => panic!("{other:?}"),
@@ -143,7 +143,7 @@ mod tests {
         assert!(mistake(&unsafe_url).contains("https"));
         let plain = "[upstreams.a]\ntransport = \"http\"\nurl = \"http://example.com/mcp\"\n\
             credential = { oauth = { client_id = \"g\", client_secret = { value = \"s\" } } }\n";
-        let error = Config::parse("g", plain, Path::new(""), &[]).unwrap_err().to_string();
+        let error = schema_check::parse("g", plain, Path::new(""), &[]).unwrap_err().to_string();
         assert!(error.contains("upstreams.a.url: must be https"), "{error}");
     }
 }

@@ -153,9 +153,6 @@ fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
 
 /// Reads `questions = ["elicitation", …]`; `None` if the key is not set.
 pub(super) fn questions(section: &mut Section<'_>) -> Option<ClientCapabilities> {
-    if !section.has("questions") {
-        return None;
-    }
     let sampling =
         ClientCapabilities::SAMPLING.or(ClientCapabilities::TOOLS).or(ClientCapabilities::CONTEXT);
     let known = [
@@ -164,12 +161,9 @@ pub(super) fn questions(section: &mut Section<'_>) -> Option<ClientCapabilities>
         ("sampling", sampling),
         ("roots", ClientCapabilities::ROOTS),
     ];
-    Some(
-        section
-            .choices("questions", &known)
-            .into_iter()
-            .fold(ClientCapabilities::NONE, ClientCapabilities::or),
-    )
+    let chosen = section.choices("questions", &known);
+    let chosen = chosen.into_iter().fold(ClientCapabilities::NONE, ClientCapabilities::or);
+    section.was_read("questions").then_some(chosen)
 }
 
 impl Default for Settings {

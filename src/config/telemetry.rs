@@ -68,13 +68,13 @@ fn collector(text: &str) -> Option<String> {
 mod tests {
     use std::path::Path;
 
-    use crate::config::Config;
+    use crate::config::schema_check;
 
     #[test]
     fn the_collector_in_the_file_takes_precedence_over_the_variable() {
         let env = [("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), "http://env:4318/".to_owned())];
         let parse = |toml: &str, env: &[(String, String)]| {
-            Config::parse("g", &format!("[telemetry]\n{toml}"), Path::new(""), env)
+            schema_check::parse("g", &format!("[telemetry]\n{toml}"), Path::new(""), env)
         };
         let otlp = |toml: &str, env: &[(String, String)]| parse(toml, env).unwrap().telemetry.otlp;
         assert_eq!(otlp("", &[]), None);

@@ -130,7 +130,7 @@ fn read(
     let mut settings = settings(section, base);
     let questions = questions(section).or(base_questions);
     let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\"";
-    let Some(read) = section.required("transport", rule, transport_reader) else {
+    let Some(read) = section.required_choice("transport", rule, &TRANSPORTS) else {
         // The allowed keys depend on the transport, so the other keys are no further mistakes.
         section.ignore_rest();
         return None;
@@ -147,15 +147,8 @@ fn read(
 
 type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;
 
-fn transport_reader(name: &str) -> Option<ReadTransport> {
-    match name {
-        "library" => Some(library),
-        "http" => Some(http),
-        "sse" => Some(sse),
-        "stdio" => Some(stdio),
-        _ => None,
-    }
-}
+const TRANSPORTS: [(&str, ReadTransport); 4] =
+    [("library", library), ("http", http), ("sse", sse), ("stdio", stdio)];
 
 fn library(section: &mut Section<'_>) -> Option<Transport> {
     let Some(path) = section.file("path") else {

@@ -1,22 +1,25 @@
 //! Reader of one table, key by key. A mistake is recorded and reading continues with the default, so
 //! that one run reports all mistakes. A key that is not read is unknown, which is a mistake, too.
 
+pub(super) mod schema;
 mod secrets;
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
 use config::{Map, Value, ValueKind};
+use serde_json::{Value as Json, json};
 
 use super::SourceFile;
 use super::error::{Mistakes, Origin};
 use super::raw::join;
 use super::units;
 use crate::domain::similar::is_typing_error;
+use schema::Recorder;
 
 /// State that all sections of one configuration share.
 pub(super) struct Context<'a> {
@@ -30,6 +33,8 @@ pub(super) struct Context<'a> {
     pub(super) files: RefCell<Vec<SourceFile>>,
     /// Names of the environment variables that were looked up so far.
     pub(super) variables: RefCell<HashSet<String>>,
+    /// `Some` while the schema is recorded.
+    pub(super) recorder: Option<RefCell<Recorder>>,
 }
 
 impl Context<'_> {
@@ -58,22 +63,39 @@ enum Source {
 pub(super) struct Section<'a> {
     /// Dotted key of the table; empty for the root.
     path: String,
+    /// The same, but with one place for all tables of an array, and one for all named tables.
+    place: String,
     /// Keys that were not read yet.
     table: Map<String, Value>,
     /// Keys that were read, set or not.
     known: Vec<&'static str>,
     /// Keys of `known` that are set.
     found: Vec<&'static str>,
+    /// Keys that must be set.
+    required: BTreeSet<String>,
     context: &'a Context<'a>,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn root(table: Map<String, Value>, context: &'a Context<'a>) -> Self {
-        Self::new(String::new(), table, context)
+        Self::new(String::new(), String::new(), table, context)
     }
 
-    fn new(path: String, table: Map<String, Value>, context: &'a Context<'a>) -> Self {
-        Self { path, table, known: Vec::new(), found: Vec::new(), context }
+    fn new(
+        path: String,
+        place: String,
+        table: Map<String, Value>,
+        context: &'a Context<'a>,
+    ) -> Self {
+        let (known, found, required) = (Vec::new(), Vec::new(), BTreeSet::new());
+        Self { path, place, table, known, found, required, context }
+    }
+
+    /// Records the schema of a key, if the schema is recorded.
+    fn record(&self, key: &str, schema: impl FnOnce() -> Json) {
+        if let Some(recorder) = &self.context.recorder {
+            recorder.borrow_mut().key(&self.place, key, schema());
+        }
     }
 
     /// Returns the dotted key of `key` in this table.
@@ -109,11 +131,13 @@ impl<'a> Section<'a> {
 
     /// Reads a string.
     pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
+        self.record(key, || json!({"type": "string", "default": default}));
         self.optional_text(key).unwrap_or_else(|| default.to_owned())
     }
 
     /// Reads a string; `None` if the key is not set.
     pub(super) fn optional_text(&mut self, key: &'static str) -> Option<String> {
+        self.record(key, || json!({"type": "string"}));
         self.read(key, "a string", |value, _| value.into_string().ok())
     }
 
@@ -124,6 +148,7 @@ impl<'a> Section<'a> {
         allowed: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
+        self.record(key, || json!({"type": "string", "description": allowed}));
         self.read(key, allowed, |value, _| parse(&value.into_string().ok()?))
     }
 
@@ -134,6 +159,7 @@ impl<'a> Section<'a> {
         allowed: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
+        self.required.insert(key.to_owned());
         if !self.has(key) {
             self.mistake(key, format!("is required: {allowed}"));
         }
@@ -147,12 +173,25 @@ impl<'a> Section<'a> {
         default: T,
         choices: &[(&str, T)],
     ) -> T {
+        self.record(key, || json!({"enum": names(choices)}));
         let find = |text: &str| find_choice(choices, text);
         self.parsed(key, &one_of(choices), find).unwrap_or(default)
     }
 
+    /// As [`Section::required`], for named choices; `allowed` names them.
+    pub(super) fn required_choice<T: Copy>(
+        &mut self,
+        key: &'static str,
+        allowed: &str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        self.record(key, || json!({"enum": names(choices)}));
+        self.required(key, allowed, |text| find_choice(choices, text))
+    }
+
     /// Reads a boolean.
     pub(super) fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        self.record(key, || json!({"type": "boolean", "default": default}));
         let parse = |value: Value, source| match (value.kind, source) {
             (ValueKind::Boolean(flag), _) => Some(flag),
             (ValueKind::String(text), Source::Variable) => text.parse().ok(),
@@ -168,6 +207,10 @@ impl<'a> Section<'a> {
         default: usize,
         range: RangeInclusive<usize>,
     ) -> usize {
+        self.record(key, || {
+            let (least, most) = (range.start(), range.end());
+            json!({"type": "integer", "minimum": least, "maximum": most, "default": default})
+        });
         let allowed = format!("a whole number from {} to {}", range.start(), range.end());
         let parse = |value: Value, source| {
             let number = match (value.kind, source) {
@@ -182,6 +225,10 @@ impl<'a> Section<'a> {
 
     /// Reads a number from 0 to 1.
     pub(super) fn fraction(&mut self, key: &'static str, default: f64) -> f64 {
+        self.record(
+            key,
+            || json!({"type": "number", "minimum": 0, "maximum": 1, "default": default}),
+        );
         let parse = |value: Value, source| {
             let number = match (value.kind, source) {
                 (ValueKind::Float(number), _) => Some(number),
@@ -203,6 +250,10 @@ impl<'a> Section<'a> {
         min: Duration,
     ) -> Duration {
         let least = units::duration_text(min);
+        self.record(key, || {
+            json!({"type": "string", "pattern": units::DURATION_PATTERN, "description":
+                format!("a duration, at least {least}"), "default": units::duration_text(default)})
+        });
         let allowed =
             format!("a duration such as \"250ms\", \"30s\" or \"5m\", at least \"{least}\"");
         let parse = |text: &str| units::duration(text).filter(|d| *d >= min);
@@ -218,6 +269,10 @@ impl<'a> Section<'a> {
     ) -> usize {
         let least = units::size_text(*range.start());
         let most = units::size_text(*range.end());
+        self.record(key, || {
+            json!({"type": "string", "pattern": units::SIZE_PATTERN, "description":
+                format!("a size from {least} to {most}"), "default": units::size_text(default)})
+        });
         let allowed =
             format!("a size such as \"64KiB\" or \"4MiB\", from \"{least}\" to \"{most}\"");
         let parse = |text: &str| units::size(text).filter(|s| range.contains(s));
@@ -226,6 +281,7 @@ impl<'a> Section<'a> {
 
     /// Reads a list of strings. A variable may also separate them by commas.
     pub(super) fn texts(&mut self, key: &'static str) -> Vec<String> {
+        self.record(key, || json!({"type": "array", "items": {"type": "string"}}));
         let parse = |value: Value, source| match (value.kind, source) {
             (ValueKind::Array(items), _) => {
                 items.into_iter().map(|item| into_text(item.kind)).collect()
@@ -240,13 +296,15 @@ impl<'a> Section<'a> {
 
     /// Reads a table inside this one; it is empty if the key is not set.
     pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
+        self.record(key, || json!({"type": "object"}));
         let parse = |value: Value, _| value.into_table().ok();
         let table = self.read(key, "a table", parse).unwrap_or_default();
-        Section::new(self.path(key), table, self.context)
+        Section::new(self.path(key), join(&self.place, key), table, self.context)
     }
 
     /// Reads a list of named choices, in the order of the file.
     pub(super) fn choices<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Vec<T> {
+        self.record(key, || json!({"type": "array", "items": {"enum": names(choices)}}));
         let mut chosen = Vec::new();
         for text in self.texts(key) {
             match find_choice(choices, &text) {
@@ -264,6 +322,12 @@ impl<'a> Section<'a> {
         default: T,
         choices: &[(&str, T)],
     ) -> T {
+        self.record(key, || {
+            let flags = names(choices).into_iter().filter_map(|name| name.parse::<bool>().ok());
+            let all: Vec<Json> =
+                names(choices).into_iter().map(Json::from).chain(flags.map(Json::from)).collect();
+            json!({"enum": all})
+        });
         let parse = |value: Value, _| {
             let text = match value.kind {
                 ValueKind::Boolean(flag) => flag.to_string(),
@@ -282,11 +346,13 @@ impl<'a> Section<'a> {
         };
         let tables: Vec<Map<String, Value>> =
             self.read(key, "an array of tables", parse).unwrap_or_default();
+        self.record(key, || json!({"type": "array", "items": {"type": "object"}}));
         let path = self.path(key);
+        let place = join(&join(&self.place, key), schema::ELEMENTS);
         let mut sections = Vec::with_capacity(tables.len());
         for (index, table) in tables.into_iter().enumerate() {
             let path = join(&path, &(index + 1).to_string());
-            sections.push(Section::new(path, table, self.context));
+            sections.push(Section::new(path, place.clone(), table, self.context));
         }
         sections
     }
@@ -294,18 +360,20 @@ impl<'a> Section<'a> {
     /// Reads the named tables inside a table, sorted by name.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
         let mut outer = self.section(key);
+        let place = join(&outer.place, schema::NAMED);
         let mut entries: Vec<_> = std::mem::take(&mut outer.table).into_iter().collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         let mut sections = Vec::with_capacity(entries.len());
         for (name, value) in entries {
             match value.into_table() {
                 Ok(table) => {
-                    let section = Section::new(outer.path(&name), table, self.context);
-                    sections.push((name, section));
+                    let path = outer.path(&name);
+                    sections.push((name, Section::new(path, place.clone(), table, self.context)));
                 }
                 Err(_) => outer.mistake(&name, "must be a table"),
             }
         }
+        outer.finish();
         sections
     }
 
@@ -358,6 +426,9 @@ impl<'a> Section<'a> {
 
     /// Ends reading: the keys that are left are unknown.
     pub(super) fn finish(mut self) {
+        if let Some(recorder) = &self.context.recorder {
+            recorder.borrow_mut().table(&self.place, std::mem::take(&mut self.required));
+        }
         self.known.sort_unstable();
         let mut unknown: Vec<_> = self.table.keys().collect();
         unknown.sort();
@@ -402,6 +473,10 @@ pub(super) fn optional<T>(text: &str, parse: impl FnOnce(&str) -> Option<T>) -> 
 fn one_of<T>(choices: &[(&str, T)]) -> String {
     let names: Vec<_> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
     format!("one of {}", names.join(", "))
+}
+
+fn names<'a, T>(choices: &[(&'a str, T)]) -> Vec<&'a str> {
+    choices.iter().map(|(name, _)| *name).collect()
 }
 
 fn find_choice<T: Copy>(choices: &[(&str, T)], text: &str) -> Option<T> {

@@ -1,6 +1,7 @@
 //! Reader of secrets: from an environment variable, from a file, or, for tests, in plain text.
 
 use config::{Map, Value, ValueKind};
+use serde_json::json;
 
 use super::{Section, into_text};
 use crate::config::secret::Secret;
@@ -13,6 +14,9 @@ impl Section<'_> {
     ///
     /// [`secret`]: Section::secret
     pub(in crate::config) fn secrets(mut self) -> Vec<(String, Secret)> {
+        if let Some(recorder) = &self.context.recorder {
+            recorder.borrow_mut().open(&self.place);
+        }
         let mut entries: Vec<_> = std::mem::take(&mut self.table).into_iter().collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         let mut secrets = Vec::with_capacity(entries.len());
@@ -33,6 +37,7 @@ impl Section<'_> {
     /// Reads a secret: `{ env = "NAME" }`, `{ file = "path" }` or `{ value = "…" }`. A variable that
     /// is not set is a mistake.
     pub(in crate::config) fn secret(&mut self, key: &'static str) -> Option<Secret> {
+        self.record(key, || json!({"$ref": "#/$defs/secret"}));
         let table = self.read(key, ALLOWED, |value, _| value.into_table().ok())?;
         self.secret_table(key, table)
     }
@@ -44,6 +49,7 @@ impl Section<'_> {
         key: &'static str,
         default: &str,
     ) -> Option<Secret> {
+        self.record(key, || json!({"$ref": "#/$defs/secret"}));
         let variable = self.variable(default).map(Secret::new);
         let Some(table) = self.read(key, ALLOWED, |value, _| value.into_table().ok()) else {
             return variable;
