@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// One endpoint in front of every MCP prompt server a company has.
 ///
@@ -58,7 +58,34 @@ pub(super) enum Command {
         output: Output,
     },
     /// Write a commented gateway.toml and a first prompt into the current directory
-    Init,
+    Init {
+        /// Take over the servers of a host, such as ~/.cursor/mcp.json, as upstreams
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+    },
+    /// Convert the MCP servers of a host to tables for gateway.toml
+    ///
+    /// Reads the configuration of Claude Code, Claude Desktop, Cursor, VS Code, Windsurf or Zed, and
+    /// prints an [upstreams.NAME] table for each server. Secrets are not printed: the tables name
+    /// environment variables instead.
+    Import {
+        /// mcp.json, claude_desktop_config.json, settings.json of Zed, …
+        file: PathBuf,
+    },
+    /// Print the entry for this gateway in the configuration of a host, or write it
+    Connect(Connect),
+    /// Print the JSON Schema of gateway.toml, for editors
+    Schema,
+    /// Print the completions of a shell
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of promptgate, or of one of its commands
+    Man {
+        /// Command, such as serve
+        command: Option<String>,
+    },
     /// Show what a caller may do with a prompt, and which rule decides
     Explain(Explain),
     /// Verify the audit log, or compute the digest of a value in it
@@ -180,6 +207,46 @@ pub(super) struct AdminApi {
     pub(super) file: ConfigFile,
     #[command(flatten)]
     pub(super) output: Output,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Connect {
+    #[arg(value_enum)]
+    pub(super) host: Host,
+    /// Connect to a view instead of the main endpoint
+    #[arg(long, value_name = "NAME")]
+    pub(super) view: Option<String>,
+    /// Name of the entry
+    #[arg(long, default_value = "prompts")]
+    pub(super) name: String,
+    /// Write the entry into the host's configuration file. The file is backed up first, and nothing
+    /// else in it changes
+    #[arg(long)]
+    pub(super) write: bool,
+    /// Configuration file of the host [default: the one that the host reads]
+    #[arg(long, value_name = "FILE")]
+    pub(super) to: Option<PathBuf>,
+    /// URL of the gateway's endpoint; without a path, server.path is added [default: that of the
+    /// gateway that runs with the configuration file, or server.listen and server.path]
+    #[arg(long)]
+    pub(super) url: Option<String>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+}
+
+/// A host that connects to MCP servers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum Host {
+    ClaudeCode,
+    ClaudeDesktop,
+    #[value(name = "vscode")]
+    VsCode,
+    Cursor,
+    Codex,
+    Gemini,
+    Zed,
+    Goose,
+    Inspector,
 }
 
 #[derive(Args, Debug)]

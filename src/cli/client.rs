@@ -33,7 +33,7 @@ use crate::upstream::transport::streamable_http::HttpEndpoint;
 
 /// Environment variable with the API key or token. It is no argument, because every user of the machine
 /// can read the arguments of a process.
-const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
+pub(super) const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 
 /// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by default, so
 /// that the gateway's own timeout is reported.

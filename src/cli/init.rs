@@ -5,14 +5,24 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::failure::Failure;
-use super::output::print;
+use super::import::{self, Imported};
+use super::output::{print, printable};
+use crate::config::Config;
 
 /// Lines that start with `#: ` are examples: without this mark they are valid, too.
 const CONFIG: &str = include_str!("init/gateway.toml");
 const PROMPT: &str = include_str!("init/explain-code.md");
 
-pub(super) fn run() -> Result<(), Failure> {
+/// Where the example upstream begins and ends: imported upstreams replace it.
+const LIBRARY: (&str, &str) =
+    ("# Prompts from Markdown files.", "# A prompt server over Streamable HTTP");
+
+pub(super) fn run(from: Option<&Path>) -> Result<(), Failure> {
+    if let Some(host) = from {
+        return from_host(host);
+    }
     write(Path::new("gateway.toml"), CONFIG)?;
+    write_schema()?;
     let prompt = Path::new("prompts/explain-code.md");
     if !prompt.exists() {
         fs::create_dir_all("prompts").map_err(|e| failure(prompt, &e))?;
@@ -23,6 +33,25 @@ pub(super) fn run() -> Result<(), Failure> {
          prompts with `promptgate list`.",
         prompt.display()
     ))
+}
+
+/// Writes the configuration with the servers of a host as its upstreams.
+fn from_host(host: &Path) -> Result<(), Failure> {
+    let Imported { toml, notes } = import::read(host)?;
+    let before = CONFIG.split(LIBRARY.0).next().unwrap_or(CONFIG);
+    let after = CONFIG.find(LIBRARY.1).map_or("", |at| &CONFIG[at..]);
+    write(Path::new("gateway.toml"), &format!("{before}{toml}\n{after}"))?;
+    write_schema()?;
+    notes.iter().for_each(|note| eprintln!("{}", printable(note)));
+    print(
+        "Created gateway.toml. Check its upstreams with `promptgate check --dial`, then start the gateway with `promptgate serve`.",
+    )
+}
+
+/// Writes the schema that the first line of the configuration names, for editors. It may be of an older release.
+fn write_schema() -> Result<(), Failure> {
+    let path = Path::new("gateway.schema.json");
+    fs::write(path, format!("{:#}\n", Config::schema())).map_err(|error| failure(path, &error))
 }
 
 /// Creates a file. An existing file is not overwritten.
@@ -44,7 +73,6 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
     #[test]
     fn the_created_configuration_and_its_examples_are_valid() {
@@ -58,6 +86,6 @@ mod tests {
             .fold(String::new(), |text, line| text + line + "\n");
         let env = [("REMOTE_TOKEN".to_owned(), "t".to_owned())];
         let config = Config::parse("gateway.toml", &active, folder.path(), &env).unwrap();
-        assert_eq!(config.upstreams.len(), 3);
+        assert_eq!(config.upstreams.len(), 4);
     }
 }

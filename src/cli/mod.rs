@@ -11,9 +11,12 @@ mod runtime;
 mod audit;
 mod check;
 mod client;
+mod connect;
 mod dial;
+mod documents;
 mod explain;
 mod health;
+mod import;
 mod init;
 mod key;
 mod serve;
@@ -25,6 +28,9 @@ use std::process::ExitCode;
 
 use args::{AuditCommand, Cli, Command, KeyCommand};
 use failure::{Failure, USAGE};
+use output::print;
+
+use crate::config::Config;
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
 pub fn main() -> ExitCode {
@@ -44,7 +50,12 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Serve { file, stdio: true } => serve::stdio(&file.config)?,
         Command::Check { file, dial: false, output } => check::run(&file.config, &output)?,
         Command::Check { file, dial: true, output } => dial::run(&file.config, &output)?,
-        Command::Init => init::run()?,
+        Command::Init { from } => init::run(from.as_deref())?,
+        Command::Import { file } => import::run(&file)?,
+        Command::Connect(connect) => connect::run(&connect)?,
+        Command::Schema => print(&format!("{:#}", Config::schema()))?,
+        Command::Completions { shell } => documents::completions(shell)?,
+        Command::Man { command } => documents::man(command.as_deref())?,
         Command::Explain(query) => explain::run(&query)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,

@@ -350,3 +350,112 @@ fn dialing_says_why_a_child_ended_and_which_upstream_has_no_prompts() {
     assert_eq!(broken["stderr"], json!(["one", "ModuleNotFoundError: x"]));
     assert_eq!(empty["note"], "works, but its list of prompts is empty");
 }
+
+#[test]
+fn the_servers_of_a_host_become_a_new_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = r#"{"mcpServers": {"fetch": {"command": "uvx", "args": ["mcp-server-fetch"]},
+        "remote": {"url": "https://a.example/mcp", "headers": {"Authorization": "Bearer t0p-secret"}}}}"#;
+    std::fs::write(folder.path().join("mcp.json"), host).unwrap();
+    let output = run(folder.path(), &["import", "mcp.json"]);
+    assert!(
+        text(&output.stdout).contains("[upstreams.fetch]\ntransport = \"stdio\""),
+        "{output:?}"
+    );
+    assert!(text(&output.stderr).contains("REMOTE_TOKEN"), "{output:?}");
+    assert!(!format!("{output:?}").contains("t0p-secret"));
+    let output = run(folder.path(), &["init", "--from", "mcp.json"]);
+    assert!(output.status.success(), "{output:?}");
+    let checked =
+        command(folder.path(), &["check"]).env("REMOTE_TOKEN", "x").output().expect("it runs");
+    assert!(text(&checked.stdout).contains("is valid. Upstreams: fetch, remote"), "{checked:?}");
+    assert!(run(folder.path(), &["import", "none.json"]).status.code() == Some(1));
+}
+
+#[test]
+fn connect_prints_an_entry_for_every_host_and_writes_it_with_a_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret =
+        "hash = \"sha256:0000000000000000000000000000000000000000000000000000000000000000\"\n";
+    let toml =
+        format!("[server]\nlisten = \"127.0.0.1:7070\"\n[[auth.api_keys]]\nid = \"a\"\n{secret}");
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let connect = |arguments: &[&str]| {
+        command(folder.path(), &[&["connect"], arguments].concat())
+            .env("HOME", folder.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .output()
+            .unwrap()
+    };
+    let hosts = [
+        "claude-code",
+        "claude-desktop",
+        "vscode",
+        "cursor",
+        "codex",
+        "gemini",
+        "zed",
+        "goose",
+        "inspector",
+    ];
+    for host in hosts {
+        let output = connect(&[host]);
+        assert!(output.status.success(), "{host}: {output:?}");
+        let said = text(&output.stdout);
+        let is_own = host == "claude-desktop";
+        assert!(is_own || said.contains("http://127.0.0.1:7070/mcp"), "{host}: {said}");
+        assert!(
+            is_own || said.contains("PROMPTGATE_API_KEY") || said.contains("${input:"),
+            "{host}: {said}"
+        );
+        let view = connect(&[host, "--view", "support"]);
+        assert!(
+            text(&view.stdout).contains("http://127.0.0.1:7070/mcp/support"),
+            "{host}: {view:?}"
+        );
+    }
+    let file = folder.path().join(".cursor/mcp.json");
+    std::fs::create_dir(folder.path().join(".cursor")).unwrap();
+    let before = "{\n  // mine\n  \"mcpServers\": {\"other\": {\"url\": \"x\"}}\n}\n";
+    std::fs::write(&file, before).unwrap();
+    assert!(connect(&["cursor", "--write"]).status.success());
+    let after = std::fs::read_to_string(&file).unwrap();
+    assert!(after.contains("// mine") && after.contains("http://127.0.0.1:7070/mcp"), "{after}");
+    assert_eq!(std::fs::read_to_string(file.with_extension("json.bak")).unwrap(), before);
+    assert!(text(&connect(&["cursor", "--write"]).stdout).contains("has this entry already"));
+    assert!(connect(&["codex", "--write"]).status.success());
+    let codex = std::fs::read_to_string(folder.path().join(".codex/config.toml")).unwrap();
+    assert!(
+        codex.contains("[mcp_servers.prompts]") && codex.contains("PROMPTGATE_API_KEY"),
+        "{codex}"
+    );
+    // A file that is not understood is left alone.
+    std::fs::write(&file, "{ broken").unwrap();
+    let refused = connect(&["cursor", "--write"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ broken");
+    assert_eq!(connect(&["inspector", "--write"]).status.code(), Some(64));
+}
+
+#[test]
+fn schema_completions_and_manual_pages_are_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(folder.path(), &["schema"]);
+    let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        schema["properties"]["server"]["properties"]["tools"]["enum"],
+        json!(["pair", "each"])
+    );
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(text(&run(folder.path(), &["completions", shell]).stdout).contains("promptgate"));
+    }
+    assert!(text(&run(folder.path(), &["man"]).stdout).contains(".TH promptgate 1"));
+    let page = text(&run(folder.path(), &["man", "serve"]).stdout);
+    assert!(page.contains(".TH promptgate-serve 1"), "{page}");
+    assert_eq!(run(folder.path(), &["man", "none"]).status.code(), Some(64));
+    assert!(run(folder.path(), &["init"]).status.success());
+    let written = std::fs::read_to_string(folder.path().join("gateway.toml")).unwrap();
+    assert!(written.starts_with("#:schema ./gateway.schema.json\n"));
+    let beside = std::fs::read(folder.path().join("gateway.schema.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&beside).unwrap(), schema);
+}

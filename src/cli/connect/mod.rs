@@ -1,0 +1,127 @@
+//! `promptgate connect`: the entry for this gateway in the configuration of a host.
+
+mod edit;
+mod hosts;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::args::Connect;
+use super::failure::Failure;
+use super::output::print;
+use super::reach::Reach;
+use hosts::{Gateway, Place, Plan};
+
+/// Prints the entry, or writes it into the host's file.
+///
+/// # Errors
+/// The entry cannot be made for this host, or its file cannot be read, understood or written.
+pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
+    let reach = Reach::find(&connect.file);
+    let mut url = reach.endpoint(connect.url.as_deref())?;
+    if let Some(view) = &connect.view {
+        url = format!("{url}/{view}");
+    }
+    let gateway = Gateway {
+        name: &connect.name,
+        url: &url,
+        is_view: connect.view.is_some() || connect.url.is_some(),
+        needs_key: reach.addresses.needs_credential,
+        config: fs::canonicalize(&connect.file.config).unwrap_or(connect.file.config.clone()),
+    };
+    let plan = hosts::plan(connect.host, &gateway);
+    if connect.write {
+        let place = plan.place.as_ref();
+        let place = place.ok_or_else(|| {
+            Failure::usage("this host has no file to write to; run the command instead")
+        })?;
+        let file = connect.to.clone().or_else(|| place.file.clone());
+        let unknown = "the host's file is not known on this system; name it by --to FILE";
+        write(&file.ok_or_else(|| Failure::usage(unknown))?, place, &gateway)?;
+    } else {
+        print(&printed(&plan, connect.to.as_deref(), &gateway)?)?;
+    }
+    plan.notes.iter().for_each(|note| eprintln!("{note}"));
+    Ok(())
+}
+
+/// Returns the command, or the entry with the file that it belongs into.
+fn printed(plan: &Plan, to: Option<&Path>, gateway: &Gateway<'_>) -> Result<String, Failure> {
+    let mut parts = Vec::new();
+    if let Some(command) = &plan.command {
+        parts.push(command.clone());
+    }
+    if let Some(place) = &plan.place {
+        let empty = edit::with_entry("", place, gateway.name).map_err(Failure::new)?;
+        let file = to.or(place.file.as_deref());
+        if let Some(file) = file {
+            eprintln!("In {} (`--write` does it):", file.display());
+        }
+        parts.push(empty.trim_end().to_owned());
+    }
+    Ok(parts.join("\n\n"))
+}
+
+/// Writes the entry. The file is replaced atomically, after a copy of it was made beside it.
+fn write(file: &Path, place: &Place, gateway: &Gateway<'_>) -> Result<(), Failure> {
+    let failed = |what: &str, error: io::Error| {
+        Failure::new(format!("{} cannot be {what}: {error}", file.display()))
+    };
+    let before = match fs::read_to_string(file) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed("read", error)),
+    };
+    let after = edit::with_entry(before.as_deref().unwrap_or_default(), place, gateway.name);
+    let after = after
+        .map_err(|why| Failure::new(format!("{}: {why}; nothing was written", file.display())))?;
+    if before.as_deref() == Some(&after) {
+        return print(&format!("{} has this entry already.", file.display()));
+    }
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(|error| failed("written", error))?;
+    }
+    let backup = before.is_some().then(|| back_up(file)).transpose();
+    let backup = backup.map_err(|error| failed("backed up", error))?;
+    replace(file, &after).map_err(|error| failed("written", error))?;
+    let kept = backup.map(|backup| format!(" The file before is {}.", backup.display()));
+    print(&format!(
+        "Wrote the entry `{}` to {}.{}",
+        gateway.name,
+        file.display(),
+        kept.unwrap_or_default()
+    ))
+}
+
+/// Copies a file to the first free name beside it, and returns that.
+fn back_up(file: &Path) -> io::Result<PathBuf> {
+    let mut number = 0;
+    loop {
+        let mut name = file.as_os_str().to_owned();
+        name.push(if number == 0 { ".bak".to_owned() } else { format!(".bak.{number}") });
+        let backup = PathBuf::from(name);
+        if !backup.exists() {
+            fs::copy(file, &backup)?;
+            return Ok(backup);
+        }
+        number += 1;
+    }
+}
+
+/// Replaces the content of a file, or of the file that a link leads to: old or new, never half.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(name);
+    let written = fs::write(&temporary, text).and_then(|()| {
+        if let Ok(metadata) = fs::metadata(&target) {
+            fs::set_permissions(&temporary, metadata.permissions())?;
+        }
+        fs::rename(&temporary, &target)
+    });
+    written.inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })
+}

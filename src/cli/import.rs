@@ -1,0 +1,150 @@
+//! `promptgate import`: converts the MCP servers of a host to upstreams.
+
+mod entry;
+
+use std::fs;
+use std::path::Path;
+
+use jsonc_parser::ParseOptions;
+use serde_json::{Map, Value};
+
+use super::failure::Failure;
+use super::output::{print, printable};
+use entry::Converter;
+
+/// The tables for gateway.toml, and what a person must do about them.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(super) struct Imported {
+    pub toml: String,
+    /// One sentence each; never with a secret.
+    pub notes: Vec<String>,
+}
+
+/// The members under which hosts list their servers: Claude, Cursor and Windsurf; VS Code; Zed.
+const SERVERS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
+
+pub(super) fn run(file: &Path) -> Result<(), Failure> {
+    let Imported { toml, notes } = read(file)?;
+    notes.iter().for_each(|note| eprintln!("{}", printable(note)));
+    print(toml.trim_end())
+}
+
+/// Reads the configuration of a host.
+///
+/// # Errors
+/// The file cannot be read, is not JSON (comments and trailing commas are allowed), or lists no servers.
+pub(super) fn read(file: &Path) -> Result<Imported, Failure> {
+    let shown = file.display();
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::new(format!("{shown} cannot be read: {error}")))?;
+    convert(&text).map_err(|why| Failure::new(format!("{shown}: {why}")))
+}
+
+fn convert(text: &str) -> Result<Imported, String> {
+    let options = ParseOptions::default();
+    let parsed: Value = jsonc_parser::parse_to_serde_value(text, &options)
+        .map_err(|error| format!("is not JSON: {error}"))?;
+    let servers = servers(&parsed).ok_or_else(|| {
+        format!(
+            "lists no servers: one of {} is expected",
+            SERVERS.map(|key| format!("`{key}`")).join(", ")
+        )
+    })?;
+    let mut converter = Converter::default();
+    for (name, entry) in servers {
+        converter.add(name, entry);
+    }
+    Ok(converter.finish())
+}
+
+/// Returns the servers. VS Code keeps them below `mcp` in its settings.
+fn servers(parsed: &Value) -> Option<&Map<String, Value>> {
+    let places = [parsed, parsed.get("mcp").unwrap_or(&Value::Null)];
+    let mut found = places.into_iter().flat_map(|place| SERVERS.map(|key| place.get(key)));
+    found.find_map(|servers| servers?.as_object())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn imported(text: &str) -> Imported {
+        convert(text).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn the_servers_of_each_host_become_valid_upstreams() {
+        let claude = r#"{"mcpServers": {"GitHub Server": {"command": "npx", "args": ["-y", "@x/github"],
+            "env": {"GITHUB_TOKEN": "ghp_secret", "LOG": "debug"}}}}"#;
+        let cursor = r#"{"mcpServers": {"remote": {"url": "https://a.example/mcp",
+            "headers": {"Authorization": "Bearer s3cret", "X-Team": "platform"}}}}"#;
+        let windsurf = r#"{"mcpServers": {"w": {"serverUrl": "https://a.example/sse",
+            "headers": {"X-Api-Key": "${env:W_KEY}"}, "disabled": true}}}"#;
+        let vscode = r#"{ // a comment
+            "inputs": [{"id": "gh-key", "type": "promptString"}],
+            "servers": {"docs": {"type": "http", "url": "https://a.example/mcp",
+            "headers": {"Authorization": "Bearer ${input:gh-key}"},},},}"#;
+        let zed = r#"{"theme": "x", "context_servers": {"z": {"source": "custom",
+            "command": {"path": "uvx", "args": ["mcp-server-fetch"], "env": {}}}}}"#;
+        for (host, expected) in [
+            (
+                claude,
+                "[upstreams.github-server]\ntransport = \"stdio\"\ncommand = [\"npx\", \"-y\", \"@x/github\"]\n\
+                 env = { GITHUB_TOKEN = { env = \"GITHUB_TOKEN\" }, LOG = \"debug\" }\n",
+            ),
+            (
+                cursor,
+                "[upstreams.remote]\ntransport = \"http\"\nurl = \"https://a.example/mcp\"\n\
+                 credential = { bearer = { env = \"REMOTE_TOKEN\" } }\nheaders = { X-Team = \"platform\" }\n",
+            ),
+            (
+                windsurf,
+                "[upstreams.w]\ntransport = \"http\"\nurl = \"https://a.example/sse\"\n\
+                 headers = { X-Api-Key = { env = \"W_KEY\" } }\nenabled = false\n",
+            ),
+            (
+                vscode,
+                "[upstreams.docs]\ntransport = \"http\"\nurl = \"https://a.example/mcp\"\n\
+                 credential = { bearer = { env = \"GH_KEY\" } }\n",
+            ),
+            (
+                zed,
+                "[upstreams.z]\ntransport = \"stdio\"\ncommand = [\"uvx\", \"mcp-server-fetch\"]\n",
+            ),
+        ] {
+            let Imported { toml, notes } = imported(host);
+            assert_eq!(toml, expected);
+            let said = format!("{toml}{notes:?}");
+            assert!(!said.contains("secret") && !said.contains("s3cret"), "{said}");
+            let env = ["GITHUB_TOKEN", "REMOTE_TOKEN", "W_KEY", "GH_KEY"];
+            let env = env.map(|name| (name.to_owned(), "t".to_owned()));
+            let config = Config::parse("g", &toml, Path::new("."), &env);
+            assert!(config.is_ok(), "{}\n{toml}", config.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn names_stay_apart_and_what_cannot_be_converted_is_said() {
+        let host = r#"{"mcpServers": {"A b": {"command": "x"}, "a-b": {"command": "y"}, "": {"command": "z"},
+            "none": {}, "dir": {"command": "x", "args": ["${workspaceFolder}", "--token=t0p"]},
+            "query": {"url": "https://a.example/mcp?api_key=t0p"}, "ws": {"type": "ws", "url": "wss://a"}}}"#;
+        let Imported { toml, notes } = imported(host);
+        for table in ["[upstreams.a-b]", "[upstreams.a-b-2]", "[upstreams.server]"] {
+            assert!(toml.contains(table), "{table}\n{toml}");
+        }
+        let notes = notes.join("\n");
+        for said in [
+            "none:",
+            "${workspaceFolder}",
+            "dir: an argument looks like a secret",
+            "query: ",
+            "ws: ",
+        ] {
+            assert!(notes.contains(said), "{said}\n{notes}");
+        }
+        assert!(!notes.contains("t0p"), "{notes}");
+        assert!(convert("{}").unwrap_err().contains("`mcpServers`"));
+        assert!(convert("{").unwrap_err().contains("is not JSON"));
+    }
+}

@@ -1,0 +1,234 @@
+//! One server of a host as the table of an upstream.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value as Toml};
+
+use super::Imported;
+
+/// Converts the servers of one host.
+#[derive(Default)]
+pub(super) struct Converter {
+    tables: Vec<(String, Table)>,
+    notes: Vec<String>,
+    /// The environment variables that hold the secrets.
+    variables: BTreeSet<String>,
+}
+
+impl Converter {
+    pub(super) fn add(&mut self, name: &str, entry: &Value) {
+        let id = self.unused_id(name);
+        let mut table = Table::new();
+        let text = |key: &str| entry.get(key).and_then(Value::as_str);
+        let url = ["url", "serverUrl", "httpUrl"].into_iter().find_map(text);
+        match (command(entry), url) {
+            (Some(command), _) => self.stdio(&id, &command, entry, &mut table),
+            (None, Some(url)) if url.starts_with("http://") || url.starts_with("https://") => {
+                let transport = if text("type") == Some("sse") { "sse" } else { "http" };
+                self.http(&id, transport, url, entry, &mut table);
+            }
+            (None, Some(_)) => {
+                return self.note(&id, "its URL is neither http nor https; left out");
+            }
+            (None, None) => return self.note(&id, "has neither a command nor a URL; left out"),
+        }
+        let is_off = entry.get("disabled") == Some(&Value::Bool(true))
+            || entry.get("enabled") == Some(&Value::Bool(false));
+        if is_off {
+            table["enabled"] = toml_edit::value(false);
+        }
+        self.tables.push((id, table));
+    }
+
+    pub(super) fn finish(mut self) -> Imported {
+        let mut toml = String::new();
+        for (id, table) in self.tables {
+            let mut document = DocumentMut::new();
+            let mut upstreams = Table::new();
+            upstreams.set_implicit(true);
+            upstreams[&id] = Item::Table(table);
+            document["upstreams"] = Item::Table(upstreams);
+            if !toml.is_empty() {
+                toml.push('\n');
+            }
+            toml.push_str(&document.to_string());
+        }
+        if !self.variables.is_empty() {
+            let names: Vec<_> = self.variables.into_iter().collect();
+            self.notes.push(format!(
+                "Set these environment variables for the gateway; their values are in the file of the host: {}",
+                names.join(", ")
+            ));
+        }
+        Imported { toml, notes: self.notes }
+    }
+
+    fn note(&mut self, id: &str, what: &str) {
+        self.notes.push(format!("{id}: {what}"));
+    }
+
+    /// Returns the name as an id that no other upstream has.
+    fn unused_id(&self, name: &str) -> String {
+        let lower = name.to_lowercase();
+        let words =
+            lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let mut id = words.collect::<Vec<_>>().join("-");
+        id.truncate(MAX_ID);
+        if id.is_empty() {
+            id.push_str("server");
+        }
+        let is_used = |id: &str| self.tables.iter().any(|(other, _)| other == id);
+        let numbered = (2..).map(|number| format!("{id}-{number}"));
+        let mut candidates = std::iter::once(id.clone()).chain(numbered);
+        candidates.find(|candidate| !is_used(candidate)).unwrap_or(id)
+    }
+
+    fn stdio(&mut self, id: &str, command: &Command<'_>, entry: &Value, table: &mut Table) {
+        let mut words = Array::new();
+        words.push(command.program);
+        for argument in &command.arguments {
+            if looks_secret(argument) {
+                self.note(id, "an argument looks like a secret; pass it in env = { … } if the server can read it there");
+            }
+            if argument.contains("${") {
+                self.note(id, &format!("replace {} in command", placeholders(argument)));
+            }
+            words.push(*argument);
+        }
+        table["transport"] = toml_edit::value("stdio");
+        table["command"] = toml_edit::value(words);
+        let mut env = InlineTable::new();
+        for (name, value) in command.env.into_iter().flatten() {
+            let Some(value) = value.as_str() else { continue };
+            env.insert(name, self.env_value(name, value));
+        }
+        if !env.is_empty() {
+            table["env"] = toml_edit::value(env);
+        }
+        if let Some(cwd) = entry.get("cwd").and_then(Value::as_str) {
+            table["cwd"] = toml_edit::value(cwd);
+        }
+        if entry.get("envFile").is_some() {
+            self.note(id, "its envFile is not read; add the variables to env = { … }");
+        }
+    }
+
+    fn http(&mut self, id: &str, transport: &str, url: &str, entry: &Value, table: &mut Table) {
+        table["transport"] = toml_edit::value(transport);
+        table["url"] = toml_edit::value(url);
+        if url.contains('?') {
+            self.note(id, "its URL has a query; if that holds a secret, use a header instead");
+        }
+        let mut headers = InlineTable::new();
+        let given = entry.get("headers").and_then(Value::as_object);
+        for (name, value) in given.into_iter().flatten() {
+            let Some(value) = value.as_str() else { continue };
+            let bearer = value
+                .strip_prefix("Bearer ")
+                .filter(|_| name.eq_ignore_ascii_case("authorization"));
+            if let Some(token) = bearer {
+                let secret = self.secret(token, &format!("{}_TOKEN", upper(id)));
+                let mut credential = InlineTable::new();
+                credential.insert("bearer", secret);
+                table["credential"] = toml_edit::value(credential);
+            } else if is_secret_name(name) || looks_secret(value) || reference(value).is_some() {
+                let secret = self.secret(value, &format!("{}_{}", upper(id), upper(name)));
+                headers.insert(name, secret);
+            } else {
+                headers.insert(name, value.into());
+            }
+        }
+        if !headers.is_empty() {
+            table["headers"] = toml_edit::value(headers);
+        }
+    }
+
+    fn env_value(&mut self, name: &str, value: &str) -> Toml {
+        if is_secret_name(name) || looks_secret(value) || reference(value).is_some() {
+            self.secret(value, name)
+        } else {
+            value.into()
+        }
+    }
+
+    /// Returns `{ env = "NAME" }`, with the variable that the host refers to, or else with `name`.
+    fn secret(&mut self, value: &str, name: &str) -> Toml {
+        let variable = reference(value).unwrap_or_else(|| name.to_owned());
+        let mut secret = InlineTable::new();
+        secret.insert("env", variable.as_str().into());
+        self.variables.insert(variable);
+        secret.into()
+    }
+}
+
+/// Most characters of an id, with room for a number.
+const MAX_ID: usize = 60;
+
+/// The command of a server over standard streams.
+struct Command<'a> {
+    program: &'a str,
+    arguments: Vec<&'a str>,
+    env: Option<&'a Map<String, Value>>,
+}
+
+/// Reads `command`, `args` and `env`. Older versions of Zed have all three in an object `command`.
+fn command(entry: &Value) -> Option<Command<'_>> {
+    let command = entry.get("command")?;
+    let (program, rest) = match command {
+        Value::String(program) => (program.as_str(), entry),
+        Value::Object(_) => (command.get("path")?.as_str()?, command),
+        _ => return None,
+    };
+    let arguments = rest.get("args").and_then(Value::as_array).into_iter().flatten();
+    Some(Command {
+        program,
+        arguments: arguments.filter_map(Value::as_str).collect(),
+        env: rest.get("env").and_then(Value::as_object),
+    })
+}
+
+/// Returns the variable that a value consists of: `$NAME`, `${NAME}`, `${NAME:-default}`, `${env:NAME}` or
+/// `${input:name}`.
+fn reference(value: &str) -> Option<String> {
+    let inner = value
+        .strip_prefix("${")
+        .and_then(|rest| rest.strip_suffix('}'))
+        .or_else(|| value.strip_prefix('$'))?;
+    let name = inner.strip_prefix("env:").or(inner.strip_prefix("input:")).unwrap_or(inner);
+    let name = name.split(":-").next().unwrap_or(name);
+    let is_name =
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    is_name.then(|| upper(name))
+}
+
+/// Returns a name as that of an environment variable.
+fn upper(name: &str) -> String {
+    let upper = name.to_ascii_uppercase();
+    upper.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+fn is_secret_name(name: &str) -> bool {
+    let upper = name.to_ascii_uppercase();
+    let words =
+        ["TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH", "COOKIE", "DSN"];
+    words.iter().any(|word| upper.contains(word))
+}
+
+/// Whether a text has the form of a well-known token, or sets an option that is named like a secret.
+fn looks_secret(text: &str) -> bool {
+    let prefixes =
+        ["ghp_", "github_pat_", "gho_", "glpat-", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ"];
+    let option = text.strip_prefix("--").and_then(|option| option.split_once('='));
+    prefixes.iter().any(|prefix| text.starts_with(prefix))
+        || option.is_some_and(|(name, value)| is_secret_name(name) && !value.is_empty())
+}
+
+/// Returns the `${…}` of a text, for a note.
+fn placeholders(text: &str) -> String {
+    let found = text.match_indices("${").filter_map(|(at, _)| {
+        let end = text[at..].find('}')?;
+        Some(&text[at..=at + end])
+    });
+    found.collect::<Vec<_>>().join(", ")
+}
