@@ -35,7 +35,7 @@ pub(crate) fn of(fault: &Fault) -> i64 {
             | R::UnknownTool
             | R::InvalidCursor
             | R::InvalidState => INVALID_PARAMS,
-            R::UnknownResource { code } => *code,
+            R::UnknownResource { code, .. } => *code,
             R::CapabilityMissing { .. } => MISSING_CAPABILITY,
             R::HeaderMismatch { .. } => HEADER_MISMATCH,
             R::UnsupportedVersion { .. } => UNSUPPORTED_VERSION,

@@ -154,6 +154,8 @@ pub enum RequestFault {
     UnknownResource {
         /// The JSON-RPC error code, which differs between the eras.
         code: i64,
+        /// The requested URI; empty if it is too long to repeat.
+        uri: String,
     },
     #[error("the cursor is not valid; list again without one")]
     InvalidCursor,

@@ -89,6 +89,9 @@ fn write_data(fault: &Fault, data: &mut ObjectWriter<'_>) {
             data.display("retryAfterMs", retry_after.as_nanos().div_ceil(1_000_000));
             data.text("limit", limit);
         }
+        Fault::Request(RequestFault::UnknownResource { uri, .. }) if !uri.is_empty() => {
+            data.text("uri", uri);
+        }
         Fault::Request(RequestFault::CapabilityMissing { required }) => {
             data.json("requiredCapabilities", required);
         }

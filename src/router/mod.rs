@@ -18,12 +18,13 @@ pub(crate) mod view_cache;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Exposure, Limits, Listing};
+use crate::config::{Exposure, Limits, Listing, ToolForm};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::Caller;
 use crate::domain::cursor::{CacheScope, Place};
@@ -89,6 +90,10 @@ impl Router {
             }
             Request::ListTools { cursor } => {
                 self.gate.admit_list(call, record).await?;
+                if self.views.exposure(&call.endpoint).form == ToolForm::Pair {
+                    // The same whatever the catalog holds, and while no upstream answers.
+                    return self.pair(cursor.as_deref(), self.listing.ttl_max);
+                }
                 self.list(call, ListKind::Tools, cursor.as_deref(), deadline, now).await
             }
             Request::Find { query, cursor } => {
@@ -210,6 +215,12 @@ impl Router {
         if let Some(fault) = &catalog.list_fault {
             return Err(fault.clone());
         }
+        let cut_at = Instant::now();
+        let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
+        let form = self.views.tool_form(&catalog.content, &call.endpoint);
+        if kind == ListKind::Tools && form == Some(ToolForm::Pair) {
+            return self.pair(cursor, ttl);
+        }
         // A list that depends on the caller must not be cached for others.
         let scope =
             if self.views.differ(&call.caller) { CacheScope::Private } else { catalog.scope };
@@ -233,8 +244,6 @@ impl Router {
             };
             self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
         });
-        let cut_at = Instant::now();
-        let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
         let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint);
         let after = place.map(|place| place.last);
         let page_size = self.listing.page_size;
@@ -248,6 +257,25 @@ impl Router {
             next_cursor,
             ttl,
             now: cut_at,
+        }))
+    }
+
+    /// The list of `find_prompt` and `use_prompt`: one page, the same for all callers.
+    fn pair(&self, cursor: Option<&str>, ttl: Duration) -> Result<Reply, Fault> {
+        if cursor.is_some() {
+            return Err(RequestFault::InvalidCursor.into());
+        }
+        let view = self.views.pair().clone();
+        Ok(Reply::List(ListReply {
+            kind: ListKind::Tools,
+            page_size: view.len(),
+            view,
+            scope: CacheScope::Public,
+            incomplete: Vec::new(),
+            after: None,
+            next_cursor: None,
+            ttl,
+            now: Instant::now(),
         }))
     }
 

@@ -159,11 +159,13 @@ impl ViewCache {
         count
     }
 
-    /// The tools that stand for the prompts of a caller at an endpoint.
+    /// `find_prompt` and `use_prompt`.
+    pub fn pair(&self) -> &Arc<View> {
+        &self.pair
+    }
+
+    /// The tools that each stand for one prompt of a caller at an endpoint.
     pub fn tools(&self, content: &Content, caller: &Caller, endpoint: &str) -> Arc<View> {
-        if self.tool_form(content, endpoint) != Some(ToolForm::Each) {
-            return self.pair.clone();
-        }
         let key = Key {
             list: ListKind::Tools,
             generation: content.generation,

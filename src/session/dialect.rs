@@ -404,9 +404,10 @@ impl Dialect {
 
     /// Returns the fault of a read of a resource, of which there are none (MCP 2025-11-25, resources, error
     /// handling: -32002; MCP 2026-07-28: -32602).
-    pub fn unknown_resource(self) -> RequestFault {
+    pub fn unknown_resource(self, uri: &str) -> RequestFault {
         let code = if self.revision.era() == Era::Modern { -32602 } else { -32002 };
-        RequestFault::UnknownResource { code }
+        let uri = if uri.len() <= LONGEST_URI { uri.to_owned() } else { String::new() };
+        RequestFault::UnknownResource { code, uri }
     }
 
     fn list(self, list: &ListReply, identity: &Identity) -> String {
@@ -450,6 +451,9 @@ impl Dialect {
         });
     }
 }
+
+/// Longest URI that an error repeats, in bytes.
+const LONGEST_URI: usize = 2048;
 
 fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
     params.object("_meta", |meta| {

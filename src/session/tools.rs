@@ -101,7 +101,8 @@ impl Sessions {
                 self.empty_list("resourceTemplates", params, dialect)
             }
             ForeignMethod::ReadResource if self.empty_lists => {
-                Err(Refused::new(dialect.unknown_resource()))
+                let uri = params.and_then(|p| p.get("uri")).and_then(Json::as_str);
+                Err(Refused::new(dialect.unknown_resource(&uri.unwrap_or_default())))
             }
             _ => Err(Refused::new(RequestFault::MethodNotFound)),
         }

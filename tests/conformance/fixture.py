@@ -100,6 +100,23 @@ async def completion(ctx, params):
     return types.CompleteResult(completion=types.Completion(values=values, total=len(values), has_more=False))
 
 
+async def no_tools(ctx, params):
+    return types.ListToolsResult(tools=[])
+
+
+async def no_resources(ctx, params):
+    return types.ListResourcesResult(resources=[])
+
+
+async def no_templates(ctx, params):
+    return types.ListResourceTemplatesResult(resource_templates=[])
+
+
+async def no_resource(ctx, params):
+    code = -32002 if ctx.protocol_version < "2026-07-28" else types.INVALID_PARAMS
+    raise MCPError(code, "unknown resource", {"uri": str(params.uri)})
+
+
 class Fixture(Server):
     def create_initialization_options(self, *args, **kwargs):
         return super().create_initialization_options(NotificationOptions(prompts_changed=True))
@@ -111,6 +128,10 @@ server = Fixture(
     on_list_prompts=list_prompts,
     on_get_prompt=get_prompt,
     on_completion=completion,
+    on_list_tools=no_tools,
+    on_list_resources=no_resources,
+    on_list_resource_templates=no_templates,
+    on_read_resource=no_resource,
     on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
 )
 

@@ -4,6 +4,7 @@ the same scenarios.
 usage: python gate.py BINARY
 """
 
+import json
 import pathlib
 import re
 import subprocess
@@ -12,8 +13,10 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 REVISIONS = ["2025-11-25", "2026-07-28"]
-# The gateway speaks to the fixture in the era that it finds, and in the older one.
-LEGS = {"found": "auto", "older": "2025-11-25"}
+# The gateway speaks to the fixture in the era that it finds, and in the older one. Once it offers its prompts as tools.
+LEGS = {"found": ("auto", ["prompts", "tools"]), "older": ("2025-11-25", ["prompts"])}
+# Learns its Mcp-Name from a tool of tools/list.
+NEEDS_TOOLS = "http-header-validation"
 
 
 def start(command, pattern):
@@ -25,10 +28,11 @@ def start(command, pattern):
     sys.exit(f"{command[0]} ended before it listened")
 
 
-def gateway_toml(url, revision):
+def gateway_toml(url, revision, expose):
     return f"""
 [server]
 listen = "127.0.0.1:0"
+expose = {json.dumps(expose)}
 [admin]
 listen = ""
 [audit]
@@ -50,17 +54,18 @@ def main(binary):
             fixture, address = start([sys.executable, str(HERE / "fixture.py")], r"listening: (\S+)")
             processes.append(fixture)
             upstream = f"http://{address}/mcp"
-            targets = {"the fixture": upstream}
-            for leg, revision in LEGS.items():
+            targets = {"the fixture": (upstream, [NEEDS_TOOLS])}
+            for leg, (revision, expose) in LEGS.items():
                 config = pathlib.Path(folder) / f"{leg}.toml"
-                config.write_text(gateway_toml(upstream, revision))
+                config.write_text(gateway_toml(upstream, revision, expose))
                 gateway, url = start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
                 processes.append(gateway)
-                targets[f"the gateway ({leg} era upstream)"] = url
-            for target, url in targets.items():
+                left_out = [] if "tools" in expose else [NEEDS_TOOLS]
+                targets[f"the gateway ({leg} era upstream)"] = (url, left_out)
+            for target, (url, left_out) in targets.items():
                 for revision in REVISIONS:
                     print(f"--- {target}, {revision}", flush=True)
-                    if subprocess.run([str(HERE / "run.sh"), url, revision]).returncode != 0:
+                    if subprocess.run([str(HERE / "run.sh"), url, revision, *left_out]).returncode != 0:
                         failed.append(f"{target}, {revision}")
         finally:
             for process in processes:

@@ -76,6 +76,7 @@ async fn hosts_that_ask_every_server_for_tools_and_resources_get_empty_lists() {
         let answer = client.answer("resources/read", json!({"uri": "a:b"})).await;
         let expected = if is_modern { -32602 } else { -32002 };
         assert_eq!(answer["error"]["code"], expected, "{client_mode:?}");
+        assert_eq!(answer["error"]["data"]["uri"], "a:b", "{client_mode:?}");
     }
     let methods = upstream.methods();
     assert!(!methods.iter().any(|m| m.contains("tools") || m.contains("resources")), "{methods:?}");
@@ -196,6 +197,18 @@ async fn the_pair_finds_and_uses_prompts_in_every_mode() {
         assert_eq!(used["_meta"]["promptgate/upstream"], "up", "{client_mode:?}");
         assert!(used.get("messages").is_none() && used.get("isError").is_none());
     }
+}
+
+#[tokio::test]
+async fn the_pair_is_listed_while_no_upstream_answers() {
+    let dead = "[listing]\npage_size = 1\n[upstreams.dead]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    let gateway = Gateway::start(&(PAIR.to_owned() + dead)).await;
+    let listed = gateway.client().ask("tools/list", json!({})).await;
+    assert_eq!(names(&listed["tools"]), ["find_prompt", "use_prompt"]);
+    assert_eq!((&listed["cacheScope"], listed.get("nextCursor")), (&json!("public"), None));
+    assert!(listed["ttlMs"].as_u64().unwrap() > 0);
+    let found = call(&gateway.client(), "find_prompt", json!({})).await;
+    assert_eq!(found["_meta"]["promptgate/reason"], "upstream_unavailable", "{found}");
 }
 
 #[tokio::test]
