@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::args::Output;
 use super::failure::Failure;
 use super::load::load;
-use super::output::printable;
+use super::output::{printable, prompts};
 use crate::config::error::Origin;
 use crate::config::{Config, ConfigError, Transport, variables};
 use crate::upstream::library::Snapshot;
@@ -94,9 +94,8 @@ fn text(path: &Path, config: &Config, libraries: &[Library<'_>]) -> String {
     let upstreams: Vec<_> = config.upstreams.iter().map(|u| u.id.as_str()).collect();
     let upstreams = if upstreams.is_empty() { "none".to_owned() } else { upstreams.join(", ") };
     let mut out = format!("{} is valid. Upstreams: {upstreams}", path.display());
-    for Library { upstream, prompts, invalid } in libraries {
-        let noun = if *prompts == 1 { "prompt" } else { "prompts" };
-        let _ = write!(out, "\n{upstream}: {prompts} {noun}");
+    for Library { upstream, prompts: count, invalid } in libraries {
+        let _ = write!(out, "\n{upstream}: {}", prompts(*count));
         for reason in invalid {
             let _ = write!(out, "\n{upstream}: left out: {}", printable(reason));
         }

@@ -141,12 +141,11 @@ pub(super) fn get(
             return Ok(Err(mistake));
         }
         match client.call(&request).await {
-            Err(Kind::Error { code: INVALID_PARAMS, message, .. })
-                if !listed.iter().any(|prompt| prompt.name == name) =>
-            {
-                let names = listed.iter().map(|prompt| prompt.name.as_str());
-                let near = suggestion(name, names);
-                Ok(Err(format!("{name}: {}{}", printable(&message), printable(&near))))
+            Err(Kind::Error { data: Some(data), .. }) if data.contains(UNKNOWN_PROMPT) => {
+                let near = suggestion(name, listed.iter().map(|prompt| prompt.name.as_str()));
+                Ok(Err(printable(&format!(
+                    "There is no prompt `{name}`{near} `promptgate list` shows all."
+                ))))
             }
             answer => answer.map(Ok),
         }
@@ -156,8 +155,8 @@ pub(super) fn get(
     gateway.output.print(&result, &messages_text(&result))
 }
 
-/// -32602 (JSON-RPC 2.0, section 5.1): an unknown prompt, or a mistake in its arguments.
-const INVALID_PARAMS: i64 = -32602;
+/// `data.reason` of a prompt that does not exist, or that the caller may not use.
+const UNKNOWN_PROMPT: &str = r#""reason":"unknown_prompt""#;
 
 /// Checks that a prompt has these arguments, and these values among their choices.
 ///
@@ -174,12 +173,8 @@ fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(),
     for (key, value) in arguments {
         if !known.contains(&key.as_str()) {
             let near = suggestion(key, known.iter().copied());
-            let has = if known.is_empty() {
-                "it has none".to_owned()
-            } else {
-                format!("it has {}", known.join(", "))
-            };
-            let unknown = format!("{name} has no argument `{key}`{near} ({has})");
+            let has = if known.is_empty() { "no arguments".to_owned() } else { known.join(", ") };
+            let unknown = format!("{name} has no argument `{key}`{near} It has {has}.");
             return Err(printable(&unknown));
         }
         let choices: Vec<&str> = prompt["_meta"]["choices"][key.as_str()]
@@ -192,7 +187,7 @@ fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(),
             let near = suggestion(value, choices.iter().copied());
             let has = choices.join(", ");
             return Err(printable(&format!(
-                "`{value}` is no choice for `{key}` of {name}{near} (choices: {has})"
+                "`{value}` is no choice for `{key}` of {name}{near} The choices are {has}."
             )));
         }
     }

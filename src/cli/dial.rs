@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::args::Output;
 use super::failure::Failure;
 use super::load::load;
-use super::output::{Column, printable, table};
+use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
 use crate::config::{Config, Upstream};
 use crate::domain::call::ForwardedMeta;
@@ -122,9 +122,9 @@ impl Dialed {
     fn progress_line(&self, upstream: &str) -> String {
         match &self.outcome {
             Ok(listed) => {
-                let prompts = listed.prompts.len() + listed.malformed.len();
-                let note = emptiness(listed.pages, prompts);
-                let text = note.map_or_else(|| format!("{prompts} prompts"), str::to_owned);
+                let count = listed.prompts.len() + listed.malformed.len();
+                let note = emptiness(listed.pages, count);
+                let text = note.map_or_else(|| prompts(count), str::to_owned);
                 format!("  {upstream}: {text}")
             }
             Err(kind) => format!("  {upstream}: {}", printable(&kind.diagnosis())),

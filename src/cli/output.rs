@@ -73,6 +73,11 @@ pub(super) fn fitted(line: &str, width: Option<usize>) -> String {
     }
 }
 
+/// Returns a number of prompts with its noun.
+pub(super) fn prompts(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "prompt" } else { "prompts" })
+}
+
 /// A column of a table.
 pub(super) struct Column {
     pub(super) heading: &'static str,

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::failure::Failure;
 use super::load::{load, load_supervised};
-use super::output::{print, printable};
+use super::output::{print, printable, prompts};
 use super::running::Running;
 use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
@@ -138,11 +138,11 @@ fn next_steps(admin: Option<&str>) -> String {
 }
 
 fn summary_line(upstream: &UpstreamStatus) -> String {
-    let UpstreamStatus { id, listed: prompts, failure, .. } = upstream;
-    let noun = if *prompts == 1 { "prompt" } else { "prompts" };
+    let UpstreamStatus { id, listed, failure, .. } = upstream;
+    let prompts = prompts(*listed);
     match (failure, upstream.note()) {
-        (Some(kind), _) => format!("  {id}: {prompts} {noun}; {}", printable(&kind.diagnosis())),
+        (Some(kind), _) => format!("  {id}: {prompts}; {}", printable(&kind.diagnosis())),
         (None, Some(note)) => format!("  {id}: {note}"),
-        (None, None) => format!("  {id}: {prompts} {noun}"),
+        (None, None) => format!("  {id}: {prompts}"),
     }
 }

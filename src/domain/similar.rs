@@ -34,10 +34,10 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>)
     near.into_iter().take(SUGGESTIONS).map(|(_, candidate)| candidate).collect()
 }
 
-/// Returns `; did you mean …?` for the nearest candidates; empty without any.
+/// Returns `; did you mean …?` for the nearest candidates; a full stop without any.
 pub(crate) fn suggestion<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> String {
     let near: Vec<_> = nearest(name, candidates).iter().map(|near| format!("`{near}`")).collect();
-    if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) }
+    if near.is_empty() { ".".to_owned() } else { format!("; did you mean {}?", near.join(" or ")) }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(near("review-code"), ["library__review-code"]);
         assert_eq!(near("reply"), ["support__reply"]);
         assert_eq!(near("zzz"), [""; 0]);
-        assert_eq!(suggestion("zzz", names.into_iter()), "");
+        assert_eq!(suggestion("zzz", names.into_iter()), ".");
         assert_eq!(suggestion("reply", names.into_iter()), "; did you mean `support__reply`?");
     }
 }

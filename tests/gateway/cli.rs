@@ -158,14 +158,15 @@ async fn get_names_unknown_arguments_choices_and_prompts() {
     for (arguments, said) in [
         (
             &["lib__review", "cod=x"][..],
-            "lib__review has no argument `cod`; did you mean `code`? (it has code, focus)",
+            "lib__review has no argument `cod`; did you mean `code`? It has code, focus.",
         ),
         (
             &["lib__review", "code=x", "focus=sped"],
-            "`sped` is no choice for `focus` of lib__review; did you mean `speed`? (choices: speed, safety)",
+            "`sped` is no choice for `focus` of lib__review; did you mean `speed`? The choices are speed, safety.",
         ),
-        (&["lib__explain", "code=x"], "lib__explain has no argument `code` (it has none)"),
-        (&["lib__reveiw"], "did you mean `lib__review`"),
+        (&["lib__explain", "code=x"], "lib__explain has no argument `code`. It has no arguments."),
+        (&["lib__reveiw"], "There is no prompt `lib__reveiw`; did you mean `lib__review`"),
+        (&["zzz"], "There is no prompt `zzz`. `promptgate list` shows all."),
         (&["review"], "did you mean `lib__review` or `o__review`?"),
     ] {
         let output = run(folder.path(), &[&["get"], arguments].concat());

@@ -40,27 +40,28 @@ pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
         let unknown = "the host's file is not known on this system; name it by --to FILE";
         write(&file.ok_or_else(|| Failure::usage(unknown))?, place, &gateway)?;
     } else {
-        print(&printed(&plan, connect.to.as_deref(), &gateway)?)?;
+        show(&plan, connect.to.as_deref(), &gateway)?;
     }
     plan.notes.iter().for_each(|note| eprintln!("{note}"));
     Ok(())
 }
 
-/// Returns the command, or the entry with the file that it belongs into.
-fn printed(plan: &Plan, to: Option<&Path>, gateway: &Gateway<'_>) -> Result<String, Failure> {
-    let mut parts = Vec::new();
+/// Prints the command and the entry; what they are for goes to standard error.
+fn show(plan: &Plan, to: Option<&Path>, gateway: &Gateway<'_>) -> Result<(), Failure> {
     if let Some(command) = &plan.command {
-        parts.push(command.clone());
+        eprintln!("Run:");
+        print(command)?;
     }
     if let Some(place) = &plan.place {
-        let empty = edit::with_entry("", place, gateway.name).map_err(Failure::new)?;
-        let file = to.or(place.file.as_deref());
-        if let Some(file) = file {
-            eprintln!("In {} (`--write` does it):", file.display());
+        let alone = edit::with_entry("", place, gateway.name).map_err(Failure::new)?;
+        let or = if plan.command.is_some() { "Or, in" } else { "In" };
+        match to.or(place.file.as_deref()) {
+            Some(file) => eprintln!("{or} {} (`--write` does it):", file.display()),
+            None => eprintln!("{or} the configuration of the host:"),
         }
-        parts.push(empty.trim_end().to_owned());
+        print(alone.trim_end())?;
     }
-    Ok(parts.join("\n\n"))
+    Ok(())
 }
 
 /// Writes the entry. The file is replaced atomically, after a copy of it was made beside it.
