@@ -127,8 +127,9 @@ mod tests {
     #[test]
     fn names_stay_apart_and_what_cannot_be_converted_is_said() {
         let host = r#"{"mcpServers": {"A b": {"command": "x"}, "a-b": {"command": "y"}, "": {"command": "z"},
-            "none": {}, "dir": {"command": "x", "args": ["${workspaceFolder}", "--token=t0p"]},
-            "query": {"url": "https://a.example/mcp?api_key=t0p"}, "ws": {"type": "ws", "url": "wss://a"}}}"#;
+            "none": {}, "dir": {"command": "x", "args": ["${workspaceFolder}", "--token=t0p", "--api-key", "t0p",
+                "--name", "kept"], "env": {"DATABASE": "postgres://u:t0p@db/x", "ID": "a1b2c3d4e5t0pa1b2c3d4"}},
+            "query": {"url": "https://u:t0p@a.example/mcp?api_key=t0p"}, "ws": {"type": "ws", "url": "wss://a"}}}"#;
         let Imported { toml, notes } = imported(host);
         for table in ["[upstreams.a-b]", "[upstreams.a-b-2]", "[upstreams.server]"] {
             assert!(toml.contains(table), "{table}\n{toml}");
@@ -138,12 +139,17 @@ mod tests {
             "none:",
             "${workspaceFolder}",
             "dir: an argument looks like a secret",
-            "query: ",
+            "query: the user",
+            "query: the query",
             "ws: ",
         ] {
             assert!(notes.contains(said), "{said}\n{notes}");
         }
-        assert!(!notes.contains("t0p"), "{notes}");
+        assert!(!notes.contains("t0p") && !toml.contains("t0p"), "{notes}\n{toml}");
+        let command = "command = [\"x\", \"${workspaceFolder}\", \"--token=REPLACE_ME\", \
+            \"--api-key\", \"REPLACE_ME\", \"--name\", \"kept\"]";
+        assert!(toml.contains(command), "{toml}");
+        assert!(toml.contains("url = \"https://a.example/mcp\""), "{toml}");
         assert!(convert("{}").unwrap_err().contains("`mcpServers`"));
         assert!(convert("{").unwrap_err().contains("is not JSON"));
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value as Toml};
+use url::Url;
 
 use super::Imported;
 
@@ -87,14 +88,22 @@ impl Converter {
     fn stdio(&mut self, id: &str, command: &Command<'_>, entry: &Value, table: &mut Table) {
         let mut words = Array::new();
         words.push(command.program);
+        let mut is_value_of_secret = false;
         for argument in &command.arguments {
-            if looks_secret(argument) {
-                self.note(id, "an argument looks like a secret; pass it in env = { … } if the server can read it there");
+            let (shown, has_secret) = without_secret(argument, is_value_of_secret);
+            if has_secret {
+                self.note(
+                    id,
+                    "an argument looks like a secret and is replaced by REPLACE_ME; pass it in env = { … } if the \
+                     server can read it there",
+                );
             }
             if argument.contains("${") {
                 self.note(id, &format!("replace {} in command", placeholders(argument)));
             }
-            words.push(*argument);
+            words.push(shown);
+            is_value_of_secret =
+                argument.starts_with('-') && !argument.contains('=') && is_secret_name(argument);
         }
         table["transport"] = toml_edit::value("stdio");
         table["command"] = toml_edit::value(words);
@@ -116,10 +125,7 @@ impl Converter {
 
     fn http(&mut self, id: &str, transport: &str, url: &str, entry: &Value, table: &mut Table) {
         table["transport"] = toml_edit::value(transport);
-        table["url"] = toml_edit::value(url);
-        if url.contains('?') {
-            self.note(id, "its URL has a query; if that holds a secret, use a header instead");
-        }
+        table["url"] = toml_edit::value(self.plain_url(id, url));
         let mut headers = InlineTable::new();
         let given = entry.get("headers").and_then(Value::as_object);
         for (name, value) in given.into_iter().flatten() {
@@ -142,6 +148,30 @@ impl Converter {
         if !headers.is_empty() {
             table["headers"] = toml_edit::value(headers);
         }
+    }
+
+    /// Returns a URL without its user, password and query, which may hold secrets, and which the gateway does not
+    /// take.
+    fn plain_url(&mut self, id: &str, url: &str) -> String {
+        let Ok(mut parsed) = Url::parse(url) else {
+            self.note(id, "its URL cannot be read; correct it");
+            return String::new();
+        };
+        let has_user = !parsed.username().is_empty() || parsed.password().is_some();
+        if has_user {
+            // Both fail for URLs without a host only, which HTTP does not have.
+            let _ = parsed.set_username("");
+            let _ = parsed.set_password(None);
+            self.note(
+                id,
+                "the user and password in its URL are left out; set a credential instead",
+            );
+        }
+        if parsed.query().is_some() {
+            parsed.set_query(None);
+            self.note(id, "the query of its URL is left out, since it may hold a secret; add it if it does not");
+        }
+        if has_user || url.contains('?') { parsed.to_string() } else { url.to_owned() }
     }
 
     fn env_value(&mut self, name: &str, value: &str) -> Toml {
@@ -215,13 +245,62 @@ fn is_secret_name(name: &str) -> bool {
     words.iter().any(|word| upper.contains(word))
 }
 
-/// Whether a text has the form of a well-known token, or sets an option that is named like a secret.
+/// What stands in place of a secret that cannot be a variable.
+const REPLACED: &str = "REPLACE_ME";
+
+/// Returns an argument as it may be shown, and whether a secret in it was replaced. `is_value` says that the
+/// argument before it is an option that is named like a secret.
+fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
+    if reference(argument).is_some() {
+        return (argument.to_owned(), false);
+    }
+    if is_value || looks_secret(argument) {
+        return (REPLACED.to_owned(), true);
+    }
+    match argument.split_once('=') {
+        Some((name, value))
+            if !value.is_empty()
+                && reference(value).is_none()
+                && (is_secret_name(name) || looks_secret(value)) =>
+        {
+            (format!("{name}={REPLACED}"), true)
+        }
+        _ => (argument.to_owned(), false),
+    }
+}
+
+/// Whether a text has the form of a well-known token or of random characters, or is a URL with a password.
 fn looks_secret(text: &str) -> bool {
-    let prefixes =
-        ["ghp_", "github_pat_", "gho_", "glpat-", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ"];
-    let option = text.strip_prefix("--").and_then(|option| option.split_once('='));
-    prefixes.iter().any(|prefix| text.starts_with(prefix))
-        || option.is_some_and(|(name, value)| is_secret_name(name) && !value.is_empty())
+    let prefixes = [
+        "ghp_",
+        "github_pat_",
+        "gho_",
+        "glpat-",
+        "sk-",
+        "xoxb-",
+        "xoxp-",
+        "AKIA",
+        "eyJ",
+        "Bearer ",
+        "Basic ",
+    ];
+    let has_password = text.split_once("://").is_some_and(|(_, rest)| {
+        rest.split('/').next().is_some_and(|authority| authority.contains('@'))
+    });
+    prefixes.iter().any(|prefix| text.starts_with(prefix)) || has_password || looks_random(text)
+}
+
+/// Shortest text that may be random: shorter ones are words, versions and names.
+const LEAST_RANDOM: usize = 20;
+
+fn looks_random(text: &str) -> bool {
+    let is_token = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_+=".contains(&b));
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    // Names of packages and models have few digits, and words between hyphens.
+    text.len() >= LEAST_RANDOM
+        && is_token
+        && digits >= 4
+        && text.bytes().any(|b| b.is_ascii_alphabetic())
 }
 
 /// Returns the `${…}` of a text, for a note.
