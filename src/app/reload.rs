@@ -46,6 +46,8 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
 struct Rejected {
     /// The digests of the files that were polled.
     polled: Vec<String>,
+    /// Whether the files were ever others than those in use: otherwise the mistake is not in them.
+    has_differed: bool,
     at: Instant,
     rejection: Rejection,
 }
@@ -87,6 +89,7 @@ impl App {
             };
             let files = rejected.as_ref().map_or(&[][..], |rejected| &rejected.rejection.files);
             let Polled { is_used, digests } = self.poll(source, files).await;
+            let polled_before = digests.len() - files.len();
             if is_requested {
                 self.audit.rotate();
             } else {
@@ -94,7 +97,11 @@ impl App {
                 let is_known = rejected.as_ref().is_some_and(|rejected| {
                     rejected.polled == digests && rejected.at.elapsed() < RETRY_INTERVAL
                 });
-                if is_used && is_settled && rejected.take().is_some() {
+                if let Some(rejected) = &mut rejected {
+                    rejected.has_differed |= !is_used;
+                }
+                let is_restored = is_used && is_settled;
+                if is_restored && rejected.take_if(|rejected| rejected.has_differed).is_some() {
                     info!("the configuration file is again the one in use");
                     self.reloads.restored();
                 }
@@ -113,9 +120,12 @@ impl App {
             if !is_logged {
                 self.reject(rejection.why.clone());
             }
-            let polled = self.poll(source, &rejection.files).await.digests;
+            // As they were when they were read: a correction may have been saved meanwhile.
+            let others = rejection.files.iter().map(|file| file.digest.clone());
+            let polled: Vec<_> = digests.into_iter().take(polled_before).chain(others).collect();
             seen.clone_from(&polled);
-            rejected = Some(Rejected { polled, at: Instant::now(), rejection });
+            let has_differed = !is_used;
+            rejected = Some(Rejected { polled, has_differed, at: Instant::now(), rejection });
         }
     }
 

@@ -94,8 +94,9 @@ pub enum Request {
         cursor: Option<String>,
     },
     Get {
-        /// Public name.
+        /// Public name, or the name of the tool that stands for the prompt.
         name: String,
+        name_kind: NameKind,
         /// An object of strings.
         arguments: Option<Document>,
         /// `Some` when the client calls again with the user's answers.
@@ -112,6 +113,15 @@ pub enum Request {
     },
 }
 
+/// What a prompt is named by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NameKind {
+    /// Its public name.
+    Public,
+    /// The name of its tool. The arguments are then named as the properties of the tool.
+    Tool,
+}
+
 impl Request {
     /// Reads the parameters of a method.
     ///
@@ -124,6 +134,7 @@ impl Request {
             Method::List => Self::List { cursor: cursor(member("cursor"))? },
             Method::Get => Self::Get {
                 name: required(member("name"), "name")?,
+                name_kind: NameKind::Public,
                 arguments: strings(member("arguments"), "arguments")?,
                 retry: retry(member("requestState"), member("inputResponses"))?,
             },
@@ -173,7 +184,8 @@ impl Request {
     pub fn read_use(params: Option<Json<'_>>) -> Result<Self, Fault> {
         let arguments = params.and_then(|p| p.get("arguments"));
         let member = |name: &str| given(arguments?.get(name));
-        Self::of_tool(required(member("name"), "name")?, member("arguments"), params)
+        let name = required(member("name"), "name")?;
+        Self::of_tool(name, NameKind::Public, member("arguments"), params)
     }
 
     /// Reads a call of the tool that stands for the prompt `name`; `params` are those of `tools/call`.
@@ -181,17 +193,20 @@ impl Request {
     /// # Errors
     /// -32602 that names the invalid argument.
     pub fn read_prompt_tool(name: String, params: Option<Json<'_>>) -> Result<Self, Fault> {
-        Self::of_tool(name, given(params.and_then(|p| p.get("arguments"))), params)
+        let arguments = given(params.and_then(|p| p.get("arguments")));
+        Self::of_tool(name, NameKind::Tool, arguments, params)
     }
 
     fn of_tool(
         name: String,
+        name_kind: NameKind,
         arguments: Option<Json<'_>>,
         params: Option<Json<'_>>,
     ) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         Ok(Self::Get {
             name,
+            name_kind,
             arguments: given_strings(arguments, "arguments")?,
             retry: retry(member("requestState"), member("inputResponses"))?,
         })

@@ -21,7 +21,7 @@ pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) ->
             response.json("id", "null");
         }
         response.object("error", |error| {
-            error.display("code", error_code::of(fault)).text("message", &message(fault));
+            error.display("code", error_code::of(fault)).text("message", &fault.client_message());
             match upstream_data(fault) {
                 Some(data) => error.json("data", data),
                 None => error.object("data", |data| write_data(fault, data)),
@@ -33,26 +33,6 @@ pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) ->
 /// Returns the JSON-RPC error response for a refused message.
 pub(crate) fn refusal_message(refusal: &Refusal) -> String {
     error_message(&refusal.fault, refusal.id.as_ref(), refusal.dialect)
-}
-
-/// Returns `error.message`. An upstream's error keeps its message where its code is passed on. Where the
-/// fault names no upstream, neither does the message.
-fn message(fault: &Fault) -> String {
-    match fault {
-        Fault::Upstream(UpstreamFault { kind: Kind::Error { code, message, .. }, .. })
-            if error_code::passes(*code) =>
-        {
-            message.clone()
-        }
-        Fault::Upstream(UpstreamFault {
-            kind: Kind::UrlElicitationRequired { message, .. },
-            ..
-        }) => message.clone(),
-        Fault::Upstream(UpstreamFault { upstream, kind }) if upstream.is_empty() => {
-            kind.to_string()
-        }
-        fault => fault.to_string(),
-    }
 }
 
 /// Returns the `error.data` of an upstream's error as JSON text; `None` where the error is not passed on.

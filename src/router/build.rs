@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Router;
@@ -12,6 +12,7 @@ use super::announce::Announcer;
 use super::catalog::Catalog;
 use super::debounce::Debounce;
 use super::refresh::{Refresh, Renewal, Source};
+use super::search::SEARCHES;
 use super::suspended_calls::SuspendedCalls;
 use super::view_cache::{Published, ViewCache};
 use crate::config;
@@ -32,6 +33,8 @@ pub(super) struct SharedState {
     /// Completed URL elicitations, from all upstreams.
     pub pages: broadcast::Sender<UrlElicitationComplete>,
     pub suspended: SuspendedCalls,
+    /// Permits to search a large view (`find_prompt`).
+    pub searches: Semaphore,
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
     renewals: mpsc::Sender<Renewal>,
@@ -75,6 +78,7 @@ impl Router {
             changes,
             pages: NotificationSinks::url_completions(),
             suspended: SuspendedCalls::new(tasks.clone(), shutdown.clone()),
+            searches: Semaphore::new(SEARCHES),
             telemetry: upstream_deps.telemetry.clone(),
             reports,
             renewals,

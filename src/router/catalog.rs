@@ -1,6 +1,5 @@
 //! The catalog: an immutable snapshot of the prompts of all upstreams, and of how fresh it is.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,13 +7,12 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::view::View;
+use super::view::{View, name_of_tool};
 use crate::domain::cursor::CacheScope;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::UpstreamId;
 use crate::domain::prompt::Argument;
-use crate::domain::tool::name::{is_derived, tool_name};
-use crate::seal;
+use crate::domain::tool::name::is_derived;
 
 /// One snapshot. A request keeps the same snapshot to its end.
 #[derive(Debug, Default)]
@@ -125,21 +123,21 @@ impl Content {
         }
     }
 
-    /// The public name of the prompt that a tool stands for; `None` if no prompt has a tool of this derived
-    /// name. A tool whose name is not derived has the name of its prompt.
-    pub fn prompt_of_tool<'a>(&'a self, tool: &'a str) -> Option<&'a str> {
+    /// The owner of the prompt that a tool stands for, by the tool's name. A name of derived form is never looked
+    /// up as a public name.
+    pub fn owner_of_tool(&self, tool: &str) -> Option<&Owner> {
         if !is_derived(tool) {
-            return Some(tool);
+            return self.owner(tool);
         }
         let names = self.derived_names.get_or_init(|| {
-            let tool_name = |owner: &Owner| {
-                let name = tool_name(&owner.public_name, |name| seal::sha256(name.as_bytes()));
-                matches!(name, Cow::Owned(_)).then(|| name.into_owned())
+            let derived = |owner: &Owner| {
+                let name = name_of_tool(&owner.public_name);
+                (name != owner.public_name).then_some(name)
             };
-            let names = self.owners.iter().enumerate();
-            names.filter_map(|(index, owner)| Some((tool_name(owner)?, index))).collect()
+            let owners = self.owners.iter().enumerate();
+            owners.filter_map(|(index, owner)| Some((derived(owner)?, index))).collect()
         });
-        Some(&self.owners[*names.get(tool)?].public_name)
+        Some(&self.owners[*names.get(tool)?])
     }
 
     /// The owners of all prompts, in the order of [`Content::everyone`].

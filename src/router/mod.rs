@@ -16,7 +16,7 @@ pub(crate) mod view;
 pub(crate) mod view_cache;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,13 +25,15 @@ use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::{Exposure, Limits, Listing, ToolForm};
-use crate::domain::call::{Call, Request};
+use crate::domain::call::{Call, NameKind, Request};
 use crate::domain::caller::Caller;
 use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, RequestFault};
+use crate::domain::json::object::write_object;
 use crate::domain::name::{Naming, UpstreamId};
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::tool::name::is_derived;
 use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
 use crate::seal::{Kind, Sealer};
@@ -44,7 +46,7 @@ use build::SharedState;
 use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete, Owner};
 use reply::{ListReply, Origin, Reply};
-use view::View;
+use view::{View, name_of_tool};
 use view_cache::{Changes, ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
@@ -100,10 +102,13 @@ impl Router {
                 self.gate.admit_list(call, record).await?;
                 self.search(call, query, cursor.as_deref(), deadline, now).await
             }
-            Request::Get { name, arguments, retry } => {
-                let catalog = self.catalog_for(call, name, deadline).await;
-                let routed = self.authorize(&catalog, call, record, name).await?;
-                let arguments = arguments.as_ref();
+            Request::Get { name, name_kind, arguments, retry } => {
+                let catalog = self.catalog_for(call, name, *name_kind, deadline).await;
+                let routed = self.authorize(&catalog, call, record, name, *name_kind).await?;
+                let renamed = arguments.as_ref().filter(|_| *name_kind == NameKind::Tool);
+                let renamed =
+                    renamed.and_then(|arguments| renamed_arguments(routed.owner, arguments));
+                let arguments = renamed.as_ref().or(arguments.as_ref());
                 if routed.upstream.config().settings.validate_arguments {
                     check_arguments(routed.owner, arguments)?;
                 }
@@ -121,8 +126,8 @@ impl Router {
                 Ok(reply)
             }
             Request::Complete { name, argument, value, context } => {
-                let catalog = self.catalog_for(call, name, deadline).await;
-                let routed = self.authorize(&catalog, call, record, name).await?;
+                let catalog = self.catalog_for(call, name, NameKind::Public, deadline).await;
+                let routed = self.authorize(&catalog, call, record, name, NameKind::Public).await?;
                 let params = RequestParams::Complete {
                     prompt: routed.owner.raw_name.clone(),
                     argument: argument.clone(),
@@ -146,10 +151,13 @@ impl Router {
         call: &'a Call,
         record: &CallRecord,
         name: &'a str,
+        name_kind: NameKind,
     ) -> Result<RoutedCall<'a>, Fault> {
-        let found = self.find(catalog, name);
+        let found = self.find(catalog, name, name_kind);
         let resolution = match found {
             Some((owner, _)) => self.listed(call, owner),
+            // The upstream of a derived name is not known before it is listed.
+            None if name_kind == NameKind::Tool && is_derived(name) => Resolution::Unknown,
             None => self.unlisted(catalog, call, name),
         };
         let authorized = self.gate.authorize(call, record, resolution).await?;
@@ -171,6 +179,14 @@ impl Router {
     /// Completed URL elicitations, as their upstreams report them.
     pub fn pages(&self) -> broadcast::Receiver<UrlElicitationComplete> {
         self.shared.pages.subscribe()
+    }
+
+    /// The public name behind a derived tool name; `None` for other names, and where the public name itself looks
+    /// like a derived one.
+    pub(crate) fn public_name_of_tool(&self, tool: &str) -> Option<String> {
+        let catalog = self.catalog();
+        let owner = catalog.content.owner_of_tool(tool).filter(|_| is_derived(tool))?;
+        (!is_derived(&owner.public_name)).then(|| owner.public_name.clone())
     }
 
     /// The newest snapshot.
@@ -244,7 +260,8 @@ impl Router {
             };
             self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
         });
-        let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint);
+        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint);
         let after = place.map(|place| place.last);
         let page_size = self.listing.page_size;
         Ok(Reply::List(ListReply {
@@ -317,13 +334,19 @@ impl Router {
 
     /// The snapshot to look a name up in. While upstreams are listed for the first time, only a name that the
     /// caller may use is looked up at once: denied, unknown and not yet known names wait alike.
-    async fn catalog_for(&self, call: &Call, name: &str, deadline: Instant) -> Arc<Catalog> {
+    async fn catalog_for(
+        &self,
+        call: &Call,
+        name: &str,
+        name_kind: NameKind,
+        deadline: Instant,
+    ) -> Arc<Catalog> {
         let catalog = self.catalog();
         let may_use = |owner: &Owner| {
             let method = call.request.method();
             self.views.allows(&call.caller, method, &call.endpoint, owner)
         };
-        if !catalog.pending || catalog.content.owner(name).is_some_and(may_use) {
+        if !catalog.pending || owner(&catalog, name, name_kind).is_some_and(may_use) {
             return catalog;
         }
         self.settled(deadline).await
@@ -333,8 +356,9 @@ impl Router {
         &'a self,
         catalog: &'a Catalog,
         name: &str,
+        name_kind: NameKind,
     ) -> Option<(&'a Owner, &'a Arc<Upstream>)> {
-        let owner = catalog.content.owner(name)?;
+        let owner = owner(catalog, name, name_kind)?;
         Some((owner, self.upstreams.get(&owner.upstream)?))
     }
 
@@ -406,6 +430,38 @@ async fn complete(
         }
     }
 }
+
+fn owner<'a>(catalog: &'a Catalog, name: &str, name_kind: NameKind) -> Option<&'a Owner> {
+    match name_kind {
+        NameKind::Public => catalog.content.owner(name),
+        NameKind::Tool => catalog.content.owner_of_tool(name),
+    }
+}
+
+/// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are the same.
+fn renamed_arguments(owner: &Owner, arguments: &Document) -> Option<Document> {
+    let derived: HashMap<String, &str> = owner
+        .arguments
+        .iter()
+        .map(|argument| (name_of_tool(&argument.name), argument.name.as_str()))
+        .filter(|(property, name)| property != name)
+        .collect();
+    if derived.is_empty() {
+        return None;
+    }
+    let mut text = String::new();
+    write_object(&mut text, |renamed| {
+        for (key, value) in arguments.json().members() {
+            let key = key.as_str().unwrap_or_default();
+            renamed.json(derived.get(&*key).copied().unwrap_or(&key), value.text());
+        }
+    });
+    // Fails if a property and an argument have one name, which a digest prevents.
+    Document::parse(text.into_bytes(), ARGUMENTS_DEPTH).ok()
+}
+
+/// An object of strings.
+const ARGUMENTS_DEPTH: usize = 2;
 
 fn origin(owner: &Owner) -> Origin {
     Origin {

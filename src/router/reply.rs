@@ -63,6 +63,10 @@ pub struct FoundReply {
     /// Elements of `prompts`, separated by commas.
     pub elements: String,
     pub next_cursor: Option<String>,
+    /// Stale and missing upstreams that the caller may know of.
+    pub incomplete: Vec<Incomplete>,
+    /// The time of the request, for ages.
+    pub now: Instant,
 }
 
 /// A page of a list, as a slice of its view.

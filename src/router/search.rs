@@ -19,8 +19,11 @@ use crate::seal::{self, Kind};
 /// Prompts on one page. A model reads all of them, so a page is short.
 const PAGE_SIZE: usize = 20;
 
-/// The largest view that is searched on a runtime thread, in prompts: about a millisecond.
-const SEARCHED_AT_ONCE: usize = 500;
+/// The largest view that is searched on a runtime thread, in bytes: about a millisecond.
+const SEARCHED_AT_ONCE: usize = 256 << 10;
+
+/// Most searches of larger views at once, so that they leave the other threads to calls.
+pub(super) const SEARCHES: usize = 4;
 
 impl Router {
     pub(super) async fn search(
@@ -43,10 +46,13 @@ impl Router {
             return Err(fault.clone());
         }
         let view = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint);
         let query = Query::new(query);
-        let (elements, more_after) = if view.len() <= SEARCHED_AT_ONCE {
+        let (elements, more_after) = if view.size() <= SEARCHED_AT_ONCE {
             page(&view, &query, after)
         } else {
+            // Each search reads the whole view: only so many at once.
+            let _permit = self.shared.searches.acquire().await.map_err(|_| Fault::Internal)?;
             // Fails only if the search panics.
             let searching = spawn_blocking(move || page(&view, &query, after));
             searching.await.map_err(|_| Fault::Internal)?
@@ -61,7 +67,8 @@ impl Router {
             };
             self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
         });
-        Ok(Reply::Found(FoundReply { elements, next_cursor }))
+        let now = Instant::now();
+        Ok(Reply::Found(FoundReply { elements, next_cursor, incomplete, now }))
     }
 }
 

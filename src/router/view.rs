@@ -59,13 +59,12 @@ impl View {
 
     /// The view of the tools that stand for the prompts of this view.
     pub fn tools(&self) -> Self {
-        let tool_name = |name| tool_name(name, |name| seal::sha256(name.as_bytes()));
         let mut named: Vec<_> =
-            self.elements().map(|(name, prompt)| (tool_name(name), prompt)).collect();
+            self.elements().map(|(name, prompt)| (name_of_tool(name), prompt)).collect();
         named.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let mut tools = Self::default();
         for (name, prompt) in named {
-            tools.push(&name, |out| write_prompt_tool(prompt, &name, out));
+            tools.push(&name, |out| write_prompt_tool(prompt, &name, &name_of_tool, out));
         }
         tools.seal()
     }
@@ -142,6 +141,11 @@ impl View {
     pub fn digest(&self) -> &Digest {
         &self.digest
     }
+}
+
+/// Returns the name of the tool for a prompt, or of the property for an argument.
+pub(super) fn name_of_tool(name: &str) -> String {
+    tool_name(name, |name| seal::sha256(name.as_bytes())).into_owned()
 }
 
 #[cfg(test)]

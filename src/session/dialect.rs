@@ -1,5 +1,7 @@
 //! Messages to a client in the wire form of its revision.
 
+use tokio::time::Instant;
+
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::object::{ObjectWriter, write_members, write_object};
 use crate::domain::json::{Json, Kind, write_str};
@@ -10,6 +12,7 @@ use crate::domain::server_request::{Presentation, ServerRequest};
 use crate::domain::tool::result::{write_content, write_error, write_text_block};
 use crate::domain::{meta, translate};
 use crate::router::call_channel::RequestOrigin;
+use crate::router::catalog::Incomplete;
 use crate::router::reply::{
     Completion, Flags, FoundReply, InputRequired, ListReply, Origin, Reply,
 };
@@ -297,7 +300,9 @@ impl Dialect {
         });
         let mut out = String::with_capacity(3 * data.len());
         write_object(&mut out, |result| {
-            self.lead(identity, result, |_| {});
+            self.lead(identity, result, |meta| {
+                write_incomplete(&found.incomplete, found.now, meta);
+            });
             result.array("content", [&data], |data, out| write_text_block(data, out));
             result.json("structuredContent", &data);
         });
@@ -312,7 +317,7 @@ impl Dialect {
             self.lead(identity, result, |meta| {
                 meta.text("promptgate/reason", fault.reason());
             });
-            write_error(&fault.to_string(), result);
+            write_error(&fault.client_message(), result);
         });
         out
     }
@@ -327,9 +332,8 @@ impl Dialect {
     ) -> String {
         let mut out = String::with_capacity(upstream_result.text().len() + 1024);
         write_object(&mut out, |result| {
-            self.lead(identity, result, |meta| {
-                write_prompt_meta(upstream_result, origin, flags, meta);
-            });
+            // Hosts obey some metadata of tools, so none of an upstream is passed on.
+            self.lead(identity, result, |meta| write_own_meta(origin, flags, meta));
             result.written("content", |out| match upstream_result.get("messages") {
                 Some(messages) => write_content(messages, &origin.name, self.revision, out),
                 None => out.push_str("[]"),
@@ -414,7 +418,7 @@ impl Dialect {
         let page = list.page();
         let mut out = String::with_capacity(page.elements.len() + 2048);
         write_object(&mut out, |result| {
-            self.lead(identity, result, |meta| write_incomplete(list, meta));
+            self.lead(identity, result, |meta| write_incomplete(&list.incomplete, list.now, meta));
             if self.revision.era() == Era::Modern {
                 result.display("ttlMs", list.ttl.as_millis());
                 result.text("cacheScope", list.scope.as_str());
@@ -470,6 +474,10 @@ fn write_prompt_meta(
     if let Some(upstream_meta) = upstream_result.get("_meta") {
         meta::write_foreign(upstream_meta, meta);
     }
+    write_own_meta(origin, flags, meta);
+}
+
+fn write_own_meta(origin: &Origin, flags: &Flags, meta: &mut ObjectWriter<'_>) {
     write_origin(origin, meta);
     if let Some(places) = &flags.hidden_text {
         meta.json("promptgate/hiddenText", places);
@@ -484,16 +492,16 @@ fn write_origin(origin: &Origin, meta: &mut ObjectWriter<'_>) {
 }
 
 /// Writes `promptgate/incomplete`, which names the upstreams whose prompts are out of date or missing.
-fn write_incomplete(list: &ListReply, meta: &mut ObjectWriter<'_>) {
-    if list.incomplete.is_empty() {
+fn write_incomplete(incomplete: &[Incomplete], now: Instant, meta: &mut ObjectWriter<'_>) {
+    if incomplete.is_empty() {
         return;
     }
-    meta.array("promptgate/incomplete", &list.incomplete, |part, out| {
+    meta.array("promptgate/incomplete", incomplete, |part, out| {
         write_object(out, |entry| {
             entry.text("upstream", part.upstream.as_str()).text("reason", part.kind.reason());
             entry.display("stale", part.walked_at.is_some());
             if let Some(walked_at) = part.walked_at {
-                entry.display("ageMs", list.now.duration_since(walked_at).as_millis());
+                entry.display("ageMs", now.duration_since(walked_at).as_millis());
             }
         });
     });

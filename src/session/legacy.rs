@@ -80,7 +80,7 @@ impl Sessions {
             return self.initialize(inbound, id);
         }
         let dialect = inbound.context.assumed_dialect;
-        let token = self.token(inbound).map_err(|fault| Rejection { fault, dialect })?;
+        let token = self.token(inbound).map_err(|fault: Fault| Rejection::new(fault, dialect))?;
         let dialect = Dialect::new(token.revision);
         let Some(id) = id else {
             if inbound.method == CANCELLED {
@@ -157,7 +157,7 @@ impl Sessions {
         let member = |name| inbound.params.and_then(|p| p.get(name));
         let Some(requested) = member("protocolVersion").and_then(Json::as_str) else {
             let fault = Fault::invalid_params("`protocolVersion` must be a string");
-            return Err(Rejection { fault, dialect: Dialect::new(Revision::NEWEST_LEGACY) });
+            return Err(Rejection::new(fault, Dialect::new(Revision::NEWEST_LEGACY)));
         };
         let revision = Revision::negotiate_legacy(&requested);
         let capabilities = ClientCapabilities::declared(member("capabilities"), revision);

@@ -148,6 +148,15 @@ pub(super) struct ReplyContext {
 pub(super) struct Rejection {
     pub fault: Fault,
     pub dialect: Dialect,
+    /// Whether the client called a tool, whose result may report the fault.
+    pub form: ResultForm,
+}
+
+impl Rejection {
+    /// The rejection of a message that calls no tool.
+    pub(super) fn new(fault: impl Into<Fault>, dialect: Dialect) -> Self {
+        Self { fault: fault.into(), dialect, form: ResultForm::Prompt }
+    }
 }
 
 /// One request or notification, with its context.

@@ -37,7 +37,7 @@ impl Sessions {
             return Ok(Dispatch::Accepted);
         };
         let client = check(headers, inbound.method, inbound.params);
-        let client = client.map_err(|fault| Rejection { fault, dialect })?;
+        let client = client.map_err(|fault: Fault| Rejection::new(fault, dialect))?;
         let dialect = Dialect::new(client.revision);
         let nonce = connection.map(|connection| connection.nonce);
         if inbound.method == DISCOVER {
@@ -65,7 +65,7 @@ impl Sessions {
         dialect: Dialect,
         nonce: Option<Nonce>,
     ) -> Result<NotificationStream, Rejection> {
-        let reject = |fault| Rejection { fault, dialect };
+        let reject = |fault: Fault| Rejection::new(fault, dialect);
         let filter = inbound.params.and_then(|p| p.get("notifications")).filter(|f| f.is_object());
         let Some(filter) = filter else {
             let fault = Fault::invalid_params("`notifications` must be an object");

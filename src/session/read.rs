@@ -119,13 +119,22 @@ impl Sessions {
                 (TransportContext::Connection(_), Some(id)) if method == PING => {
                     Ok(Dispatch::Answer { message: result_message(id, "{}"), session: None })
                 }
-                _ => Err(Rejection { fault: RequestFault::EraUnknown.into(), dialect }),
+                _ => Err(Rejection::new(RequestFault::EraUnknown, dialect)),
             },
         };
         if let Some(id) = &id {
             self.measure(&inbound, id, &dispatch);
         }
-        dispatch.map_err(|Rejection { fault, dialect }| Refusal { fault, id, dialect })
+        match dispatch {
+            Err(Rejection { fault, dialect, form }) => match id {
+                Some(id) if form == ResultForm::Tool && is_tool_result(&fault) => {
+                    let result = dialect.tool_error(&fault, &self.identity);
+                    Ok(Dispatch::Answer { message: result_message(&id, &result), session: None })
+                }
+                id => Err(Refusal { fault, id, dialect }),
+            },
+            Ok(dispatch) => Ok(dispatch),
+        }
     }
 
     /// Measures a request whose response is complete already. Calls are measured while they run, and
@@ -142,7 +151,7 @@ impl Sessions {
                 (context.assumed_dialect, End::Well)
             }
             Ok(_) => return,
-            Err(Rejection { fault, dialect }) => (*dialect, End::Fault(fault)),
+            Err(Rejection { fault, dialect, .. }) => (*dialect, End::Fault(fault)),
         };
         // `initialize` is labelled with the revision that it negotiates.
         let requested = params.filter(|_| method == INITIALIZE);
@@ -192,9 +201,9 @@ impl Sessions {
     ) -> Result<Dispatch, Rejection> {
         let InboundMessage { context, method, params } = *inbound;
         let ReplyContext { dialect, capabilities, mode } = reply_context;
-        let reject = |fault| Rejection { fault, dialect };
+        let reject = |fault: Fault| Rejection::new(fault, dialect);
         let (request, form) = match self.purpose(method, params, context.endpoint, dialect) {
-            Ok(Purpose::Call(request, form)) => (request, form),
+            Ok(Purpose::Call(request, form)) => (self.with_public_name(request), form),
             Ok(Purpose::Constant(result)) => {
                 return Ok(Dispatch::Answer {
                     message: result_message(&id, &result),

@@ -4,7 +4,7 @@
 use super::Sessions;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
 use crate::config::ToolForm;
-use crate::domain::call::Request;
+use crate::domain::call::{NameKind, Request};
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
 use crate::domain::method::{Countable, ForeignMethod, Method};
@@ -50,7 +50,7 @@ impl Sessions {
     }
 
     /// Returns how a rate limit counts a request that does not become a call; `None` for a call, which is
-    /// counted once its prompt is known, and for methods that are not served.
+    /// counted once its prompt is known.
     pub(super) fn counted_at_once(
         &self,
         method: &str,
@@ -63,7 +63,8 @@ impl Sessions {
         let becomes_call = self.router.exposure(endpoint).tools
             && match foreign {
                 ForeignMethod::ListTools => true,
-                ForeignMethod::CallTool => self.prompt_tool(params, endpoint).is_some(),
+                // A call with a mistake in its arguments is answered at once.
+                ForeignMethod::CallTool => self.tool_call(params, endpoint).is_ok(),
                 _ => false,
             };
         (!becomes_call).then_some(Countable::Call(foreign.counted_as()))
@@ -134,6 +135,17 @@ impl Sessions {
         }
     }
 
+    /// Puts the public name in place of a derived tool name that is known already, for records and patterns over
+    /// public names.
+    pub(super) fn with_public_name(&self, mut request: Request) -> Request {
+        if let Request::Get { name, name_kind: NameKind::Tool, .. } = &mut request
+            && let Some(public) = self.router.public_name_of_tool(name)
+        {
+            *name = public;
+        }
+        request
+    }
+
     /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name that stands for no
     /// prompt is treated as that of an unknown prompt, so that it cannot be told from one that the caller may
     /// not use. The pair can be called there, too: a client may have listed it while there were more prompts
@@ -141,16 +153,10 @@ impl Sessions {
     fn prompt_tool(&self, params: Option<Json<'_>>, endpoint: &str) -> Option<PromptTool> {
         let exposure = self.router.exposure(endpoint);
         let name = params.filter(|_| exposure.tools)?.get("name")?.as_str()?;
-        let content = &self.router.catalog().content;
-        let has_each = exposure.form == ToolForm::Each;
         match &*name {
-            FIND_PROMPT if !has_each || content.owner(&name).is_none() => Some(PromptTool::Find),
-            USE_PROMPT if !has_each || content.owner(&name).is_none() => Some(PromptTool::Use),
-            _ if has_each => {
-                let prompt = content.prompt_of_tool(&name).unwrap_or(&name);
-                Some(PromptTool::Prompt(prompt.to_owned()))
-            }
-            _ => None,
+            FIND_PROMPT => Some(PromptTool::Find),
+            USE_PROMPT => Some(PromptTool::Use),
+            _ => (exposure.form == ToolForm::Each).then(|| PromptTool::Prompt(name.into_owned())),
         }
     }
 }
@@ -159,7 +165,7 @@ impl Sessions {
 enum PromptTool {
     Find,
     Use,
-    /// Stands for the prompt of this public name.
+    /// Stands for one prompt, by the name of the tool.
     Prompt(String),
 }
 

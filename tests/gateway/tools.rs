@@ -154,6 +154,12 @@ async fn p4_limits_count_requests_for_tools_and_resources() {
             json!({"name": "use_prompt", "arguments": {"name": "up__p"}}),
         ),
         (PAIR, "prompts/get", "tools/call", json!({"name": "none"})),
+        (
+            PAIR,
+            "prompts/get",
+            "tools/call",
+            json!({"name": "find_prompt", "arguments": {"query": 1}}),
+        ),
         (EACH, "prompts/get", "tools/call", json!({"name": "up__p"})),
         (EACH, "prompts/get", "tools/call", json!({"name": "none"})),
     ];
@@ -209,6 +215,7 @@ async fn the_pair_is_listed_while_no_upstream_answers() {
     assert!(listed["ttlMs"].as_u64().unwrap() > 0);
     let found = call(&gateway.client(), "find_prompt", json!({})).await;
     assert_eq!(found["_meta"]["promptgate/reason"], "upstream_unavailable", "{found}");
+    assert!(texts(&found)[0].starts_with("not reachable: "), "{found}");
 }
 
 #[tokio::test]
@@ -524,4 +531,58 @@ async fn a_batch_may_hold_calls_of_tools() {
     assert_eq!(names(&answers[0]["result"]["tools"]), ["find_prompt", "use_prompt"]);
     assert_eq!(texts(&answers[1]["result"])[1], "\"p\" null");
     assert_eq!(answers[2]["result"], json!({"resources": []}));
+}
+
+#[tokio::test]
+async fn p1_no_prompt_takes_the_place_of_the_pair() {
+    let upstream = Upstream::with_prompts(&["find_prompt", "use_prompt", "p"]).await;
+    for server in [PAIR.to_owned(), EACH.to_owned(), EACH.to_owned() + "tools_max = 1\n"] {
+        let gateway = Gateway::start(&(server + &upstream.table("up") + "prefix = \"\"\n")).await;
+        let client = gateway.client();
+        let found = call(&client, "find_prompt", json!({"query": "p"})).await;
+        assert!(found["structuredContent"]["prompts"].is_array(), "{found}");
+        let used = use_prompt(&client, "find_prompt").await;
+        assert_eq!(texts(&used)[1], "\"find_prompt\" null", "by its public name it is a prompt");
+        for name in tool_names(&client).await {
+            let is_pair = ["find_prompt", "use_prompt"].contains(&name.as_str());
+            let has_pair = tool_names(&client).await.len() == 2;
+            assert_eq!(is_pair, has_pair, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn arguments_whose_names_models_refuse_reach_the_prompt_under_their_own() {
+    let log = Log::new();
+    let upstream = Upstream::modern(|asked| {
+        let arguments = json!([{"name": "user name", "required": true}, {"name": "plain"}]);
+        let prompts = json!([{"name": "a b", "arguments": arguments, "_meta": {"ui": {"x": 1}}}]);
+        (asked.method() == "prompts/list").then(|| asked.list(&prompts))
+    })
+    .await;
+    let gateway = Gateway::start(&(log.table() + EACH + &upstream.table("up"))).await;
+    let client = gateway.client();
+    let tools = client.ask("tools/list", json!({})).await["tools"].take();
+    let tool = &tools[0];
+    assert!(tool.get("_meta").is_none(), "hosts obey some metadata of tools: {tool}");
+    let required = tool["inputSchema"]["required"][0].as_str().unwrap().to_owned();
+    assert!(required.starts_with("user_name-") && required.len() == 26, "{required}");
+    assert_eq!(tool["inputSchema"]["properties"][&required]["title"], "user name");
+    let arguments = json!({required: "Ada", "plain": "x"});
+    let result = call(&client, tool["name"].as_str().unwrap(), arguments).await;
+    assert_eq!(texts(&result)[1], r#""a b" {"user name":"Ada","plain":"x"}"#);
+    let missing = call(&client, tool["name"].as_str().unwrap(), json!({})).await;
+    assert_eq!(missing["_meta"]["promptgate/reason"], "missing_argument");
+    let received = log.wait_for("received").await;
+    assert_eq!(received["name"], "up__a b", "not the name of its tool");
+}
+
+#[tokio::test]
+async fn a_search_names_the_upstreams_that_are_missing() {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let dead = "[upstreams.dead]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
+    let gateway = Gateway::start(&(PAIR.to_owned() + dead + &upstream.table("up"))).await;
+    let found = call(&gateway.client(), "find_prompt", json!({})).await;
+    assert_eq!(found["_meta"]["promptgate/incomplete"][0]["upstream"], "dead");
+    assert_eq!(names(&found["structuredContent"]["prompts"]), ["up__p"]);
 }

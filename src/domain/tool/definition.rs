@@ -5,22 +5,38 @@ use crate::domain::hidden_text;
 use crate::domain::json::object::{ObjectWriter, write_object};
 use crate::domain::json::{Json, Kind, write_str};
 
-/// Appends the tool that stands for one prompt. `prompt` is the prompt as it is listed, and `tool_name` the
-/// name of the tool. Each argument becomes a property of type string; the values that the library lists for it
-/// (`_meta.choices`) become its `enum`.
-pub(crate) fn write_prompt_tool(prompt: Json<'_>, tool_name: &str, out: &mut String) {
+/// Longest description of a tool, in bytes: models refuse requests with longer ones.
+const MAX_DESCRIPTION: usize = 1024;
+
+/// Most values of one `enum`; more make no useful choice, and large tools cost every request of a model.
+const MAX_CHOICES: usize = 256;
+
+/// Appends the tool that stands for one prompt. `prompt` is the prompt as it is listed, and `name_of` returns the
+/// name of its tool and of the properties, which models restrict alike. Each argument becomes a property of type
+/// string; the values that the library lists for it (`_meta.choices`) become its `enum`. Other metadata of the
+/// prompt is left out: hosts obey some of it on tools.
+pub(crate) fn write_prompt_tool(
+    prompt: Json<'_>,
+    tool_name: &str,
+    name_of: &dyn Fn(&str) -> String,
+    out: &mut String,
+) {
     write_object(out, |tool| {
         tool.text("name", tool_name);
         copy(prompt, "title", tool);
-        match prompt.get("description") {
-            Some(description) => tool.json("description", description.text()),
-            None => tool.text("description", "Gets a prompt: instructions to carry out."),
-        };
-        tool.object("inputSchema", |schema| write_schema(prompt, schema));
+        let description = prompt.get("description").and_then(Json::as_str);
+        let description =
+            description.as_deref().unwrap_or("Gets a prompt: instructions to carry out.");
+        tool.text("description", shortened(description));
+        tool.object("inputSchema", |schema| write_schema(prompt, name_of, schema));
         write_annotations(tool);
         copy(prompt, "icons", tool);
-        copy(prompt, "_meta", tool);
     });
+}
+
+/// Cuts a description at [`MAX_DESCRIPTION`].
+pub(super) fn shortened(description: &str) -> &str {
+    &description[..description.floor_char_boundary(MAX_DESCRIPTION)]
 }
 
 /// Appends the tool `find_prompt`.
@@ -65,17 +81,24 @@ fn write_annotations(tool: &mut ObjectWriter<'_>) {
 }
 
 /// Writes the JSON Schema of a prompt's arguments.
-fn write_schema(prompt: Json<'_>, schema: &mut ObjectWriter<'_>) {
+fn write_schema(prompt: Json<'_>, name_of: &dyn Fn(&str) -> String, schema: &mut ObjectWriter<'_>) {
     let arguments = || prompt.get("arguments").into_iter().flat_map(Json::elements);
     schema.text("type", "object").object("properties", |properties| {
         for argument in arguments() {
             let Some(name) = argument.get("name").and_then(Json::as_str) else { continue };
-            properties.object(&name, |property| {
+            let key = name_of(&name);
+            properties.object(&key, |property| {
                 property.text("type", "string");
-                copy(argument, "title", property);
-                copy(argument, "description", property);
+                match argument.get("title") {
+                    Some(title) => property.json("title", title.text()),
+                    None if key != *name => property.text("title", &name),
+                    None => property,
+                };
+                if let Some(description) = argument.get("description").and_then(Json::as_str) {
+                    property.text("description", shortened(&description));
+                }
                 if let Some(choices) = choices(prompt, &name) {
-                    property.json("enum", choices.text());
+                    property.array("enum", choices, |choice, out| write_str(&choice, out));
                 }
             });
         }
@@ -84,20 +107,26 @@ fn write_schema(prompt: Json<'_>, schema: &mut ObjectWriter<'_>) {
     let mut required = arguments().filter(is_required).filter_map(|a| a.get("name")?.as_str());
     if let Some(first) = required.next() {
         let names = std::iter::once(first).chain(required);
-        schema.array("required", names, |name, out| write_str(&name, out));
+        schema.array("required", names, |name, out| write_str(&name_of(&name), out));
     }
 }
 
-/// Returns the values that a prompt lists for an argument: an array of strings, not empty. Anything else that
-/// an upstream may have put there would make hosts reject the whole list.
-pub(super) fn choices<'a>(prompt: Json<'a>, argument: &str) -> Option<Json<'a>> {
-    let choices = prompt.get("_meta")?.get("choices")?.get(argument)?;
-    let is_choice =
-        |choice: Json<'_>| choice.as_str().is_some_and(|choice| hidden_text::count(&choice) == 0);
-    let is_usable = choices.kind() == Kind::Array
-        && choices.elements().next().is_some()
-        && choices.elements().all(is_choice);
-    is_usable.then_some(choices)
+/// Returns the values that a prompt lists for an argument, each once; `None` without an array of at most
+/// [`MAX_CHOICES`] strings. Anything else that an upstream may have put there would make hosts reject the whole
+/// list.
+pub(super) fn choices(prompt: Json<'_>, argument: &str) -> Option<Vec<String>> {
+    let listed = prompt.get("_meta")?.get("choices")?.get(argument)?;
+    let mut choices: Vec<String> = Vec::new();
+    for choice in listed.elements() {
+        let choice = choice.as_str().filter(|choice| hidden_text::count(choice) == 0)?;
+        if !choices.iter().any(|known| *known == choice) {
+            choices.push(choice.into_owned());
+        }
+        if choices.len() > MAX_CHOICES {
+            return None;
+        }
+    }
+    (listed.kind() == Kind::Array && !choices.is_empty()).then_some(choices)
 }
 
 fn copy(from: Json<'_>, key: &str, to: &mut ObjectWriter<'_>) {
@@ -115,7 +144,8 @@ mod tests {
     fn tool(prompt: &Value) -> Value {
         let text = prompt.to_string();
         let mut out = String::new();
-        write_prompt_tool(Json::parse(text.as_bytes(), 64).unwrap(), "t", &mut out);
+        let name_of = |name: &str| name.replace(' ', "_");
+        write_prompt_tool(Json::parse(text.as_bytes(), 64).unwrap(), "t", &name_of, &mut out);
         serde_json::from_str(&out).unwrap()
     }
 
@@ -125,13 +155,12 @@ mod tests {
             "arguments": [
                 {"name": "code", "description": "The change", "required": true},
                 {"name": "focus", "title": "Focus", "required": false}],
-            "_meta": {"version": 3, "choices": {"focus": ["speed", "safety"]}}});
+            "_meta": {"ui": 1, "choices": {"focus": ["speed", "safety", "speed"]}}});
         let expected = json!({"name": "t", "title": "P", "description": "Does p",
             "inputSchema": {"type": "object", "required": ["code"], "properties": {
                 "code": {"type": "string", "description": "The change"},
                 "focus": {"type": "string", "title": "Focus", "enum": ["speed", "safety"]}}},
-            "annotations": {"readOnlyHint": true},
-            "_meta": {"version": 3, "choices": {"focus": ["speed", "safety"]}}});
+            "annotations": {"readOnlyHint": true}});
         assert_eq!(tool(&prompt), expected);
     }
 
@@ -156,6 +185,17 @@ mod tests {
             let focus = tool(&prompt)["inputSchema"]["properties"]["focus"].clone();
             assert_eq!(focus, json!({"type": "string"}), "{choices}");
         }
+    }
+
+    #[test]
+    fn names_and_descriptions_that_models_refuse_are_changed() {
+        let prompt = json!({"name": "p", "description": "\u{e9}".repeat(1000),
+            "arguments": [{"name": "user name", "required": true}]});
+        let tool = tool(&prompt);
+        assert_eq!(tool["description"].as_str().unwrap().len(), 1024);
+        let property = json!({"type": "string", "title": "user name"});
+        assert_eq!(tool["inputSchema"]["properties"]["user_name"], property);
+        assert_eq!(tool["inputSchema"]["required"], json!(["user_name"]));
     }
 
     #[test]

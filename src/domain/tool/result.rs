@@ -1,8 +1,8 @@
 //! Results of tools that stand for prompts (MCP 2025-11-25, tools, tool result).
 
-use super::definition::choices;
-use crate::domain::json::Json;
+use super::definition::{choices, shortened};
 use crate::domain::json::object::{ObjectWriter, write_object};
+use crate::domain::json::{Json, write_str};
 use crate::domain::revision::Revision;
 use crate::domain::translate;
 
@@ -46,18 +46,21 @@ pub(crate) fn write_text_block(text: &str, out: &mut String) {
 /// Appends one prompt as `find_prompt` returns it: what a model needs to choose a prompt and to fill its
 /// arguments in.
 pub(crate) fn write_found(prompt: Json<'_>, out: &mut String) {
-    let copied = ["name", "title", "description", "arguments"];
+    let copied = ["name", "title", "arguments"];
     write_object(out, |found| {
         for (key, value) in prompt.members() {
             if copied.iter().any(|name| key.is(name)) {
                 found.member(key, value);
             }
         }
+        if let Some(description) = prompt.get("description").and_then(Json::as_str) {
+            found.text("description", shortened(&description));
+        }
         found.object_unless_empty("choices", |choices_of| {
             for argument in prompt.get("arguments").into_iter().flat_map(Json::elements) {
                 let name = argument.get("name").and_then(Json::as_str).unwrap_or_default();
                 if let Some(choices) = choices(prompt, &name) {
-                    choices_of.json(&name, choices.text());
+                    choices_of.array(&name, choices, |choice, out| write_str(&choice, out));
                 }
             }
         });

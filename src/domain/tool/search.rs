@@ -18,12 +18,8 @@ pub(crate) struct Score(pub u32);
 /// The most words of a query that count: the rest of a long text adds nothing to the search.
 const MAX_WORDS: usize = 16;
 
-/// Weights of a word, by the field that it is found in. One word in the name outweighs words in all other
-/// fields.
-const IS_NAME: u32 = 64;
-const IN_NAME: u32 = 16;
-const IN_TITLE: u32 = 4;
-const IN_DESCRIPTION: u32 = 1;
+/// Shortest word that also matches inside other words, in characters.
+const LEAST_PART: usize = 3;
 
 impl Query {
     pub(crate) fn new(text: &str) -> Self {
@@ -40,18 +36,28 @@ impl Query {
         let name = field("name").to_lowercase();
         let title = field("title").to_lowercase();
         let description = field("description").to_lowercase();
-        let is_word = |word: &String| name.split(|c: char| !c.is_alphanumeric()).any(|w| w == word);
-        let weight = |word: &String| {
-            let fields = [
-                (is_word(word), IS_NAME),
-                (name.contains(word.as_str()), IN_NAME),
-                (title.contains(word.as_str()), IN_TITLE),
-                (description.contains(word.as_str()), IN_DESCRIPTION),
-            ];
-            fields.into_iter().filter(|(found, _)| *found).map(|(_, weight)| weight).sum::<u32>()
+        let has_word = |text: &str, word: &str| {
+            text.split(|c: char| !c.is_alphanumeric()).any(|other| other == word)
         };
-        let total = self.words.iter().map(weight).sum();
-        (total > 0).then_some(Score(total))
+        let has = |text: &str, word: &str| {
+            if word.chars().count() < LEAST_PART {
+                has_word(text, word)
+            } else {
+                text.contains(word)
+            }
+        };
+        let count = |matches: &dyn Fn(&str) -> bool| {
+            self.words.iter().filter(|word| matches(word)).count() as u32
+        };
+        // A hit in one field counts more than all hits in the next.
+        let hits = [
+            count(&|word| has_word(&name, word)),
+            count(&|word| has(&name, word)),
+            count(&|word| has(&title, word)),
+            count(&|word| has(&description, word)),
+        ];
+        let score = hits.into_iter().fold(0, |score, hits| score << 8 | hits);
+        (score > 0).then_some(Score(score))
     }
 
     /// Ranks prompts that come in the order of their names: the best first, equally good ones in the order of
@@ -126,6 +132,7 @@ mod tests {
         assert_eq!(names(&prompts, "REVIEW"), ["c__review-code", "d__reviewer", "b", "a"]);
         assert_eq!(names(&prompts, "review code"), ["c__review-code", "d__reviewer", "b", "a"]);
         assert_eq!(names(&prompts, "nothing"), [""; 0]);
+        assert_eq!(names(&prompts, "a re"), ["a"], "short words match whole words only");
         let all = ["a", "b", "c__review-code", "d__reviewer", "e"];
         assert_eq!(names(&prompts, " ?! "), all, "without words, all prompts in their order");
     }

@@ -55,7 +55,7 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
             _ => return Err("the name must stay inside the folder, without dot-files".to_owned()),
         }
     }
-    files::resolve_inside(folder, &path)?;
+    let path = files::resolve_inside(folder, &path)?;
     let size = fs::metadata(&path).map_err(|e| e.to_string())?;
     if !size.is_file() {
         return Err("not a file".to_owned());

@@ -11,9 +11,16 @@ const MAX_DEPTH: usize = 8;
 /// The prompt files of a folder and its subfolders, in the order of their paths.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Files {
-    pub prompts: Vec<PathBuf>,
+    pub prompts: Vec<File>,
     /// The links that are not followed, each with the reason.
     pub refused: Vec<String>,
+}
+
+/// A file by its name in the library, and by its path without links, from which it is read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct File {
+    pub name: PathBuf,
+    pub resolved: PathBuf,
 }
 
 impl Files {
@@ -66,36 +73,47 @@ impl Walk<'_> {
                     continue;
                 }
             };
-            let kind = fs::metadata(&resolved)?;
+            let kind = match fs::metadata(&resolved) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                kind => kind?,
+            };
             if kind.is_dir() && depth < MAX_DEPTH {
                 if self.seen.insert(resolved) {
                     self.read(&path, depth + 1)?;
                 }
-            } else if kind.is_file() && name.ends_with(".md") && self.seen.insert(resolved) {
-                self.files.prompts.push(path);
+            } else if kind.is_file() && name.ends_with(".md") && self.seen.insert(resolved.clone())
+            {
+                let name = path.strip_prefix(self.folder).unwrap_or(&path).to_owned();
+                self.files.prompts.push(File { name, resolved });
             }
         }
         Ok(())
     }
 }
 
-/// Checks that a path, fully resolved, lies inside `folder`.
+/// Returns a path in `folder` without links.
 ///
 /// # Errors
-/// The reason, if it leads out or cannot be resolved.
-pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<(), String> {
+/// The reason, if it leads out of the folder or to a dot-file, or cannot be resolved.
+pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<PathBuf, String> {
     let root = folder.canonicalize().map_err(|error| error.to_string())?;
-    resolve(&root, path).map(drop)
+    resolve(&root, path)
 }
 
 /// Returns a path without links. `root` has none.
 fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
     let resolved = path.canonicalize().map_err(|error| format!("cannot be resolved: {error}"))?;
-    if resolved.starts_with(root) {
-        Ok(resolved)
-    } else {
-        Err("the link leads out of the library's folder".to_owned())
+    let inside = resolved.strip_prefix(root);
+    let inside = inside.map_err(|_| "the link leads out of the library's folder".to_owned())?;
+    // Kubernetes keeps the files of a volume in folders such as `..2026_11_21`.
+    let is_hidden = |part: std::path::Component<'_>| {
+        let part = part.as_os_str().as_encoded_bytes();
+        part.starts_with(b".") && !part.starts_with(b"..")
+    };
+    if inside.components().any(is_hidden) {
+        return Err("the link leads to a dot-file".to_owned());
     }
+    Ok(resolved)
 }
 
 /// The target of `..data`, the link through which Kubernetes swaps all files of a mounted ConfigMap or Secret at
@@ -135,8 +153,14 @@ mod tests {
         symlink(outside.path(), root.join("outside")).unwrap();
         symlink("nowhere.md", root.join("lost.md")).unwrap();
         symlink("/etc/passwd", root.join("passwd")).unwrap();
+        fs::create_dir(root.join(".git")).unwrap();
+        fs::write(root.join(".git/config.md"), "").unwrap();
+        symlink(".git/config.md", root.join("hidden.md")).unwrap();
         let Files { prompts, refused } = Files::find(root).unwrap();
-        assert_eq!(prompts, [root.join("a.md"), root.join("sub/b.md")]);
+        let names: Vec<_> = prompts.iter().map(|file| file.name.to_str().unwrap()).collect();
+        assert_eq!(names, ["a.md", "sub/b.md"]);
+        assert_eq!(refused[0], "hidden.md: the link leads to a dot-file");
+        let refused = &refused[1..];
         assert_eq!(refused.len(), 3, "{refused:?}");
         assert!(refused[0].starts_with("lost.md: cannot be resolved"), "{refused:?}");
         let out = |name| format!("{name}: the link leads out of the library's folder");
@@ -148,7 +172,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a"), "").unwrap();
         symlink("/etc/hostname", folder.path().join("out")).unwrap();
-        assert_eq!(resolve_inside(folder.path(), &folder.path().join("a")), Ok(()));
+        assert!(resolve_inside(folder.path(), &folder.path().join("a")).is_ok());
+        fs::write(folder.path().join(".env"), "").unwrap();
+        symlink(".env", folder.path().join("env")).unwrap();
+        let hidden = resolve_inside(folder.path(), &folder.path().join("env")).unwrap_err();
+        assert!(hidden.contains("dot-file"), "{hidden}");
         let out = resolve_inside(folder.path(), &folder.path().join("out")).unwrap_err();
         assert!(out.contains("leads out"), "{out}");
     }

@@ -73,9 +73,8 @@ impl Snapshot {
                 let limit = format!("more than max_prompts = {}", settings.max_prompts);
                 return Err(Kind::PaginationLimit(limit));
             }
-            if let Err(reason) = snapshot.add(folder, library, &file) {
-                let name = file.strip_prefix(folder).unwrap_or(&file).display();
-                snapshot.listed.malformed.push(format!("{name}: {reason}"));
+            if let Err(reason) = snapshot.add(folder, library, &file.resolved) {
+                snapshot.listed.malformed.push(format!("{}: {reason}", file.name.display()));
             }
         }
         Ok(snapshot)
