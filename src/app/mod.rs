@@ -137,7 +137,7 @@ impl App {
         let socket = match bind(admin.listen, key).await {
             Err(error) if admin.is_default && error.kind() == io::ErrorKind::AddrInUse => {
                 let free = SocketAddr::new(admin.listen.ip(), 0);
-                info!(taken = %admin.listen, "the default address of the admin API is taken; using a free port");
+                warn!(taken = %admin.listen, "the default address of the admin API is taken; using a free port");
                 bind(free, key).await?
             }
             socket => socket?,

@@ -102,8 +102,8 @@ pub(super) enum Command {
     Status(AdminApi),
     /// Check that a running gateway is ready: exit code 0 or 1
     ///
-    /// For container checks: needs neither a shell nor a token. Without an admin API, any answer of
-    /// the endpoint counts.
+    /// For container checks: needs neither a shell nor a token. Without an admin API, it is enough
+    /// that the endpoint accepts connections.
     Health(Health),
     /// List the prompts of a running gateway
     ///

@@ -158,10 +158,11 @@ pub(super) fn get(
 /// `data.reason` of a prompt that does not exist, or that the caller may not use.
 const UNKNOWN_PROMPT: &str = r#""reason":"unknown_prompt""#;
 
-/// Checks that a prompt has these arguments, and these values among their choices.
+/// Checks that a prompt has these arguments. A value that is not among the choices of its argument is reported on
+/// standard error.
 ///
 /// # Errors
-/// The first mistake, with the nearest names.
+/// The first unknown argument, with the nearest names.
 fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(), String> {
     let name = printable(prompt["name"].as_str().unwrap_or_default());
     let known: Vec<&str> = prompt["arguments"]
@@ -186,9 +187,11 @@ fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(),
         if !choices.is_empty() && !choices.contains(&value.as_str()) {
             let near = suggestion(value, choices.iter().copied());
             let has = choices.join(", ");
-            return Err(printable(&format!(
+            // Choices are what completion offers; the prompt decides.
+            let note = format!(
                 "`{value}` is no choice for `{key}` of {name}{near} The choices are {has}."
-            )));
+            );
+            eprintln!("{}", printable(&note));
         }
     }
     Ok(())

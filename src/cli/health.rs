@@ -1,5 +1,7 @@
 //! `promptgate health`: asks a running gateway whether it is ready, for container checks.
 
+use std::io;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use http::{Request, Uri};
@@ -12,7 +14,7 @@ use super::output::print;
 use super::reach::Reach;
 use super::runtime::runtime;
 use crate::domain::address_policy::AddressPolicy;
-use crate::net::egress::{CONNECT, Egress, FetchError};
+use crate::net::egress::{CONNECT, Egress};
 
 /// Longest wait for the answer: checks of containers give up after a few seconds, too.
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -22,11 +24,10 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 pub(super) fn run(health: &Health) -> Result<(), Failure> {
     let reach = Reach::find(&health.file);
     let path = if health.live { "/livez" } else { "/readyz" };
-    let url = match reach.admin(health.url.as_deref()) {
-        Ok(admin) => format!("{admin}{path}"),
-        // Without an admin API, any answer of the endpoint shows that it serves.
-        Err(_) => reach.endpoint(None)?,
+    let Ok(admin) = reach.admin(health.url.as_deref()) else {
+        return accepts_connections(&reach.endpoint(None)?);
     };
+    let url = format!("{admin}{path}");
     let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
     let answer = runtime()?.block_on(async {
         let egress =
@@ -36,9 +37,17 @@ pub(super) fn run(health: &Health) -> Result<(), Failure> {
         let answer = timeout(TIMEOUT, egress.json(request)).await;
         answer.map_err(|_| Failure::new(format!("{url}: no answer within {} s", TIMEOUT.as_secs())))
     })?;
-    match answer {
-        Ok(_) => print("healthy"),
-        Err(FetchError::Status { .. }) if !url.ends_with(path) => print("healthy"),
-        Err(error) => Err(Failure::new(format!("{url}: {error}"))),
-    }
+    answer.map_err(|error| Failure::new(format!("{url}: {error}")))?;
+    print("healthy")
+}
+
+/// Without an admin API: whether the endpoint accepts connections. Its certificate is for its public name.
+fn accepts_connections(url: &str) -> Result<(), Failure> {
+    let uri: Uri = url.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
+    let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+    let failed = |error: io::Error| Failure::new(format!("{authority}: {error}"));
+    let addr =
+        authority.parse().map_err(|_| Failure::usage(format!("{url} has no address and port")))?;
+    TcpStream::connect_timeout(&addr, TIMEOUT).map_err(failed)?;
+    print("healthy")
 }

@@ -125,6 +125,36 @@ mod tests {
     }
 
     #[test]
+    fn no_value_that_may_be_a_secret_is_shown() {
+        let host = r#"{"mcpServers": {
+            "a": {"command": "x", "args": ["--header", "Authorization: Bearer S3", "-e", "API_KEY=S3", "--port", 8080,
+                "--token", "S3", "${KEY:-S3}", "X-Api-Key: S3", "sk-S3"],
+                "env": {"API_KEY": "S3-a", "SMTP_PASS": "S3", "GITHUB_PAT": "S3", "DB": "Server=x;AccountKey=S3==",
+                    "PORT": 3000, "LOG_LEVEL": "debug", "PASSPHRASE": "$S3low"}},
+            "b": {"command": "x", "env": {"API_KEY": "S3-b"}},
+            "c": {"url": "https://hooks.example/mcp#S3", "headers": {"X-Session": "S3", "Proxy": "Basic S3",
+                "Content-Type": "application/json", "X-Org": "a ${env:ORG} S3"}},
+            "1password": {"url": "https://a.example/mcp", "headers": {"Authorization": "Bearer S3"}}}}"#;
+        let Imported { toml, notes } = imported(host);
+        let notes = notes.join("\n");
+        assert!(!toml.contains("S3") && !notes.contains("S3"), "{toml}\n{notes}");
+        for shown in
+            ["\"--port\", \"8080\"", "PORT = \"3000\"", "LOG_LEVEL = \"debug\"", "\"${KEY}\""]
+        {
+            assert!(toml.contains(shown), "{shown}\n{toml}");
+        }
+        let names = ["API_KEY", "B_API_KEY", "_1PASSWORD_TOKEN", "C_X_SESSION"];
+        for name in names {
+            assert!(toml.contains(&format!("env = \"{name}\"")), "{name}\n{toml}");
+        }
+        assert!(!toml.contains("Content-Type"), "the gateway sets it itself");
+        let variables = toml.split("{ env = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let env: Vec<_> = variables.map(|name| (name.to_owned(), "t".to_owned())).collect();
+        let config = Config::parse("g", &toml, Path::new("."), &env);
+        assert!(config.is_ok(), "{}\n{toml}", config.unwrap_err());
+    }
+
+    #[test]
     fn names_stay_apart_and_what_cannot_be_converted_is_said() {
         let host = r#"{"mcpServers": {"A b": {"command": "x"}, "a-b": {"command": "y"}, "": {"command": "z"},
             "none": {}, "dir": {"command": "x", "args": ["${workspaceFolder}", "--token=t0p", "--api-key", "t0p",

@@ -1,8 +1,8 @@
 //! The record of a running gateway, for commands on the same machine: the ports that it listens at may not be those
 //! of its configuration file.
 
-use std::fs::{self, DirBuilder};
-use std::io;
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,17 @@ pub(super) struct Running {
     pub admin: Option<String>,
 }
 
-/// Removes the record when the gateway ends.
+/// Removes the record when the gateway ends. The lock shows that the gateway runs: the system releases it with
+/// the process, however that ends.
 #[must_use]
-pub(super) struct Recorded(Option<PathBuf>);
+pub(super) struct Recorded(Option<(PathBuf, File)>);
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if let Some((path, _)) = &self.0
+            // Another gateway with the same file may have replaced the record.
+            && Running::read(path).is_some_and(|running| running.pid == std::process::id())
+        {
             let _ = fs::remove_file(path);
         }
     }
@@ -40,12 +44,20 @@ impl Running {
         Recorded(running.write(config).ok())
     }
 
-    fn write(&self, config: &Path) -> io::Result<PathBuf> {
+    fn write(&self, config: &Path) -> io::Result<(PathBuf, File)> {
         let folder = folder();
         create_private(&folder)?;
         let path = folder.join(file_name(config)?);
-        fs::write(&path, serde_json::to_vec(self)?)?;
-        Ok(path)
+        let temporary = path.with_extension(format!("{}.tmp", self.pid));
+        let mut file = File::create(&temporary)?;
+        file.lock()?;
+        file.write_all(&serde_json::to_vec(self)?)?;
+        fs::rename(&temporary, &path)?;
+        Ok((path, file))
+    }
+
+    fn read(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
     /// Returns the gateway that runs with a configuration file; `None` if none is recorded, or the recorded one
@@ -53,20 +65,10 @@ impl Running {
     pub(super) fn find(config: &Path) -> Option<Self> {
         let folder = folder();
         is_private(&folder).then_some(())?;
-        let text = fs::read(folder.join(file_name(config).ok()?)).ok()?;
-        let running: Self = serde_json::from_slice(&text).ok()?;
-        running.is_alive().then_some(running)
-    }
-
-    #[cfg(unix)]
-    fn is_alive(&self) -> bool {
-        let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
-        pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
-    }
-
-    #[cfg(not(unix))]
-    fn is_alive(&self) -> bool {
-        true
+        let path = folder.join(file_name(config).ok()?);
+        let is_running =
+            matches!(File::open(&path).ok()?.try_lock_shared(), Err(TryLockError::WouldBlock));
+        is_running.then(|| Self::read(&path)).flatten()
     }
 }
 

@@ -12,6 +12,7 @@ use super::output::{print, printable, prompts};
 use super::running::Running;
 use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
+use crate::config::from_here;
 use crate::downstream::Streams;
 use crate::router::UpstreamStatus;
 use crate::telemetry::log::Logging;
@@ -31,7 +32,7 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
         let reloads = app.watch_config(&source, &hang_up);
         // Errors of standard output are ignored: serving does not depend on it.
         let url = app.url().unwrap_or_default();
-        let admin = app.admin_addr().map(|addr| format!("http://{addr}"));
+        let admin = app.admin_addr().map(|addr| format!("http://{}", from_here(addr)));
         let _recorded = Running::record(path, url.clone(), admin.clone());
         let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
         let summary = async {

@@ -3,10 +3,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::error::{ConfigError, Mistakes};
+use super::error::{ConfigError, Mistakes, Origin};
 use super::raw::Raw;
 use super::reader::{Context, Section, optional};
 use super::{admin, naming, server};
@@ -34,11 +35,20 @@ impl Addresses {
     /// Reads the file at `path`, with the overrides in the environment of this process. A file that does not
     /// exist has the defaults. Blocks.
     pub(crate) fn load(path: &Path) -> Self {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let file = path.display().to_string();
+        let (text, unreadable) = match std::fs::read_to_string(path) {
+            Ok(text) => (text, None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (String::new(), None),
+            Err(error) => {
+                let message = format!("cannot be read: {error}");
+                (String::new(), Some(ConfigError::whole_file(&file, Origin::Unknown, message)))
+            }
+        };
         let env = std::env::vars_os();
         let env: Vec<_> =
             env.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
-        Self::parse(&path.display().to_string(), &text, &env)
+        let addresses = Self::parse(&file, &text, &env);
+        Self { mistakes: unreadable.or(addresses.mistakes), ..addresses }
     }
 
     fn parse(file: &str, text: &str, env: &[(String, String)]) -> Self {
@@ -103,7 +113,9 @@ fn read_admin(mut section: Section<'_>) -> Option<String> {
     let parse = |text: &str| optional(text, |text| text.parse::<SocketAddr>().ok());
     let listen = section.parsed("listen", admin::LISTEN_RULE, parse);
     section.ignore_rest();
-    listen.unwrap_or(Some(admin::DEFAULT_LISTEN)).map(|listen| format!("http://{listen}"))
+    listen
+        .unwrap_or(Some(admin::DEFAULT_LISTEN))
+        .map(|listen| format!("http://{}", server::from_here(listen)))
 }
 
 #[cfg(test)]
@@ -138,5 +150,7 @@ mod tests {
         assert!(no_toml.mistakes.is_some());
         assert_eq!(parse("[admin]\nlisten = \"\"\n", &[]).admin, None);
         assert_eq!(parse("", &[]).admin.as_deref(), Some("http://127.0.0.1:9877"));
+        let open = parse("[admin]\nlisten = \"[::]:9877\"\n", &[]);
+        assert_eq!(open.admin.as_deref(), Some("http://[::1]:9877"));
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
 }
 
 fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
-    let name = table.text("name", &format!("limit {}", index + 1));
+    let name = table.optional_text("name").unwrap_or_else(|| format!("limit {}", index + 1));
     let per = table.choices("per", &PER);
     let mut methods = Vec::new();
     for text in table.texts("methods") {
@@ -84,9 +84,9 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     let callers = globs(table, "callers").unwrap_or_else(all);
     let rule = "a rate such as \"10/s\", \"600/m\", \"1000/h\" or \"5000/d\", of 1 to 1000000";
     let rate = table.required("rate", rule, rate);
-    let default_burst = rate.as_ref().map_or(1, |rate| rate.count as usize);
-    let burst = table.count("burst", default_burst, 1..=1_000_000);
-    let interval = rate?.interval;
+    let burst = table.optional_count("burst", 1..=1_000_000);
+    let Rate { count, interval } = rate?;
+    let burst = burst.unwrap_or(count as usize);
     let burst = NonZeroU32::new(u32::try_from(burst).unwrap_or(u32::MAX))?;
     let before_authentication = per == [Per::Address] && !is_narrowed;
     Some(Limit { name, per, methods, callers, interval, burst, before_authentication })

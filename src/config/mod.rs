@@ -45,7 +45,7 @@ pub(crate) use jwt::{Jwt, is_https_or_loopback};
 pub(crate) use limits::{Limit, Per};
 pub(crate) use oauth::{ClientProof, OAuth};
 pub(crate) use secret::Secret;
-pub(crate) use server::{Limits, Server};
+pub(crate) use server::{Limits, Server, from_here};
 pub use settings::Settings;
 pub(crate) use settings::{Breaker, OnChangedDefinition};
 pub(crate) use telemetry::{LogFormat, Telemetry};

@@ -155,13 +155,19 @@ impl Server {
 
 /// Returns the URL of an endpoint at `path` of a gateway that listens at `addr`, as seen from this machine.
 pub(super) fn url_at(addr: SocketAddr, has_tls: bool, path: &str) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    format!("{scheme}://{}{path}", from_here(addr))
+}
+
+/// Returns the address at which a listener can be reached from this machine: loopback where it listens at all
+/// addresses.
+pub(crate) fn from_here(addr: SocketAddr) -> SocketAddr {
     let ip = match addr.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    let scheme = if has_tls { "https" } else { "http" };
-    format!("{scheme}://{}{path}", SocketAddr::new(ip, addr.port()))
+    SocketAddr::new(ip, addr.port())
 }
 
 /// Reads `listen`.

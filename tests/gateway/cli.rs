@@ -160,10 +160,6 @@ async fn get_names_unknown_arguments_choices_and_prompts() {
             &["lib__review", "cod=x"][..],
             "lib__review has no argument `cod`; did you mean `code`? It has code, focus.",
         ),
-        (
-            &["lib__review", "code=x", "focus=sped"],
-            "`sped` is no choice for `focus` of lib__review; did you mean `speed`? The choices are speed, safety.",
-        ),
         (&["lib__explain", "code=x"], "lib__explain has no argument `code`. It has no arguments."),
         (&["lib__reveiw"], "There is no prompt `lib__reveiw`; did you mean `lib__review`"),
         (&["zzz"], "There is no prompt `zzz`. `promptgate list` shows all."),
@@ -173,8 +169,11 @@ async fn get_names_unknown_arguments_choices_and_prompts() {
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(text(&output.stderr).contains(said), "{arguments:?}: {output:?}");
     }
-    let output = run(folder.path(), &["get", "lib__review", "code=x", "focus=speed"]);
-    assert!(text(&output.stdout).contains("x speed"), "{output:?}");
+    let output = run(folder.path(), &["get", "lib__review", "code=x", "focus=sped"]);
+    let said =
+        "`sped` is no choice for `focus` of lib__review; did you mean `speed`? The choices are";
+    assert!(text(&output.stderr).contains(said), "{output:?}");
+    assert!(text(&output.stdout).contains("x sped"), "the prompt decides: {output:?}");
 }
 
 #[tokio::test]
@@ -459,4 +458,60 @@ fn schema_completions_and_manual_pages_are_printed() {
     assert!(written.starts_with("#:schema ./gateway.schema.json\n"));
     let beside = std::fs::read(folder.path().join("gateway.schema.json")).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&beside).unwrap(), schema);
+}
+
+#[tokio::test]
+async fn health_reaches_an_admin_api_that_listens_at_all_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = "[admin]\nlisten = \"0.0.0.0:0\"\ntoken = { value = \"t\" }\n";
+    std::fs::write(folder.path().join("gateway.toml"), admin).unwrap();
+    // Its port is on record only.
+    let mut start = tokio::process::Command::from(command(folder.path(), &["serve"]));
+    start.env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0").kill_on_drop(true);
+    let mut child = start.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let stdout = tokio::io::BufReader::new(child.stdout.take().unwrap());
+    let mut lines = tokio::io::AsyncBufReadExt::lines(stdout);
+    tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it starts").unwrap();
+    for arguments in [&["health"][..], &["health", "--live"]] {
+        let output = run(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    }
+    // A record of a gateway that was killed does not count.
+    child.kill().await.unwrap();
+    let gone = run(folder.path(), &["health"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains("127.0.0.1:0/"), "the address of the file: {gone:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn connect_makes_no_entry_from_a_broken_file_and_writes_through_no_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let connect = |arguments: &[&str]| run(folder.path(), &[&["connect"], arguments].concat());
+    std::fs::write(folder.path().join("gateway.toml"), "[server\n").unwrap();
+    let broken = connect(&["cursor", "--write"]);
+    assert_eq!(broken.status.code(), Some(64), "{broken:?}");
+    assert!(!folder.path().join(".cursor/mcp.json").exists());
+    let missing = connect(&["claude-desktop", "-c", "none.toml"]);
+    assert_eq!(missing.status.code(), Some(64), "{missing:?}");
+
+    std::fs::write(folder.path().join("gateway.toml"), "").unwrap();
+    std::fs::create_dir(folder.path().join(".cursor")).unwrap();
+    let file = folder.path().join(".cursor/mcp.json");
+    std::fs::write(&file, "{}").unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, folder.path().join(".cursor/mcp.json.bak")).unwrap();
+    assert!(connect(&["cursor", "--write"]).status.success());
+    assert!(!elsewhere.exists(), "the backup took another name");
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join(".cursor/mcp.json.bak.1")).unwrap(),
+        "{}"
+    );
+    // An error shows no line of the file.
+    std::fs::create_dir(folder.path().join(".codex")).unwrap();
+    let codex = folder.path().join(".codex/config.toml");
+    std::fs::write(&codex, "TOKEN = \"t0p-secret\" x\n").unwrap();
+    let refused = connect(&["codex", "--write", "--to", codex.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(!format!("{refused:?}").contains("t0p-secret"), "{refused:?}");
 }

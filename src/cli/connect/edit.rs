@@ -12,11 +12,14 @@ use super::hosts::{Format, Place};
 /// # Errors
 /// The text is not of its format, or the entries are in a place that cannot be edited.
 pub(super) fn with_entry(text: &str, place: &Place, name: &str) -> Result<String, String> {
-    match place.format {
-        Format::Json => json(text, place, name),
-        Format::Toml => toml(text, place, name),
-        Format::Yaml => yaml(text, place, name),
-    }
+    let edited = match place.format {
+        Format::Json => return json(text, place, name),
+        Format::Toml => toml(text, place, name)?,
+        Format::Yaml => yaml(text, place, name)?,
+    };
+    // These two write line feeds only.
+    let has_crlf = text.contains("\r\n");
+    Ok(if has_crlf { edited.replace("\r\n", "\n").replace('\n', "\r\n") } else { edited })
 }
 
 fn json(text: &str, place: &Place, name: &str) -> Result<String, String> {
@@ -64,8 +67,9 @@ fn cst(value: &Value) -> CstInputValue {
 }
 
 fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
-    let mut document: DocumentMut =
-        text.parse().map_err(|error| format!("is not TOML: {error}"))?;
+    let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+        format!("is not TOML: {}", error.message().trim())
+    })?;
     let container = document.entry(place.container).or_insert_with(|| {
         let mut table = Table::new();
         table.set_implicit(true);
@@ -84,13 +88,16 @@ fn toml(text: &str, place: &Place, name: &str) -> Result<String, String> {
 /// YAML has no editor that keeps what it does not change, so lines are inserted or replaced, and the result is
 /// compared with what was meant.
 fn yaml(text: &str, place: &Place, name: &str) -> Result<String, String> {
-    let parse = |text: &str| -> Result<Value, String> {
-        if text.trim().is_empty() {
-            return Ok(Value::Object(Default::default()));
-        }
-        serde_saphyr::from_str(text).map_err(|error| format!("is not YAML: {error}"))
+    // Neither error shows a line of the file: it may hold secrets.
+    let parse = |text: &str| -> Option<Value> {
+        let parsed: Option<Value> = if text.trim().is_empty() {
+            Some(Value::Null)
+        } else {
+            serde_saphyr::from_str(text).ok()
+        };
+        parsed.map(|value| if value.is_null() { Value::Object(Default::default()) } else { value })
     };
-    let mut meant = parse(text)?;
+    let mut meant = parse(text).ok_or("is not YAML")?;
     let root = meant.as_object_mut().ok_or("is not a YAML mapping")?;
     let entries = root.entry(place.container).or_insert_with(|| Value::Object(Default::default()));
     if entries.is_null() {
@@ -131,7 +138,7 @@ fn yaml(text: &str, place: &Place, name: &str) -> Result<String, String> {
     write_yaml(&place.entry, indent + 2, &mut entry);
     lines.splice(at + 1..at + 1, entry);
     let edited = lines.join("\n") + "\n";
-    if parse(&edited)? == meant {
+    if parse(&edited).as_ref() == Some(&meant) {
         Ok(edited)
     } else {
         Err("its layout cannot be edited; add the entry by hand".to_owned())
@@ -228,5 +235,11 @@ mod tests {
             "a layout of its own"
         );
         assert!(with_entry("[1\n", &place, "prompts").is_err());
+        let crlf = with_entry("a: 1\r\n", &place, "prompts").unwrap();
+        assert!(crlf.starts_with("a: 1\r\nextensions:\r\n"), "{crlf:?}");
+        let comment = with_entry("# only a comment\n", &place, "prompts").unwrap();
+        assert_eq!(comment, format!("# only a comment\nextensions:\n{added}"));
+        let error = with_entry("k: [sk-secret\n", &place, "prompts").unwrap_err();
+        assert!(!error.contains("secret"), "{error}");
     }
 }

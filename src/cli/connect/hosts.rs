@@ -16,8 +16,8 @@ pub(super) struct Gateway<'a> {
     /// Whether the URL is not that of the main endpoint, which alone is served over standard streams.
     pub is_view: bool,
     pub needs_key: bool,
-    /// The configuration file, as an absolute path.
-    pub config: PathBuf,
+    /// The configuration file, as an absolute path; `None` if it does not exist.
+    pub config: Option<PathBuf>,
 }
 
 /// What a person does to connect a host.
@@ -77,10 +77,12 @@ pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
             } else {
                 plan.notes.retain(|note| !note.contains(KEY_VARIABLE));
                 plan.notes.push(
-                    "The host starts a gateway of its own, with this configuration file."
+                    "The host starts a gateway of its own, with this configuration file. It inherits few variables: give \
+                     secrets of the file as { file = … }, or add them to an `env` of the entry."
                         .to_owned(),
                 );
-                json!({"command": program(), "args": ["serve", "--stdio", "-c", gateway.config]})
+                let config = gateway.config.as_deref().map(|path| path.display().to_string());
+                json!({"command": program(), "args": ["serve", "--stdio", "-c", config.unwrap_or_default()]})
             };
             plan.place = json_place("mcpServers", claude_desktop(), entry);
         }

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::args::Connect;
+use super::args::{Connect, Host};
 use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
@@ -19,6 +19,12 @@ use hosts::{Gateway, Place, Plan};
 /// The entry cannot be made for this host, or its file cannot be read, understood or written.
 pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
     let reach = Reach::find(&connect.file);
+    if let Some(mistakes) = &reach.addresses.mistakes {
+        // Whether a key is needed, and where the gateway is, would be guesses.
+        return Err(Failure::usage(format!(
+            "{mistakes}\nRepair the file first; no entry was made."
+        )));
+    }
     let mut url = reach.endpoint(connect.url.as_deref())?;
     if let Some(view) = &connect.view {
         url = format!("{url}/{view}");
@@ -28,8 +34,14 @@ pub(super) fn run(connect: &Connect) -> Result<(), Failure> {
         url: &url,
         is_view: connect.view.is_some() || connect.url.is_some(),
         needs_key: reach.addresses.needs_credential,
-        config: fs::canonicalize(&connect.file.config).unwrap_or(connect.file.config.clone()),
+        config: fs::canonicalize(&connect.file.config).ok(),
     };
+    if connect.host == Host::ClaudeDesktop && !gateway.is_view && gateway.config.is_none() {
+        let file = connect.file.config.display();
+        return Err(Failure::usage(format!(
+            "{file} does not exist, and the host would start a gateway with it; name the file by --config FILE"
+        )));
+    }
     let plan = hosts::plan(connect.host, &gateway);
     if connect.write {
         let place = plan.place.as_ref();
@@ -97,32 +109,48 @@ fn write(file: &Path, place: &Place, gateway: &Gateway<'_>) -> Result<(), Failur
 
 /// Copies a file to the first free name beside it, and returns that.
 fn back_up(file: &Path) -> io::Result<PathBuf> {
+    let text = fs::read(file)?;
+    let permissions = fs::metadata(file)?.permissions();
     let mut number = 0;
     loop {
         let mut name = file.as_os_str().to_owned();
         name.push(if number == 0 { ".bak".to_owned() } else { format!(".bak.{number}") });
         let backup = PathBuf::from(name);
-        if !backup.exists() {
-            fs::copy(file, &backup)?;
-            return Ok(backup);
+        match create(&backup, &text, Some(&permissions)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            created => return created.map(|()| backup),
         }
-        number += 1;
     }
 }
 
 /// Replaces the content of a file, or of the file that a link leads to: old or new, never half.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let target = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    if !file.exists() {
+        // Also where a link leads to nothing: it is not written through.
+        return create(file, text.as_bytes(), None);
+    }
+    let target = file.canonicalize()?;
+    let permissions = fs::metadata(&target)?.permissions();
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = PathBuf::from(name);
-    let written = fs::write(&temporary, text).and_then(|()| {
-        if let Ok(metadata) = fs::metadata(&target) {
-            fs::set_permissions(&temporary, metadata.permissions())?;
-        }
-        fs::rename(&temporary, &target)
-    });
-    written.inspect_err(|_| {
+    create(&temporary, text.as_bytes(), Some(&permissions))?;
+    fs::rename(&temporary, &target).inspect_err(|_| {
         let _ = fs::remove_file(&temporary);
     })
+}
+
+/// Creates a file that does not exist yet, and waits until the disk has it. Only its owner can read it before it
+/// has its permissions.
+fn create(path: &Path, text: &[u8], permissions: Option<&fs::Permissions>) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    io::Write::write_all(&mut file, text)?;
+    if let Some(permissions) = permissions {
+        file.set_permissions(permissions.clone())?;
+    }
+    file.sync_all()
 }

@@ -1,6 +1,6 @@
 //! One server of a host as the table of an upstream.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value as Toml};
@@ -13,8 +13,9 @@ use super::Imported;
 pub(super) struct Converter {
     tables: Vec<(String, Table)>,
     notes: Vec<String>,
-    /// The environment variables that hold the secrets.
-    variables: BTreeSet<String>,
+    /// The environment variables that hold the secrets, with their values in the file of the host where it has
+    /// them. Values are compared, and never shown.
+    variables: BTreeMap<String, Option<String>>,
 }
 
 impl Converter {
@@ -56,7 +57,7 @@ impl Converter {
             toml.push_str(&document.to_string());
         }
         if !self.variables.is_empty() {
-            let names: Vec<_> = self.variables.into_iter().collect();
+            let names: Vec<_> = self.variables.into_keys().collect();
             self.notes.push(format!(
                 "Set these environment variables for the gateway; their values are in the file of the host: {}",
                 names.join(", ")
@@ -66,7 +67,10 @@ impl Converter {
     }
 
     fn note(&mut self, id: &str, what: &str) {
-        self.notes.push(format!("{id}: {what}"));
+        let note = format!("{id}: {what}");
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
     }
 
     /// Returns the name as an id that no other upstream has.
@@ -98,8 +102,8 @@ impl Converter {
                      server can read it there",
                 );
             }
-            if argument.contains("${") {
-                self.note(id, &format!("replace {} in command", placeholders(argument)));
+            if shown.contains("${") {
+                self.note(id, &format!("replace {} in command", placeholders(&shown)));
             }
             words.push(shown);
             is_value_of_secret =
@@ -109,8 +113,13 @@ impl Converter {
         table["command"] = toml_edit::value(words);
         let mut env = InlineTable::new();
         for (name, value) in command.env.into_iter().flatten() {
-            let Some(value) = value.as_str() else { continue };
-            env.insert(name, self.env_value(name, value));
+            let Some(value) = scalar(value) else { continue };
+            let shown = if is_plain(name, &value) {
+                value.as_str().into()
+            } else {
+                self.secret(id, &value, name)
+            };
+            env.insert(name, shown);
         }
         if !env.is_empty() {
             table["env"] = toml_edit::value(env);
@@ -129,20 +138,21 @@ impl Converter {
         let mut headers = InlineTable::new();
         let given = entry.get("headers").and_then(Value::as_object);
         for (name, value) in given.into_iter().flatten() {
-            let Some(value) = value.as_str() else { continue };
-            let bearer = value
-                .strip_prefix("Bearer ")
-                .filter(|_| name.eq_ignore_ascii_case("authorization"));
-            if let Some(token) = bearer {
-                let secret = self.secret(token, &format!("{}_TOKEN", upper(id)));
+            let Some(value) = scalar(value) else { continue };
+            if RESERVED_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+                continue;
+            }
+            let is_authorization = name.eq_ignore_ascii_case("authorization");
+            if let Some(token) = value.strip_prefix("Bearer ").filter(|_| is_authorization) {
+                let secret = self.secret(id, token, &format!("{}_TOKEN", upper(id)));
                 let mut credential = InlineTable::new();
                 credential.insert("bearer", secret);
                 table["credential"] = toml_edit::value(credential);
-            } else if is_secret_name(name) || looks_secret(value) || reference(value).is_some() {
-                let secret = self.secret(value, &format!("{}_{}", upper(id), upper(name)));
-                headers.insert(name, secret);
+            } else if is_plain(name, &value) {
+                headers.insert(name, value.as_str().into());
             } else {
-                headers.insert(name, value.into());
+                let secret = self.secret(id, &value, &format!("{}_{}", upper(id), upper(name)));
+                headers.insert(name, secret);
             }
         }
         if !headers.is_empty() {
@@ -167,29 +177,70 @@ impl Converter {
                 "the user and password in its URL are left out; set a credential instead",
             );
         }
+        parsed.set_fragment(None);
+        if parsed.path_segments().is_some_and(|mut parts| parts.any(looks_random)) {
+            self.note(
+                id,
+                "the path of its URL may hold a secret; if it does, keep gateway.toml to yourself",
+            );
+        }
         if parsed.query().is_some() {
             parsed.set_query(None);
             self.note(id, "the query of its URL is left out, since it may hold a secret; add it if it does not");
         }
-        if has_user || url.contains('?') { parsed.to_string() } else { url.to_owned() }
+        if has_user || url.contains(['?', '#']) { parsed.to_string() } else { url.to_owned() }
     }
 
-    fn env_value(&mut self, name: &str, value: &str) -> Toml {
-        if is_secret_name(name) || looks_secret(value) || reference(value).is_some() {
-            self.secret(value, name)
-        } else {
-            value.into()
-        }
-    }
-
-    /// Returns `{ env = "NAME" }`, with the variable that the host refers to, or else with `name`.
-    fn secret(&mut self, value: &str, name: &str) -> Toml {
-        let variable = reference(value).unwrap_or_else(|| name.to_owned());
+    /// Returns `{ env = "NAME" }`, with the variable that the host refers to, or else with `name`. Servers with
+    /// different values for one name get variables of their own.
+    fn secret(&mut self, id: &str, value: &str, name: &str) -> Toml {
+        let variable = match reference(value) {
+            Some(variable) => {
+                self.variables.entry(variable.clone()).or_default();
+                variable
+            }
+            None => {
+                if value.contains("${") {
+                    self.note(
+                        id,
+                        &format!(
+                            "{name} consists of several parts; set the variable to the whole value"
+                        ),
+                    );
+                }
+                let is_taken = |name: &str| {
+                    self.variables.get(name).is_some_and(|other| other.as_deref() != Some(value))
+                };
+                let own = exportable(name);
+                let own =
+                    if is_taken(&own) { exportable(&format!("{}_{name}", upper(id))) } else { own };
+                self.variables.insert(own.clone(), Some(value.to_owned()));
+                own
+            }
+        };
         let mut secret = InlineTable::new();
         secret.insert("env", variable.as_str().into());
-        self.variables.insert(variable);
         secret.into()
     }
+}
+
+/// Headers that the gateway sets itself.
+const RESERVED_HEADERS: [&str; 6] =
+    ["accept", "connection", "content-length", "content-type", "host", "transfer-encoding"];
+
+/// Returns a text, number or boolean as text.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+/// Returns a name that a shell can export.
+fn exportable(name: &str) -> String {
+    let upper = upper(name);
+    if upper.starts_with(|c: char| c.is_ascii_digit()) { format!("_{upper}") } else { upper }
 }
 
 /// Most characters of an id, with room for a number.
@@ -198,7 +249,7 @@ const MAX_ID: usize = 60;
 /// The command of a server over standard streams.
 struct Command<'a> {
     program: &'a str,
-    arguments: Vec<&'a str>,
+    arguments: Vec<String>,
     env: Option<&'a Map<String, Value>>,
 }
 
@@ -213,7 +264,7 @@ fn command(entry: &Value) -> Option<Command<'_>> {
     let arguments = rest.get("args").and_then(Value::as_array).into_iter().flatten();
     Some(Command {
         program,
-        arguments: arguments.filter_map(Value::as_str).collect(),
+        arguments: arguments.filter_map(scalar).collect(),
         env: rest.get("env").and_then(Value::as_object),
     })
 }
@@ -221,16 +272,46 @@ fn command(entry: &Value) -> Option<Command<'_>> {
 /// Returns the variable that a value consists of: `$NAME`, `${NAME}`, `${NAME:-default}`, `${env:NAME}` or
 /// `${input:name}`.
 fn reference(value: &str) -> Option<String> {
-    let inner = value
-        .strip_prefix("${")
-        .and_then(|rest| rest.strip_suffix('}'))
-        .or_else(|| value.strip_prefix('$'))?;
-    let name = inner.strip_prefix("env:").or(inner.strip_prefix("input:")).unwrap_or(inner);
+    let is_variable = |name: &str| {
+        let is_first = |c: char| c.is_ascii_uppercase() || c == '_';
+        let is_rest = |c: char| is_first(c) || c.is_ascii_digit();
+        name.starts_with(is_first) && name.chars().all(is_rest)
+    };
+    if let Some(name) = value.strip_prefix('$').filter(|name| is_variable(name)) {
+        return Some(name.to_owned());
+    }
+    let inner = value.strip_prefix("${")?.strip_suffix('}')?;
+    if let Some(input) = inner.strip_prefix("input:") {
+        let is_name = !input.is_empty()
+            && input.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        return is_name.then(|| exportable(input));
+    }
+    let name = inner.strip_prefix("env:").unwrap_or(inner);
     let name = name.split(":-").next().unwrap_or(name);
-    let is_name =
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-    is_name.then(|| upper(name))
+    is_variable(name).then(|| name.to_owned())
 }
+
+/// Whether a value is certainly no secret, so that it may be shown: a switch, a short number, or words, under a
+/// name that is not that of a secret.
+fn is_plain(name: &str, value: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_lowercase() || "-_.,:/ ".contains(c);
+    let is_words = value.len() <= MAX_PLAIN && value.chars().all(is_word);
+    let is_number =
+        value.len() <= MAX_NUMBER && value.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let is_switch = ["true", "false"].contains(&value.to_ascii_lowercase().as_str());
+    let is_local = ["http://localhost:", "http://127.0.0.1:"].iter().any(|start| {
+        value.strip_prefix(start).is_some_and(|port| {
+            port.len() <= MAX_NUMBER && port.bytes().all(|b| b.is_ascii_digit())
+        })
+    });
+    !is_secret_name(name)
+        && !looks_secret(value)
+        && (is_words || is_number || is_switch || is_local)
+}
+
+/// Longest words, and longest number, that are shown, in bytes.
+const MAX_PLAIN: usize = 40;
+const MAX_NUMBER: usize = 6;
 
 /// Returns a name as that of an environment variable.
 fn upper(name: &str) -> String {
@@ -251,19 +332,23 @@ const REPLACED: &str = "REPLACE_ME";
 /// Returns an argument as it may be shown, and whether a secret in it was replaced. `is_value` says that the
 /// argument before it is an option that is named like a secret.
 fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
-    if reference(argument).is_some() {
-        return (argument.to_owned(), false);
+    if let Some(variable) = reference(argument) {
+        // Without its default, which may be the secret itself.
+        return (format!("${{{variable}}}"), false);
     }
     if is_value || looks_secret(argument) {
         return (REPLACED.to_owned(), true);
     }
-    match argument.split_once('=') {
+    // An option, a variable or a header with its value.
+    let parts = argument.split_once(['=', ':']);
+    match parts {
         Some((name, value))
-            if !value.is_empty()
-                && reference(value).is_none()
-                && (is_secret_name(name) || looks_secret(value)) =>
+            if !value.trim().is_empty()
+                && !value.starts_with("//")
+                && (is_secret_name(name) || looks_secret(value.trim())) =>
         {
-            (format!("{name}={REPLACED}"), true)
+            let separator = &argument[name.len()..=name.len()];
+            (format!("{name}{separator}{REPLACED}"), true)
         }
         _ => (argument.to_owned(), false),
     }

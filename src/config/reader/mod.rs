@@ -138,7 +138,7 @@ impl<'a> Section<'a> {
     /// Reads a string; `None` if the key is not set.
     pub(super) fn optional_text(&mut self, key: &'static str) -> Option<String> {
         self.record(key, || json!({"type": "string"}));
-        self.read(key, "a string", |value, _| value.into_string().ok())
+        self.read(key, "a string", |value, _| into_text(value.kind))
     }
 
     /// Reads a string and parses it. `allowed` completes the sentence "must be …" in the mistake.
@@ -149,7 +149,7 @@ impl<'a> Section<'a> {
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
         self.record(key, || json!({"type": "string", "description": allowed}));
-        self.read(key, allowed, |value, _| parse(&value.into_string().ok()?))
+        self.read(key, allowed, |value, _| parse(&into_text(value.kind)?))
     }
 
     /// As [`Section::parsed`], for a key that must be set.
@@ -221,6 +221,21 @@ impl<'a> Section<'a> {
             number.filter(|n| range.contains(n))
         };
         self.read(key, &allowed, parse).unwrap_or(default)
+    }
+
+    /// Reads an integer in `range`; `None` if the key is not set.
+    pub(super) fn optional_count(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<usize>,
+    ) -> Option<usize> {
+        self.record(
+            key,
+            || json!({"type": "integer", "minimum": range.start(), "maximum": range.end()}),
+        );
+        let least = *range.start();
+        let count = self.count(key, least, range);
+        self.was_read(key).then_some(count)
     }
 
     /// Reads a number from 0 to 1.

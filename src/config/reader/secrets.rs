@@ -61,7 +61,11 @@ impl Section<'_> {
         self.secret_table(key, table).or(variable)
     }
 
+    /// Reads the table of a secret; an empty one is none.
     fn secret_table(&self, key: &str, table: Map<String, Value>) -> Option<Secret> {
+        if table.is_empty() {
+            return None;
+        }
         let fields: Vec<_> =
             table.into_iter().map(|(field, value)| (field, into_text(value.kind))).collect();
         let [(field, Some(text))] = fields.as_slice() else {
