@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn no_value_that_may_be_a_secret_is_shown() {
         let host = r#"{"mcpServers": {
-            "a": {"command": "x", "args": ["--header", "Authorization: Bearer S3", "-e", "API_KEY=S3", "--port", 8080,
+            "a": {"command": "x", "args": ["--header", "X-Any: S3", "-e", "API_KEY=S3", "--port", 8080,
                 "--token", "S3", "${KEY:-S3}", "X-Api-Key: S3", "sk-S3"],
                 "env": {"API_KEY": "S3-a", "SMTP_PASS": "S3", "GITHUB_PAT": "S3", "DB": "Server=x;AccountKey=S3==",
                     "PORT": 3000, "LOG_LEVEL": "debug", "PASSPHRASE": "$S3low"}},

@@ -106,8 +106,8 @@ impl Converter {
                 self.note(id, &format!("replace {} in command", placeholders(&shown)));
             }
             words.push(shown);
-            is_value_of_secret =
-                argument.starts_with('-') && !argument.contains('=') && is_secret_name(argument);
+            let is_option = argument.starts_with('-') && !argument.contains('=');
+            is_value_of_secret = is_option && names_secret_value(argument);
         }
         table["transport"] = toml_edit::value("stdio");
         table["command"] = toml_edit::value(words);
@@ -386,6 +386,11 @@ fn looks_random(text: &str) -> bool {
         && is_token
         && digits >= 4
         && text.bytes().any(|b| b.is_ascii_alphabetic())
+}
+
+/// Whether the argument after this option may be a secret: its name says so, or it is a header.
+fn names_secret_value(option: &str) -> bool {
+    is_secret_name(option) || ["-H", "--header"].contains(&option)
 }
 
 /// Returns the `${…}` of a text, for a note.
