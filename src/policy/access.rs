@@ -209,7 +209,7 @@ mod tests {
             let verdict = access.decide(&ci, Method::Get, "crm", denied);
             assert_eq!(
                 verdict,
-                Verdict { is_allowed: false, reasons: vec!["access.rules.1".into()] }
+                Verdict { is_allowed: false, reasons: vec!["access.rules.2".into()] }
             );
         }
         assert!(access.allows(&ci, Method::List, "crm", "secret"));

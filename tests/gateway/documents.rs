@@ -219,3 +219,17 @@ fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
     }
     assert!(looked_at > 80, "{looked_at}");
 }
+
+#[tokio::test]
+async fn the_prompt_in_the_manual_of_the_library_works_as_pasted() {
+    let manual = read("docs/library.md");
+    let prompt = manual.split("```markdown\n").nth(1).unwrap().split("\n```\n").next().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("pasted.md"), prompt).unwrap();
+    let toml = format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", folder.path());
+    let gateway = Gateway::start(&toml).await;
+    let params = json!({"name": "lib__review-code", "arguments": {"code": "let x"}});
+    let messages = gateway.client().ask("prompts/get", params).await["messages"].take();
+    assert!(messages[0]["content"]["text"].as_str().unwrap().contains("let x"), "{messages}");
+    assert_eq!(messages[1]["role"], "assistant");
+}

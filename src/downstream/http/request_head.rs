@@ -11,6 +11,9 @@ use crate::domain::trace;
 use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
 
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
 /// The response media types that a client accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Accepts {
@@ -58,7 +61,8 @@ pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault
     }
 }
 
-/// Whether a request comes from a person who opens its URL in a browser: a GET that names HTML, and no type of MCP.
+/// Whether a request comes from a person who opens its URL in a browser: a GET that names HTML, and no type and no
+/// header of MCP.
 pub(crate) fn is_of_browser(method: &Method, headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges =
@@ -71,7 +75,8 @@ pub(crate) fn is_of_browser(method: &Method, headers: &HeaderMap) -> bool {
         names_html |= range.essence == "text/html" && !range.is_refused;
         is_mcp(&range)
     });
-    *method == Method::GET && names_html && !names_mcp
+    let has_mcp = headers.contains_key(SESSION_ID) || headers.contains_key(PROTOCOL_VERSION);
+    *method == Method::GET && names_html && !names_mcp && !has_mcp
 }
 
 /// One media range of `Accept`.
@@ -116,8 +121,8 @@ fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool 
 /// Reads the headers of MCP (MCP 2025-11-25 and 2026-07-28, transports) and of W3C Trace Context.
 pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     Headers {
-        session: field(headers, &HeaderName::from_static("mcp-session-id")),
-        version: field(headers, &HeaderName::from_static("mcp-protocol-version")),
+        session: field(headers, &SESSION_ID),
+        version: field(headers, &PROTOCOL_VERSION),
         method: field(headers, &HeaderName::from_static("mcp-method")),
         name: field(headers, &HeaderName::from_static("mcp-name")),
         trace: [trace::PARENT, trace::STATE, trace::BAGGAGE]
