@@ -233,8 +233,9 @@ impl Router {
         }
         let cut_at = Instant::now();
         let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
-        let form = self.views.tool_form(&catalog.content, &call.endpoint);
-        if kind == ListKind::Tools && form == Some(ToolForm::Pair) {
+        if kind == ListKind::Tools
+            && self.views.tool_form(&catalog.content, &call.endpoint) == Some(ToolForm::Pair)
+        {
             return self.pair(cursor, ttl);
         }
         // A list that depends on the caller must not be cached for others.
@@ -244,8 +245,10 @@ impl Router {
         if place.as_ref().is_some_and(|place| place.scope != scope) {
             return Err(RequestFault::InvalidCursor.into());
         }
+        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint);
         let view = match kind {
-            ListKind::Prompts => self.views.view(&catalog.content, &call.caller, &call.endpoint),
+            ListKind::Prompts => prompts,
             ListKind::Tools => self.views.tools(&catalog.content, &call.caller, &call.endpoint),
         };
         let after = place.as_ref().map(|place| place.last.as_str());
@@ -260,8 +263,6 @@ impl Router {
             };
             self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
         });
-        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint);
-        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint);
         let after = place.map(|place| place.last);
         let page_size = self.listing.page_size;
         Ok(Reply::List(ListReply {
