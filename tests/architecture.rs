@@ -320,6 +320,7 @@ fn domain_imports_no_runtime() {
         "icu_properties",
         "ipnet",
         "memchr",
+        "strsim",
     ];
     let mut looked_at = 0;
     let sources = sources();

@@ -12,6 +12,9 @@ use super::error::{ConfigError, Origin};
 /// as in `PROMPTGATE__SERVER__LISTEN`.
 pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 
+/// What separates the levels of a key in the name of a variable.
+pub(super) const LEVELS: &str = "__";
+
 /// The merged tree, with the origin of each key.
 #[derive(Default)]
 pub(crate) struct Raw {
@@ -83,7 +86,7 @@ fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
 /// `headers` and `env`, where they are names of header fields and variables.
 fn key_of(variable: &str) -> String {
     let mut verbatim = false;
-    let segments = variable[ENV_PREFIX.len()..].split("__").map(|segment| {
+    let segments = variable[ENV_PREFIX.len()..].split(LEVELS).map(|segment| {
         let lower = segment.to_lowercase();
         let key = if verbatim { segment.to_owned() } else { lower };
         verbatim |= key == "headers" || key == "env";

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::raw::ENV_PREFIX;
+use super::raw::{ENV_PREFIX, LEVELS};
 
 /// Prefix of all variables of the gateway.
 const PREFIX: &str = "PROMPTGATE_";
@@ -34,7 +34,7 @@ pub(super) fn unused(env: &[(String, String)], looked_up: &HashSet<String>) -> V
 
 /// Returns what to do about an unused variable.
 pub(crate) fn hint(name: &str) -> String {
-    let key = name.strip_prefix(PREFIX).unwrap_or(name).replacen('_', "__", 1);
+    let key = name.strip_prefix(PREFIX).unwrap_or(name).replacen('_', LEVELS, 1);
     format!(
         "{name} has no effect: it is no variable of promptgate, and no secret names it; an override has two \
          underscores between the levels, such as {ENV_PREFIX}{key}"

@@ -1,4 +1,4 @@
-//! JSON-RPC error codes: those of JSON-RPC 2.0 (section 5.1) and those of MCP (2026-07-28, basic; -32042 of
+//! JSON-RPC error codes, and the texts beside them: those of JSON-RPC 2.0 (section 5.1) and those of MCP (2026-07-28, basic; -32042 of
 //! 2025-11-25, elicitation).
 
 use super::fault::{
@@ -47,6 +47,20 @@ pub(crate) fn of(fault: &Fault) -> i64 {
             URL_ELICITATION_REQUIRED
         }
         Fault::Upstream(_) => INTERNAL_ERROR,
+    }
+}
+
+/// Returns the text for clients. An upstream's error keeps its message where its code is passed on. Where the
+/// fault names no upstream, neither does the text.
+pub(crate) fn message(fault: &Fault) -> String {
+    let Fault::Upstream(UpstreamFault { upstream, kind }) = fault else {
+        return fault.to_string();
+    };
+    match kind {
+        Kind::Error { code, message, .. } if passes(*code) => message.clone(),
+        Kind::UrlElicitationRequired { message, .. } => message.clone(),
+        kind if upstream.is_empty() => kind.to_string(),
+        _ => fault.to_string(),
     }
 }
 

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error_code;
 use super::json::JsonError;
 use super::jsonrpc::FrameError;
 
@@ -392,22 +391,6 @@ impl Fault {
             Fault::Request(fault) => fault.reason(),
             Fault::Upstream(fault) => fault.kind.reason(),
             Fault::Internal => "internal",
-        }
-    }
-
-    /// Returns the text for clients. An upstream's error keeps its message where its code is passed on. Where the
-    /// fault names no upstream, neither does the text.
-    pub(crate) fn client_message(&self) -> String {
-        let Self::Upstream(UpstreamFault { upstream, kind }) = self else {
-            return self.to_string();
-        };
-        match kind {
-            UpstreamFaultKind::Error { code, message, .. } if error_code::passes(*code) => {
-                message.clone()
-            }
-            UpstreamFaultKind::UrlElicitationRequired { message, .. } => message.clone(),
-            kind if upstream.is_empty() => kind.to_string(),
-            _ => self.to_string(),
         }
     }
 

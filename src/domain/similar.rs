@@ -23,7 +23,7 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>)
         if !name.is_empty() && candidate.contains(&name) {
             return 1.0;
         }
-        let parts = candidate.split("__").map(|part| jaro_winkler(part, &name));
+        let parts = candidate.split('_').map(|part| jaro_winkler(part, &name));
         parts.fold(jaro_winkler(&candidate, &name), f64::max)
     };
     let mut near: Vec<_> = candidates

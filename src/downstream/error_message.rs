@@ -21,7 +21,9 @@ pub(crate) fn error_message(fault: &Fault, id: Option<&Id>, dialect: Dialect) ->
             response.json("id", "null");
         }
         response.object("error", |error| {
-            error.display("code", error_code::of(fault)).text("message", &fault.client_message());
+            error
+                .display("code", error_code::of(fault))
+                .text("message", &error_code::message(fault));
             match upstream_data(fault) {
                 Some(data) => error.json("data", data),
                 None => error.object("data", |data| write_data(fault, data)),

@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use crate::domain::error_code;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::object::{ObjectWriter, write_members, write_object};
 use crate::domain::json::{Json, Kind, write_str};
@@ -317,7 +318,7 @@ impl Dialect {
             self.lead(identity, result, |meta| {
                 meta.text("promptgate/reason", fault.reason());
             });
-            write_error(&fault.client_message(), result);
+            write_error(&error_code::message(fault), result);
         });
         out
     }
