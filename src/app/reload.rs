@@ -89,7 +89,7 @@ impl App {
             };
             let files = rejected.as_ref().map_or(&[][..], |rejected| &rejected.rejection.files);
             let Polled { is_used, digests } = self.poll(source, files).await;
-            let polled_before = digests.len() - files.len();
+            let polled_before = digests.len().saturating_sub(files.len());
             if is_requested {
                 self.audit.rotate();
             } else {
