@@ -28,7 +28,7 @@ def start(command, pattern):
     sys.exit(f"{command[0]} ended before it listened")
 
 
-def gateway_toml(url, revision, expose):
+def gateway_toml(url, revision, expose=("prompts",)):
     return f"""
 [server]
 listen = "127.0.0.1:0"
