@@ -1,5 +1,5 @@
-//! JSON-RPC error codes, and the texts beside them: those of JSON-RPC 2.0 (section 5.1) and those of MCP (2026-07-28, basic; -32042 of
-//! 2025-11-25, elicitation).
+//! JSON-RPC error codes, and the texts beside them: those of JSON-RPC 2.0 (section 5.1) and those of
+//! MCP (2026-07-28, basic; -32042 of 2025-11-25, elicitation).
 
 use super::fault::{
     Fault, RequestFault as R, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,

@@ -67,7 +67,7 @@ pub struct ListKinds {
 }
 
 /// The digests of the lists that a caller sees at an endpoint. Zero for a list that is not served or that
-/// nobody asked for.
+/// the caller did not request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ListDigests {
     pub prompts: Digest,
