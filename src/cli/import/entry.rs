@@ -322,7 +322,7 @@ fn upper(name: &str) -> String {
 fn is_secret_name(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
     let words =
-        ["TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH", "COOKIE", "DSN"];
+        ["TOKEN", "KEY", "SECRET", "PASS", "PWD", "CREDENTIAL", "AUTH", "COOKIE", "DSN", "WEBHOOK"];
     words.iter().any(|word| upper.contains(word))
 }
 
@@ -400,4 +400,17 @@ fn placeholders(text: &str) -> String {
         Some(&text[at..=at + end])
     });
     found.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d7_a_short_name_of_a_password_is_the_name_of_a_secret() {
+        for name in ["SMTP_PASS", "DB_PWD", "SLACK_WEBHOOK", "DB_PASSWORD", "PASSWD"] {
+            assert!(!is_plain(name, "hunter"), "{name}");
+        }
+        assert!(is_plain("LOG_LEVEL", "debug") && !is_secret_name("--path"));
+    }
 }
