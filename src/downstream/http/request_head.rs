@@ -1,7 +1,7 @@
 //! What is read from the head of a request: media types (`Content-Type`, `Accept`), the headers of MCP,
 //! credentials, and the client address behind proxies (`X-Forwarded-For`).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Method};
@@ -145,17 +145,18 @@ pub(crate) fn read_credentials<'a>(
 }
 
 /// Returns the client address of a request: the peer of its connection, or, behind trusted proxies, the last
-/// address in `X-Forwarded-For` that is not a trusted proxy. An element that is not an address ends the
-/// search, as no element before it can be trusted.
+/// address in `X-Forwarded-For` that is not a trusted proxy. A hop that cannot be read as an address ends the
+/// search at the trusted proxy behind it, as nothing before that hop can be trusted.
 pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
     if !trusted.contains(&peer) {
         return peer;
     }
-    let values = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok());
-    let hops: Vec<_> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
+    // From the last hop to the first. As bytes: a value that is not text has hops, too.
+    let values = headers.get_all("x-forwarded-for").iter().rev();
+    let hops = values.flat_map(|value| value.as_bytes().rsplit(|&byte| byte == b','));
     let mut client = peer;
-    for hop in hops.into_iter().rev() {
-        let Ok(address) = hop.parse::<IpAddr>().map(|address| address.to_canonical()) else {
+    for hop in hops {
+        let Some(address) = hop_address(hop) else {
             return client;
         };
         client = address;
@@ -164,6 +165,17 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAdd
         }
     }
     client
+}
+
+/// Reads one hop of `X-Forwarded-For`: an address, or, as some load balancers write it, `address:port`,
+/// `[v6]` or `[v6]:port`.
+fn hop_address(hop: &[u8]) -> Option<IpAddr> {
+    let hop = std::str::from_utf8(hop).ok()?.trim();
+    let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    let address = hop.parse::<IpAddr>().ok();
+    let address = address.or_else(|| hop.parse().ok().map(|with_port: SocketAddr| with_port.ip()));
+    let address = address.or_else(|| bracketed().map(IpAddr::V6));
+    address.map(|address| address.to_canonical())
 }
 
 /// Reads a header that may occur once. A repeated header is unreadable: readers behind the gateway might use
@@ -182,6 +194,8 @@ fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn with(name: HeaderName, values: &[&str]) -> HeaderMap {
@@ -256,6 +270,41 @@ mod tests {
         assert_eq!(client("10.0.0.1", &["10.0.0.1", "10.0.0.2"]), "1.2.3.4");
         let odd = with(HeaderName::from_static("x-forwarded-for"), &["1.2.3.4, unknown"]);
         assert_eq!(client_address(ip("10.0.0.1"), &odd, &[ip("10.0.0.1")]), ip("10.0.0.1"));
+    }
+
+    #[test]
+    fn f8_forwarded_hops_are_read_from_the_right_to_the_first_that_is_untrusted_or_unreadable() {
+        let proxy: IpAddr = [10, 0, 0, 1].into();
+        let client = |values: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("x-forwarded-for", HeaderValue::from_bytes(value).unwrap());
+            }
+            client_address(proxy, &headers, &[proxy]).to_string()
+        };
+        // The proxy appends to the last line, or joins the lines: the stranger's own bytes are a hop.
+        assert_eq!(client(&[b"5.5.5.5", b"\xff, 6.6.6.6"]), "6.6.6.6");
+        assert_eq!(client(&[b"5.5.5.5, \xff, 6.6.6.6"]), "6.6.6.6");
+        assert_eq!(client(&[b"6.6.6.6", b"\xff"]), "10.0.0.1", "an unreadable hop ends the search");
+        assert_eq!(client(&[b"5.5.5.5", b"\xff, 10.0.0.1"]), "10.0.0.1");
+        assert_eq!(client(&[b"6.6.6.6", b""]), "10.0.0.1");
+        for (hop, expected) in [
+            ("6.6.6.6:1234", "6.6.6.6"),
+            ("[2001:db8::6]:1234", "2001:db8::6"),
+            ("[2001:db8::6]", "2001:db8::6"),
+            ("2001:db8::6", "2001:db8::6"),
+            ("::ffff:6.6.6.6", "6.6.6.6"),
+            ("[::ffff:6.6.6.6]:1", "6.6.6.6"),
+            ("[6.6.6.6]", "10.0.0.1"),
+            ("6.6.6.6:", "10.0.0.1"),
+            ("6.6.6.6:65536", "10.0.0.1"),
+            ("unknown", "10.0.0.1"),
+            ("_hidden", "10.0.0.1"),
+            ("06.6.6.6", "10.0.0.1"),
+        ] {
+            assert_eq!(client(&[b"5.5.5.5", hop.as_bytes()]), expected, "{hop}");
+            assert_eq!(client(&[format!("5.5.5.5,{hop} , 10.0.0.1:80").as_bytes()]), expected);
+        }
     }
 
     #[test]
