@@ -16,7 +16,7 @@ pub(crate) mod view;
 pub(crate) mod view_cache;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -472,10 +472,20 @@ fn origin(owner: &Owner) -> Origin {
     }
 }
 
+/// Checks that all required arguments are given.
 fn check_arguments(owner: &Owner, arguments: Option<&Document>) -> Result<(), Fault> {
-    let is_given = |name: &str| arguments.is_some_and(|a| a.json().get(name).is_some());
-    let missing = owner.arguments.iter().find(|a| a.required && !is_given(&a.name));
-    match missing {
+    let required = || owner.arguments.iter().filter(|argument| argument.required);
+    let mut missing: HashSet<&str> = required().map(|argument| argument.name.as_str()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    // One pass over the text, which may have megabytes, for all required arguments.
+    for (name, _) in arguments.into_iter().flat_map(|arguments| arguments.json().members()) {
+        if let Some(name) = name.as_str() {
+            missing.remove(&*name);
+        }
+    }
+    match required().find(|argument| missing.contains(argument.name.as_str())) {
         Some(argument) => {
             Err(RequestFault::MissingArgument { argument: argument.name.clone() }.into())
         }
