@@ -8,7 +8,7 @@ use ipnet::IpNet;
 /// The set of addresses to which the requests of an HTTP client of the gateway may go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressPolicy {
-    /// All addresses except link-local ones, where clouds serve credentials (metadata services).
+    /// All addresses except link-local ones and others where clouds serve credentials (metadata services).
     NotLinkLocal,
     /// Globally reachable addresses only.
     PublicOnly,
@@ -17,7 +17,9 @@ pub enum AddressPolicy {
 /// The reason why an address is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AddressRefused {
-    #[error("{0} is a link-local address, which upstreams must not have")]
+    #[error(
+        "{0} is a link-local address or a cloud's metadata service, which upstreams must not have"
+    )]
     LinkLocal(IpAddr),
     #[error(
         "{0} is not a public address: set allow_private = true if the upstream is meant to be there"
@@ -76,9 +78,18 @@ fn is_in(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// The link-local networks, and the metadata service of AWS at its unique local IPv6 address.
-static LINK_LOCAL: LazyLock<Vec<IpNet>> =
-    LazyLock::new(|| parse(&["169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128"]));
+/// The link-local networks, and the metadata services of clouds at other addresses: of AWS and Google at
+/// unique local IPv6 addresses, of Alibaba and Azure (WireServer) at IPv4 addresses.
+static LINK_LOCAL: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+    parse(&[
+        "169.254.0.0/16",
+        "fe80::/10",
+        "fd00:ec2::254/128",
+        "fd20:ce::254/128",
+        "100.100.100.200/32",
+        "168.63.129.16/32",
+    ])
+});
 
 /// The networks of IANA's special-purpose registries (RFC 6890) that are not globally reachable, and tunnels,
 /// whose endpoints are unknown.
@@ -122,12 +133,16 @@ mod tests {
 
     #[test]
     fn every_network_of_the_tables_parses() {
-        assert_eq!((LINK_LOCAL.len(), NOT_PUBLIC.len()), (3, 25));
+        assert_eq!((LINK_LOCAL.len(), NOT_PUBLIC.len()), (6, 25));
     }
 
     #[test]
-    fn a12_link_local_addresses_are_refused_in_every_spelling() {
+    fn a12_f23_link_local_and_metadata_addresses_are_refused_in_every_spelling() {
         for text in [
+            "[fd20:ce::254]",
+            "100.100.100.200",
+            "[::ffff:100.100.100.200]",
+            "168.63.129.16",
             "169.254.169.254",
             "[::ffff:169.254.169.254]",
             "[::ffff:a9fe:a9fe]",
