@@ -19,6 +19,8 @@ pub struct Jwt {
     pub jwks_url: Option<Uri>,
     /// Accepted signature algorithms.
     pub algorithms: Vec<Algorithm>,
+    /// Accepted types of tokens (header `typ`); an empty text stands for a token without one.
+    pub typ: Vec<String>,
     /// Name of the claim with the caller's groups.
     pub groups_claim: String,
     /// Scopes that every call needs.
@@ -61,12 +63,19 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Jwt> {
     } else if algorithms.is_empty() {
         section.mistake("algorithms", "must list at least one algorithm, such as \"ES256\"");
     }
+    let mut typ = section.texts("typ");
+    if !section.was_read("typ") {
+        typ = ["at+jwt", "JWT", ""].map(str::to_owned).to_vec();
+    } else if typ.is_empty() {
+        section.mistake("typ", "must list at least one type, such as \"at+jwt\"");
+    }
     let secs = Duration::from_secs;
     let jwt = Jwt {
         issuer: issuer.unwrap_or_default(),
         audience: section.texts("audience"),
         jwks_url: jwks_url.flatten(),
         algorithms,
+        typ,
         groups_claim: section.text("groups_claim", "groups"),
         scopes: section.texts("scopes"),
         leeway: section.duration("leeway", secs(30), Duration::ZERO),
@@ -134,6 +143,7 @@ mod tests {
             audience: vec![],
             jwks_url: None,
             algorithms: vec![Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA],
+            typ: vec!["at+jwt".into(), "JWT".into(), String::new()],
             groups_claim: "groups".into(),
             scopes: vec![],
             leeway: secs(30),
@@ -154,6 +164,7 @@ mod tests {
         assert!(mistake("algorithms = [\"HS256\"]").contains("\"HS256\" is not one of"));
         assert!(mistake("algorithms = [\"none\"]").contains("\"none\" is not one of"));
         assert!(mistake("algorithms = []").contains("at least one algorithm"));
+        assert!(mistake("typ = []").contains("at least one type"));
         assert!(mistake("audience = [\"\"]").contains("empty string"));
         assert!(mistake("scopes = [\"a b\"]").contains("without spaces"));
         assert!(mistake("leeway = \"301s\"").contains("at most \"5m\""));

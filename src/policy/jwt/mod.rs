@@ -123,6 +123,9 @@ impl Tokens {
         if header.crit.is_some() {
             return Err(bad("the token asks for extensions that are not known here"));
         }
+        if !self.is_accepted_type(header.typ.as_deref().unwrap_or_default()) {
+            return Err(bad("the token has a type (typ) that is not accepted (auth.jwt.typ)"));
+        }
         if !self.jwt.algorithms.contains(&header.alg) {
             return Err(bad("the token is signed with an algorithm that is not allowed"));
         }
@@ -142,9 +145,28 @@ impl Tokens {
         Ok((self.caller(&claims.claims)?, generation))
     }
 
+    /// Whether `auth.jwt.typ` has this type. Types are media types: without regard to case, and with or
+    /// without `application/` (RFC 7515, section 4.1.9; RFC 9068, section 4).
+    fn is_accepted_type(&self, given: &str) -> bool {
+        let short = |full: &str| {
+            let full = full.to_ascii_lowercase();
+            full.strip_prefix("application/").unwrap_or(&full).to_owned()
+        };
+        self.jwt.typ.iter().any(|accepted| short(accepted) == short(given))
+    }
+
     /// The caller named by validated claims.
     fn caller(&self, claims: &Value) -> Result<Caller, TransportFault> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
+        // The validation also accepts a list that contains the issuer.
+        if text("iss") != Some(&self.jwt.issuer) {
+            return Err(bad("the token is of another issuer"));
+        }
+        if claims.get("cnf").is_some() {
+            return Err(bad(
+                "the token is bound to a key (cnf), of which no proof is checked here",
+            ));
+        }
         let subject = text("sub").filter(|sub| is_id(sub));
         let subject = subject.ok_or(bad("`sub` is not 1 to 128 visible characters"))?;
         let is_anothers = self.taken.contains(subject)
