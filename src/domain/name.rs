@@ -48,7 +48,7 @@ pub enum NameError {
 pub(crate) const MAX_PREFIX: usize = 64;
 
 /// The maximum of `naming.max_length`, in characters. With four bytes per character, a sealed cursor with the
-/// longest name and an owner still fits into 1 KiB.
+/// longest name, caller and owner still fits into 2 KiB.
 pub(crate) const MAX_LENGTH_LIMIT: usize = 128;
 
 /// The default separator between prefix and raw name.

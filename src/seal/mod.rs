@@ -58,8 +58,11 @@ impl Kind {
     /// Returns the maximum length of a token in bytes. A longer token is refused before it is decoded.
     pub fn max_len(self) -> usize {
         match self {
-            Kind::Cursor => 1024,
-            Kind::Event | Kind::Session => 512,
+            // Holds the id of its caller (128 characters of up to 4 bytes), a public name and an upstream's id.
+            Kind::Cursor => 2048,
+            Kind::Event => 512,
+            // Holds the id of its caller.
+            Kind::Session => 1024,
             Kind::State => 256 << 10,
         }
     }
@@ -177,10 +180,10 @@ mod tests {
         assert_eq!(sealer.open(Kind::Cursor, "", &format!("{token}\n")), None);
         assert_eq!(sealer.open(Kind::Cursor, "", ""), None);
         assert_eq!(sealer.open(Kind::Cursor, "", &"A".repeat(10 << 20)), None);
-        let long = sealer.seal(Kind::Cursor, "", &[0; 728]);
-        assert_eq!(long.len(), 1024);
+        let long = sealer.seal(Kind::Cursor, "", &[0; 1496]);
+        assert_eq!(long.len(), 2048);
         assert!(sealer.open(Kind::Cursor, "", &long).is_some());
-        let longer = sealer.seal(Kind::Cursor, "", &[0; 729]);
+        let longer = sealer.seal(Kind::Cursor, "", &[0; 1497]);
         assert_eq!(sealer.open(Kind::Cursor, "", &longer), None);
     }
 

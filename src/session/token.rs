@@ -57,7 +57,7 @@ impl Token {
         self.caller == caller.id()
     }
 
-    /// Returns the session id: visible ASCII of at most 512 bytes (MCP 2025-11-25, Streamable HTTP,
+    /// Returns the session id: visible ASCII of at most 1,024 bytes (MCP 2025-11-25, Streamable HTTP,
     /// session management).
     pub(crate) fn seal(&self, sealer: &Sealer, endpoint: &str) -> String {
         let mut plain = vec![self.revision as u8, self.capabilities.bits()];
@@ -86,6 +86,9 @@ impl Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::caller::{MAX_ID, is_id};
+    use crate::domain::cursor::{CacheScope, Place};
+    use crate::domain::name::MAX_LENGTH_LIMIT;
     use crate::seal::SealKeys;
 
     #[test]
@@ -111,5 +114,28 @@ mod tests {
             UnixSeconds(7),
         );
         assert_ne!(token.nonce, another.nonce);
+    }
+
+    #[test]
+    fn f19_the_longest_id_of_a_caller_fits_a_session_id_and_a_cursor() {
+        let id = "\u{20000}".repeat(MAX_ID);
+        assert!(is_id(&id));
+        let sealer = Sealer::new(&SealKeys::ephemeral());
+        let path = format!("/{}", "p".repeat(127));
+        let caller = Caller::new(&id);
+        let token =
+            Token::new(Revision::V2025_06_18, ClientCapabilities::FORM, &caller, UnixSeconds(7));
+        let session = token.seal(&sealer, &path);
+        assert_eq!(Token::open(&sealer, &path, &session), Some(token));
+        let place = Place {
+            caller: id,
+            scope: CacheScope::Private,
+            issued_at: UnixSeconds(7),
+            last: "\u{20000}".repeat(MAX_LENGTH_LIMIT),
+            owner: "u".repeat(64),
+        };
+        let cursor = sealer.seal(Kind::Cursor, &path, &place.encode());
+        let opened = sealer.open(Kind::Cursor, &path, &cursor).expect("it opens");
+        assert_eq!(Place::decode(&opened), Some(place));
     }
 }
