@@ -4,6 +4,7 @@ mod args;
 mod failure;
 mod load;
 mod output;
+mod process;
 mod reach;
 mod running;
 mod runtime;
@@ -34,6 +35,7 @@ use crate::config::Config;
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
 pub fn main() -> ExitCode {
+    process::protect_memory();
     match Cli::read() {
         Ok(cli) => run(cli.into_command()).unwrap_or_else(Failure::report),
         Err(error) => {

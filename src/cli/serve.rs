@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::failure::Failure;
 use super::load::{load, load_supervised};
 use super::output::{print, printable, prompts};
+use super::process::raise_open_file_limit;
 use super::running::Running;
 use super::runtime::runtime;
 use crate::app::{App, ConfigSource};
@@ -24,6 +25,7 @@ pub(super) fn http(path: &Path) -> Result<(), Failure> {
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
         shutdown::handle_file_size_signal();
+        raise_open_file_limit();
         let terminated = shutdown::termination_signal();
         let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
         let source = source(path, &logging);
@@ -67,6 +69,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     run(async {
         let logging = telemetry::log::init(&config.telemetry).map_err(Failure::new)?;
         shutdown::handle_file_size_signal();
+        raise_open_file_limit();
         let terminated = shutdown::termination_signal();
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
         let streams = Streams { input: tokio::io::stdin(), output: tokio::io::stdout() };
