@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
 use super::views::globs;
+use crate::domain::fair_share::Share;
 use crate::domain::glob::Glob;
 use crate::seal::AuditKey;
 
@@ -21,6 +22,8 @@ pub struct Audit {
     /// Bytes of records that may wait to be written, and as many again that may be written but not
     /// synced.
     pub buffer: usize,
+    /// The part of `buffer` that the records of one caller may take while others want room.
+    pub share: Share,
     pub on_failure: OnAuditFailure,
     /// Whether `prompts/list` is recorded, too.
     pub list: bool,
@@ -136,7 +139,8 @@ const KEY_RULE: &str =
     "is not base64 of exactly 32 bytes; generate a key with `openssl rand -base64 32`";
 
 /// Returns `None` if `path` is `""`: the audit log is disabled.
-pub(super) fn read(mut section: Section<'_>) -> Option<Audit> {
+/// Reads the table; `share` is that of `server.limits`.
+pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
     let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
     let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
     let path = section.file("path");
@@ -159,6 +163,7 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Audit> {
         sync: section.duration("sync", Duration::from_secs(1), MILLISECOND),
         // The minimum holds four records of the maximum length.
         buffer: section.size("buffer", 16 << 20, 64 << 10..=1 << 30),
+        share,
         on_failure: section.choice("on_failure", OnAuditFailure::Refuse, &on_failure),
         list: section.flag("list", true),
         key,
@@ -196,6 +201,7 @@ mod tests {
             durability: Durability::Interval,
             sync: Duration::from_secs(1),
             buffer: 16 << 20,
+            share: Share::new(0.25),
             on_failure: OnAuditFailure::Refuse,
             list: true,
             key: None,

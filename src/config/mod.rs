@@ -228,7 +228,7 @@ impl Config {
             auth,
             access,
             limits: limits::read_all(&mut root),
-            audit: audit::read(root.section("audit")),
+            audit: audit::read(root.section("audit"), server.limits.share),
             admin: admin::read(root.section("admin")),
             listing: listing(root.section("listing")),
             views: views::read_all(&mut root, &server, &upstreams),
@@ -300,6 +300,7 @@ fn listing(mut section: Section<'_>) -> Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::fair_share::Share;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         let env = [("TOKEN".to_owned(), "t0ken".to_owned())];
@@ -348,6 +349,10 @@ mod tests {
                 question_rounds: 8,
                 parked_calls: 256,
                 parked_per_caller: 4,
+                share: Share::new(0.25),
+                small_body: 64 * 1024,
+                body_rate: 8 * 1024,
+                h2_control_frames: 1000,
                 pre_drain: secs(1),
                 grace: secs(30),
             }

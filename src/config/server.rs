@@ -9,6 +9,7 @@ use super::auth::Auth;
 use super::exposure::{self, Exposure};
 use super::reader::{MILLISECOND, Section, optional};
 use super::tls::Tls;
+use crate::domain::fair_share::Share;
 use crate::seal::SealKeys;
 
 /// The downstream side: listener, endpoint and limits.
@@ -103,6 +104,15 @@ pub struct Limits {
     pub parked_calls: usize,
     /// Suspended calls of one caller.
     pub parked_per_caller: usize,
+    /// What one caller, or one address while the caller is not known, may hold of each shared bound while
+    /// others want room.
+    pub share: Share,
+    /// Bodies up to this size, in bytes, have a reserve that larger ones cannot take.
+    pub small_body: usize,
+    /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is no limit.
+    pub body_rate: usize,
+    /// Control frames of one HTTP/2 connection per second.
+    pub h2_control_frames: usize,
     /// First step of the drain: time in which new connections are still accepted.
     pub pre_drain: Duration,
     /// Second step of the drain: time for requests in flight to complete.
@@ -270,6 +280,10 @@ fn limits(mut section: Section<'_>) -> Limits {
         question_rounds: section.count("question_rounds", 8, 1..=100),
         parked_calls: section.count("parked_calls", 256, 0..=100_000),
         parked_per_caller: section.count("parked_per_caller", 4, 0..=100_000),
+        share: Share::new(section.fraction("share", 0.25)),
+        small_body: section.size("small_body", 64 << 10, 1 << 10..=1 << 30),
+        body_rate: section.rate("body_rate", 8 << 10),
+        h2_control_frames: section.count("h2_control_frames", 1_000, 10..=1_000_000),
         pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
         grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
     };
@@ -277,6 +291,9 @@ fn limits(mut section: Section<'_>) -> Limits {
         let message = "must be at least twice body_size: each body counts as it arrives, and as what \
                        is kept of it";
         section.mistake("in_flight_bytes", message);
+    }
+    if limits.share == Share::NONE {
+        section.mistake("share", "must be greater than 0: no caller would have any room");
     }
     section.finish();
     limits

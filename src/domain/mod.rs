@@ -12,6 +12,7 @@ pub(crate) mod revision;
 pub(crate) mod method;
 pub(crate) mod unix_time;
 pub(crate) mod caller;
+pub(crate) mod fair_share;
 pub(crate) mod rights;
 pub(crate) mod glob;
 pub(crate) mod hidden_text;

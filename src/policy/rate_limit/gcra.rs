@@ -13,6 +13,14 @@ pub(crate) struct Quota {
     pub(crate) burst: NonZeroU32,
 }
 
+impl Quota {
+    /// Returns the quota with `factor` times the rate and the burst.
+    pub(crate) fn times(self, factor: u32) -> Self {
+        let factor = NonZeroU32::new(factor).unwrap_or(NonZeroU32::MIN);
+        Self { interval: self.interval / factor.get(), burst: self.burst.saturating_mul(factor) }
+    }
+}
+
 /// Takes one cell at `now` from a bucket with the theoretical arrival time `arrival` (`None`: an unused
 /// bucket, which is full). Returns the next theoretical arrival time.
 ///

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::config::{self, Per};
 use crate::domain::caller::Caller;
+use crate::domain::fair_share;
 use crate::domain::fault::TransportFault;
 use crate::domain::method::{Countable, Method};
 use crate::seal;
@@ -72,11 +73,19 @@ impl<S: BucketStore> RateLimits<S> {
     pub(crate) fn take_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let limits = || self.limits.iter().filter(|limit| limit.config.before_authentication);
         let bucket = |limit: &Limit| limit.bucket(|key| add(key, &network(address)));
-        let buckets: Vec<_> = limits().map(bucket).collect();
+        let mut buckets: Vec<_> = limits().map(bucket).collect();
         if buckets.is_empty() {
             return Ok(());
         }
-        self.addresses.take(&buckets).map_err(|empty| refusal(limits(), empty))
+        let count = buckets.len();
+        if let Some(site) = site(address) {
+            buckets.extend(limits().map(|limit| Bucket {
+                quota: limit.quota.times(NETWORKS_OF_A_SITE),
+                ..limit.bucket(|key| add(key, &site))
+            }));
+        }
+        let taken = self.addresses.take(&buckets);
+        taken.map_err(|empty| refusal(limits(), Exhausted { index: empty.index % count, ..empty }))
     }
 
     /// Counts a request in all of its buckets in one step: the buckets of its caller and, if the caller
@@ -166,12 +175,23 @@ fn add(key: &mut String, part: &str) {
     let _ = write!(key, "{}:{part}", part.len());
 }
 
-/// Returns the network by which an address is counted: an IPv6 address by its first 64 bits, since a
-/// client with one address of such a network has all of them.
+/// Returns the network by which an address is counted, as text.
 pub(crate) fn network(address: IpAddr) -> String {
+    fair_share::network(address).to_string()
+}
+
+/// How many times the rate of one network the networks of one IPv6 site have together.
+const NETWORKS_OF_A_SITE: u32 = 16;
+
+/// Returns the first 48 bits of an IPv6 address, as much as one site usually gets: whoever has them has
+/// 65,536 networks of 64 bits.
+fn site(address: IpAddr) -> Option<String> {
     match address {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) >> 64 << 64).to_string(),
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => {
+            let network = Ipv6Addr::from(u128::from(address) >> 80 << 80);
+            Some(format!("{network}/48"))
+        }
     }
 }
 
@@ -340,6 +360,18 @@ mod tests {
         assert!(check("2001:db8:0:1::1"));
         assert!(!check("2001:db8:0:1:ffff::2"));
         assert!(check("2001:db8:0:2::1"));
+    }
+
+    #[test]
+    fn f23_the_networks_of_one_ipv6_site_have_sixteen_times_the_rate_of_one() {
+        let limits = limits("[[limits]]\nname = \"a\"\nper = [\"address\"]\nrate = \"1/h\"\n");
+        let check = |address: String| limits.take_address(address.parse().unwrap());
+        for network in 0..16 {
+            assert_eq!(check(format!("2001:db8:7:{network:x}::1")), Ok(()));
+        }
+        let refused = check("2001:db8:7:ffff::1".to_owned());
+        assert_eq!(refused.unwrap_err().limit(), Some("a"));
+        assert_eq!(check("2001:db8:8:ffff::1".to_owned()), Ok(()), "another site");
     }
 
     #[test]
