@@ -5,6 +5,7 @@ mod reloads;
 mod state;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -18,9 +19,16 @@ use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
 pub(crate) use reloads::Reloads;
 pub(crate) use state::State;
 
-/// The maximum number of connections to the admin API: probes and scrapers are few, and reconnect or
-/// reuse their connections.
+/// The limits of the admin API are its own, so that probes are answered whatever the clients of the endpoint do.
+/// Probes and scrapers are few, send small requests, and reconnect or reuse their connections at once: a
+/// connection without a request is closed soon, and the longest idle one at once when a new one needs its place.
 const MAX_CONNECTIONS: usize = 64;
+
+/// See [`MAX_CONNECTIONS`].
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Time for the first byte, and for the head of a request.
+const HEAD: Duration = Duration::from_secs(2);
 
 /// The admin API over HTTP.
 pub(crate) struct Admin {
@@ -34,7 +42,13 @@ pub(crate) struct Admin {
 impl Admin {
     pub(crate) fn new(admin: &config::Admin, config: &Config, state: State) -> Self {
         let guard = OriginGuard::at(admin.listen.ip(), &config.server.allowed_hosts);
-        let limits = Limits { connections: MAX_CONNECTIONS, ..config.server.limits.clone() };
+        let limits = Limits {
+            connections: MAX_CONNECTIONS,
+            first_byte: HEAD,
+            head: HEAD,
+            idle: IDLE,
+            ..config.server.limits.clone()
+        };
         Self { guard, token: admin.token, state, limits }
     }
 

@@ -40,7 +40,7 @@ impl Edition {
         let gate = Arc::new(Gate::new(&config, rights, audit.clone(), telemetry));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let router = Router::start(&config, deps, upstream_deps);
-        tasks.spawn(gate.refusals().watch(audit, stop.clone()));
+        tasks.spawn(gate.tallies().watch(audit, stop.clone()));
         let shared = Arc::new(session::SharedState::new(tasks.clone(), drain, stop.clone()));
         Self::new(config, gate, router, sealer, shared, &tasks, &stop)
     }

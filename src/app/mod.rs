@@ -20,6 +20,7 @@ use crate::admin::{self, Admin, Reloads};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::config::{self, ClientProof, Config, Tls, Transport};
+use crate::domain::fair_share::Share;
 use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
 use crate::router::{UpstreamDeps, UpstreamStatus};
@@ -69,7 +70,8 @@ impl App {
     ///
     /// # Errors
     /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
-    pub fn new(config: Config) -> io::Result<Self> {
+    pub fn new(mut config: Config) -> io::Result<Self> {
+        share_with_nobody(&mut config);
         Self::build(config, Instances::Several)
     }
 
@@ -252,6 +254,14 @@ impl App {
     async fn close_audit(&self) {
         let audit = self.audit.clone();
         let _ = tokio::task::spawn_blocking(move || audit.close()).await;
+    }
+}
+
+/// A gateway that does not listen has one client, which shares nothing with others.
+fn share_with_nobody(config: &mut Config) {
+    config.server.limits.share = Share::WHOLE;
+    if let Some(audit) = &mut config.audit {
+        audit.share = Share::WHOLE;
     }
 }
 

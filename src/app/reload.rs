@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
 use super::edition::Edition;
-use super::{App, Listening, config_event, warn_about_config};
+use super::{App, Listening, config_event, share_with_nobody, warn_about_config};
 use crate::admin::Admin;
 use crate::audit::LogChange;
 use crate::audit::record::Event;
@@ -170,8 +170,9 @@ impl App {
         if let Some((key, why)) = exposed.chain(admin.map(|why| ("admin.token", why))).next() {
             return Err(format!("{key}: {why}; the address cannot change without a restart"));
         }
-        if let Some(endpoint) = &self.endpoint {
-            config.server.name_resource(endpoint.addr);
+        match &self.endpoint {
+            Some(endpoint) => config.server.name_resource(endpoint.addr),
+            None => share_with_nobody(&mut config),
         }
         let tls = match &self.endpoint {
             Some(endpoint) => self.tls_server(&config, endpoint.service.load().tls()),
@@ -186,8 +187,8 @@ impl App {
         let event = config_event(&config, "config_reloaded").text("before", &before.config.digest);
         let mut change = Vec::new();
         if matches!(log, LogChange::Replaced(_)) {
-            // Refusals are recorded in the log that was in use when they happened.
-            change = before.gate.refusals().rest();
+            // What was counted is recorded in the log that was in use when it happened.
+            change = before.gate.tallies().rest();
             change.push(event.clone());
         }
         self.audit.apply(log, config.audit.as_ref(), &change);

@@ -18,6 +18,7 @@ use super::recover::recover;
 use super::writer::LogWriter;
 use crate::config::{self, Durability};
 use crate::domain::document::Document;
+use crate::domain::fair_share::Holder;
 use crate::seal::AuditKey;
 
 /// A log that is being written. When the last handle is dropped, the writer ends the log with a
@@ -30,10 +31,16 @@ pub struct Ledger {
     started: Instant,
 }
 
-/// A record cannot be written, so the call must not continue.
+/// A record is not known to be written, so the call must not continue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the audit log cannot be written")]
-pub struct Unrecorded;
+pub enum Unrecorded {
+    /// The record will not be written.
+    #[error("the audit log cannot be written")]
+    Refused,
+    /// The record waits to be written, and will be if the log can be written again.
+    #[error("the audit log could not be written in time")]
+    Late,
+}
 
 /// The timeout for writing a record, after which its call is refused: a disk that hangs must not
 /// make calls hang.
@@ -105,7 +112,7 @@ impl Ledger {
         Some(self.started.elapsed().saturating_sub(since))
     }
 
-    /// Records an event, and waits until the record is written.
+    /// Records an event that `holder` has caused, and waits until the record is written.
     ///
     /// # Errors
     /// When the record cannot be written within [`WRITE_TIMEOUT`], unless `audit.on_failure` is
@@ -113,29 +120,42 @@ impl Ledger {
     ///
     /// # Cancel safety
     /// A record in the queue is written even if the future is dropped.
-    pub async fn record(&self, event: Event) -> Result<(), Unrecorded> {
-        self.record_both(None, event).await
+    pub async fn record(&self, holder: &Holder, event: Event) -> Result<(), Unrecorded> {
+        self.record_both(holder, None, event).await
     }
 
     /// Records two events, `before` right before `event`: both are written, or none.
     ///
     /// # Errors
     /// As [`Ledger::record`]. Cancel safety is the same, too.
-    pub async fn record_both(&self, before: Option<Event>, event: Event) -> Result<(), Unrecorded> {
-        let written = self.queue.submit(before, event, stamp(self.started));
-        let Some(written) = written.map_err(|_| Unrecorded)? else {
+    pub async fn record_both(
+        &self,
+        holder: &Holder,
+        before: Option<Event>,
+        event: Event,
+    ) -> Result<(), Unrecorded> {
+        let written = self.queue.submit(holder, before, event, stamp(self.started));
+        let Some(written) = written.map_err(|_| Unrecorded::Refused)? else {
             return Ok(());
         };
         match timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(())) => Ok(()),
             _ if self.queue.degrades() => Ok(()),
-            _ => Err(Unrecorded),
+            Ok(Err(_)) => Err(Unrecorded::Refused),
+            Err(_) => Err(Unrecorded::Late),
         }
     }
 
-    /// Records an event without waiting until it is written. It precedes all later records.
+    /// Records an event without waiting until it is written. It precedes all later records, and takes no room
+    /// from records that calls wait for: where there is none for it, only its kind is counted.
     pub fn note(&self, event: Event) {
         self.queue.note(event, stamp(self.started));
+    }
+
+    /// Records the end of a call or stream whose start is on record, without waiting until it is written. It
+    /// always has room: there are at most as many ends as calls and streams at once.
+    pub fn end(&self, event: Event) {
+        self.queue.end(event, stamp(self.started));
     }
 
     /// Adds the arguments of a call to an event: their names, sizes in bytes and keyed digests; the
@@ -179,6 +199,7 @@ fn stamp(started: Instant) -> Stamp {
 fn writer_settings(config: &config::Audit) -> WriterSettings {
     WriterSettings {
         limit: config.buffer,
+        share: config.share.of(config.buffer),
         degrades: config.on_failure == config::OnAuditFailure::Degrade,
         sync_every: (config.durability == Durability::Interval).then_some(config.sync),
         log: LogSettings {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::folder::{Folder, PendingSync, Segment, segment_name};
 use super::header::Header;
 use super::keys::Keys;
-use super::record::{Event, Head, Stamp, WriterId};
+use super::record::{Event, Head, Stamp, WriterId, time_text};
 use super::recover::{Recovered, read_header};
 use crate::seal::hex::hex;
 
@@ -175,12 +175,11 @@ impl Log {
     pub(crate) fn append_gap(&mut self, gap: &Gap, now: Stamp) -> io::Result<()> {
         let from = self.head.seq + 1;
         let to = self.head.seq + gap.count;
-        let time = |stamp: Stamp| format!("\"{}\"", humantime::format_rfc3339_micros(stamp.wall));
         let event = Event::new("gap")
             .number("from_seq", from)
             .number("count", gap.count)
-            .json("first_time", &time(gap.first))
-            .json("last_time", &time(gap.last));
+            .json("first_time", &time_text(gap.first))
+            .json("last_time", &time_text(gap.last));
         let before = self.head;
         self.head.seq = to;
         let written = self.append(std::iter::once((&event, now)), now);
@@ -422,6 +421,22 @@ pub(crate) struct Gap {
     pub count: u64,
     pub first: Stamp,
     pub last: Stamp,
+}
+
+impl Gap {
+    /// Adds records up to `last`.
+    pub(super) fn add(&mut self, records: u64, last: Stamp) {
+        self.count += records;
+        self.last = last;
+    }
+
+    /// Joins a gap with a later one.
+    pub(super) fn followed_by(self, later: Option<Self>) -> Self {
+        match later {
+            Some(Self { count, last, .. }) => Self { count: self.count + count, last, ..self },
+            None => self,
+        }
+    }
 }
 
 /// Returns the text that the signature of a checkpoint covers.

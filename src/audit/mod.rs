@@ -204,6 +204,13 @@ impl Audit {
         }
     }
 
+    /// Records the end of something whose start is on record ([`Ledger::end`]).
+    pub fn end(&self, event: Event) {
+        if let Some(ledger) = self.0.ledger.load().as_ref() {
+            ledger.end(event);
+        }
+    }
+
     /// Returns a new number for a call, which its records have in common.
     pub fn next_call(&self) -> u64 {
         self.0.calls.fetch_add(1, Ordering::Relaxed) + 1

@@ -1,6 +1,10 @@
 //! The queue of records between the threads that record and the writer: bounded in bytes. A record
 //! without room is refused or counted, never dropped silently.
+//!
+//! Records have room of three kinds, and none takes that of another: those that calls wait for, with a fair
+//! share for each caller; those that nobody waits for; and the ends of what is on record, which always fit.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +12,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::log::{Gap, LogSettings};
-use super::record::{Event, Stamp};
+use super::record::{Event, MAX_LINE, Stamp};
+use crate::domain::fair_share::{FairShare, Holder};
 
 /// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
@@ -19,22 +24,45 @@ pub(super) struct Queue {
     end: Condvar,
 }
 
-/// A record in the queue.
+/// A record in the queue, or two that are written together.
 pub(super) struct Entry {
+    /// A record that is written right before `event`.
+    pub before: Option<Event>,
     pub event: Event,
     pub stamp: Stamp,
+    room: Room,
     /// Completed once the record is written; dropped when it is refused. `None` for a record that
     /// no caller waits for.
     pub written: Option<oneshot::Sender<()>>,
 }
+
+/// The room that a record takes.
+enum Room {
+    /// That of records that calls wait for.
+    Call(Holder),
+    /// That of records that nobody waits for.
+    Note,
+    /// None: the end of something whose start is on record.
+    End,
+}
+
+/// The records without room by their kinds, of which there are few.
+pub(super) type OmittedNotes = BTreeMap<&'static str, Gap>;
+
+/// The room of records that nobody waits for: this part of the limit, beside it.
+const NOTES: usize = 4;
 
 struct State {
     settings: WriterSettings,
     /// Whether `settings` is newer than what the writer has.
     settings_changed: bool,
     entries: Vec<Entry>,
-    /// Bytes of `entries`.
-    bytes: usize,
+    /// Bytes of the entries that calls wait for.
+    calls: FairShare<Holder>,
+    /// Bytes of the entries that nobody waits for, and of the ends.
+    note_bytes: usize,
+    end_bytes: usize,
+    omitted: OmittedNotes,
     missing: Option<Gap>,
     is_down: bool,
     rotate: bool,
@@ -48,8 +76,10 @@ struct State {
 /// The settings that can change while the log is written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct WriterSettings {
-    /// The limit of waiting records, and of lines that are written but not synced; in bytes.
+    /// The limit of records that calls wait for, and of lines that are written but not synced; in bytes.
     pub limit: usize,
+    /// The part of the limit that one caller may take while others want room, in bytes.
+    pub share: usize,
     /// Whether calls continue unrecorded while the log is down (`audit.on_failure = "degrade"`).
     pub degrades: bool,
     /// The interval between syncs. `None`: every batch is synced before its callers are answered.
@@ -62,6 +92,7 @@ pub(super) struct Work {
     /// `Some` if the settings have changed.
     pub settings: Option<WriterSettings>,
     pub entries: Vec<Entry>,
+    pub omitted: OmittedNotes,
     pub missing: Option<Gap>,
     pub rotate: bool,
     /// The last producer is gone: the writer ends once everything is written.
@@ -86,10 +117,13 @@ pub(super) struct Refused;
 impl Queue {
     pub(super) fn new(settings: WriterSettings) -> Self {
         let state = State {
+            calls: FairShare::new(settings.limit, settings.call_share()),
             settings,
             settings_changed: false,
             entries: Vec::new(),
-            bytes: 0,
+            note_bytes: 0,
+            end_bytes: 0,
+            omitted: OmittedNotes::new(),
             missing: None,
             is_down: false,
             rotate: false,
@@ -104,12 +138,13 @@ impl Queue {
     /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one.
     pub(super) fn waiting(&self) -> (usize, Option<Duration>) {
         let state = self.lock();
-        (state.bytes, state.entries.first().map(|entry| entry.stamp.up))
+        (state.bytes(), state.entries.first().map(|entry| entry.stamp.up))
     }
 
     /// Replaces the settings, and hands them to the writer.
     pub(super) fn reconfigure(&self, settings: WriterSettings) {
         let mut state = self.lock();
+        state.calls.resize(settings.limit, settings.call_share());
         state.settings = settings;
         state.settings_changed = true;
         drop(state);
@@ -121,41 +156,66 @@ impl Queue {
         self.lock().settings.degrades
     }
 
-    /// Adds a record whose caller waits, and right before it the record `before`: both or none.
+    /// Adds a record that `holder` waits for, and right before it the record `before`: both or none.
     /// Returns the channel to wait on; `None` where the log is down or full and calls continue
     /// unrecorded.
     ///
     /// # Errors
-    /// When the queue is closed, or the log is down or full and calls are refused then.
+    /// When the queue is closed; and when the log is down, or there is no room for the holder, and calls are
+    /// refused then.
     pub(super) fn submit(
         &self,
+        holder: &Holder,
         before: Option<Event>,
         event: Event,
         stamp: Stamp,
     ) -> Result<Option<oneshot::Receiver<()>>, Refused> {
         let mut state = self.lock();
-        let size = event.size() + before.as_ref().map_or(0, Event::size);
-        let fits = state.bytes + size <= state.settings.limit;
-        if state.closed || (!state.settings.degrades && (state.is_down || !fits)) {
+        let degrades = state.settings.degrades;
+        if state.closed || (state.is_down && !degrades) {
             return Err(Refused);
         }
-        if state.is_down || !fits {
-            before.into_iter().chain([event]).for_each(|event| state.note(event, stamp));
-            return Ok(None);
-        }
-        if let Some(event) = before {
-            state.push(Entry { event, stamp, written: None });
-        }
         let (written, receiver) = oneshot::channel();
-        state.push(Entry { event, stamp, written: Some(written) });
+        let room = Room::Call(holder.clone());
+        let entry = Entry { before, event, stamp, room, written: Some(written) };
+        let records = entry.records();
+        // While the log is down nobody waits, but what fits is kept.
+        let fits = state.calls.take(holder, entry.size()).is_ok();
+        match (fits, state.is_down) {
+            (true, false) => state.entries.push(entry),
+            (true, true) => state.entries.push(Entry { written: None, ..entry }),
+            (false, _) if degrades => state.miss(records, stamp),
+            (false, _) => return Err(Refused),
+        }
+        let is_down = state.is_down;
         drop(state);
         self.work.notify_one();
-        Ok(Some(receiver))
+        Ok((fits && !is_down).then_some(receiver))
     }
 
-    /// Adds a record that no caller waits for. Without room it is counted as missing.
+    /// Adds a record that nobody waits for. Without room only its kind is counted.
     pub(super) fn note(&self, event: Event, stamp: Stamp) {
-        self.lock().note(event, stamp);
+        let mut state = self.lock();
+        if state.note_bytes + event.size() <= state.settings.limit / NOTES {
+            state.push(Entry { before: None, event, stamp, room: Room::Note, written: None });
+        } else {
+            let omitted = state.omitted.entry(event.kind());
+            omitted.or_insert(Gap { count: 0, first: stamp, last: stamp }).add(1, stamp);
+        }
+        drop(state);
+        self.work.notify_one();
+    }
+
+    /// Adds the end of something whose start is on record. In refuse mode it always fits: nothing starts without
+    /// a record.
+    pub(super) fn end(&self, event: Event, stamp: Stamp) {
+        let mut state = self.lock();
+        if state.settings.degrades && state.end_bytes + event.size() > state.settings.limit {
+            state.miss(1, stamp);
+        } else {
+            state.push(Entry { before: None, event, stamp, room: Room::End, written: None });
+        }
+        drop(state);
         self.work.notify_one();
     }
 
@@ -203,7 +263,10 @@ impl Queue {
     pub(super) fn wait(&self, timeout: Duration, intake: Intake) -> Work {
         let takes = intake == Intake::Open;
         let idle = |state: &mut State| {
-            let has_records = takes && (!state.entries.is_empty() || state.missing.is_some());
+            let has_records = takes
+                && (!state.entries.is_empty()
+                    || !state.omitted.is_empty()
+                    || state.missing.is_some());
             !(has_records
                 || state.settings_changed
                 || state.rotate
@@ -217,6 +280,7 @@ impl Queue {
         let mut work = Work {
             settings: settings_changed.then(|| state.settings.clone()),
             entries: Vec::new(),
+            omitted: OmittedNotes::new(),
             missing: None,
             rotate: std::mem::take(&mut state.rotate),
             draining: std::mem::take(&mut state.draining),
@@ -224,9 +288,9 @@ impl Queue {
             sync_outcome: state.sync_outcome.take(),
         };
         if takes {
-            work.entries = std::mem::take(&mut state.entries);
+            work.entries = state.take_entries();
+            work.omitted = std::mem::take(&mut state.omitted);
             work.missing = state.missing.take();
-            state.bytes = 0;
         }
         work
     }
@@ -239,23 +303,25 @@ impl Queue {
     }
 
     /// Marks the log as down. Records whose callers wait are refused, unless calls continue
-    /// unrecorded; all other records, with `unwritten` before them, stay in the queue.
-    pub(super) fn go_down(&self, unwritten: Vec<Entry>, missing: Option<Gap>) {
+    /// unrecorded; all other records, with what could not be written before them, stay in the queue.
+    pub(super) fn go_down(&self, unwritten: Unwritten) {
+        let Unwritten { entries, omitted, missing } = unwritten;
         let mut state = self.lock();
         state.is_down = true;
         let degrades = state.settings.degrades;
         // A dropped sender refuses its caller.
         let keep = |mut entry: Entry| (entry.written.take().is_none() || degrades).then_some(entry);
-        let later = std::mem::take(&mut state.entries);
-        state.bytes = 0;
-        for entry in unwritten.into_iter().chain(later).filter_map(keep) {
+        let later = state.take_entries();
+        for entry in entries.into_iter().chain(later).filter_map(keep) {
             state.push(entry);
         }
-        state.missing = match (missing, state.missing.take()) {
-            (Some(first), Some(last)) => {
-                Some(Gap { count: first.count + last.count, first: first.first, last: last.last })
-            }
-            (one, other) => one.or(other),
+        for (kind, gap) in omitted {
+            let merged = gap.followed_by(state.omitted.remove(kind));
+            state.omitted.insert(kind, merged);
+        }
+        state.missing = match missing {
+            Some(first) => Some(first.followed_by(state.missing.take())),
+            None => state.missing.take(),
         };
     }
 
@@ -269,11 +335,12 @@ impl Queue {
         let mut state = self.lock();
         state.closed = true;
         state.is_down = true;
-        let waiting = std::mem::take(&mut state.entries).len() as u64;
+        let waiting: u64 = state.take_entries().iter().map(Entry::records).sum();
+        let omitted: u64 = state.omitted.values().map(|gap| gap.count).sum();
         let missing = state.missing.take().map_or(0, |gap| gap.count);
         drop(state);
         self.end.notify_all();
-        waiting + missing
+        waiting + omitted + missing
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -281,19 +348,59 @@ impl Queue {
     }
 }
 
+/// What the writer has taken and could not write.
+#[derive(Default)]
+pub(super) struct Unwritten {
+    pub entries: Vec<Entry>,
+    pub omitted: OmittedNotes,
+    pub missing: Option<Gap>,
+}
+
+impl WriterSettings {
+    /// Room for one call's records of the greatest length, at least.
+    fn call_share(&self) -> usize {
+        self.share.max(2 * MAX_LINE)
+    }
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        self.event.size() + self.before.as_ref().map_or(0, Event::size)
+    }
+
+    /// Returns the number of records.
+    fn records(&self) -> u64 {
+        1 + u64::from(self.before.is_some())
+    }
+}
+
 impl State {
+    fn bytes(&self) -> usize {
+        self.calls.used() + self.note_bytes + self.end_bytes
+    }
+
+    /// Adds an entry, whether or not there is room.
     fn push(&mut self, entry: Entry) {
-        self.bytes += entry.event.size();
+        let size = entry.size();
+        match &entry.room {
+            Room::Call(holder) => self.calls.force(holder, size),
+            Room::Note => self.note_bytes += size,
+            Room::End => self.end_bytes += size,
+        }
         self.entries.push(entry);
     }
 
-    fn note(&mut self, event: Event, stamp: Stamp) {
-        if self.bytes + event.size() <= self.settings.limit {
-            return self.push(Entry { event, stamp, written: None });
-        }
-        let gap = self.missing.get_or_insert(Gap { count: 0, first: stamp, last: stamp });
-        gap.count += 1;
-        gap.last = stamp;
+    fn take_entries(&mut self) -> Vec<Entry> {
+        self.calls.clear();
+        self.note_bytes = 0;
+        self.end_bytes = 0;
+        std::mem::take(&mut self.entries)
+    }
+
+    /// Counts records of calls that continue unrecorded.
+    fn miss(&mut self, records: u64, stamp: Stamp) {
+        let gap = Gap { count: 0, first: stamp, last: stamp };
+        self.missing.get_or_insert(gap).add(records, stamp);
     }
 }
 
@@ -303,6 +410,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::domain::caller::Caller;
 
     /// Far longer than the test runs: a wait that ends has been woken.
     const NEVER: Duration = Duration::from_secs(3600);
@@ -316,7 +424,13 @@ mod tests {
             checkpoint_records: 1,
             checkpoint_every: NEVER,
         };
-        let settings = WriterSettings { limit: 1 << 20, degrades: false, sync_every: None, log };
+        let settings = WriterSettings {
+            limit: 64 << 10,
+            share: 16 << 10,
+            degrades: false,
+            sync_every: None,
+            log,
+        };
         Arc::new(Queue::new(settings))
     }
 
@@ -353,5 +467,73 @@ mod tests {
         writer.join().unwrap();
         queue.mark_closed();
         closers.into_iter().for_each(|closer| closer.join().unwrap());
+    }
+
+    const START: Stamp = Stamp { wall: std::time::SystemTime::UNIX_EPOCH, up: Duration::ZERO };
+
+    fn holder(id: &str) -> Holder {
+        Holder::Caller(Caller::new(id))
+    }
+
+    /// An event of about this many bytes.
+    fn event(size: usize) -> Event {
+        Event::new("test").long_text("x", &"x".repeat(size - Event::new("test").size()), size)
+    }
+
+    #[test]
+    fn f1_records_that_nobody_waits_for_take_no_room_from_those_that_calls_wait_for() {
+        let queue = queue();
+        for _ in 0..10_000 {
+            queue.note(event(1 << 10), START);
+            queue.note(Event::new("other"), START);
+        }
+        let (notes, _) = queue.waiting();
+        assert!(notes <= (64 << 10) / NOTES, "{notes}");
+        assert!(queue.submit(&holder("a"), None, event(15 << 10), START).unwrap().is_some());
+        let work = queue.wait(NEVER, Intake::Open);
+        assert_eq!(work.missing, None, "counted by their kinds, and no gap");
+        let omitted: u64 = work.omitted.values().map(|omitted| omitted.count).sum();
+        assert_eq!(work.omitted.len(), 2);
+        assert_eq!(omitted + work.entries.len() as u64, 20_001);
+    }
+
+    #[test]
+    fn f1_one_caller_leaves_room_for_the_records_of_others() {
+        let queue = queue();
+        let submit = |id| queue.submit(&holder(id), None, event(8 << 10), START).is_ok();
+        let flood = (0..100).filter(|_| submit("flood")).count();
+        assert_eq!(flood, 4, "its share is half of the least buffer");
+        assert!(submit("a") && submit("b"));
+        queue.wait(NEVER, Intake::Open);
+        assert!(submit("flood"), "written");
+    }
+
+    #[test]
+    fn f2_ends_of_what_is_on_record_always_have_room_in_refuse_mode() {
+        let queue = queue();
+        while queue.submit(&holder("a"), None, event(15 << 10), START).is_ok() {}
+        queue.go_down(Unwritten::default());
+        for _ in 0..1_000 {
+            queue.end(event(1 << 10), START);
+        }
+        let work = queue.wait(NEVER, Intake::Open);
+        assert_eq!((work.missing, work.entries.len()), (None, 1_000), "the others were refused");
+    }
+
+    #[test]
+    fn f2_two_records_that_belong_together_are_refused_together() {
+        let queue = queue();
+        let mut written = queue
+            .submit(&holder("a"), Some(Event::new("received")), Event::new("completed"), START)
+            .unwrap()
+            .unwrap();
+        let entries = queue.wait(NEVER, Intake::Open).entries;
+        assert_eq!(entries.len(), 1);
+        queue.go_down(Unwritten { entries, ..Unwritten::default() });
+        assert!(written.try_recv().is_err());
+        queue.note(Event::new("later"), START);
+        let work = queue.wait(NEVER, Intake::Open);
+        let kinds: Vec<_> = work.entries.iter().map(|entry| entry.event.kind()).collect();
+        assert_eq!(kinds, ["later"], "no `received` without an end is left behind");
     }
 }

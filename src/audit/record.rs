@@ -11,6 +11,7 @@ use crate::seal::hex::{from_hex, hex};
 /// the record is marked with `"truncated":true`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event {
+    kind: &'static str,
     members: String,
     truncated: bool,
 }
@@ -35,7 +36,12 @@ const MAX_DEPTH: usize = 16;
 impl Event {
     /// Creates an event of this type.
     pub fn new(event: &'static str) -> Self {
-        Self { members: format!("\"event\":\"{event}\""), truncated: false }
+        Self { kind: event, members: format!("\"event\":\"{event}\""), truncated: false }
+    }
+
+    /// Returns the type of the event.
+    pub(super) fn kind(&self) -> &'static str {
+        self.kind
     }
 
     /// Adds an untrusted text: escaped, and truncated after 1,024 bytes as written.
@@ -125,6 +131,11 @@ pub struct Stamp {
     pub wall: SystemTime,
     /// The time since the log was opened; monotonic.
     pub up: Duration,
+}
+
+/// Returns the wall-clock time of a stamp as a JSON string.
+pub(super) fn time_text(stamp: Stamp) -> String {
+    format!("\"{}\"", humantime::format_rfc3339_micros(stamp.wall))
 }
 
 /// The identity of a writer, in each of its records.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
 use super::log::{Gap, Log, SignedCheckpoint};
-use super::queue::{Entry, Intake, Queue, WriterSettings};
-use super::record::{Event, Stamp};
+use super::queue::{Intake, Queue, Unwritten, Work, WriterSettings};
+use super::record::{Event, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
 
 /// The state of the writer.
@@ -114,7 +114,8 @@ impl LogWriter {
             let closing = work.closing;
             self.rotation_requested |= work.rotate;
             self.draining |= work.draining;
-            self.write(work.entries, work.missing, now);
+            let Work { entries, omitted, missing, .. } = work;
+            self.write(Unwritten { entries, omitted, missing }, now);
             if now.up.saturating_sub(ticked) >= TICK {
                 ticked = now.up;
                 self.tick(now);
@@ -165,11 +166,12 @@ impl LogWriter {
         Ok(())
     }
 
-    fn write(&mut self, entries: Vec<Entry>, missing: Option<Gap>, now: Stamp) {
-        if let Err(error) = self.append(&entries, now) {
-            self.queue.go_down(entries, missing);
+    fn write(&mut self, work: Unwritten, now: Stamp) {
+        if let Err(error) = self.append(&work, now) {
+            self.queue.go_down(work);
             return self.go_down_on_error(Err(error), now);
         }
+        let Unwritten { entries, missing, .. } = work;
         // A sync that began under `durability = "interval"` ends before the next one begins.
         if self.settings.sync_every.is_none()
             && self.log.is_syncing()
@@ -198,17 +200,22 @@ impl LogWriter {
                 "audit records are missing: audit.buffer was full"
             ),
             Err(error) => {
-                self.queue.go_down(Vec::new(), Some(gap));
+                self.queue.go_down(Unwritten { missing: Some(gap), ..Unwritten::default() });
                 self.go_down_on_error(Err(error), now);
             }
         }
     }
 
-    fn append(&mut self, entries: &[Entry], now: Stamp) -> io::Result<()> {
-        if entries.is_empty() {
+    fn append(&mut self, work: &Unwritten, now: Stamp) -> io::Result<()> {
+        let Unwritten { entries, omitted, .. } = work;
+        if entries.is_empty() && omitted.is_empty() {
             return Ok(());
         }
-        self.log.append(entries.iter().map(|entry| (&entry.event, entry.stamp)), now)
+        let omitted: Vec<_> = omitted.iter().map(|(kind, gap)| omitted_event(kind, gap)).collect();
+        let records = entries.iter().flat_map(|entry| {
+            entry.before.iter().chain([&entry.event]).map(|event| (event, entry.stamp))
+        });
+        self.log.append(records.chain(omitted.iter().map(|event| (event, now))), now)
     }
 
     /// Does the work that no caller waits for: checkpoints, rotation, syncs.
@@ -340,7 +347,7 @@ impl LogWriter {
             None => {
                 let logged = reason.clone();
                 self.outage = Some(Outage { since: now.up, retried: now.up, reason, logged });
-                self.queue.go_down(Vec::new(), None);
+                self.queue.go_down(Unwritten::default());
             }
         }
     }
@@ -354,7 +361,8 @@ impl LogWriter {
         }
         let work = self.queue.wait(Duration::ZERO, Intake::Open);
         let now = (self.clock)();
-        self.write(work.entries, work.missing, now);
+        let Work { entries, omitted, missing, .. } = work;
+        self.write(Unwritten { entries, omitted, missing }, now);
         let event = Event::new("stopped");
         let last = self.log.append(std::iter::once((&event, now)), now);
         let last = last.and_then(|()| self.log.sign(now));
@@ -382,4 +390,13 @@ impl LogWriter {
             !is_durable
         });
     }
+}
+
+/// Returns the record of notes that had no room: of what kind, and how many.
+fn omitted_event(kind: &str, gap: &Gap) -> Event {
+    Event::new("omitted")
+        .text("of", kind)
+        .number("count", gap.count)
+        .json("first_time", &time_text(gap.first))
+        .json("last_time", &time_text(gap.last))
 }

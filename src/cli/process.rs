@@ -2,17 +2,22 @@
 
 use tracing::warn;
 
+#[cfg(target_os = "linux")]
+use crate::config::variables::ALLOW_PTRACE;
+
 /// Prevents other processes of the same user from reading the memory and the environment of this one through
 /// procfs or ptrace, as child processes of upstreams could; it also prevents core dumps, which would have the
 /// secrets. An executed program starts without this protection, so it is set at the start of each command.
 ///
-/// Root can read them all the same (`CAP_SYS_PTRACE`).
+/// Root can read them all the same (`CAP_SYS_PTRACE`). [`ALLOW_PTRACE`] switches the protection off, for
+/// debuggers and profilers.
 pub(super) fn protect_memory() {
     #[cfg(target_os = "linux")]
-    if let Err(error) =
-        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-    {
-        eprintln!("warning: the memory of this process cannot be protected: {error}");
+    if std::env::var_os(ALLOW_PTRACE).is_none_or(|value| value != "true") {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+            eprintln!("warning: the memory of this process cannot be protected: {error}");
+        }
     }
 }
 

@@ -8,8 +8,12 @@ use super::raw::{ENV_PREFIX, LEVELS};
 /// Prefix of all variables of the gateway.
 const PREFIX: &str = "PROMPTGATE_";
 
+/// With the value `true`, debuggers may read the memory of the gateway (`cli::process`).
+pub(crate) const ALLOW_PTRACE: &str = "PROMPTGATE_ALLOW_PTRACE";
+
 /// Variables that commands read, whatever the configuration.
-pub(crate) const COMMAND_VARIABLES: [&str; 5] = [
+pub(crate) const COMMAND_VARIABLES: [&str; 6] = [
+    ALLOW_PTRACE,
     "PROMPTGATE_CONFIG",
     "PROMPTGATE_API_KEY",
     "PROMPTGATE_ADMIN_TOKEN",

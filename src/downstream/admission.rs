@@ -1,45 +1,67 @@
-//! Admission control: limits on calls, bytes of messages and streams, over all clients and transports.
+//! Admission control: limits on calls, bytes of messages and streams, over all clients and transports, with a
+//! fair share of each for every caller.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dashmap::DashMap;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
+use super::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
 use crate::config::Limits;
-use crate::domain::caller::Caller;
+use crate::domain::fair_share::{FairShare, Holder};
 use crate::domain::fault::TransportFault;
 use crate::session::CallPermit;
 
 /// The limits of one configuration and what is in use of them. A request that exceeds one is refused at once,
 /// with `Retry-After` over HTTP.
 pub(crate) struct Admission {
-    /// One permit for each call in flight.
-    calls: Arc<Semaphore>,
-    /// One permit for each call that waits for its user.
-    suspended: Arc<Semaphore>,
-    /// [`COPIES`] permits for each KiB of a message.
-    kibibytes: Arc<Semaphore>,
-    /// One permit for each notification stream.
-    streams: Arc<Semaphore>,
-    /// The number of streams of each authenticated caller. Only callers with a stream have an entry.
-    streams_by_caller: Arc<DashMap<Caller, usize>>,
+    shared: Arc<Shared>,
     limits: Limits,
+}
+
+/// What is in use. It outlives a configuration.
+struct Shared {
+    calls: Mutex<CallShares>,
+    /// [`COPIES`] units for each KiB of a message.
+    kibibytes: Pool,
+    /// One unit for each notification stream.
+    streams: Pool,
+}
+
+/// The calls of each holder.
+struct CallShares {
+    in_flight: FairShare<Holder>,
+    /// The calls that wait for their users.
+    suspended: FairShare<Holder>,
 }
 
 /// The permit of one call, among the calls in flight or among the suspended calls.
 struct AdmittedCall {
-    suspended: Arc<Semaphore>,
-    permit: Mutex<OwnedSemaphorePermit>,
+    shared: Arc<Shared>,
+    holder: Holder,
+    is_suspended: Mutex<bool>,
 }
 
 impl CallPermit for AdmittedCall {
     fn suspend(&self) -> bool {
-        let mut permit = self.permit.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if Arc::ptr_eq(permit.semaphore(), &self.suspended) {
+        let mut is_suspended = self.is_suspended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_suspended {
             return true;
         }
-        let suspended = self.suspended.clone().try_acquire_owned();
-        suspended.map(|suspended| *permit = suspended).is_ok()
+        let mut calls = self.shared.calls();
+        *is_suspended = calls.suspended.take(&self.holder, 1).is_ok();
+        if *is_suspended {
+            calls.in_flight.put_back(&self.holder, 1);
+        }
+        *is_suspended
+    }
+}
+
+impl Drop for AdmittedCall {
+    fn drop(&mut self) {
+        let is_suspended = *self.is_suspended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.shared.calls();
+        let shares = if is_suspended { &mut calls.suspended } else { &mut calls.in_flight };
+        shares.put_back(&self.holder, 1);
     }
 }
 
@@ -56,147 +78,204 @@ pub(crate) struct AdmissionUsage {
     pub streams: usize,
 }
 
-/// The permit of one notification stream, released on drop.
+/// The permit of one notification stream, released on drop. A stream without events for long may be closed for
+/// a new one.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct StreamPermit {
-    _permit: OwnedSemaphorePermit,
-    _of_caller: Option<CallerStream>,
+pub(crate) struct StreamPermit(Lease);
+
+impl StreamPermit {
+    /// Records that an event was sent.
+    pub(crate) fn sent(&self) {
+        self.0.idle();
+    }
+
+    /// Returns the signal that the stream must end, because its place is given to another one.
+    pub(crate) fn revocation(&self) -> CancellationToken {
+        self.0.revocation()
+    }
 }
 
-/// One stream in the count of its caller.
-#[derive(Debug)]
-struct CallerStream {
-    streams_by_caller: Arc<DashMap<Caller, usize>>,
-    caller: Caller,
+impl Shared {
+    fn calls(&self) -> MutexGuard<'_, CallShares> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Admission {
     /// Creates the admission control of the first configuration.
     pub(crate) fn new(limits: &Limits) -> Self {
-        Self {
-            calls: Arc::new(Semaphore::new(limits.in_flight)),
-            // As many again: suspended calls use memory, but no time.
-            suspended: Arc::new(Semaphore::new(limits.in_flight)),
-            kibibytes: Arc::new(Semaphore::new(limits.in_flight_bytes / 1024)),
-            streams: Arc::new(Semaphore::new(limits.streams)),
-            streams_by_caller: Arc::default(),
-            limits: limits.clone(),
-        }
+        let calls = || FairShare::new(limits.in_flight, limits.share.of(limits.in_flight));
+        let memory = Memory::new(limits);
+        let shared = Shared {
+            // As many suspended calls again: they use memory, but no time.
+            calls: Mutex::new(CallShares { in_flight: calls(), suspended: calls() }),
+            kibibytes: Pool::new(memory.total, memory.share, Revokes::Borrowed),
+            streams: Pool::new(limits.streams, limits.share.of(limits.streams), Revokes::Idle),
+        };
+        Self { shared: Arc::new(shared), limits: limits.clone() }
     }
 
-    /// Creates the admission control of the next configuration. A limit that has not changed keeps its
-    /// permits, and with them what is in use. A changed limit starts with all permits free: what is in use
-    /// now does not count against it.
+    /// Creates the admission control of the next configuration. What is in use counts against the new limits.
     pub(crate) fn renew(&self, limits: &Limits) -> Self {
-        let streams_by_caller = self.streams_by_caller.clone();
-        let mut renewed = Self { streams_by_caller, ..Self::new(limits) };
-        let before = &self.limits;
-        if before.in_flight == limits.in_flight {
-            renewed.calls = self.calls.clone();
-            renewed.suspended = self.suspended.clone();
-        }
-        if before.in_flight_bytes == limits.in_flight_bytes {
-            renewed.kibibytes = self.kibibytes.clone();
-        }
-        if before.streams == limits.streams {
-            renewed.streams = self.streams.clone();
-        }
-        renewed
+        let memory = Memory::new(limits);
+        let Shared { kibibytes, streams, .. } = &*self.shared;
+        kibibytes.resize(memory.total, memory.share);
+        streams.resize(limits.streams, limits.share.of(limits.streams));
+        let mut calls = self.shared.calls();
+        let share = limits.share.of(limits.in_flight);
+        calls.in_flight.resize(limits.in_flight, share);
+        calls.suspended.resize(limits.in_flight, share);
+        drop(calls);
+        Self { shared: self.shared.clone(), limits: limits.clone() }
     }
 
     /// Returns what is in use.
     pub(crate) fn usage(&self) -> AdmissionUsage {
-        let Limits { in_flight, in_flight_bytes, streams, .. } = self.limits;
+        let calls = self.shared.calls();
         AdmissionUsage {
-            calls: in_flight - self.calls.available_permits(),
-            suspended: in_flight - self.suspended.available_permits(),
-            bytes: (in_flight_bytes / 1024 - self.kibibytes.available_permits()) * 1024,
-            streams: streams - self.streams.available_permits(),
+            calls: calls.in_flight.used(),
+            suspended: calls.suspended.used(),
+            bytes: self.shared.kibibytes.used() * 1024,
+            streams: self.shared.streams.used(),
         }
     }
 
     /// Admits a call.
     ///
     /// # Errors
-    /// `overloaded` when `in_flight` calls are in flight.
-    pub(crate) fn call(&self) -> Result<Arc<dyn CallPermit>, TransportFault> {
-        let permit = self.calls.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| TransportFault::Overloaded)?;
-        Ok(Arc::new(AdmittedCall { suspended: self.suspended.clone(), permit: Mutex::new(permit) }))
+    /// `overloaded` when `in_flight` calls are in flight, or the holder is beyond its share of them.
+    pub(crate) fn call(&self, holder: &Holder) -> Result<Arc<dyn CallPermit>, TransportFault> {
+        let taken = self.shared.calls().in_flight.take(holder, 1);
+        taken.map_err(|_| TransportFault::Overloaded)?;
+        Ok(Arc::new(AdmittedCall {
+            shared: self.shared.clone(),
+            holder: holder.clone(),
+            is_suspended: Mutex::new(false),
+        }))
     }
 
     /// Reserves memory for a message of `size` bytes.
     ///
     /// # Errors
-    /// `overloaded` when `in_flight_bytes` would be exceeded.
-    pub(crate) fn budget(&self, size: usize) -> Result<BodyBudget, TransportFault> {
-        let mut budget = BodyBudget { kibibytes: self.kibibytes.clone(), reserved: None };
+    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of them.
+    pub(crate) fn budget(
+        &self,
+        holder: &Holder,
+        size: usize,
+    ) -> Result<BodyBudget, TransportFault> {
+        let memory = Memory::new(&self.limits);
+        let lease = self.shared.kibibytes.lease(holder, 0, memory.bounds(0));
+        let lease = lease.map_err(|_| TransportFault::Overloaded)?;
+        let mut budget = BodyBudget { lease, memory, reserved: 0 };
         budget.grow_to(size)?;
         Ok(budget)
     }
 
-    /// Admits a notification stream. Anonymous callers have no limit per caller, as they cannot be told
-    /// apart.
+    /// Admits a notification stream. When there is no room, the stream that had no event for longest is closed:
+    /// of the holder itself if it is beyond its share, else of the largest holder. Callers that are not
+    /// authenticated have no limit beside their share, as several may have one address.
     ///
     /// # Errors
-    /// `overloaded` when `streams` are open; `too_many_streams` when the caller has
-    /// `streams_per_caller` open.
-    pub(crate) fn stream(&self, caller: &Caller) -> Result<StreamPermit, TransportFault> {
-        let permit = self.streams.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| TransportFault::Overloaded)?;
-        let of_caller = (!caller.is_anonymous()).then(|| self.caller_stream(caller)).transpose()?;
-        Ok(StreamPermit { _permit: permit, _of_caller: of_caller })
-    }
-
-    fn caller_stream(&self, caller: &Caller) -> Result<CallerStream, TransportFault> {
-        let mut count = self.streams_by_caller.entry(caller.clone()).or_default();
-        if *count >= self.limits.streams_per_caller {
-            return Err(TransportFault::TooManyStreams);
-        }
-        *count += 1;
-        let streams_by_caller = self.streams_by_caller.clone();
-        Ok(CallerStream { streams_by_caller, caller: caller.clone() })
-    }
-}
-
-impl Drop for CallerStream {
-    fn drop(&mut self) {
-        if let Some(mut count) = self.streams_by_caller.get_mut(&self.caller) {
-            *count -= 1;
-        }
-        self.streams_by_caller.remove_if(&self.caller, |_, count| *count == 0);
+    /// `too_many_streams` when the caller has `streams_per_caller` open; `overloaded` when there is no room.
+    pub(crate) fn stream(&self, holder: &Holder) -> Result<StreamPermit, TransportFault> {
+        let Limits { streams, streams_per_caller, share, .. } = self.limits;
+        let per_holder = match holder {
+            Holder::Caller(caller) if !caller.is_anonymous() => streams_per_caller,
+            Holder::Caller(_) | Holder::Network(_) => usize::MAX,
+        };
+        let bounds = Bounds { ceiling: streams, share: share.of(streams), per_holder };
+        let lease = self.shared.streams.lease(holder, 1, bounds);
+        lease.map(StreamPermit).map_err(|refused| match refused {
+            NoRoom::PerHolder => TransportFault::TooManyStreams,
+            NoRoom::OverShare | NoRoom::Full => TransportFault::Overloaded,
+        })
     }
 }
 
 /// Copies of a message in memory at once: its bytes, and the request that is read from them.
 const COPIES: usize = 2;
 
+/// The part of `in_flight_bytes` that only small bodies can take: one of this many.
+const RESERVE: usize = 8;
+
+/// The bounds on memory for messages, in KiB.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    total: usize,
+    /// What small bodies alone can take.
+    reserve: usize,
+    /// At least one message of the largest size.
+    share: usize,
+    /// The largest small body.
+    small: usize,
+}
+
+impl Memory {
+    fn new(limits: &Limits) -> Self {
+        let total = limits.in_flight_bytes / 1024;
+        let largest = kibibytes(limits.body_size);
+        Self {
+            total,
+            reserve: (total / RESERVE).min(total.saturating_sub(largest)),
+            share: limits.share.of(total).max(largest),
+            small: kibibytes(limits.small_body),
+        }
+    }
+
+    /// Returns the bounds for a message that takes `size` KiB.
+    fn bounds(&self, size: usize) -> Bounds {
+        let reserve = if size <= self.small { 0 } else { self.reserve };
+        Bounds { ceiling: self.total - reserve, share: self.share, per_holder: usize::MAX }
+    }
+}
+
+/// Returns the memory for a message of `size` bytes, in KiB.
+fn kibibytes(size: usize) -> usize {
+    size.div_ceil(1024) * COPIES
+}
+
 /// Memory that is reserved for one message, released on drop. It grows with the bytes received, so an
-/// announced length alone reserves nothing.
+/// announced length alone reserves nothing. Until [`BodyBudget::received`] it may be revoked for a caller that
+/// is within its share.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct BodyBudget {
-    kibibytes: Arc<Semaphore>,
-    reserved: Option<OwnedSemaphorePermit>,
+    lease: Lease,
+    memory: Memory,
+    /// In KiB.
+    reserved: usize,
 }
 
 impl BodyBudget {
     /// Grows the reservation to a message of `size` bytes.
     ///
     /// # Errors
-    /// `overloaded` when `in_flight_bytes` would be exceeded; the reservation stays as it was.
+    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of them; the
+    /// reservation stays as it was.
     pub(crate) fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
-        let reserved = self.reserved.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let missing = (size.div_ceil(1024) * COPIES).saturating_sub(reserved);
-        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-        let more = self.kibibytes.clone().try_acquire_many_owned(missing);
-        let more = more.map_err(|_| TransportFault::Overloaded)?;
-        match &mut self.reserved {
-            Some(reserved) => reserved.merge(more),
-            None => self.reserved = Some(more),
+        let needed = kibibytes(size);
+        let missing = needed.saturating_sub(self.reserved);
+        if missing > 0 {
+            let grown = self.lease.grow(missing, self.memory.bounds(needed));
+            grown.map_err(|_| TransportFault::Overloaded)?;
+            self.reserved = needed;
         }
+        self.lease.idle();
         Ok(())
+    }
+
+    /// Records that the message is complete: its memory is not revoked any more.
+    pub(crate) fn received(&self) {
+        self.lease.busy();
+    }
+
+    /// Waits until the memory is revoked.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn revoked(&self) {
+        self.lease.revoked().await;
     }
 }
 
@@ -206,57 +285,117 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::domain::caller::Caller;
 
-    #[test]
-    fn p6_streams_are_limited_per_caller() {
-        let toml = "[server.limits]\nstreams = 5\nstreams_per_caller = 2\n";
-        let admission =
-            Admission::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
-        let ci = Caller::new("ci");
-        let other = Caller::new("other");
+    fn limits(toml: &str) -> Limits {
+        let toml = format!("[server.limits]\n{toml}");
+        Config::parse("g", &toml, Path::new(""), &[]).unwrap().server.limits
+    }
+
+    fn holder(id: &str) -> Holder {
+        Holder::Caller(Caller::new(id))
+    }
+
+    fn network(last: u8) -> Holder {
+        Holder::of(&Caller::anonymous(), Some([10, 0, 0, last].into()))
+    }
+
+    #[tokio::test]
+    async fn p6_streams_are_limited_per_caller() {
+        let admission = Admission::new(&limits("streams = 8\nstreams_per_caller = 2\n"));
+        let ci = holder("ci");
         let first = admission.stream(&ci).unwrap();
         let _second = admission.stream(&ci).unwrap();
         assert_eq!(admission.stream(&ci).err(), Some(TransportFault::TooManyStreams));
-        let others =
-            [admission.stream(&other).unwrap(), admission.stream(&Caller::anonymous()).unwrap()];
-        let _last = admission.stream(&Caller::anonymous()).unwrap();
-        assert_eq!(admission.stream(&other).err(), Some(TransportFault::Overloaded));
+        let _network: Vec<_> = (0..3).map(|_| admission.stream(&network(1)).unwrap()).collect();
         drop(first);
-        drop(others);
         let _again = admission.stream(&ci).unwrap();
-        assert_eq!(admission.streams_by_caller.len(), 1, "callers without a stream have no entry");
+        assert_eq!(admission.usage().streams, 5);
     }
 
-    #[test]
-    fn k3_permits_in_use_count_after_a_reload_that_keeps_the_limit() {
-        let limits = |toml: &str| {
-            let toml = format!("[server.limits]\n{toml}");
-            Config::parse("g", &toml, Path::new(""), &[]).unwrap().server.limits
-        };
+    #[tokio::test(start_paused = true)]
+    async fn w12_a_full_gateway_closes_the_quietest_stream_of_the_largest_holder_for_a_new_one() {
+        let admission = Admission::new(&limits("streams = 4\nshare = 0.25\n"));
+        let large: Vec<_> = (0..3).map(|_| admission.stream(&network(1)).unwrap()).collect();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        large[0].sent();
+        let _other = admission.stream(&network(2)).unwrap();
+        let _newcomer = admission.stream(&network(3)).unwrap();
+        let closed: Vec<_> = large.iter().map(|p| p.revocation().is_cancelled()).collect();
+        assert_eq!(closed, [false, true, false]);
+    }
+
+    #[tokio::test]
+    async fn f3_a_caller_leaves_calls_for_others_and_is_not_limited_on_an_idle_gateway() {
+        let admission = Admission::new(&limits("in_flight = 8\n"));
+        let busy: Vec<_> = (0..5).map(|_| admission.call(&holder("busy")).unwrap()).collect();
+        assert!(admission.call(&holder("busy")).is_err(), "less than half is free");
+        let _others: Vec<_> =
+            ["a", "a", "b"].map(|id| admission.call(&holder(id)).unwrap()).into_iter().collect();
+        assert!(admission.call(&holder("c")).is_err(), "full");
+        assert!(busy[0].suspend(), "a call that waits for its user gives its place up");
+        assert!(admission.call(&holder("busy")).is_err());
+        assert!(admission.call(&holder("c")).is_ok());
+        drop(busy);
+        assert_eq!((admission.usage().calls, admission.usage().suspended), (3, 0));
+    }
+
+    #[tokio::test]
+    async fn k3_what_is_in_use_counts_after_a_reload() {
         let before = Admission::new(&limits("in_flight = 1\nstreams = 1\n"));
-        let call = before.call().unwrap();
-        let stream = before.stream(&Caller::new("ci")).unwrap();
+        let call = before.call(&holder("ci")).unwrap();
+        let stream = before.stream(&holder("ci")).unwrap();
         let after = before.renew(&limits("in_flight = 1\nstreams = 2\nstreams_per_caller = 1\n"));
-        assert!(after.call().is_err());
-        assert!(after.stream(&Caller::new("ci")).is_err(), "the caller has one already");
-        assert!(after.stream(&Caller::new("other")).is_ok());
+        assert!(after.call(&holder("ci")).is_err());
+        assert!(after.stream(&holder("ci")).is_err(), "the caller has one already");
+        assert!(after.stream(&holder("other")).is_ok());
         drop(call);
         drop(stream);
-        assert!(after.call().is_ok());
+        assert!(after.call(&holder("ci")).is_ok());
     }
 
-    #[test]
-    fn m3_memory_is_reserved_by_received_bytes_and_released_on_drop() {
-        let toml = "[server.limits]\nin_flight_bytes = \"2MiB\"\nbody_size = \"1MiB\"\n";
+    #[tokio::test]
+    async fn m3_memory_is_reserved_by_received_bytes_and_released_on_drop() {
         let admission =
-            Admission::new(&Config::parse("g", toml, Path::new(""), &[]).unwrap().server.limits);
-        let mut first = admission.budget(0).unwrap();
-        let mut second = admission.budget(1).unwrap();
+            Admission::new(&limits("in_flight_bytes = \"2MiB\"\nbody_size = \"1MiB\"\n"));
+        let ci = holder("ci");
+        let mut first = admission.budget(&ci, 0).unwrap();
+        let mut second = admission.budget(&ci, 1).unwrap();
         first.grow_to(1023 << 10).unwrap();
         assert_eq!(second.grow_to(1025), Err(TransportFault::Overloaded));
         second.grow_to(1024).unwrap();
         drop(first);
         second.grow_to(1 << 20).unwrap();
-        assert!(admission.budget(1).is_err());
+        assert!(admission.budget(&ci, 1).is_err());
+    }
+
+    #[tokio::test]
+    async fn f3_large_uploads_leave_a_reserve_to_small_bodies_and_a_share_to_others() {
+        let admission = Admission::new(&limits(
+            "in_flight_bytes = \"16MiB\"\nbody_size = \"1MiB\"\nsmall_body = \"64KiB\"\n",
+        ));
+        let large = |id: &str| admission.budget(&holder(id), 1 << 20);
+        // Each takes 2 MiB: a share of 4, half of 16 and the step that crosses it, then 14 beside the reserve.
+        let stalled: Vec<_> = std::iter::from_fn(|| large("stalled").ok()).collect();
+        assert_eq!(stalled.len(), 5);
+        let others: Vec<_> = ["a", "b"].map(|id| large(id).unwrap()).into_iter().collect();
+        assert!(admission.budget(&holder("c"), 64 << 10).is_ok(), "from the reserve");
+        let newcomer = large("c").unwrap();
+        let mut stalled = stalled;
+        let revoked = stalled.iter_mut().filter_map(|budget| budget.grow_to(2 << 20).err());
+        assert_eq!(revoked.count(), 5, "one was revoked, and none may grow");
+        assert_eq!(admission.usage().bytes, 14 << 20);
+        drop((others, newcomer));
+    }
+
+    #[tokio::test]
+    async fn f3_a_complete_message_keeps_its_memory() {
+        let admission =
+            Admission::new(&limits("in_flight_bytes = \"8MiB\"\nbody_size = \"1MiB\"\n"));
+        let complete: Vec<_> =
+            std::iter::from_fn(|| admission.budget(&holder("a"), 1 << 20).ok()).collect();
+        complete.iter().for_each(BodyBudget::received);
+        assert!(admission.budget(&holder("b"), 1 << 20).is_err());
+        assert!(admission.budget(&holder("b"), 1 << 10).is_ok());
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::admission::{Admission, BodyBudget};
 use super::calls::PendingCall;
 use super::error_message::refusal_message;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::TransportFault;
 use crate::domain::jsonrpc::Id;
 use crate::session::dialect::Dialect;
@@ -25,10 +26,11 @@ const MAX_CONCURRENT: usize = 8;
 pub(crate) async fn batch(
     sessions: Arc<Sessions>,
     admission: Arc<Admission>,
+    holder: Holder,
     items: Vec<Result<Dispatch, Refusal>>,
     budget: Arc<BodyBudget>,
 ) -> Option<String> {
-    let start = |item| start_item(&sessions, &admission, &budget, item);
+    let start = |item| start_item(&sessions, &admission, &holder, &budget, item);
     let mut waiting = items.into_iter();
     // In the order of the batch: a response waits for the calls before it.
     let mut started: VecDeque<_> = waiting.by_ref().take(MAX_CONCURRENT).map(start).collect();
@@ -48,6 +50,7 @@ pub(crate) async fn batch(
 fn start_item(
     sessions: &Arc<Sessions>,
     admission: &Admission,
+    holder: &Holder,
     budget: &Arc<BodyBudget>,
     item: Result<Dispatch, Refusal>,
 ) -> Item {
@@ -59,7 +62,7 @@ fn start_item(
         Ok(Dispatch::Call(prepared)) => {
             let id = prepared.id.clone();
             let dialect = prepared.dialect;
-            match admission.call() {
+            match admission.call(holder) {
                 Ok(call) => {
                     let permits = CallPermits { call, budget: budget.clone() };
                     let call = PendingCall::start(sessions.clone(), prepared, permits);

@@ -1,6 +1,7 @@
 //! A long-lived connection to one client (standard streams, HTTP+SSE): it receives messages one by one, and
 //! sends all messages to the client in one queue.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use super::batch::batch;
 use super::calls::{CallEvent, PendingCall};
 use super::clock;
 use super::error_message::refusal_message;
+use crate::domain::caller::Caller;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
@@ -38,6 +41,21 @@ pub(crate) struct ClientChannel {
     abandoned: CancellationToken,
     /// How long a client may read no message.
     stall: Duration,
+}
+
+/// The authenticated caller of a message or request, and its client address.
+#[derive(Clone, Debug)]
+pub(crate) struct Sender {
+    pub caller: Caller,
+    /// `None` for standard streams.
+    pub address: Option<IpAddr>,
+}
+
+impl Sender {
+    /// Returns the holder of what the sender uses of shared resources.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder::of(&self.caller, self.address)
+    }
 }
 
 /// Why a channel receives no further message.
@@ -83,12 +101,13 @@ impl ClientChannel {
         &self.connection
     }
 
-    /// Processes a message from the client. Every failure becomes an error response; the channel stays
-    /// open.
-    pub(crate) async fn receive(&self, bytes: &[u8], budget: BodyBudget) {
+    /// Processes a message from the client, with the rights of its sender. Every failure becomes an error
+    /// response; the channel stays open.
+    pub(crate) async fn receive(&self, sender: &Sender, bytes: &[u8], budget: BodyBudget) {
         let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
-        match self.connection.read(&sessions, bytes, clock::now()).await {
+        let Sender { caller, address } = sender;
+        match self.connection.read(&sessions, caller, *address, bytes, clock::now()).await {
             Ok(Dispatch::Accepted) => {}
             Ok(Dispatch::Answer { message, .. }) => self.send(message).await,
             Ok(Dispatch::Opened { message, notifications }) => {
@@ -98,16 +117,20 @@ impl ClientChannel {
                 }
             }
             Ok(Dispatch::Listen(notifications)) => {
-                match self.admission.stream(self.connection.caller()) {
-                    Ok(permit) => self.forward(notifications, Some(permit)),
-                    Err(fault) => self.refuse(fault, notifications.request().cloned()).await,
+                let request = notifications.request().cloned();
+                if let Err(fault) = self.listen(&sessions, sender, notifications).await {
+                    self.refuse(fault, request).await;
                 }
             }
-            Ok(Dispatch::Call(prepared)) => self.start_call(sessions, prepared, budget).await,
+            Ok(Dispatch::Call(prepared)) => {
+                self.start_call(sessions, sender.holder(), prepared, budget).await;
+            }
             Ok(Dispatch::Batch(items)) => {
                 let channel = self.clone();
+                let holder = sender.holder();
                 self.calls.spawn(async move {
-                    let response = batch(sessions, channel.admission.clone(), items, budget);
+                    let response =
+                        batch(sessions, channel.admission.clone(), holder, items, budget);
                     let response = channel.abandoned.run_until_cancelled(response).await;
                     if let Some(Some(message)) = response {
                         channel.send(message).await;
@@ -118,10 +141,26 @@ impl ClientChannel {
         }
     }
 
+    /// Admits and records the notification stream of a subscription, and sends its notifications.
+    async fn listen(
+        &self,
+        sessions: &Sessions,
+        sender: &Sender,
+        notifications: NotificationStream,
+    ) -> Result<(), TransportFault> {
+        let permit = self.admission.stream(&sender.holder())?;
+        let record = sessions.record_stream(&sender.caller, self.connection.endpoint()).await?;
+        self.forward(notifications.admitted(record, permit.revocation()), Some(permit));
+        Ok(())
+    }
+
     /// Reserves memory for a message. Without memory it refuses the message and returns `None`.
-    pub(crate) async fn budget_for(&self, bytes: &[u8]) -> Option<BodyBudget> {
-        match self.admission.budget(bytes.len()) {
-            Ok(budget) => Some(budget),
+    pub(crate) async fn budget_for(&self, sender: &Sender, bytes: &[u8]) -> Option<BodyBudget> {
+        match self.admission.budget(&sender.holder(), bytes.len()) {
+            Ok(budget) => {
+                budget.received();
+                Some(budget)
+            }
             Err(fault) => {
                 let message = Json::parse(bytes, MAX_DEPTH).ok();
                 let id = message.and_then(|message| message.get("id")).and_then(Id::read);
@@ -167,10 +206,11 @@ impl ClientChannel {
     async fn start_call(
         &self,
         sessions: Arc<Sessions>,
+        holder: Holder,
         prepared: PreparedCall,
         budget: Arc<BodyBudget>,
     ) {
-        let call = match self.admission.call() {
+        let call = match self.admission.call(&holder) {
             Ok(call) => call,
             Err(fault) => {
                 return self.refuse(fault, Some(prepared.id)).await;
@@ -201,7 +241,6 @@ impl ClientChannel {
     fn forward(&self, mut notifications: NotificationStream, permit: Option<StreamPermit>) {
         let channel = self.clone();
         self.notifications.spawn(async move {
-            let _permit = permit;
             loop {
                 let next = tokio::select! {
                     next = notifications.next() => next,
@@ -213,6 +252,9 @@ impl ClientChannel {
                     return;
                 };
                 channel.send(notification.message).await;
+                if let Some(permit) = &permit {
+                    permit.sent();
+                }
             }
         });
     }

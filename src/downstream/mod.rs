@@ -10,6 +10,7 @@ mod batch;
 mod error_message;
 mod clock;
 mod admission;
+mod pool;
 
 pub(crate) use admission::AdmissionUsage;
 pub(crate) use conn::Peer;
@@ -20,6 +21,7 @@ pub(crate) use http::origin::OriginGuard;
 pub(crate) use http::respond::Body;
 pub use stdio::Streams;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::http::{Request, Response};
@@ -34,6 +36,11 @@ pub(crate) trait Serve: Send + Sync + 'static {
 
     /// The TLS server side; absent where connections are not encrypted.
     fn tls(&self) -> Option<&Arc<TlsServer>>;
+
+    /// Whether connections from this address carry the requests of many clients.
+    fn trusts(&self, _proxy: IpAddr) -> bool {
+        false
+    }
 
     /// Returns the response to one request of `peer`. Every failure is a response.
     fn serve(

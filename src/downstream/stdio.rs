@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::admission::Admission;
-use super::channel::{ClientChannel, InputEnd};
+use super::channel::{ClientChannel, InputEnd, Sender};
 use crate::config::Server;
 use crate::domain::fault::TransportFault;
 use crate::domain::line_decoder::{Decoder, Line};
@@ -44,15 +44,15 @@ where
     ) {
         let caller = sessions.load().stdio_caller();
         let admission = Arc::new(Admission::new(&server.limits));
-        let connection =
-            Connection::new(sessions, caller, &server.path, None, ConnectionKind::Stdio);
+        let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
+        let sender = Sender { caller: connection.caller().clone(), address: None };
         let (channel, outgoing) =
             ClientChannel::new(connection, admission, server.limits.reader_patience());
         let abandoned = channel.abandoned();
         let connection = channel.connection().clone();
         let Self { mut input, output } = self;
         let reading = async move {
-            let messages = read_messages(&mut input, &channel, server.limits.body_size);
+            let messages = read_messages(&mut input, &channel, &sender, server.limits.body_size);
             let end = match drain.run_until_cancelled(messages).await {
                 Some(()) => InputEnd::Closed,
                 None => InputEnd::Drain,
@@ -82,6 +82,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 async fn read_messages(
     input: &mut (impl AsyncRead + Unpin),
     channel: &ClientChannel,
+    sender: &Sender,
     limit: usize,
 ) {
     let mut decoder = Decoder::new(limit);
@@ -94,8 +95,8 @@ async fn read_messages(
                 channel.refuse(TransportFault::BodyTooLarge { limit }, None).await;
                 continue;
             };
-            if let Some(budget) = channel.budget_for(&bytes).await {
-                channel.receive(&bytes, budget).await;
+            if let Some(budget) = channel.budget_for(sender, &bytes).await {
+                channel.receive(sender, &bytes, budget).await;
             }
         }
     }

@@ -7,6 +7,7 @@ use super::target::Target;
 use super::{Gate, count_limited};
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::method::{Countable, Method};
 
@@ -74,6 +75,7 @@ pub struct Authorized<'a> {
 /// The owned part of the proof, which goes with the call for as long as it runs.
 pub(crate) struct Pass {
     caller: Caller,
+    holder: Holder,
 }
 
 impl Authorized<'_> {
@@ -85,13 +87,19 @@ impl Authorized<'_> {
     }
 
     pub(crate) fn pass(&self) -> Pass {
-        Pass { caller: self.call.caller.clone() }
+        let Call { caller, address, .. } = self.call;
+        Pass { caller: caller.clone(), holder: Holder::of(caller, *address) }
     }
 }
 
 impl Pass {
     pub(crate) fn caller(&self) -> &Caller {
         &self.caller
+    }
+
+    /// The holder of what the call uses of shared resources.
+    pub(crate) fn holder(&self) -> &Holder {
+        &self.holder
     }
 }
 

@@ -9,9 +9,9 @@ mod authorize;
 mod jwt;
 mod rate_limit;
 mod record;
-mod refusals;
 mod revocation;
 mod streams;
+mod tallies;
 mod target;
 
 pub(crate) use access::{Access, Verdict};
@@ -19,9 +19,9 @@ pub(crate) use authn::{Credentials, Given};
 pub use authorize::Authorized;
 pub(crate) use authorize::{Pass, Resolution};
 pub(crate) use record::{CallRecord, Outcome};
-pub(crate) use refusals::Refusals;
 pub(crate) use revocation::CallerRevocation;
 pub(crate) use streams::StreamRecord;
+pub(crate) use tallies::Tallies;
 pub(crate) use target::Target;
 
 use std::net::IpAddr;
@@ -29,7 +29,8 @@ use std::sync::Arc;
 
 use authn::Authenticator;
 use rate_limit::{Counted, RateLimits, network};
-use refusals::{Refusal, Who};
+use streams::RecordedStreams;
+use tallies::{Occurrence, What, Who};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -59,7 +60,8 @@ pub struct Gate {
     ledger: Option<Arc<Ledger>>,
     telemetry: Telemetry,
     recording: Recording,
-    refusals: Arc<Refusals>,
+    tallies: Arc<Tallies>,
+    recorded_streams: Arc<RecordedStreams>,
 }
 
 /// What the audit log records beside the calls themselves.
@@ -104,7 +106,8 @@ impl Gate {
             audit,
             telemetry,
             recording: Recording::new(config),
-            refusals: Arc::default(),
+            tallies: Arc::default(),
+            recorded_streams: Arc::default(),
         }
     }
 
@@ -119,7 +122,8 @@ impl Gate {
             audit: self.audit.clone(),
             telemetry: self.telemetry.clone(),
             recording: Recording::new(config),
-            refusals: self.refusals.clone(),
+            tallies: self.tallies.clone(),
+            recorded_streams: self.recorded_streams.clone(),
         }
     }
 
@@ -216,16 +220,27 @@ impl Gate {
         record.complete(outcome).await.map_err(|_| TransportFault::AuditUnavailable)
     }
 
-    /// The record of a stream; dropping it records the end.
+    /// Records the start of a stream, and waits until that is written; dropping the record records the end. The
+    /// streams that a caller opens in quick succession are counted instead: a stream has no limit of its own by
+    /// default, and must not fill the disk.
     ///
     /// # Errors
-    /// `AuditUnavailable` if nothing can be recorded at present.
-    pub fn stream(&self, caller: &Caller, endpoint: &str) -> Result<StreamRecord, TransportFault> {
+    /// `AuditUnavailable` if the start cannot be recorded.
+    pub(crate) async fn stream(
+        &self,
+        caller: &Caller,
+        endpoint: &str,
+    ) -> Result<StreamRecord, TransportFault> {
         if self.audit.refuses() {
-            Err(TransportFault::AuditUnavailable)
-        } else {
-            Ok(StreamRecord::open(&self.audit, caller, endpoint))
+            return Err(TransportFault::AuditUnavailable);
         }
+        if self.audit.is_on() && !self.recorded_streams.takes(caller, Instant::now()) {
+            let what = What::Stream { endpoint: endpoint.to_owned() };
+            self.tally(Occurrence { who: Who::Caller(caller.id().to_owned()), what });
+            return Ok(StreamRecord::none());
+        }
+        let record = StreamRecord::open(&self.audit, caller, endpoint).await;
+        record.map_err(|_| TransportFault::AuditUnavailable)
     }
 
     /// Records that a caller presented a session or state of another caller.
@@ -251,9 +266,9 @@ impl Gate {
         }
     }
 
-    /// The aggregated refusals.
-    pub fn refusals(&self) -> Arc<Refusals> {
-        self.refusals.clone()
+    /// The aggregated refusals and streams.
+    pub fn tallies(&self) -> Arc<Tallies> {
+        self.tallies.clone()
     }
 
     /// The telemetry of this gateway.
@@ -271,8 +286,11 @@ impl Gate {
             TransportFault::Unauthenticated { .. } => "no credential".to_owned(),
             _ => String::new(),
         };
-        let refusal = Refusal { who, reason: fault.reason(), by };
-        let due = self.refusals.count(refusal, Instant::now());
+        self.tally(Occurrence { who, what: What::Refused { reason: fault.reason(), by } });
+    }
+
+    fn tally(&self, occurrence: Occurrence) {
+        let due = self.tallies.count(occurrence, Instant::now());
         due.into_iter().for_each(|event| self.audit.note(event));
     }
 }

@@ -11,7 +11,8 @@ use crate::audit::record::Event;
 use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::{Caller, Proof};
-use crate::domain::fault::Fault;
+use crate::domain::fair_share::Holder;
+use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::method::Method;
 use crate::seal;
 
@@ -20,6 +21,7 @@ use crate::seal;
 pub struct CallRecord(Option<Open>);
 
 struct Open {
+    holder: Holder,
     /// The log of all records of the call, whichever log is newest by then.
     ledger: Arc<Ledger>,
     number: u64,
@@ -84,7 +86,8 @@ impl CallRecord {
             }
         }
         let state = Mutex::new(State { received: Some(event), has_ended: false });
-        Self(Some(Open { ledger, number, started: Instant::now(), state }))
+        let holder = Holder::of(&call.caller, call.address);
+        Self(Some(Open { holder, ledger, number, started: Instant::now(), state }))
     }
 
     /// Whether the call must be refused because it could not be recorded.
@@ -92,13 +95,9 @@ impl CallRecord {
         self.0.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
-    /// Records that a list is allowed. No upstream is called, so it need not wait for the disk.
+    /// Notes that a list is allowed. No upstream is called, so `received` is written together with `completed`.
     pub(super) fn listed(&self) {
-        if let Some(open) = &self.0
-            && let Some(event) = open.take_received()
-        {
-            open.ledger.note(event.text("decision", "allowed"));
-        }
+        self.amend(|event| event.text("decision", "allowed"));
     }
 
     /// Records that a call is allowed, and waits until that is written.
@@ -109,7 +108,7 @@ impl CallRecord {
         match open.take_received() {
             Some(event) => {
                 let event = with_target(event, target).text("definition", target.definition);
-                open.ledger.record(event.text("decision", "allowed")).await
+                open.ledger.record(&open.holder, event.text("decision", "allowed")).await
             }
             None => Ok(()),
         }
@@ -117,32 +116,39 @@ impl CallRecord {
 
     /// Notes that the caller may not use the target, which the response does not tell.
     pub(super) fn denied(&self, target: Target<'_>) {
+        self.amend(|event| with_target(event, target).text("decision", "denied"));
+    }
+
+    /// Changes the `received` record, if it is not written yet.
+    fn amend(&self, change: impl FnOnce(Event) -> Event) {
         if let Some(open) = &self.0 {
             let mut state = open.lock();
-            let event = state.received.take();
-            state.received =
-                event.map(|event| with_target(event, target).text("decision", "denied"));
+            state.received = state.received.take().map(change);
         }
     }
 
     /// Records the outcome, before the response is sent.
     ///
     /// # Errors
-    /// If it cannot be written: then the response must not be sent.
+    /// If it cannot be written: then the response must not be sent. If `received` is on record, it is recorded
+    /// that the call ended so, once the log can be written again.
     pub async fn complete(&self, outcome: Outcome<'_>) -> Result<(), Unrecorded> {
         let Some(open) = &self.0 else {
             return Ok(());
         };
-        if self.refuses() {
-            self.forget();
-            return Err(Unrecorded);
-        }
         let received = {
             let mut state = open.lock();
             state.has_ended = true;
             state.received.take()
         };
-        open.ledger.record_both(received, open.completed(outcome)).await
+        let is_on_record = received.is_none();
+        let completed = open.completed(outcome);
+        let recorded = open.ledger.record_both(&open.holder, received, completed).await;
+        if recorded == Err(Unrecorded::Refused) && is_on_record {
+            let fault = TransportFault::AuditUnavailable.into();
+            open.ledger.end(open.completed(Outcome::Fault(&fault)));
+        }
+        recorded
     }
 
     /// Drops the record: the call is counted as a refusal instead.
@@ -195,15 +201,21 @@ impl Drop for Open {
         if state.has_ended {
             return;
         }
-        if let Some(event) = state.received.take() {
-            self.ledger.note(event);
-        }
+        let received = state.received.take();
         let outcome = if std::thread::panicking() {
             Outcome::Fault(&Fault::Internal)
         } else {
             Outcome::Cancelled
         };
-        self.ledger.note(self.completed(outcome));
+        let completed = self.completed(outcome);
+        match received {
+            None => self.ledger.end(completed),
+            // No upstream has seen the call, and its caller gets no result.
+            Some(received) => {
+                self.ledger.note(received);
+                self.ledger.note(completed);
+            }
+        }
     }
 }
 

@@ -1,32 +1,113 @@
 //! The audit records of notification streams: their start and their end.
 
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
+
+use lru::LruCache;
 use tokio::time::Instant;
 
 use super::record::with_caller;
-use crate::audit::Audit;
+use super::tallies::WINDOW;
 use crate::audit::record::Event;
+use crate::audit::{Audit, Unrecorded};
 use crate::domain::caller::Caller;
+use crate::domain::fair_share::Holder;
 
 /// The record of an open stream; dropping it records the end.
-pub struct StreamRecord {
+pub(crate) struct StreamRecord {
+    /// `None` for a stream without records of its own.
+    _started: Option<Started>,
+}
+
+struct Started {
     audit: Audit,
     number: u64,
-    started: Instant,
+    at: Instant,
 }
 
 impl StreamRecord {
-    pub(super) fn open(audit: &Audit, caller: &Caller, endpoint: &str) -> Self {
+    /// The record of a stream that has no records of its own.
+    pub(super) fn none() -> Self {
+        Self { _started: None }
+    }
+
+    /// Records the start of a stream, and waits until that is written.
+    ///
+    /// # Errors
+    /// If the start cannot be written.
+    pub(super) async fn open(
+        audit: &Audit,
+        caller: &Caller,
+        endpoint: &str,
+    ) -> Result<Self, Unrecorded> {
+        let Some(ledger) = audit.ledger() else {
+            return Ok(Self::none());
+        };
         let number = audit.next_call();
         let event = with_caller(Event::new("stream_started").number("call", number), caller);
-        audit.note(event.text("endpoint", endpoint));
-        Self { audit: audit.clone(), number, started: Instant::now() }
+        let holder = Holder::Caller(caller.clone());
+        ledger.record(&holder, event.text("endpoint", endpoint)).await?;
+        let started = Started { audit: audit.clone(), number, at: Instant::now() };
+        Ok(Self { _started: Some(started) })
     }
 }
 
-impl Drop for StreamRecord {
+impl Drop for Started {
     fn drop(&mut self) {
-        let open_for = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let open_for = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let event = Event::new("stream_ended").number("call", self.number);
-        self.audit.note(event.number("duration_ms", open_for));
+        self.audit.end(event.number("duration_ms", open_for));
+    }
+}
+
+/// How many streams each caller had recorded in the present window. Pure: the clock is an argument.
+pub(super) struct RecordedStreams(Mutex<LruCache<Caller, Recorded>>);
+
+struct Recorded {
+    window: Instant,
+    streams: u32,
+}
+
+/// Streams of one caller that have records of their own in each window: hosts open a few at their start.
+const STREAMS: u32 = 16;
+
+/// Callers that are counted. Beyond that the least recent one starts a new window.
+const CALLERS: usize = 4096;
+
+impl Default for RecordedStreams {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(NonZeroUsize::new(CALLERS).unwrap_or(NonZeroUsize::MIN))))
+    }
+}
+
+impl RecordedStreams {
+    /// Whether one more stream of the caller has records of its own.
+    pub(super) fn takes(&self, caller: &Caller, now: Instant) -> bool {
+        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recorded =
+            callers.get_or_insert_mut(caller.clone(), || Recorded { window: now, streams: 0 });
+        if now.duration_since(recorded.window) >= WINDOW {
+            *recorded = Recorded { window: now, streams: 0 };
+        }
+        let takes = recorded.streams < STREAMS;
+        recorded.streams += u32::from(takes);
+        takes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn f1_streams_in_quick_succession_have_no_records_of_their_own() {
+        let recorded = RecordedStreams::default();
+        let (flood, other) = (Caller::new("flood"), Caller::new("other"));
+        let start = Instant::now();
+        let taken = (0..100_000).filter(|_| recorded.takes(&flood, start)).count();
+        assert_eq!(taken, STREAMS as usize);
+        assert!(recorded.takes(&other, start));
+        assert!(!recorded.takes(&flood, start + WINDOW - std::time::Duration::from_nanos(1)));
+        assert!(recorded.takes(&flood, start + WINDOW));
     }
 }

@@ -1,5 +1,5 @@
-//! Aggregation of refusals: repeated refusals are counted and recorded once for each window, so that an
-//! unauthenticated client cannot fill the disk.
+//! Aggregation of occurrences, and of streams that a caller opens in quick succession: what repeats is counted and
+//! recorded once for each window, so that neither strangers nor callers can fill the disk.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,28 +12,39 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::Audit;
 use crate::audit::record::Event;
 
-/// Counts refusals by origin and reason. Pure: the clock is an argument.
-pub struct Refusals {
+/// Counts occurrences by origin and kind. Pure: the clock is an argument.
+pub struct Tallies {
     state: Mutex<State>,
 }
 
 struct State {
-    tallies: LruCache<Refusal, Tally>,
+    tallies: LruCache<Occurrence, Tally>,
     /// The start of the present window, and the records written in it.
     window: Option<Instant>,
     recorded: usize,
-    /// Refusals beyond the records of this window.
+    /// Occurrences beyond the records of this window.
     others: u64,
 }
 
-/// The origin and the reason of a refusal.
+/// The origin and the kind of something that is counted.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct Refusal {
+pub struct Occurrence {
     pub who: Who,
-    /// The stable reason, as in `error.data.reason`.
-    pub reason: &'static str,
-    /// What refused it, such as the name of a limit.
-    pub by: String,
+    pub what: What,
+}
+
+/// What is counted.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum What {
+    /// A occurrence.
+    Refused {
+        /// The stable reason, as in `error.data.reason`.
+        reason: &'static str,
+        /// What refused it, such as the name of a limit.
+        by: String,
+    },
+    /// A notification stream without records of its own, at an endpoint.
+    Stream { endpoint: String },
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -44,7 +55,7 @@ pub enum Who {
     Caller(String),
 }
 
-/// The refusals since the last record.
+/// The occurrences since the last record.
 struct Tally {
     recorded: Instant,
     count: u64,
@@ -53,25 +64,25 @@ struct Tally {
 /// Interval of the check for due records.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Time between two records of the same refusal.
-const WINDOW: Duration = Duration::from_secs(10);
+/// Time between two records of the same occurrence.
+pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Refusals that are counted separately. Beyond that the least recent one is recorded early.
+/// Occurrences that are counted separately. Beyond that the least recent one is recorded early.
 const TALLIES: usize = 4096;
 
 /// Records in one window: a client with many addresses must not fill the disk either. The others are recorded
 /// as one.
 const RECORDS: usize = 100;
 
-impl Default for Refusals {
+impl Default for Tallies {
     fn default() -> Self {
         let tallies = LruCache::new(NonZeroUsize::new(TALLIES).unwrap_or(NonZeroUsize::MIN));
         Self { state: Mutex::new(State { tallies, window: None, recorded: 0, others: 0 }) }
     }
 }
 
-impl Refusals {
-    /// Records counted refusals when they are due, until `stop`.
+impl Tallies {
+    /// Records what was counted when it is due, until `stop`.
     pub async fn watch(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
         while stop.run_until_cancelled(sleep(LOOK)).await.is_some() {
             self.due(Instant::now()).into_iter().for_each(|event| audit.note(event));
@@ -79,49 +90,49 @@ impl Refusals {
         self.rest().into_iter().for_each(|event| audit.note(event));
     }
 
-    /// Counts a refusal; returns the records that are due.
-    pub fn count(&self, refusal: Refusal, now: Instant) -> Vec<Event> {
+    /// Counts an occurrence; returns the records that are due.
+    pub fn count(&self, occurrence: Occurrence, now: Instant) -> Vec<Event> {
         let mut state = self.lock();
         let mut events: Vec<_> = state.turn(now).into_iter().collect();
-        if let Some(tally) = state.tallies.get_mut(&refusal) {
+        if let Some(tally) = state.tallies.get_mut(&occurrence) {
             tally.count += 1;
             if now.duration_since(tally.recorded) >= WINDOW {
                 let count = std::mem::take(&mut tally.count);
                 tally.recorded = now;
-                events.extend(state.record(&refusal, count));
+                events.extend(state.record(&occurrence, count));
             }
             return events;
         }
-        let pushed_out = state.tallies.push(refusal.clone(), Tally { recorded: now, count: 0 });
+        let pushed_out = state.tallies.push(occurrence.clone(), Tally { recorded: now, count: 0 });
         if let Some((early, tally)) = pushed_out.filter(|(_, tally)| tally.count > 0) {
             events.extend(state.record(&early, tally.count));
         }
-        events.extend(state.record(&refusal, 1));
+        events.extend(state.record(&occurrence, 1));
         events
     }
 
-    /// Records that are due without a further refusal.
+    /// Records that are due without a further occurrence.
     pub fn due(&self, now: Instant) -> Vec<Event> {
         let mut state = self.lock();
         let mut events: Vec<_> = state.turn(now).into_iter().collect();
         let is_due = |tally: &Tally| now.duration_since(tally.recorded) >= WINDOW;
         let tallies = state.tallies.iter().filter(|(_, tally)| is_due(tally));
-        let due: Vec<_> = tallies.map(|(refusal, _)| refusal.clone()).collect();
-        for refusal in due {
-            if let Some(tally) = state.tallies.pop(&refusal).filter(|tally| tally.count > 0) {
-                events.extend(state.record(&refusal, tally.count));
+        let due: Vec<_> = tallies.map(|(occurrence, _)| occurrence.clone()).collect();
+        for occurrence in due {
+            if let Some(tally) = state.tallies.pop(&occurrence).filter(|tally| tally.count > 0) {
+                events.extend(state.record(&occurrence, tally.count));
             }
         }
         events
     }
 
-    /// All refusals that were not recorded yet.
+    /// All occurrences that were not recorded yet.
     pub fn rest(&self) -> Vec<Event> {
         let mut state = self.lock();
         let mut events = Vec::new();
-        while let Some((refusal, tally)) = state.tallies.pop_lru() {
+        while let Some((occurrence, tally)) = state.tallies.pop_lru() {
             if tally.count > 0 {
-                events.extend(state.record(&refusal, tally.count));
+                events.extend(state.record(&occurrence, tally.count));
             }
         }
         events.extend(state.others());
@@ -144,13 +155,13 @@ impl State {
     }
 
     /// A record, if the window has room for one.
-    fn record(&mut self, refusal: &Refusal, count: u64) -> Option<Event> {
+    fn record(&mut self, occurrence: &Occurrence, count: u64) -> Option<Event> {
         if self.recorded == RECORDS {
             self.others += count;
             return None;
         }
         self.recorded += 1;
-        Some(refusal.event(count))
+        Some(occurrence.event(count))
     }
 
     fn others(&mut self) -> Option<Event> {
@@ -160,15 +171,20 @@ impl State {
     }
 }
 
-impl Refusal {
+impl Occurrence {
     fn event(&self, count: u64) -> Event {
-        let event = Event::new("refused").text("reason", self.reason);
+        let event = match &self.what {
+            What::Refused { reason, by } => {
+                let by = Some(by.as_str()).filter(|by| !by.is_empty());
+                Event::new("refused").text("reason", reason).optional_text("by", by)
+            }
+            What::Stream { endpoint } => Event::new("streams").text("endpoint", endpoint),
+        };
         let event = match &self.who {
             Who::Address(address) => event.text("address", address),
             Who::Caller(caller) => event.text("caller", caller),
         };
-        let by = Some(self.by.as_str()).filter(|by| !by.is_empty());
-        event.optional_text("by", by).number("count", count)
+        event.number("count", count)
     }
 }
 
@@ -176,9 +192,9 @@ impl Refusal {
 mod tests {
     use super::*;
 
-    fn from(address: &str) -> Refusal {
+    fn from(address: &str) -> Occurrence {
         let who = Who::Address(address.to_owned());
-        Refusal { who, reason: "unauthorized", by: String::new() }
+        Occurrence { who, what: What::Refused { reason: "unauthorized", by: String::new() } }
     }
 
     fn counted(address: &str, count: u64) -> Vec<Event> {
@@ -187,23 +203,23 @@ mod tests {
 
     #[tokio::test]
     async fn one_record_per_address_and_window_tells_of_all() {
-        let refusals = Refusals::default();
+        let tallies = Tallies::default();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(refusals.count(from("a"), start), counted("a", 1));
+        assert_eq!(tallies.count(from("a"), start), counted("a", 1));
         for _ in 0..1000 {
-            assert_eq!(refusals.count(from("a"), after(9)), []);
+            assert_eq!(tallies.count(from("a"), after(9)), []);
         }
-        assert_eq!(refusals.count(from("b"), after(9)), counted("b", 1));
-        assert_eq!(refusals.due(after(9)), []);
-        assert_eq!(refusals.count(from("a"), after(10)), counted("a", 1001));
-        refusals.count(from("a"), after(11));
-        assert_eq!(refusals.due(after(19)), [], "of b nothing is left to tell");
-        assert_eq!(refusals.due(after(20)), counted("a", 1));
-        assert_eq!(refusals.count(from("a"), after(21)), counted("a", 1));
-        refusals.count(from("a"), after(22));
-        assert_eq!(refusals.rest(), counted("a", 1));
-        assert_eq!(refusals.rest(), []);
+        assert_eq!(tallies.count(from("b"), after(9)), counted("b", 1));
+        assert_eq!(tallies.due(after(9)), []);
+        assert_eq!(tallies.count(from("a"), after(10)), counted("a", 1001));
+        tallies.count(from("a"), after(11));
+        assert_eq!(tallies.due(after(19)), [], "of b nothing is left to tell");
+        assert_eq!(tallies.due(after(20)), counted("a", 1));
+        assert_eq!(tallies.count(from("a"), after(21)), counted("a", 1));
+        tallies.count(from("a"), after(22));
+        assert_eq!(tallies.rest(), counted("a", 1));
+        assert_eq!(tallies.rest(), []);
     }
 
     /// The counts of all records.
@@ -218,19 +234,19 @@ mod tests {
 
     #[tokio::test]
     async fn a11_many_addresses_take_bounded_room_and_records_and_lose_no_count() {
-        let refusals = Refusals::default();
+        let tallies = Tallies::default();
         let start = Instant::now();
         let mut told = Vec::new();
         for address in 0..3 * TALLIES {
-            told.extend(refusals.count(from(&address.to_string()), start));
+            told.extend(tallies.count(from(&address.to_string()), start));
         }
         assert_eq!(told.len(), RECORDS);
-        assert_eq!(refusals.lock().tallies.len(), TALLIES);
+        assert_eq!(tallies.lock().tallies.len(), TALLIES);
         for second in [9, 10, 20] {
-            told.extend(refusals.due(start + Duration::from_secs(second)));
+            told.extend(tallies.due(start + Duration::from_secs(second)));
         }
         assert_eq!(told.len(), RECORDS + 1, "the rest as one");
-        told.extend(refusals.rest());
+        told.extend(tallies.rest());
         assert_eq!(sum(&told), 3 * TALLIES as u64);
     }
 }

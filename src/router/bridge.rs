@@ -9,8 +9,9 @@ use super::reply::{self, InputRequired, Origin, Reply};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
 use super::{RoutedCall, Router};
-use crate::domain::call::{InputRetry, ServerRequestMode};
+use crate::domain::call::{Call, InputRetry, ServerRequestMode};
 use crate::domain::document::Document;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::Json;
@@ -201,11 +202,14 @@ impl Bridge<'_> {
             all: self.router.limits.parked_calls,
             per_caller: self.router.limits.parked_per_caller,
             per_upstream: (self.routed.upstream.config().settings.in_flight / 4).max(1),
+            share: self.router.limits.share,
         };
         let requests = vec![(KEY.to_owned(), suspended_call.server_request.clone())];
-        let caller = &self.routed.call.caller;
+        let Call { caller, address, .. } = self.routed.call;
+        let holder = Holder::of(caller, *address);
         let upstream = &self.routed.owner.upstream;
-        let ticket = self.router.shared.suspended.suspend(caller, upstream, limits, suspended_call);
+        let suspended = &self.router.shared.suspended;
+        let ticket = suspended.suspend(caller, &holder, upstream, limits, suspended_call);
         replay.suspended = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
         self.input_required(requests, Progress::Replay(replay))
     }

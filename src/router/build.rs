@@ -153,6 +153,7 @@ impl Router {
         let naming = config.naming.clone();
         let listing = config.listing.clone();
         let limits = config.server.limits.clone();
+        upstreams.values().for_each(|upstream| upstream.set_share(limits.share));
         let RouterDeps { gate, sealer } = deps;
         Self { gate, catalog, views, upstreams, sealer, naming, listing, limits, shared }
     }

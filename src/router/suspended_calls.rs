@@ -1,15 +1,16 @@
 //! Suspended calls: a URL elicitation cannot be replayed, so the exchange itself is kept until the client
 //! retries.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dashmap::DashMap;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::domain::caller::Caller;
+use crate::domain::fair_share::{FairShare, Holder, Share};
 use crate::domain::name::UpstreamId;
 use crate::domain::server_request::{Answer, ServerRequest};
 use crate::seal::random;
@@ -29,7 +30,7 @@ pub(crate) type Ticket = [u8; 16];
 
 /// The suspended calls of this process.
 pub(crate) struct SuspendedCalls {
-    calls: Arc<DashMap<Ticket, Place>>,
+    calls: Arc<Mutex<Suspended>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -40,12 +41,58 @@ pub(crate) struct Limits {
     pub all: usize,
     pub per_caller: usize,
     pub per_upstream: usize,
+    /// The part of `all` and of `per_upstream` that one caller may have while others want room.
+    pub share: Share,
+}
+
+struct Suspended {
+    places: HashMap<Ticket, Place>,
+    all: FairShare<Holder>,
+    /// By upstream. Upstreams without suspended calls have no entry.
+    by_upstream: HashMap<UpstreamId, FairShare<Holder>>,
 }
 
 struct Place {
     caller: Caller,
+    holder: Holder,
     upstream: UpstreamId,
     take: oneshot::Sender<oneshot::Sender<SuspendedCall>>,
+}
+
+impl Default for Suspended {
+    fn default() -> Self {
+        let all = FairShare::new(0, 0);
+        Self { places: HashMap::new(), all, by_upstream: HashMap::new() }
+    }
+}
+
+impl Suspended {
+    /// Takes a place for one call, if all bounds allow it.
+    fn take(&mut self, holder: &Holder, upstream: &UpstreamId, limits: Limits) -> bool {
+        let Limits { all, per_caller, per_upstream, share } = limits;
+        self.all.resize(all, share.of(all));
+        if self.all.held(holder) >= per_caller || self.all.take(holder, 1).is_err() {
+            return false;
+        }
+        let of_upstream = self.by_upstream.entry(upstream.clone());
+        let of_upstream = of_upstream.or_insert_with(|| FairShare::new(0, 0));
+        of_upstream.resize(per_upstream, share.of(per_upstream));
+        let taken = of_upstream.take(holder, 1).is_ok();
+        if !taken {
+            self.all.put_back(holder, 1);
+        }
+        taken
+    }
+
+    fn release(&mut self, place: &Place) {
+        self.all.put_back(&place.holder, 1);
+        if let Some(of_upstream) = self.by_upstream.get_mut(&place.upstream) {
+            of_upstream.put_back(&place.holder, 1);
+            if of_upstream.used() == 0 {
+                self.by_upstream.remove(&place.upstream);
+            }
+        }
+    }
 }
 
 impl SuspendedCalls {
@@ -53,33 +100,33 @@ impl SuspendedCalls {
         Self { calls: Arc::default(), tasks, shutdown }
     }
 
-    /// Suspends a call and returns its ticket; `None` if a bound is reached.
+    /// Suspends a call of a caller, for whose `holder` it is counted, and returns its ticket; `None` if a bound
+    /// is reached.
     pub(crate) fn suspend(
         &self,
         caller: &Caller,
+        holder: &Holder,
         upstream: &UpstreamId,
         limits: Limits,
         waiting: SuspendedCall,
     ) -> Option<Ticket> {
-        let count = |is: &dyn Fn(&Place) -> bool| self.calls.iter().filter(|p| is(p)).count();
-        // Two calls at once may both find the last place; one call over the bound is harmless.
-        let full = self.calls.len() >= limits.all
-            || count(&|place| place.caller == *caller) >= limits.per_caller
-            || count(&|place| place.upstream == *upstream) >= limits.per_upstream;
-        if full {
-            return None;
-        }
         let ticket: Ticket = random();
         let (take, taken) = oneshot::channel();
-        let place = Place { caller: caller.clone(), upstream: upstream.clone(), take };
-        self.calls.insert(ticket, place);
+        {
+            let mut calls = lock(&self.calls);
+            if !calls.take(holder, upstream, limits) {
+                return None;
+            }
+            let (caller, holder, upstream) = (caller.clone(), holder.clone(), upstream.clone());
+            calls.places.insert(ticket, Place { caller, holder, upstream, take });
+        }
         let calls = self.calls.clone();
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
             let SuspendedCall { mut exchange, server_request, answer, until } = waiting;
             let waiting = shutdown.run_until_cancelled(timeout_at(until, taken));
             let taken = exchange.wait_for_client(waiting).await;
-            calls.remove(&ticket);
+            remove(&calls, &ticket, |_| true);
             if let Some(Some(Ok(Ok(retry)))) = taken {
                 // If the client that resumes it is gone by now, the call ends.
                 let _ = retry.send(SuspendedCall { exchange, server_request, answer, until });
@@ -90,14 +137,55 @@ impl SuspendedCalls {
 
     /// The number of suspended calls.
     pub(crate) fn count(&self) -> usize {
-        self.calls.len()
+        lock(&self.calls).places.len()
     }
 
     /// Removes and returns a call, for the caller that it belongs to.
     pub(crate) async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<SuspendedCall> {
-        let (_, place) = self.calls.remove_if(ticket, |_, place| place.caller == *caller)?;
+        let place = remove(&self.calls, ticket, |place| place.caller == *caller)?;
         let (retry, waiting) = oneshot::channel();
         place.take.send(retry).ok()?;
         waiting.await.ok()
+    }
+}
+
+/// Removes a call that is a certain one, and gives its place back.
+fn remove(
+    calls: &Mutex<Suspended>,
+    ticket: &Ticket,
+    is_meant: impl FnOnce(&Place) -> bool,
+) -> Option<Place> {
+    let mut calls = lock(calls);
+    if !calls.places.get(ticket).is_some_and(is_meant) {
+        return None;
+    }
+    let place = calls.places.remove(ticket)?;
+    calls.release(&place);
+    Some(place)
+}
+
+fn lock(calls: &Mutex<Suspended>) -> MutexGuard<'_, Suspended> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f23_a_few_callers_do_not_take_all_places_of_an_upstream() {
+        let limits = Limits { all: 256, per_caller: 4, per_upstream: 16, share: Share::new(0.125) };
+        let mut suspended = Suspended::default();
+        let upstream = UpstreamId::parse("up").unwrap();
+        let other = UpstreamId::parse("other").unwrap();
+        let mut take = |id: &str, upstream| {
+            let holder = Holder::Caller(Caller::new(id));
+            (0..9).filter(|_| suspended.take(&holder, upstream, limits)).count()
+        };
+        assert_eq!(take("a", &upstream), 4, "parked_per_caller");
+        assert_eq!(take("a", &other), 0);
+        assert_eq!(take("b", &upstream), 4, "half was free");
+        assert_eq!(["c", "d", "e", "f", "g"].map(|id| take(id, &upstream)), [2, 2, 2, 2, 0]);
+        assert_eq!(suspended.all.used(), 16);
     }
 }

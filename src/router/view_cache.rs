@@ -31,6 +31,11 @@ pub struct ViewCache {
     pair: Arc<View>,
     /// Bounded by bytes, least recently used first.
     views: Cache<Key, Arc<View>, ViewSize, RandomState>,
+    /// The views that each caller had made.
+    made: Mutex<HashMap<Caller, Vec<Key>>>,
+    /// The memory for views, and the part of it that the views of one caller may take, in bytes.
+    views_size: u64,
+    share: u64,
 }
 
 /// A part of the catalog.
@@ -94,6 +99,9 @@ fn options(views_size: u64) -> Options {
     options.build().expect("both capacities are set")
 }
 
+/// Callers whose views are known, from which on those without a cached view are forgotten.
+const MAX_MAKERS: usize = 4096;
+
 /// About how many views there are: callers with the same rights share one. More only cost a resize.
 const EXPECTED_VIEWS: usize = 256;
 
@@ -115,8 +123,17 @@ impl ViewCache {
             RandomState::default(),
             DefaultLifecycle::default(),
         );
-        let main = (config.server.path.clone(), config.server.exposure);
-        Self { rights, main, parts, pair: Arc::new(View::pair()), views }
+        let views_size = config.listing.views_size;
+        Self {
+            rights,
+            main: (config.server.path.clone(), config.server.exposure),
+            parts,
+            pair: Arc::new(View::pair()),
+            views,
+            made: Mutex::default(),
+            views_size: views_size as u64,
+            share: config.server.limits.share.of(views_size) as u64,
+        }
     }
 
     /// What an endpoint offers to its clients.
@@ -172,7 +189,7 @@ impl ViewCache {
             endpoint: endpoint.into(),
             entitlement: self.rights.entitlement(caller),
         };
-        self.cached(&key, || self.view(content, caller, endpoint).tools())
+        self.cached(caller, &key, || self.view(content, caller, endpoint).tools())
     }
 
     /// The digests of the lists of a caller at an endpoint.
@@ -196,10 +213,38 @@ impl ViewCache {
         }
     }
 
-    fn cached(&self, key: &Key, make: impl FnOnce() -> View) -> Arc<View> {
-        match self.views.get_or_insert_with(key, || Ok::<_, Infallible>(Arc::new(make()))) {
+    fn cached(&self, caller: &Caller, key: &Key, make: impl FnOnce() -> View) -> Arc<View> {
+        let mut is_new = false;
+        let make = || {
+            is_new = true;
+            Ok::<_, Infallible>(Arc::new(make()))
+        };
+        let view = match self.views.get_or_insert_with(key, make) {
             Ok(view) => view,
             Err(never) => match never {},
+        };
+        if is_new {
+            self.make_room(caller, key);
+        }
+        view
+    }
+
+    /// Drops the oldest views that a caller had made, if they take more than its share and others use the cache,
+    /// too: a caller whose rights differ from request to request must not push out the views of others.
+    fn make_room(&self, caller: &Caller, newest: &Key) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.len() >= MAX_MAKERS && !made.contains_key(caller) {
+            made.retain(|_, keys| keys.iter().any(|key| self.views.peek(key).is_some()));
+        }
+        let keys = made.entry(caller.clone()).or_default();
+        keys.push(newest.clone());
+        let size = |key: &Key| self.views.peek(key).map(|view| ViewSize.weight(key, &view));
+        keys.retain(|key| size(key).is_some());
+        let mut own: u64 = keys.iter().filter_map(size).sum();
+        while own > self.share && self.views.weight() > self.views_size / 2 && keys.len() > 1 {
+            let oldest = keys.remove(0);
+            own -= size(&oldest).unwrap_or_default().min(own);
+            self.views.remove(&oldest);
         }
     }
 
@@ -215,7 +260,7 @@ impl ViewCache {
             endpoint: endpoint.into(),
             entitlement,
         };
-        self.cached(&key, || {
+        self.cached(caller, &key, || {
             let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
             let visible: Vec<bool> = content.owners().iter().map(sees).collect();
             content.everyone.part(&visible)
@@ -225,6 +270,11 @@ impl ViewCache {
     /// Drops the views of contents before this one: only calls that began before it still ask for them.
     pub(crate) fn drop_before(&self, content: &Content) {
         self.views.retain(|key, _| key.generation >= content.generation);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.retain(|_, keys| {
+            keys.retain(|key| key.generation >= content.generation);
+            !keys.is_empty()
+        });
     }
 
     /// Whether a caller may use a prompt at an endpoint in this way.
@@ -355,6 +405,41 @@ mod tests {
             assert!(views.views.weight() <= 1 << 20, "{} bytes", views.views.weight());
         }
         assert!(views.views.len() > 8, "{} views are kept", views.views.len());
+    }
+
+    #[test]
+    fn f3_a_caller_whose_rights_vary_keeps_the_views_of_others_in_the_cache() {
+        struct ViewPerGroup;
+        impl Rights for ViewPerGroup {
+            fn entitlement(&self, caller: &Caller) -> Option<String> {
+                Some(format!("{} {:?}", caller.id(), caller.groups()))
+            }
+
+            fn allows(&self, _: &Caller, _: Method, _: &str, _: &str) -> bool {
+                true
+            }
+        }
+        let config = "[listing]\nviews_size = \"1MiB\"\n";
+        let config = Config::parse("g", config, Path::new(""), &[]).unwrap();
+        let views = ViewCache::new(&config, Arc::new(ViewPerGroup));
+        let content = content(1, 64 << 10);
+        let made = |caller: &Caller| {
+            let key = Key {
+                list: ListKind::Prompts,
+                generation: 1,
+                endpoint: "/mcp".into(),
+                entitlement: views.rights.entitlement(caller),
+            };
+            views.views.peek(&key).is_some()
+        };
+        let others: Vec<_> = ["a", "b", "c"].map(Caller::new).into_iter().collect();
+        others.iter().for_each(|caller| drop(views.view(&content, caller, "/mcp")));
+        for n in 0..100 {
+            let varying = Caller::in_groups("varying", &[n.to_string()]);
+            views.view(&content, &varying, "/mcp");
+            assert!(made(&varying), "the newest is kept");
+        }
+        assert!(others.iter().all(made));
     }
 
     #[test]

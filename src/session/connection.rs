@@ -22,8 +22,6 @@ pub struct Connection {
     pub(super) caller: Caller,
     /// The path of the endpoint, to which cursors and request states are bound.
     endpoint: String,
-    /// The client's address; `None` for standard streams.
-    address: Option<IpAddr>,
     /// Distinguishes the calls of this connection from those of others, also before `initialize`.
     pub(super) nonce: Nonce,
     pub(super) kind: ConnectionKind,
@@ -47,14 +45,12 @@ impl Connection {
         sessions: Arc<ArcSwap<Sessions>>,
         caller: Caller,
         endpoint: &str,
-        address: Option<IpAddr>,
         kind: ConnectionKind,
     ) -> Self {
         Self {
             sessions,
             caller,
             endpoint: endpoint.to_owned(),
-            address,
             nonce: Nonce::random(),
             kind,
             input_closed: CancellationToken::new(),
@@ -73,26 +69,34 @@ impl Connection {
         self.sessions().shared.in_flight.cancel_all(self.nonce);
     }
 
-    /// Reads a message or a batch with `sessions`.
+    /// Reads a message or a batch of `caller` with `sessions`. The caller has the id of the connection's caller,
+    /// but may have another credential, with other groups: the one of the message counts.
     ///
     /// # Errors
     /// As [`Sessions::read`].
     pub async fn read(
         &self,
         sessions: &Sessions,
+        caller: &Caller,
+        address: Option<IpAddr>,
         body: &[u8],
         now: UnixSeconds,
     ) -> Result<Dispatch, Refusal> {
         let context = RequestContext {
             transport: TransportContext::Connection(self),
-            caller: &self.caller,
+            caller,
             endpoint: &self.endpoint,
-            address: self.address,
+            address,
             now,
             assumed_dialect: self.dialect(),
             streams: true,
         };
         sessions.read(body, &context).await
+    }
+
+    /// Returns the path of the endpoint that the connection serves.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     /// Returns the caller of the connection.

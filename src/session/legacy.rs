@@ -35,7 +35,7 @@ impl Sessions {
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
-        self.shared.terminated.insert(token.nonce, self.limits.deleted_sessions);
+        self.shared.terminated.insert(caller, token.nonce);
         Ok(())
     }
 
@@ -43,8 +43,7 @@ impl Sessions {
     /// `last_event` is the client's `Last-Event-ID`. `now` is the wall-clock time.
     ///
     /// # Errors
-    /// The headers name no valid session of this caller, or a modern revision, which has no GET stream;
-    /// or the audit log cannot record the stream.
+    /// The headers name no valid session of this caller, or a modern revision, which has no GET stream.
     pub fn open_stream(
         &self,
         headers: &Headers<'_>,
@@ -55,8 +54,6 @@ impl Sessions {
     ) -> Result<NotificationStream, Refusal> {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
         let dialect = Dialect::new(token.revision);
-        let record = self.gate.stream(caller, endpoint);
-        let record = record.map_err(|fault| Refusal { fault: fault.into(), id: None, dialect })?;
         let subscriber = Subscriber::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
             registration: self.shared.streams.open(token.nonce),
@@ -68,7 +65,7 @@ impl Sessions {
         let changes = self.router.changes(caller, endpoint, self.served_lists(endpoint));
         let drain = self.shared.drain.clone();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        Ok(self.with_url_elicitations(stream.recorded(record), token.nonce))
+        Ok(self.with_url_elicitations(stream, token.nonce))
     }
 
     pub(super) fn legacy(

@@ -23,10 +23,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Limits};
 use crate::domain::caller::Caller;
+use crate::domain::fair_share::Share;
 use crate::domain::fault::TransportFault;
 use crate::domain::method::Countable;
 use crate::domain::unix_time::UnixSeconds;
-use crate::policy::{Credentials, Gate};
+use crate::policy::{Credentials, Gate, StreamRecord};
 use crate::router::Router;
 use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
@@ -74,7 +75,8 @@ pub struct SharedState {
 impl SharedState {
     pub fn new(tasks: TaskTracker, drain: CancellationToken, stop: CancellationToken) -> Self {
         Self {
-            terminated: Arc::default(),
+            // Each configuration sets its size.
+            terminated: Arc::new(TerminatedSessions::new(0, Share::WHOLE)),
             in_flight: InFlightCalls::default(),
             server_requests: PendingServerRequests::default(),
             url_elicitations: PendingUrlElicitations::default(),
@@ -95,6 +97,7 @@ impl Sessions {
         shared: Arc<SharedState>,
     ) -> Self {
         let server = &config.server;
+        shared.terminated.resize(server.limits.deleted_sessions, server.limits.share);
         Self {
             gate,
             router,
@@ -143,6 +146,18 @@ impl Sessions {
         self.gate.take_session_request(caller, address, request).await
     }
 
+    /// Records the start of an admitted notification stream. Dropping the record records its end.
+    ///
+    /// # Errors
+    /// [`TransportFault::AuditUnavailable`] if the start cannot be recorded.
+    pub(crate) async fn record_stream(
+        &self,
+        caller: &Caller,
+        endpoint: &str,
+    ) -> Result<StreamRecord, TransportFault> {
+        self.gate.stream(caller, endpoint).await
+    }
+
     /// Returns the number of requests in flight that a client can cancel by their ids.
     pub fn in_flight_calls(&self) -> usize {
         self.shared.in_flight.count()
@@ -169,6 +184,6 @@ impl Sessions {
         let valid = caller.expires().map(|at| at.saturating_since(now));
         let longest = lifetime.into_iter().chain(valid).min();
         let at = longest.and_then(|longest| Instant::now().checked_add(longest));
-        StreamEnd { at, revocation: Some(self.gate.revocation(caller)) }
+        StreamEnd { at, revocation: Some(self.gate.revocation(caller)), displaced: None }
     }
 }

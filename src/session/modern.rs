@@ -82,13 +82,11 @@ impl Sessions {
         let in_flight = self.register(nonce, &id).map_err(reject)?;
         let subscriber = Subscriber::Subscription { id, kinds, result, in_flight };
         let RequestContext { caller, endpoint, .. } = *inbound.context;
-        let record = self.gate.stream(caller, endpoint);
-        let record = record.map_err(|fault| reject(fault.into()))?;
         let changes = self.router.changes(caller, endpoint, kinds);
         let drain = self.shared.drain.clone();
         let end = self.end_of_stream(caller, None, inbound.context.now);
         let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
-        Ok(stream.recorded(record).counted(self.telemetry().clone()))
+        Ok(stream.counted(self.telemetry().clone()))
     }
 }
 

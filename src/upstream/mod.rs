@@ -24,6 +24,7 @@ use tracing::Instrument;
 use crate::audit::Audit;
 use crate::config::{self, Transport};
 use crate::domain::document::Document;
+use crate::domain::fair_share::Share;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
@@ -188,6 +189,11 @@ impl Upstream {
         (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
     }
 
+    /// Sets the part of the calls in flight and of the queue that one caller may have while others want some.
+    pub(crate) fn set_share(&self, share: Share) {
+        self.concurrency.set_share(share);
+    }
+
     /// Returns the state of the shared connection.
     pub(crate) fn connection_state(&self) -> ConnectionState {
         self.connection_state.borrow().clone()
@@ -216,10 +222,10 @@ impl Upstream {
         let (interim, messages) = receives_interim
             .then(|| InterimSender::channel(request.capabilities, request.progress))
             .unzip();
-        let concurrency = ConcurrencyPermit::new(self.concurrency.clone());
+        let pass = authorized.pass();
+        let concurrency = ConcurrencyPermit::new(self.concurrency.clone(), pass.holder().clone());
         let now = Instant::now();
         let upstream = self.clone();
-        let pass = authorized.pass();
         let held = concurrency.clone();
         let (permit, breaker_open) = match self.breaker.admit(now) {
             Ok(permit) => (Some(permit), None),

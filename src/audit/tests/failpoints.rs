@@ -17,6 +17,12 @@ use crate::audit::queue::{Queue, WriterSettings};
 use crate::audit::record::{Event, Line};
 use crate::audit::recover::{Recovered, recover};
 use crate::audit::writer::LogWriter;
+use crate::domain::caller::Caller;
+use crate::domain::fair_share::Holder;
+
+fn holder() -> Holder {
+    Holder::Caller(Caller::new("ci"))
+}
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -223,15 +229,17 @@ fn d2_a_log_that_drains_ends_once_it_can_be_written_again() {
     let failing = FailAt::new(usize::MAX, action);
     let (log, _) = try_open(folder.path(), Some(failing.clone())).unwrap();
     let sync_every = Some(Duration::from_millis(10));
-    let tuning = WriterSettings { limit: 1000, degrades: true, sync_every, log: settings() };
+    let tuning =
+        WriterSettings { limit: 1000, share: 1000, degrades: true, sync_every, log: settings() };
     let queue = Arc::new(Queue::new(tuning.clone()));
     let looks = AtomicU64::new(0);
     let clock = Box::new(move || at(looks.fetch_add(1, Ordering::Relaxed)));
     let log_writer = LogWriter::new(queue.clone(), log, clock, tuning);
     lock(&failing).left = 0;
     // One that fits in the queue, and one that does not.
-    queue.note(Event::new("test").number("id", 1), at(1));
-    queue.note(Event::new("test").text("x", &"x".repeat(900)), at(1));
+    let submit = |event| queue.submit(&holder(), None, event, at(1)).unwrap();
+    submit(Event::new("test").number("id", 1));
+    submit(Event::new("test").text("x", &"x".repeat(900)));
     queue.drain();
     let writing = std::thread::spawn(move || log_writer.run());
     while !lock(&failing).has_failed || !queue.is_down() {
@@ -280,7 +288,13 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let log = Log::new(folder, Arc::new(keys), settings(), &recovered, at(0)).unwrap();
     panics.store(true, Ordering::Relaxed);
     let sync_every = Some(Duration::from_millis(1));
-    let tuning = WriterSettings { limit: 10_000, degrades: false, sync_every, log: settings() };
+    let tuning = WriterSettings {
+        limit: 10_000,
+        share: 10_000,
+        degrades: false,
+        sync_every,
+        log: settings(),
+    };
     let queue = Arc::new(Queue::new(tuning.clone()));
     let seconds = Arc::new(AtomicU64::new(5));
     let now = seconds.clone();
@@ -288,7 +302,7 @@ fn a_sync_thread_that_panics_takes_the_log_down_until_it_is_restarted() {
     let log_writer = LogWriter::new(queue.clone(), log, clock, tuning);
     let writer = std::thread::Builder::new().name("writer".to_owned());
     let writer = writer.spawn(move || log_writer.run()).unwrap();
-    let submit = |id| queue.submit(None, Event::new("test").number("id", id), at(5));
+    let submit = |id| queue.submit(&holder(), None, Event::new("test").number("id", id), at(5));
     let written = submit(1).unwrap().unwrap();
     wait_until("the death of the sync thread goes unnoticed", || queue.is_down());
     assert_eq!(written.blocking_recv(), Ok(()));
@@ -312,11 +326,17 @@ fn a_writer_that_panics_closes_the_log_and_refuses_records() {
     let failing = FailAt::new(usize::MAX, Action::Abort);
     let (log, _) = try_open(directory.path(), Some(failing.clone())).unwrap();
     let sync_every = Some(Duration::from_millis(10));
-    let settings = WriterSettings { limit: 10_000, degrades: true, sync_every, log: settings() };
+    let settings = WriterSettings {
+        limit: 10_000,
+        share: 10_000,
+        degrades: true,
+        sync_every,
+        log: settings(),
+    };
     let queue = Arc::new(Queue::new(settings.clone()));
     let log_writer = LogWriter::new(queue.clone(), log, Box::new(|| at(5)), settings);
     lock(&failing).left = 0;
-    let submit = |id| queue.submit(None, Event::new("test").number("id", id), at(5));
+    let submit = |id| queue.submit(&holder(), None, Event::new("test").number("id", id), at(5));
     let written = submit(1).unwrap().unwrap();
     let writer = std::thread::spawn(move || log_writer.run());
     assert!(writer.join().is_err());

@@ -313,7 +313,7 @@ mod tests {
     fn send(capacity: usize) -> Sending {
         let (client, server) = duplex(capacity);
         let (body, chunks) = mpsc::channel(8);
-        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let state = ConnState::sequential(None, 75 * SECOND, 10 * SECOND);
         let guard = state.begin();
         let io = TimeoutIo::new(server, Bytes::new(), state, 30 * SECOND);
         let response = Response::builder().header("x", "y").body(ChannelBody(chunks)).unwrap();
@@ -332,7 +332,7 @@ mod tests {
 
     fn lend() -> (DuplexStream, Lending) {
         let (client, server) = duplex(1024);
-        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let state = ConnState::sequential(None, 75 * SECOND, 10 * SECOND);
         (client, LentIo::new(TimeoutIo::new(server, Bytes::new(), state, 30 * SECOND)))
     }
 

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,8 +12,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, info, info_span, warn};
 
-use super::{ClientCertificate, ConnError, Peer};
-use crate::downstream::Serve;
+use super::{ClientCertificate, ConnContext, ConnError, Peer};
+use crate::config::Limits;
+use crate::domain::fair_share::{Holder, network};
+use crate::downstream::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
+use crate::downstream::{Serve, TlsServer};
 
 /// A listening socket. Each connection that it accepts is served by a task of its own.
 pub(crate) struct Listener<S> {
@@ -24,16 +26,18 @@ pub(crate) struct Listener<S> {
     open: Arc<OpenConnections>,
 }
 
-/// The number of open connections of one listener.
-#[derive(Default)]
+/// The open connections of one listener, by the networks of their peers.
 pub(crate) struct OpenConnections {
-    count: AtomicUsize,
+    pool: Pool,
     closed: Notify,
 }
 
-/// One open connection, counted until it is dropped.
+/// The place of one open connection, given back on drop.
 #[must_use]
-struct ConnectionPermit(Arc<OpenConnections>);
+struct ConnectionPermit {
+    place: Arc<Lease>,
+    open: Arc<OpenConnections>,
+}
 
 /// Pause after a failed accept. The usual cause is that no file descriptor is left: a retry at once
 /// would fail again and use a core.
@@ -54,7 +58,9 @@ impl<S: Serve> Listener<S> {
                 configured, "connections limited by the open-file limit; raise ulimit -n"
             );
         }
-        Self { socket, endpoint, open: Arc::default() }
+        let pool = Pool::new(allowed, allowed, Revokes::Idle);
+        let open = Arc::new(OpenConnections { pool, closed: Notify::new() });
+        Self { socket, endpoint, open }
     }
 
     /// Returns the counter of open connections, for metrics.
@@ -67,11 +73,7 @@ impl<S: Serve> Listener<S> {
     pub(crate) async fn run(self, connections: TaskTracker, drain: CancellationToken) {
         let mut failure = None;
         loop {
-            let accepting = async {
-                self.below_limit().await;
-                self.socket.accept().await
-            };
-            let Some(accepted) = drain.run_until_cancelled(accepting).await else {
+            let Some(accepted) = drain.run_until_cancelled(self.socket.accept()).await else {
                 return;
             };
             let (stream, address) = match accepted {
@@ -90,54 +92,79 @@ impl<S: Serve> Listener<S> {
             if failure.take().is_some() {
                 info!("accept succeeds again");
             }
-            let permit = ConnectionPermit::new(&self.open);
+            let ip = address.ip().to_canonical();
+            let permit = match drain.run_until_cancelled(self.admit(ip)).await {
+                Some(Some(permit)) => permit,
+                Some(None) => continue,
+                None => return,
+            };
             // Messages are small and written whole: to wait for a full packet only adds latency.
             let _ = stream.set_nodelay(true);
-            let endpoint = self.endpoint.clone();
-            let tasks = connections.clone();
-            let drain = drain.clone();
+            // A connection may last longer than its configuration: it keeps only these two of it.
+            let current = self.endpoint.load_full();
+            let context = ConnContext {
+                endpoint: self.endpoint.clone(),
+                limits: current.limits().clone(),
+                tasks: connections.clone(),
+                drain: drain.clone(),
+            };
+            let tls = current.tls().cloned();
             let serving = async move {
-                let ip = address.ip().to_canonical();
-                if let Err(error) = serve(stream, ip, endpoint, tasks, drain).await {
-                    debug!(%error, "connection ended early");
+                tokio::select! {
+                    served = serve(stream, ip, tls, permit.place.clone(), context) => {
+                        if let Err(error) = served {
+                            debug!(%error, "connection ended early");
+                        }
+                    }
+                    () = permit.place.revoked() => {
+                        debug!("the idle connection is closed for a new one");
+                    }
                 }
-                drop(permit);
             };
             connections.spawn(serving.instrument(info_span!("connection", peer = %address)));
         }
     }
 
-    /// Waits until one more connection is allowed. Only the accept loop opens connections, so the
-    /// answer holds until it does.
-    async fn below_limit(&self) {
+    /// Admits a connection; `None` if it must be closed, since its network has too many of them. While there is
+    /// no room at all, because no connection is idle, it waits.
+    async fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
+        let holder = Holder::Network(network(peer));
         loop {
             let closed = self.open.closed.notified();
-            if self.open.count() < allowed_connections(self.endpoint.load().limits().connections) {
-                return;
+            let endpoint = self.endpoint.load();
+            let Limits { connections, share, .. } = *endpoint.limits();
+            let total = allowed_connections(connections);
+            let share = share.of(total);
+            self.open.pool.resize(total, share);
+            // Behind a proxy there are many clients.
+            let share = if endpoint.trusts(peer) { total } else { share };
+            drop(endpoint);
+            let bounds = Bounds { ceiling: total, share, per_holder: usize::MAX };
+            match self.open.pool.lease(&holder, 1, bounds) {
+                Ok(place) => {
+                    let open = self.open.clone();
+                    return Some(ConnectionPermit { place: Arc::new(place), open });
+                }
+                Err(NoRoom::Full) => drop(timeout(LIMIT_POLL, closed).await),
+                Err(NoRoom::OverShare | NoRoom::PerHolder) => {
+                    debug!(%peer, "too many connections from this network; closing the new one");
+                    return None;
+                }
             }
-            let _ = timeout(LIMIT_POLL, closed).await;
         }
-    }
-}
-
-impl ConnectionPermit {
-    fn new(open: &Arc<OpenConnections>) -> Self {
-        open.count.fetch_add(1, Ordering::Relaxed);
-        Self(open.clone())
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::Relaxed);
-        self.0.closed.notify_one();
+        self.open.closed.notify_one();
     }
 }
 
 impl OpenConnections {
     /// Returns how many connections are open.
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        self.pool.used()
     }
 }
 
@@ -145,28 +172,23 @@ impl OpenConnections {
 async fn serve<S: Serve>(
     stream: TcpStream,
     address: IpAddr,
-    endpoint: Arc<ArcSwap<S>>,
-    tasks: TaskTracker,
-    drain: CancellationToken,
+    tls: Option<Arc<TlsServer>>,
+    place: Arc<Lease>,
+    context: ConnContext<S>,
 ) -> Result<(), ConnError> {
-    // A connection may last longer than its configuration: it keeps only these two of it.
-    let current = endpoint.load_full();
-    let limits = current.limits().clone();
-    let tls = current.tls().cloned();
-    drop(current);
     let Some(tls) = tls else {
         let peer = Peer { address, certificate: None, negotiated_http2: false };
-        return super::serve(stream, peer, endpoint, limits, tasks, drain).await;
+        return super::serve(stream, peer, Some(place), context).await;
     };
     let handshake = Box::pin(tls.accept(stream));
-    let Some(accepted) = drain.run_until_cancelled(handshake).await else {
+    let Some(accepted) = context.drain.run_until_cancelled(handshake).await else {
         return Ok(());
     };
     let (stream, subject) = accepted?;
     let certificate = subject.map(|subject| ClientCertificate { subject, verified_by: tls });
     let negotiated_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let peer = Peer { address, certificate, negotiated_http2 };
-    Box::pin(super::serve(stream, peer, endpoint, limits, tasks, drain)).await
+    Box::pin(super::serve(stream, peer, Some(place), context)).await
 }
 
 /// Returns the configured number, but never more than half of the open-file limit: the other half is

@@ -4,6 +4,7 @@ pub(crate) mod listener;
 pub(crate) mod tls;
 pub(crate) mod timeout_io;
 pub(crate) mod state;
+pub(crate) mod control_frames;
 pub(crate) mod detached;
 
 use std::convert::Infallible;
@@ -12,6 +13,7 @@ use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
@@ -28,10 +30,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::info;
 
+use super::conn::control_frames::ControlFrames;
 use super::conn::detached::{DetachedStream, LentIo};
 use super::conn::state::{ConnState, RequestGuard};
 use super::conn::timeout_io::TimeoutIo;
+use super::pool::Lease;
 use super::{Serve, TlsServer};
 use crate::config::Limits;
 use crate::downstream::Body;
@@ -66,25 +71,35 @@ struct Conn<E, S> {
     drain: CancellationToken,
 }
 
+/// What every connection of a listener is served with.
+#[derive(Clone)]
+pub(crate) struct ConnContext<E> {
+    /// The endpoint of the current configuration.
+    pub endpoint: Arc<ArcSwap<E>>,
+    /// The limits of the configuration under which the connection was accepted.
+    pub limits: Limits,
+    /// Tracks the tasks that HTTP/2 needs.
+    pub tasks: TaskTracker,
+    pub drain: CancellationToken,
+}
+
 /// Serves a connection until it ends, a deadline passes, or `drain` is cancelled and the requests in flight are
-/// answered. `tasks` tracks the tasks that HTTP/2 needs.
+/// answered. `place` is that of the connection among all connections.
 ///
 /// # Errors
 /// When the connection breaks, violates HTTP, or exceeds a deadline.
 pub(crate) async fn serve<E, S>(
     stream: S,
     peer: Peer,
-    endpoint: Arc<ArcSwap<E>>,
-    limits: Limits,
-    tasks: TaskTracker,
-    drain: CancellationToken,
+    place: Option<Arc<Lease>>,
+    context: ConnContext<E>,
 ) -> Result<(), ConnError>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // On the heap, and dropped when only a detached stream is left: it may last for hours.
-    let serving = Box::pin(serve_requests(stream, peer, endpoint, limits, tasks, drain));
+    let serving = Box::pin(serve_requests(stream, peer, place, context));
     if let Some(stream) = serving.await? {
         stream.run().await?;
     }
@@ -95,15 +110,14 @@ where
 async fn serve_requests<E, S>(
     mut stream: S,
     peer: Peer,
-    endpoint: Arc<ArcSwap<E>>,
-    limits: Limits,
-    tasks: TaskTracker,
-    drain: CancellationToken,
+    place: Option<Arc<Lease>>,
+    context: ConnContext<E>,
 ) -> Result<Option<DetachedStream<S, SendingBody>>, ConnError>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let ConnContext { endpoint, limits, tasks, drain } = context;
     let detecting = detect_version(&mut stream, &limits);
     let Some((detected, prefix)) = drain.run_until_cancelled(detecting).await.transpose()? else {
         return Ok(None);
@@ -111,10 +125,13 @@ where
     let version = if peer.negotiated_http2 { Version::Http2 } else { detected };
     let stall = limits.reader_patience();
     let state = match version {
-        Version::Http1 => ConnState::sequential(limits.idle, limits.head),
-        Version::Http2 => ConnState::multiplexed(limits.idle, stall),
+        Version::Http1 => ConnState::sequential(place, limits.idle, limits.head),
+        Version::Http2 => ConnState::multiplexed(place, limits.idle, stall),
     };
-    let io = TimeoutIo::new(stream, prefix, state.clone(), stall);
+    let mut io = TimeoutIo::new(stream, prefix, state.clone(), stall);
+    if version == Version::Http2 {
+        io = io.counting(ControlFrames::new(limits.h2_control_frames, Instant::now()));
+    }
     let conn = Conn { io, state, peer: Arc::new(peer), endpoint, limits, drain };
     match version {
         Version::Http1 => conn.serve_http1().await,
@@ -165,6 +182,7 @@ where
 
     async fn serve_http2(self, tasks: TaskTracker) -> Result<(), ConnError> {
         let Self { io, state, peer, endpoint, limits, drain } = self;
+        let conn_state = state.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             // One request sees one configuration.
             let responding = respond(request, endpoint.load_full(), peer.clone(), state.begin());
@@ -175,10 +193,21 @@ where
         builder.max_header_list_size(u32::try_from(limits.head_size).unwrap_or(u32::MAX));
         builder.max_concurrent_streams(u32::try_from(limits.h2_streams).unwrap_or(u32::MAX));
         builder.keep_alive_interval(limits.head).keep_alive_timeout(limits.head);
-        drive(pin!(builder.serve_connection(TokioIo::new(io), service)), drain).await?;
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+        tokio::select! {
+            served = drive(connection.as_mut(), drain) => return Ok(served?),
+            () = conn_state.flooded() => {}
+        }
+        info!(reason = "h2_control_frames", "client sends too many control frames; disconnecting");
+        connection.as_mut().graceful_shutdown();
+        // GOAWAY is sent, and nothing more is read.
+        timeout(GOAWAY_TIMEOUT, connection).await.map_err(|_| "too many control frames")??;
         Ok(())
     }
 }
+
+/// The time to send GOAWAY to a client that floods the connection.
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the response to one request.
 async fn respond<E: Serve>(
@@ -327,7 +356,6 @@ impl http_body::Body for SendingBody {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::time::Duration;
 
     use http_body_util::{BodyExt, Full};
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
@@ -379,7 +407,8 @@ mod tests {
         let endpoint = Arc::new(ArcSwap::from_pointee(Endpoint { limits: limits() }));
         let tasks = TaskTracker::new();
         let drain = CancellationToken::new();
-        tokio::spawn(serve(server, peer, endpoint, limits(), tasks, drain));
+        let context = ConnContext { endpoint, limits: limits(), tasks, drain };
+        tokio::spawn(serve(server, peer, None, context));
         client
     }
 

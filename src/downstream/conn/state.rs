@@ -13,15 +13,22 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::downstream::pool::Lease;
 
 /// The state of a connection, shared between its IO and the requests that it carries.
 pub(crate) struct ConnState {
+    /// The place of the connection among all connections; while it is idle it may be given to another one.
+    place: Option<Arc<Lease>>,
     idle: Duration,
     /// Limit for a request head. Absent on HTTP/2, where received bytes may be other frames than heads.
     head: Option<Duration>,
     /// How long a response body may have data that is not polled for. Absent on HTTP/1.1, where a slow reader
     /// shows in writes that stay pending.
     stall: Option<Duration>,
+    /// Cancelled when the client sends too many control frames (HTTP/2).
+    flooded: CancellationToken,
     /// The number of the next response.
     next_response: AtomicU64,
     inner: Mutex<Inner>,
@@ -70,16 +77,25 @@ pub(crate) struct RequestGuard {
 
 impl ConnState {
     /// The state of an HTTP/1.1 connection, which carries one request at a time. A head has begun.
-    pub(crate) fn sequential(idle: Duration, head: Duration) -> Arc<Self> {
-        Self::new(idle, Some(head), None, Phase::Head(Instant::now() + head))
+    pub(crate) fn sequential(
+        place: Option<Arc<Lease>>,
+        idle: Duration,
+        head: Duration,
+    ) -> Arc<Self> {
+        Self::new(place, idle, Some(head), None, Phase::Head(Instant::now() + head))
     }
 
     /// The state of an HTTP/2 connection, which carries many requests at once.
-    pub(crate) fn multiplexed(idle: Duration, stall: Duration) -> Arc<Self> {
-        Self::new(idle, None, Some(stall), Phase::Idle(Instant::now() + idle))
+    pub(crate) fn multiplexed(
+        place: Option<Arc<Lease>>,
+        idle: Duration,
+        stall: Duration,
+    ) -> Arc<Self> {
+        Self::new(place, idle, None, Some(stall), Phase::Idle(Instant::now() + idle))
     }
 
     fn new(
+        place: Option<Arc<Lease>>,
         idle: Duration,
         head: Option<Duration>,
         stall: Option<Duration>,
@@ -87,16 +103,31 @@ impl ConnState {
     ) -> Arc<Self> {
         let inner = Inner { phase, stalled: BTreeMap::new(), reader: None };
         Arc::new(Self {
+            place,
             idle,
             head,
             stall,
+            flooded: CancellationToken::new(),
             next_response: AtomicU64::new(0),
             inner: Mutex::new(inner),
         })
     }
 
+    /// Records that the client sends too many control frames.
+    pub(crate) fn flood(&self) {
+        self.flooded.cancel();
+    }
+
+    /// Waits until the client sends too many control frames. Cancel safe.
+    pub(crate) async fn flooded(&self) {
+        self.flooded.cancelled().await;
+    }
+
     /// Records that a request has arrived.
     pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
+        if let Some(place) = &self.place {
+            place.busy();
+        }
         self.update(|phase| match phase {
             Phase::Busy(requests) => Phase::Busy(requests + 1),
             Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
@@ -108,7 +139,12 @@ impl ConnState {
     fn end(&self) {
         self.update(|phase| match phase {
             Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
-            _ => Phase::Idle(Instant::now() + self.idle),
+            _ => {
+                if let Some(place) = &self.place {
+                    place.idle();
+                }
+                Phase::Idle(Instant::now() + self.idle)
+            }
         });
     }
 

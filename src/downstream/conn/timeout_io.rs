@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::info;
 
+use super::control_frames::ControlFrames;
 use super::state::ConnState;
 
 /// An IO whose reads fail with `TimedOut` at the deadline of the connection's state, and whose writes fail
@@ -26,6 +27,10 @@ pub(crate) struct TimeoutIo<S> {
     stall: Duration,
     /// Set while a write is pending.
     write_deadline: Option<Pin<Box<Sleep>>>,
+    /// Counts control frames; `None` on HTTP/1.1.
+    control_frames: Option<ControlFrames>,
+    /// The client has sent too many of them: nothing more is read.
+    is_flooded: bool,
 }
 
 /// Logs that a client is disconnected because it reads too slowly, and returns the error that does it.
@@ -37,7 +42,32 @@ pub(super) fn slow_consumer() -> io::Error {
 impl<S> TimeoutIo<S> {
     pub(crate) fn new(io: S, prefix: Bytes, state: Arc<ConnState>, stall: Duration) -> Self {
         let read_deadline = Box::pin(sleep_until(Instant::now()));
-        Self { io, prefix, state, read_deadline, stall, write_deadline: None }
+        Self {
+            io,
+            prefix,
+            state,
+            read_deadline,
+            stall,
+            write_deadline: None,
+            control_frames: None,
+            is_flooded: false,
+        }
+    }
+
+    /// Counts control frames, so that a flood of them ends the connection.
+    pub(crate) fn counting(mut self, control_frames: ControlFrames) -> Self {
+        self.control_frames = Some(control_frames);
+        self
+    }
+
+    /// Counts the control frames in the bytes that were received.
+    fn count_frames(&mut self, bytes: &[u8]) {
+        if let Some(frames) = &mut self.control_frames
+            && frames.is_flood(bytes, Instant::now())
+        {
+            self.is_flooded = true;
+            self.state.flood();
+        }
     }
 
     /// Applies the deadline to the outcome of a write.
@@ -50,6 +80,9 @@ impl<S> TimeoutIo<S> {
             self.write_deadline = None;
             if let Ok(bytes) = &written {
                 self.state.sent(*bytes);
+                if let Some(frames) = &mut self.control_frames {
+                    frames.sent(*bytes);
+                }
             }
             return Poll::Ready(written);
         }
@@ -66,16 +99,22 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.is_flooded {
+            // The task is woken by the flood, and ends the connection.
+            return Poll::Pending;
+        }
         if !self.prefix.is_empty() {
             let length = self.prefix.len().min(buffer.remaining());
-            buffer.put_slice(&self.prefix[..length]);
-            self.prefix.advance(length);
+            let piece = self.prefix.split_to(length);
+            buffer.put_slice(&piece);
+            self.count_frames(&piece);
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.io).poll_read(context, buffer) {
             if buffer.filled().len() > before {
                 self.state.received();
+                self.count_frames(&buffer.filled()[before..]);
             }
             return Poll::Ready(read);
         }
@@ -139,7 +178,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_a_slow_request_head_fails_at_its_deadline() {
         let (mut client, server) = duplex(64);
-        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let state = ConnState::sequential(None, 75 * SECOND, 10 * SECOND);
         let mut io = TimeoutIo::new(server, Bytes::from_static(b"G"), state, STALL);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
@@ -160,7 +199,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_a_long_response_slowly_is_not_idle() {
         let (mut client, server) = duplex(1);
-        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let state = ConnState::sequential(None, 75 * SECOND, 10 * SECOND);
         let io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
         drop(state.begin());
         let start = Instant::now();
@@ -183,7 +222,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_pings_do_not_extend_the_idle_time_of_a_connection() {
         let (mut client, server) = duplex(64);
-        let state = ConnState::multiplexed(75 * SECOND, STALL);
+        let state = ConnState::multiplexed(None, 75 * SECOND, STALL);
         let mut io = TimeoutIo::new(server, Bytes::new(), state, STALL);
         let start = Instant::now();
         let reading = tokio::spawn(async move {
@@ -202,7 +241,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w16_a_response_body_that_is_not_polled_for_its_data_ends_the_connection() {
         let (_client, server) = duplex(64);
-        let state = ConnState::multiplexed(75 * SECOND, STALL);
+        let state = ConnState::multiplexed(None, 75 * SECOND, STALL);
         let mut io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
         let read = state.begin();
         let unread = state.begin();
@@ -223,7 +262,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn w12_idle_time_starts_when_the_last_response_is_sent() {
         let (_client, server) = duplex(64);
-        let state = ConnState::sequential(75 * SECOND, 10 * SECOND);
+        let state = ConnState::sequential(None, 75 * SECOND, 10 * SECOND);
         let mut io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
         let first = state.begin();
         let second = state.begin();

@@ -1,24 +1,31 @@
-//! Reading the body of a request, within its size and time limits.
+//! Reading the body of a request, within its limits of size, time and rate.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
+use http_body::Body;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::Limits;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, BodyBudget};
 
-/// Reads a body to its end, within `body_size` bytes and the time `body`, and reserves memory for it.
+/// Reads a body to its end, within `body_size` bytes, the time `body` and the rate `body_rate`, and reserves
+/// memory for it.
 ///
 /// # Errors
-/// `body_too_large`, `body_timeout`, `body_broken`, or `overloaded` when `in_flight_bytes` is exhausted.
+/// `body_too_large`, `body_timeout`, `body_broken`, or `overloaded` when there is no memory for it, or its
+/// memory was needed for callers who have less.
 pub(crate) async fn read(
-    body: Incoming,
+    body: impl Body<Data = Bytes> + Unpin,
     headers: &HeaderMap,
     limits: &Limits,
     admission: &Admission,
+    holder: &Holder,
 ) -> Result<(Vec<u8>, BodyBudget), TransportFault> {
     let too_large = TransportFault::BodyTooLarge { limit: limits.body_size };
     let announced = content_length(headers);
@@ -26,28 +33,79 @@ pub(crate) async fn read(
         return Err(too_large);
     }
     let capacity = announced.unwrap_or(0);
-    let reading = async {
-        let mut body = body;
-        let mut budget = admission.budget(0)?;
-        let mut bytes = Vec::with_capacity(capacity.min(MAX_FIRST_BUFFER));
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| TransportFault::BodyBroken)?;
-            if let Some(piece) = frame.data_ref() {
-                if bytes.len() + piece.len() > limits.body_size {
-                    return Err(too_large);
-                }
-                budget.grow_to(bytes.len() + piece.len())?;
-                if bytes.len() + piece.len() > bytes.capacity() {
-                    // Doubled, but not beyond the announced length: memory is bounded for large bodies.
-                    let more = bytes.len().min(capacity.saturating_sub(bytes.len()));
-                    bytes.reserve_exact(more.max(piece.len()));
-                }
-                bytes.extend_from_slice(piece);
-            }
+    let mut body = body;
+    let mut budget = admission.budget(holder, 0)?;
+    let mut bytes = Vec::with_capacity(capacity.min(MAX_FIRST_BUFFER));
+    let started = Instant::now();
+    let deadline = started + limits.body;
+    let mut rate = UploadRate::new(limits.body_rate, started);
+    loop {
+        let frame = tokio::select! {
+            frame = timeout_at(deadline.min(rate.window_end()), body.frame()) => frame,
+            () = budget.revoked() => return Err(TransportFault::Overloaded),
+        };
+        let now = Instant::now();
+        if now >= deadline || !rate.holds(now) {
+            return Err(TransportFault::BodyTimeout);
         }
-        Ok((bytes, budget))
-    };
-    timeout(limits.body, reading).await.unwrap_or(Err(TransportFault::BodyTimeout))
+        let Ok(frame) = frame else {
+            continue;
+        };
+        let Some(frame) = frame else {
+            budget.received();
+            return Ok((bytes, budget));
+        };
+        let frame = frame.map_err(|_| TransportFault::BodyBroken)?;
+        if let Some(piece) = frame.data_ref() {
+            if bytes.len() + piece.len() > limits.body_size {
+                return Err(too_large);
+            }
+            rate.received(piece.len());
+            budget.grow_to(bytes.len() + piece.len())?;
+            if bytes.len() + piece.len() > bytes.capacity() {
+                // Doubled, but not beyond the announced length: memory is bounded for large bodies.
+                let more = bytes.len().min(capacity.saturating_sub(bytes.len()));
+                bytes.reserve_exact(more.max(piece.len()));
+            }
+            bytes.extend_from_slice(piece);
+        }
+    }
+}
+
+/// The rate of an upload, measured in windows of [`WINDOW`]: an average would let a client send fast first and
+/// then hold its memory for long. Pure: the clock is an argument.
+struct UploadRate {
+    /// Bytes that must arrive in each window.
+    least: usize,
+    window: Instant,
+    received: usize,
+}
+
+const WINDOW: Duration = Duration::from_secs(5);
+
+impl UploadRate {
+    /// Starts to measure. `least` is in bytes per second; 0 is no limit.
+    fn new(least: usize, now: Instant) -> Self {
+        let least = least.saturating_mul(WINDOW.as_secs() as usize);
+        Self { least, window: now, received: 0 }
+    }
+
+    fn received(&mut self, bytes: usize) {
+        self.received = self.received.saturating_add(bytes);
+    }
+
+    fn window_end(&self) -> Instant {
+        self.window + WINDOW
+    }
+
+    /// Whether the window was fast enough; true until it has ended. Then the next one begins.
+    fn holds(&mut self, now: Instant) -> bool {
+        if now < self.window_end() {
+            return true;
+        }
+        self.window = now;
+        std::mem::take(&mut self.received) >= self.least
+    }
 }
 
 /// Returns the value of `Content-Length` in bytes.
@@ -57,3 +115,117 @@ fn content_length(headers: &HeaderMap) -> Option<usize> {
 
 /// Bytes allocated at most because of `Content-Length`. Beyond that the buffer grows with the bytes received.
 const MAX_FIRST_BUFFER: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::path::Path;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use http_body::Frame;
+    use tokio::sync::mpsc;
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::domain::caller::Caller;
+
+    /// A body of the pieces that a test sends.
+    struct Pieces(mpsc::Receiver<usize>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let piece = self.0.poll_recv(context);
+            piece.map(|size| size.map(|size| Ok(Frame::data(vec![b'x'; size].into()))))
+        }
+    }
+
+    fn limits(toml: &str) -> Limits {
+        let toml = format!("[server.limits]\n{toml}");
+        Config::parse("g", &toml, Path::new(""), &[]).unwrap().server.limits
+    }
+
+    /// Reads a body of which a piece of this size arrives after each of these seconds.
+    async fn upload(
+        limits: &Limits,
+        pieces: &[(u64, usize)],
+    ) -> (Result<usize, TransportFault>, u64) {
+        let (sender, body) = mpsc::channel(1);
+        let pieces = pieces.to_vec();
+        tokio::spawn(async move {
+            for (seconds, size) in pieces {
+                sleep(Duration::from_secs(seconds)).await;
+                let _ = sender.send(size).await;
+            }
+        });
+        let admission = Admission::new(limits);
+        let holder = Holder::of(&Caller::new("ci"), None);
+        let start = Instant::now();
+        let read = read(Pieces(body), &HeaderMap::new(), limits, &admission, &holder).await;
+        (read.map(|(bytes, _)| bytes.len()), start.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f3_the_least_rate_holds_in_each_window_of_five_seconds_and_not_on_average() {
+        let limits = limits("body_rate = \"1KiB/s\"\nbody = \"60s\"\n");
+        let slow = Err(TransportFault::BodyTimeout);
+        // Exactly the rate: 5 KiB in each window. One byte less in the second is too slow.
+        let enough = [(1, 5 << 10), (5, 5 << 10), (5, 5 << 10), (3, 0)];
+        assert_eq!(upload(&limits, &enough).await, (Ok(15 << 10), 14));
+        let less = [(1, 5 << 10), (5, (5 << 10) - 1), (5, 5 << 10)];
+        assert_eq!(upload(&limits, &less).await, (slow.clone(), 10));
+        // Fast at first, then ten bytes are missing.
+        assert_eq!(upload(&limits, &[(1, 1 << 20), (60, 10)]).await, (slow.clone(), 10));
+        // Small pieces all the time do not help.
+        let drips = [(1, 1); 30];
+        assert_eq!(upload(&limits, &drips).await, (slow, 5));
+        // What is complete within the first window has no rate.
+        assert_eq!(upload(&limits, &[(4, 1)]).await, (Ok(1), 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w4_without_a_rate_a_body_has_its_time_alone() {
+        let limits = limits("body_rate = \"0B/s\"\nbody = \"30s\"\n");
+        assert_eq!(upload(&limits, &[(29, 1)]).await, (Ok(1), 29));
+        assert_eq!(upload(&limits, &[(30, 1)]).await, (Err(TransportFault::BodyTimeout), 30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f3_a_stalled_upload_beyond_its_share_ends_for_a_caller_who_has_less() {
+        let limits = limits(
+            "body_rate = \"0B/s\"\nin_flight_bytes = \"8MiB\"\nbody_size = \"1MiB\"\nshare = 0.25\n",
+        );
+        let admission = Admission::new(&limits);
+        let stalled = |id: &str| {
+            let (sender, body) = mpsc::channel(1);
+            let (limits, admission) = (limits.clone(), admission.renew(&limits));
+            let holder = Holder::of(&Caller::new(id), None);
+            let reading = tokio::spawn(async move {
+                let headers = HeaderMap::new();
+                read(Pieces(body), &headers, &limits, &admission, &holder).await.map(drop)
+            });
+            (sender, reading)
+        };
+        let mut uploads = Vec::new();
+        for _ in 0..3 {
+            let (sender, reading) = stalled("large");
+            sender.send(1 << 20).await.unwrap();
+            advance(Duration::from_millis(1)).await;
+            uploads.push((sender, reading));
+        }
+        let (sender, reading) = stalled("small");
+        sender.send(1 << 20).await.unwrap();
+        drop(sender);
+        assert_eq!(reading.await.unwrap(), Ok(()));
+        let (_open, first) = uploads.remove(0);
+        assert_eq!(first.await.unwrap(), Err(TransportFault::Overloaded));
+        assert!(!uploads[0].1.is_finished() && !uploads[1].1.is_finished());
+    }
+}

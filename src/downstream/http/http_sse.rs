@@ -1,7 +1,6 @@
 //! HTTP+SSE (MCP 2024-11-05, transports): a GET opens the stream that carries all messages to the client.
 //! Its first event names the URL to which the client posts its own messages.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +17,9 @@ use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
 use crate::downstream::admission::{Admission, StreamPermit};
-use crate::downstream::channel::ClientChannel;
+use crate::downstream::channel::{ClientChannel, Sender};
 use crate::downstream::clock;
+use crate::policy::StreamRecord;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
@@ -53,7 +53,8 @@ pub(crate) struct HttpSseSession {
     end: StreamEnd,
     drain: CancellationToken,
     is_draining: bool,
-    _permit: StreamPermit,
+    permit: StreamPermit,
+    _record: StreamRecord,
 }
 
 /// The entry of a session among the open channels, removed on drop.
@@ -96,23 +97,21 @@ impl HttpSse {
     /// Opens a stream for a caller that `authenticated_by` has authenticated.
     ///
     /// # Errors
-    /// `overloaded` or `too_many_streams` when no stream is allowed.
-    pub(crate) fn open(
+    /// `overloaded` or `too_many_streams` when no stream is allowed; `audit_unavailable` when it cannot be
+    /// recorded.
+    pub(crate) async fn open(
         &self,
-        caller: Caller,
-        address: IpAddr,
+        sender: Sender,
         authenticated_by: &Sessions,
     ) -> Result<Response<Body>, TransportFault> {
-        let permit = self.admission.stream(&caller)?;
+        let permit = self.admission.stream(&sender.holder())?;
+        let caller = sender.caller;
+        let record = authenticated_by.record_stream(&caller, &self.endpoint).await?;
         let id = hex(&random::<16>());
         let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
-        let connection = Connection::new(
-            self.sessions.clone(),
-            caller,
-            &self.endpoint,
-            Some(address),
-            ConnectionKind::Sse,
-        );
+        let end = end.or_revoked(permit.revocation());
+        let connection =
+            Connection::new(self.sessions.clone(), caller, &self.endpoint, ConnectionKind::Sse);
         let (channel, outgoing) =
             ClientChannel::new(connection, self.admission.clone(), self.stall);
         let message_url = format!("{}?{SESSION_ID}={id}", self.path);
@@ -127,7 +126,8 @@ impl HttpSse {
             end,
             drain: self.drain.clone(),
             is_draining: false,
-            _permit: permit,
+            permit,
+            _record: record,
         };
         self.channels.insert(session.entry.id.clone(), channel);
         Ok(respond::events(EventStream::long_lived(
@@ -181,6 +181,7 @@ impl HttpSseSession {
 impl EventSource for HttpSseSession {
     async fn next_event(mut self) -> NextEvent<Self> {
         let message = self.next_message().await?;
+        self.permit.sent();
         Some((Event::message(None, &message), Some(self)))
     }
 }

@@ -16,12 +16,13 @@ use super::request_head::{self, Accepts};
 use super::respond;
 use super::respond::Body;
 use crate::config::Limits;
-use crate::domain::caller::Caller;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::method::Countable;
 use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
 use crate::downstream::calls::{CallEvent, CallResponse, PendingCall};
+use crate::downstream::channel::Sender;
 use crate::downstream::clock;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
@@ -51,7 +52,7 @@ impl Endpoint {
         let credentials = request_head::read_credentials(request.headers(), self.subject(peer));
         let audience = self.protected_resources.audience(path);
         let caller = self.sessions.authenticate(&credentials, audience, address, clock::now());
-        let sender = Sender { caller: caller.await?, address };
+        let sender = Sender { caller: caller.await?, address: Some(address) };
         self.dispatch(request, sender).await
     }
 
@@ -83,7 +84,7 @@ impl Endpoint {
                 let notifications =
                     self.sessions.open_stream(&headers, last_event, caller, path, clock::now())?;
                 let accepts = request_head::read_accept(request.headers())?;
-                self.notification_stream(notifications, accepts, caller)
+                self.notification_stream(notifications, accepts, &sender, path).await
             }
             Method::DELETE => {
                 self.take(&sender, Countable::Delete).await?;
@@ -96,7 +97,7 @@ impl Endpoint {
     }
 
     async fn take(&self, sender: &Sender, request: Countable) -> Result<(), TransportFault> {
-        self.sessions.take_request(&sender.caller, Some(sender.address), request).await
+        self.sessions.take_request(&sender.caller, sender.address, request).await
     }
 
     /// Returns the response to a POST of Streamable HTTP (MCP 2025-11-25, transports).
@@ -106,21 +107,22 @@ impl Endpoint {
         path: &str,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
-        let Sender { caller, address } = sender;
         request_head::check_media_type(request.headers())?;
         let accepts = request_head::read_accept(request.headers())?;
         let (head, incoming) = request.into_parts();
+        let holder = sender.holder();
         let (bytes, budget) =
-            body::read(incoming, &head.headers, &self.limits, &self.admission).await?;
+            body::read(incoming, &head.headers, &self.limits, &self.admission, &holder).await?;
+        let Sender { caller, address } = &sender;
         let budget = Arc::new(budget);
         let headers = request_head::read_headers(&head.headers);
         let context = RequestContext {
             transport: TransportContext::Http(&headers),
-            caller: &caller,
+            caller,
             endpoint: path,
-            address: Some(address),
+            address: *address,
             now: clock::now(),
-            assumed_dialect: self.sessions.dialect_of(&headers, path, Some(&caller)),
+            assumed_dialect: self.sessions.dialect_of(&headers, path, Some(caller)),
             streams: accepts != Accepts::JsonOnly,
         };
         let dispatch = self.sessions.read(&bytes, &context).await?;
@@ -136,14 +138,15 @@ impl Endpoint {
             }
             Dispatch::Opened { message, .. } => Ok(respond::json(message)),
             Dispatch::Listen(notifications) => {
-                self.notification_stream(notifications, accepts, &caller)
+                self.notification_stream(notifications, accepts, &sender, path).await
             }
-            Dispatch::Batch(items) => Ok(self.batch_response(items, budget, accepts).await),
+            Dispatch::Batch(items) => Ok(self.batch_response(holder, items, budget, accepts).await),
             Dispatch::Call(prepared) => {
                 let id = Some(prepared.id.clone());
                 let dialect = prepared.dialect;
                 let refuse = |fault: TransportFault| Refusal { fault: fault.into(), id, dialect };
-                let permits = CallPermits { call: self.admission.call().map_err(refuse)?, budget };
+                let call = self.admission.call(&holder).map_err(refuse)?;
+                let permits = CallPermits { call, budget };
                 let call = PendingCall::start(self.sessions.clone(), prepared, permits);
                 self.call_response(call, accepts).await
             }
@@ -153,13 +156,14 @@ impl Endpoint {
     /// Returns the response to a batch: JSON if it is ready within `keep_alive`, otherwise a stream.
     async fn batch_response(
         &self,
+        holder: Holder,
         items: Vec<Result<Dispatch, Refusal>>,
         budget: Arc<BodyBudget>,
         accepts: Accepts,
     ) -> Response<Body> {
         let has_calls = items.iter().any(|item| matches!(item, Ok(Dispatch::Call(_))));
         let mut pending =
-            Box::pin(batch(self.sessions.clone(), self.admission.clone(), items, budget));
+            Box::pin(batch(self.sessions.clone(), self.admission.clone(), holder, items, budget));
         let early = match accepts {
             Accepts::JsonOnly => Ok(pending.as_mut().await),
             _ => timeout(self.limits.keep_alive, pending.as_mut()).await,
@@ -181,22 +185,23 @@ impl Endpoint {
         http_sse: &HttpSse,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
-        let Sender { caller, address } = sender;
         match *request.method() {
             Method::GET => match request_head::read_accept(request.headers())? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
                 _ => {
-                    self.sessions.take_request(&caller, Some(address), Countable::Stream).await?;
-                    Ok(http_sse.open(caller, address, &self.sessions)?)
+                    self.take(&sender, Countable::Stream).await?;
+                    Ok(http_sse.open(sender, &self.sessions).await?)
                 }
             },
             Method::POST => {
                 request_head::check_media_type(request.headers())?;
-                let channel = http_sse.channel(request.uri(), &caller)?;
+                let channel = http_sse.channel(request.uri(), &sender.caller)?;
                 let (head, incoming) = request.into_parts();
+                let Self { limits, admission, .. } = self;
+                let holder = sender.holder();
                 let (bytes, budget) =
-                    body::read(incoming, &head.headers, &self.limits, &self.admission).await?;
-                channel.receive(&bytes, budget).await;
+                    body::read(incoming, &head.headers, limits, admission, &holder).await?;
+                channel.receive(&sender, &bytes, budget).await;
                 Ok(respond::accepted())
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST" }.into()),
@@ -245,18 +250,22 @@ impl Endpoint {
     ///
     /// # Errors
     /// `not_acceptable` for a client that accepts JSON only, as notifications need a stream; `overloaded`
-    /// or `too_many_streams` when no stream is admitted.
-    fn notification_stream(
+    /// or `too_many_streams` when no stream is admitted; `audit_unavailable` when it cannot be recorded.
+    async fn notification_stream(
         &self,
         notifications: NotificationStream,
         accepts: Accepts,
-        caller: &Caller,
+        sender: &Sender,
+        path: &str,
     ) -> Result<Response<Body>, Refused> {
         if accepts == Accepts::JsonOnly {
             return Err(TransportFault::NotAcceptable.into());
         }
-        let permit = self.admission.stream(caller)?;
-        let source = Notifications { stream: notifications, _permit: permit };
+        let permit = self.admission.stream(&sender.holder())?;
+        // Last, so that a refused stream is not on record.
+        let record = self.sessions.record_stream(&sender.caller, path).await?;
+        let stream = notifications.admitted(record, permit.revocation());
+        let source = Notifications { stream, permit };
         Ok(respond::events(EventStream::long_lived(None, source, self.limits.keep_alive)))
     }
 }
@@ -268,6 +277,10 @@ impl Serve for Endpoint {
 
     fn tls(&self) -> Option<&Arc<TlsServer>> {
         self.tls.as_ref()
+    }
+
+    fn trusts(&self, proxy: IpAddr) -> bool {
+        self.trusted_proxies.contains(&proxy)
     }
 
     async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
@@ -328,12 +341,13 @@ impl Serve for Endpoint {
 /// A notification stream, and its permit among all streams.
 struct Notifications {
     stream: NotificationStream,
-    _permit: StreamPermit,
+    permit: StreamPermit,
 }
 
 impl EventSource for Notifications {
     async fn next_event(mut self) -> NextEvent<Self> {
         let StreamEvent { id, message } = self.stream.next().await?;
+        self.permit.sent();
         Some((Event::message(id.as_deref(), &message), Some(self)))
     }
 }
@@ -347,12 +361,6 @@ fn public_document(
         Method::GET | Method::HEAD => Ok(respond::document(document?)),
         _ => Err(TransportFault::MethodNotAllowed { allow: "GET" }.into()),
     }
-}
-
-/// The authenticated caller of a request, and its client address.
-struct Sender {
-    caller: Caller,
-    address: IpAddr,
 }
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");

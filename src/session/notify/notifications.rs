@@ -129,9 +129,11 @@ impl NotificationStream {
         self
     }
 
-    /// Adds the audit record of the stream, which is completed when the stream is dropped.
-    pub(crate) fn recorded(mut self, record: StreamRecord) -> Self {
+    /// Adds the audit record of an admitted stream, which is completed when the stream is dropped, and the
+    /// signal that its place is given to another stream.
+    pub(crate) fn admitted(mut self, record: StreamRecord, displaced: CancellationToken) -> Self {
         self.record = Some(record);
+        self.end = self.end.or_revoked(displaced);
         self
     }
 
@@ -321,6 +323,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::domain::caller::Caller;
+    use crate::domain::fair_share::Share;
     use crate::domain::json::Json;
     use crate::domain::merge::Entry;
     use crate::domain::prompt::Prompt;
@@ -436,7 +439,7 @@ mod tests {
     async fn l2_only_a_different_list_is_notified_and_several_changes_once() {
         let (changes, _) = contents(0);
         let sealer = sealer();
-        let terminated = Arc::new(TerminatedSessions::default());
+        let terminated = Arc::new(TerminatedSessions::new(10, Share::WHOLE));
         let subscriber = session(&sealer, &terminated);
         let mut notifications = notifications(&changes, None, Revision::V2025_06_18, subscriber);
         assert!(silent(&mut notifications).await);
@@ -457,7 +460,7 @@ mod tests {
         let (own, _) = contents(0);
         let (other, _) = contents(0);
         let (sealer, terminated, revision) =
-            (sealer(), Arc::new(TerminatedSessions::default()), Revision::V2025_06_18);
+            (sealer(), Arc::new(TerminatedSessions::new(10, Share::WHOLE)), Revision::V2025_06_18);
         let mut own_stream = notifications(&own, None, revision, session(&sealer, &terminated));
         let mut other_stream = notifications(&other, None, revision, session(&sealer, &terminated));
         own.send_replace(Some(content(1)));
@@ -469,7 +472,7 @@ mod tests {
     async fn a_resuming_client_is_notified_at_once_if_its_list_is_different() {
         let (changes, _) = contents(7);
         let sealer = sealer();
-        let terminated = Arc::new(TerminatedSessions::default());
+        let terminated = Arc::new(TerminatedSessions::new(10, Share::WHOLE));
         for (known, announced) in [(digests_of(7), false), (digests_of(6), true)] {
             let subscriber = session(&sealer, &terminated);
             let mut notifications =
@@ -482,12 +485,12 @@ mod tests {
     async fn the_newest_legacy_revision_gets_a_priming_event() {
         let (changes, _) = contents(7);
         let sealer = sealer();
-        let terminated = Arc::new(TerminatedSessions::default());
+        let terminated = Arc::new(TerminatedSessions::new(10, Share::WHOLE));
         let subscriber = session(&sealer, &terminated);
         let mut notifications = notifications(&changes, None, Revision::V2025_11_25, subscriber);
         let event = notifications.next().await.unwrap();
         assert!(event.id.is_some() && event.message.is_empty());
-        terminated.insert(Nonce::from_bytes([1; 16]), 9);
+        terminated.insert(&Caller::new("ci"), Nonce::from_bytes([1; 16]));
         assert_eq!(notifications.next().await, None, "the session was terminated");
     }
 
@@ -504,7 +507,7 @@ mod tests {
     async fn a_terminated_session_wakes_only_its_own_streams() {
         let (changes, _) = contents(7);
         let sealer = sealer();
-        let terminated = Arc::new(TerminatedSessions::default());
+        let terminated = Arc::new(TerminatedSessions::new(10, Share::WHOLE));
         let revision = Revision::V2025_06_18;
         let mut streams: Vec<_> = [1, 1, 2, 3, 4, 5]
             .map(|n| {
@@ -519,7 +522,7 @@ mod tests {
             let waker = waker.clone().into();
             assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        terminated.insert(Nonce::from_bytes([1; 16]), 9);
+        terminated.insert(&Caller::new("ci"), Nonce::from_bytes([1; 16]));
         for ((n, mut next), counted) in waiting.into_iter().zip(&wakers) {
             let waker = counted.clone().into();
             let polled = next.as_mut().poll(&mut Context::from_waker(&waker));

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use crate::policy::CallerRevocation;
 use crate::session::token::Nonce;
@@ -33,9 +34,16 @@ pub struct StreamEnd {
     pub at: Option<Instant>,
     /// The revocation of the caller's credential; `None` on a connection, whose end also ends the stream.
     pub revocation: Option<CallerRevocation>,
+    /// The signal that the place of the stream is given to another one; `None` where it has no place.
+    pub displaced: Option<CancellationToken>,
 }
 
 impl StreamEnd {
+    /// Adds the signal that the place of the stream is given to another one.
+    pub(crate) fn or_revoked(self, displaced: CancellationToken) -> Self {
+        Self { displaced: Some(displaced), ..self }
+    }
+
     /// Waits until the stream must end.
     ///
     /// # Cancel safety
@@ -53,9 +61,16 @@ impl StreamEnd {
                 None => std::future::pending().await,
             }
         };
+        let displaced = async {
+            match &self.displaced {
+                Some(displaced) => displaced.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = expired => {}
             () = revoked => {}
+            () = displaced => {}
         }
     }
 }

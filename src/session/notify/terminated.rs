@@ -1,24 +1,32 @@
 //! Terminated legacy sessions (MCP 2025-11-25, Streamable HTTP: `DELETE`), and the signal that ends
 //! their streams.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dashmap::{DashMap, DashSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::caller::Caller;
+use crate::domain::fair_share::{Denied, FairShare, Share};
 use crate::session::token::Nonce;
 
 /// The sessions that their clients terminated before they expired, at most
-/// `server.limits.deleted_sessions`. The oldest one is forgotten when the set is full: a client that
-/// terminated a session has no reason to use it again, and no other caller can use it.
-#[derive(Debug, Default)]
+/// `server.limits.deleted_sessions`. When the set is full, a caller beyond its share forgets its own oldest
+/// one, and for others the caller with most forgets one: nobody can make the sessions of others valid again.
+#[derive(Debug)]
 pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,
-    /// The same sessions, the oldest first.
-    order: Mutex<VecDeque<Nonce>>,
+    order: Mutex<Order>,
     /// The sessions with open streams: at most as many entries as streams are open.
     watched: DashMap<Nonce, Watched>,
+}
+
+/// The same sessions by caller, the oldest first.
+#[derive(Debug)]
+struct Order {
+    shares: FairShare<Caller>,
+    sessions: HashMap<Caller, VecDeque<Nonce>>,
 }
 
 /// The open streams of one session.
@@ -38,23 +46,40 @@ pub(crate) struct SessionTermination {
 }
 
 impl TerminatedSessions {
-    /// Adds a session, and wakes its streams and no others. Keeps at most `max` sessions.
-    pub(crate) fn insert(&self, session: Nonce, max: usize) {
+    /// Creates an empty set of at most `max` sessions.
+    pub(crate) fn new(max: usize, share: Share) -> Self {
+        let shares = FairShare::new(max, share.of(max));
+        let order = Mutex::new(Order { shares, sessions: HashMap::new() });
+        Self { nonces: DashSet::new(), order, watched: DashMap::new() }
+    }
+
+    /// Changes the bound, to which the set shrinks as sessions are added.
+    pub(crate) fn resize(&self, max: usize, share: Share) {
+        self.lock().shares.resize(max, share.of(max));
+    }
+
+    /// Adds a session of a caller, and wakes its streams and no others.
+    pub(crate) fn insert(&self, caller: &Caller, session: Nonce) {
         if !self.nonces.insert(session) {
             return;
         }
-        let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        order.push_back(session);
-        while order.len() > max
-            && let Some(oldest) = order.pop_front()
-        {
+        let mut order = self.lock();
+        while let Err(denied) = order.shares.take(caller, 1) {
+            let Some(oldest) = order.forget_oldest(caller, denied) else {
+                break;
+            };
             self.nonces.remove(&oldest);
         }
+        order.sessions.entry(caller.clone()).or_default().push_back(session);
         drop(order);
         let terminated = self.watched.get(&session).map(|watched| watched.terminated.clone());
         if let Some(terminated) = terminated {
             terminated.cancel();
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a stream for the termination of its session.
@@ -74,6 +99,23 @@ impl TerminatedSessions {
     /// Returns whether the session was terminated, as far as it is remembered.
     pub(crate) fn contains(&self, session: &Nonce) -> bool {
         self.nonces.contains(session)
+    }
+}
+
+impl Order {
+    /// Removes the oldest session of the caller itself if it is beyond its share, else of the caller with most.
+    fn forget_oldest(&mut self, caller: &Caller, denied: Denied) -> Option<Nonce> {
+        let from = match denied {
+            Denied::OverShare => caller.clone(),
+            Denied::Full => self.shares.holders().max_by_key(|(_, held)| *held)?.0.clone(),
+        };
+        let sessions = self.sessions.get_mut(&from)?;
+        let oldest = sessions.pop_front()?;
+        if sessions.is_empty() {
+            self.sessions.remove(&from);
+        }
+        self.shares.put_back(&from, 1);
+        Some(oldest)
     }
 }
 
@@ -100,31 +142,41 @@ impl Drop for SessionTermination {
 mod tests {
     use super::*;
 
+    fn nonce(n: u8) -> Nonce {
+        Nonce::from_bytes([n; 16])
+    }
+
     #[test]
-    fn the_oldest_session_is_forgotten_when_the_set_is_full() {
-        let terminated = TerminatedSessions::default();
-        for n in [1, 2, 2, 3] {
-            terminated.insert(Nonce::from_bytes([n; 16]), 2);
+    fn f18_a_caller_forgets_its_own_terminated_sessions_and_not_those_of_others() {
+        let terminated = TerminatedSessions::new(8, Share::new(0.25));
+        let a = Caller::new("a");
+        terminated.insert(&a, nonce(0));
+        for n in 100..200 {
+            terminated.insert(&Caller::new("flood"), nonce(n));
         }
-        assert_eq!(
-            [1, 2, 3].map(|n| terminated.contains(&Nonce::from_bytes([n; 16]))),
-            [false, true, true]
-        );
+        assert!(terminated.contains(&nonce(0)));
+        let kept = (100..200).filter(|n| terminated.contains(&nonce(*n)));
+        assert_eq!(kept.collect::<Vec<_>>(), [196, 197, 198, 199], "the newest");
+        // Others come: the caller with most gives up its oldest.
+        for n in 1..6 {
+            terminated.insert(&Caller::new(&n.to_string()), nonce(n));
+        }
+        let kept = (0..200).filter(|n| terminated.contains(&nonce(*n)));
+        assert_eq!(kept.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 198, 199]);
+        terminated.insert(&a, nonce(0));
+        assert_eq!(terminated.nonces.len(), 8, "terminated twice, remembered once");
     }
 
     #[test]
     fn a_registration_ends_with_its_stream() {
-        let terminated = Arc::new(TerminatedSessions::default());
-        let streams = [1, 1, 2].map(|n| terminated.watch(Nonce::from_bytes([n; 16])));
-        terminated.insert(Nonce::from_bytes([1; 16]), 1);
+        let terminated = Arc::new(TerminatedSessions::new(1, Share::WHOLE));
+        let streams = [1, 1, 2].map(|n| terminated.watch(nonce(n)));
+        terminated.insert(&Caller::new("a"), nonce(1));
         let is_terminated = |stream: &SessionTermination| stream.terminated.is_cancelled();
         assert_eq!(streams.each_ref().map(is_terminated), [true, true, false]);
         assert_eq!(terminated.watched.len(), 2);
         drop(streams);
         assert!(terminated.watched.is_empty());
-        assert!(
-            is_terminated(&terminated.watch(Nonce::from_bytes([1; 16]))),
-            "terminated before the stream opened"
-        );
+        assert!(is_terminated(&terminated.watch(nonce(1))), "terminated before the stream opened");
     }
 }

@@ -4,16 +4,17 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::correlator::InterimMessage;
 use crate::domain::document::Document;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use crate::telemetry::ClientOperation;
 use crate::upstream::guard::breaker::{BreakerPermit, Transition};
-use crate::upstream::guard::concurrency::ConcurrencyLimit;
+use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 
@@ -39,12 +40,13 @@ pub struct Exchange {
 /// connection, and released while the client answers a server request.
 pub(crate) struct ConcurrencyPermit {
     limit: Arc<ConcurrencyLimit>,
+    holder: Holder,
     state: Mutex<PermitState>,
 }
 
 #[derive(Default)]
 struct PermitState {
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Permit>,
     /// Whether the permit was acquired once: a released permit is then acquired again before the call
     /// continues.
     is_required: bool,
@@ -59,9 +61,9 @@ pub(crate) enum ExchangeEvent {
 }
 
 impl ConcurrencyPermit {
-    /// Returns a permit that is not acquired.
-    pub(crate) fn new(limit: Arc<ConcurrencyLimit>) -> Arc<Self> {
-        Arc::new(Self { limit, state: Mutex::default() })
+    /// Returns a permit of `holder` that is not acquired.
+    pub(crate) fn new(limit: Arc<ConcurrencyLimit>, holder: Holder) -> Arc<Self> {
+        Arc::new(Self { limit, holder, state: Mutex::default() })
     }
 
     /// Acquires the permit, in the queue if all are in use.
@@ -72,7 +74,7 @@ impl ConcurrencyPermit {
     /// # Cancel safety
     /// Cancel safe: when the future is dropped, the call is removed from the queue.
     pub(crate) async fn acquire(&self) -> Result<(), Kind> {
-        let permit = Some(self.limit.acquire().await?);
+        let permit = Some(self.limit.acquire(&self.holder).await?);
         *self.state() = PermitState { permit, is_required: true };
         Ok(())
     }
@@ -83,13 +85,16 @@ impl ConcurrencyPermit {
             state.is_required && state.permit.is_none()
         };
         if is_missing {
-            self.state().permit = self.limit.reacquire().await;
+            let permit = self.limit.reacquire(&self.holder).await;
+            self.state().permit = permit;
         }
     }
 
     /// Releases the permit until the call continues.
     pub(crate) fn release(&self) {
-        self.state().permit = None;
+        let permit = self.state().permit.take();
+        // Without the lock: the permit goes to the next call.
+        drop(permit);
     }
 
     fn state(&self) -> MutexGuard<'_, PermitState> {
@@ -236,6 +241,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::domain::caller::Caller;
     use crate::domain::jsonrpc::Id;
     use crate::domain::server_request::ClientCapabilities;
     use crate::upstream::call::correlator::{Correlator, InterimSender, NotificationSinks};
@@ -246,7 +252,7 @@ mod tests {
         concurrency: &Arc<ConcurrencyLimit>,
     ) -> Exchange {
         let deadline = Instant::now() + Duration::from_secs(30);
-        let permit = ConcurrencyPermit::new(concurrency.clone());
+        let permit = ConcurrencyPermit::new(concurrency.clone(), Holder::Caller(Caller::new("ci")));
         let acquired = permit.clone();
         let call = async move {
             acquired.acquire().await?;

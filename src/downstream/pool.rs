@@ -1,0 +1,355 @@
+//! Pools of a shared, bounded resource that lasts (connections, streams, memory for uploads). When a pool has no
+//! room for a newcomer, it revokes idle leases of those who hold most.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::fair_share::{Denied, FairShare, Holder};
+
+/// A pool. Clones are handles of the same pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    revokes: Revokes,
+    /// Time 0 of [`Activity::idle_since`].
+    epoch: Instant,
+    state: Mutex<State>,
+}
+
+/// The leases that a pool revokes when there is no room.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Revokes {
+    /// The longest idle one: of the newcomer itself if it is beyond its share, else of the largest holder.
+    Idle,
+    /// The longest idle ones of a holder that has more than its share, for a newcomer within its own.
+    Borrowed,
+}
+
+#[derive(Debug)]
+struct State {
+    shares: FairShare<Holder>,
+    /// By holder and number: a lease with a smaller number is older.
+    leases: HashMap<Holder, BTreeMap<u64, Leased>>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Leased {
+    amount: usize,
+    activity: Arc<Activity>,
+}
+
+#[derive(Debug)]
+struct Activity {
+    /// Nanoseconds since the epoch of the pool; [`BUSY`] while the lease must not be revoked.
+    idle_since: AtomicU64,
+    revoked: CancellationToken,
+}
+
+const BUSY: u64 = u64::MAX;
+
+/// The bounds of one request for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Units in use at most afterwards, over all holders.
+    pub ceiling: usize,
+    /// The share of the holder.
+    pub share: usize,
+    /// Units of one holder at most, whatever is free.
+    pub per_holder: usize,
+}
+
+/// Why a pool gives no room.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum NoRoom {
+    /// The holder has reached [`Bounds::per_holder`].
+    PerHolder,
+    /// The holder is beyond its share.
+    OverShare,
+    /// The holder is within its share, but nothing can be revoked for it; or its lease was revoked.
+    Full,
+}
+
+/// A part of the pool, given back on drop. A new lease is idle.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Lease {
+    pool: Arc<Inner>,
+    holder: Holder,
+    number: u64,
+    activity: Arc<Activity>,
+}
+
+impl Pool {
+    /// Creates an unused pool of `total` units.
+    pub(crate) fn new(total: usize, share: usize, revokes: Revokes) -> Self {
+        let shares = FairShare::new(total, share);
+        let state = State { shares, leases: HashMap::new(), next: 0 };
+        Self(Arc::new(Inner { revokes, epoch: Instant::now(), state: Mutex::new(state) }))
+    }
+
+    /// Changes the bounds. Leases stay, even beyond them.
+    pub(crate) fn resize(&self, total: usize, share: usize) {
+        self.0.lock().shares.resize(total, share);
+    }
+
+    /// Returns the units in use.
+    pub(crate) fn used(&self) -> usize {
+        self.0.lock().shares.used()
+    }
+
+    /// Leases `amount` units to a holder.
+    ///
+    /// # Errors
+    /// [`NoRoom`]. Idle leases may have been revoked.
+    pub(crate) fn lease(
+        &self,
+        holder: &Holder,
+        amount: usize,
+        bounds: Bounds,
+    ) -> Result<Lease, NoRoom> {
+        let mut state = self.0.lock();
+        state.take(holder, amount, bounds, self.0.revokes)?;
+        let number = state.next;
+        state.next += 1;
+        let idle_since = AtomicU64::new(self.0.now());
+        let activity = Arc::new(Activity { idle_since, revoked: CancellationToken::new() });
+        let leased = Leased { amount, activity: activity.clone() };
+        state.leases.entry(holder.clone()).or_default().insert(number, leased);
+        drop(state);
+        Ok(Lease { pool: self.0.clone(), holder: holder.clone(), number, activity })
+    }
+}
+
+impl Lease {
+    /// Grows the lease by `amount` units.
+    ///
+    /// # Errors
+    /// [`NoRoom`]; the lease stays as it was.
+    pub(crate) fn grow(&self, amount: usize, bounds: Bounds) -> Result<(), NoRoom> {
+        let mut state = self.pool.lock();
+        if self.activity.revoked.is_cancelled() {
+            return Err(NoRoom::Full);
+        }
+        state.take(&self.holder, amount, bounds, self.pool.revokes)?;
+        match state.leased(&self.holder, self.number) {
+            Some(leased) => {
+                leased.amount += amount;
+                Ok(())
+            }
+            // Revoked to make room for itself.
+            None => {
+                state.shares.put_back(&self.holder, amount);
+                Err(NoRoom::Full)
+            }
+        }
+    }
+
+    /// Marks the lease as in use: it is not revoked.
+    pub(crate) fn busy(&self) {
+        self.activity.idle_since.store(BUSY, Ordering::Relaxed);
+    }
+
+    /// Marks the lease as idle from now on.
+    pub(crate) fn idle(&self) {
+        self.activity.idle_since.store(self.pool.now(), Ordering::Relaxed);
+    }
+
+    /// Waits until the lease is revoked.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn revoked(&self) {
+        self.activity.revoked.cancelled().await;
+    }
+
+    /// Returns the signal that the lease is revoked.
+    pub(crate) fn revocation(&self) -> CancellationToken {
+        self.activity.revoked.clone()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.pool.lock().release(&self.holder, self.number);
+    }
+}
+
+impl Inner {
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(BUSY - 1)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(
+        &mut self,
+        holder: &Holder,
+        amount: usize,
+        bounds: Bounds,
+        revokes: Revokes,
+    ) -> Result<(), NoRoom> {
+        if self.shares.held(holder).saturating_add(amount) > bounds.per_holder {
+            return Err(NoRoom::PerHolder);
+        }
+        loop {
+            let Bounds { ceiling, share, .. } = bounds;
+            let Err(denied) = self.shares.take_below(holder, amount, ceiling, share) else {
+                return Ok(());
+            };
+            let victim = match (revokes, denied) {
+                (Revokes::Idle, Denied::OverShare) => Some(holder.clone()),
+                (Revokes::Idle, Denied::Full) => self.largest_with_idle(holder, 0),
+                (Revokes::Borrowed, Denied::Full) => {
+                    self.largest_with_idle(holder, self.shares.share())
+                }
+                (Revokes::Borrowed, Denied::OverShare) => None,
+            };
+            let revoked = victim.is_some_and(|victim| self.revoke_longest_idle(&victim));
+            if !revoked {
+                return Err(match denied {
+                    Denied::OverShare => NoRoom::OverShare,
+                    Denied::Full => NoRoom::Full,
+                });
+            }
+        }
+    }
+
+    /// Returns the holder with an idle lease that has most: more than `least`, and not less than the newcomer.
+    fn largest_with_idle(&self, newcomer: &Holder, least: usize) -> Option<Holder> {
+        let least = self.shares.held(newcomer).max(least + 1);
+        let mut largest: Option<(&Holder, usize)> = None;
+        for (holder, held) in self.shares.holders().filter(|(_, held)| *held >= least) {
+            if largest.is_none_or(|(_, most)| held > most) && self.longest_idle(holder).is_some() {
+                largest = Some((holder, held));
+            }
+        }
+        largest.map(|(holder, _)| holder.clone())
+    }
+
+    fn longest_idle(&self, holder: &Holder) -> Option<u64> {
+        let idle_since = |leased: &Leased| leased.activity.idle_since.load(Ordering::Relaxed);
+        let leases = self.leases.get(holder)?.iter();
+        let idle = leases.filter(|(_, leased)| leased.amount > 0 && idle_since(leased) != BUSY);
+        idle.min_by_key(|(_, leased)| idle_since(leased)).map(|(number, _)| *number)
+    }
+
+    fn revoke_longest_idle(&mut self, holder: &Holder) -> bool {
+        let Some(number) = self.longest_idle(holder) else {
+            return false;
+        };
+        if let Some(leased) = self.release(holder, number) {
+            leased.activity.revoked.cancel();
+        }
+        true
+    }
+
+    fn leased(&mut self, holder: &Holder, number: u64) -> Option<&mut Leased> {
+        self.leases.get_mut(holder)?.get_mut(&number)
+    }
+
+    fn release(&mut self, holder: &Holder, number: u64) -> Option<Leased> {
+        let leases = self.leases.get_mut(holder)?;
+        let leased = leases.remove(&number)?;
+        if leases.is_empty() {
+            self.leases.remove(holder);
+        }
+        self.shares.put_back(holder, leased.amount);
+        Some(leased)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::domain::caller::Caller;
+
+    fn holder(id: &str) -> Holder {
+        Holder::Caller(Caller::new(id))
+    }
+
+    fn bounds(total: usize, share: usize) -> Bounds {
+        Bounds { ceiling: total, share, per_holder: usize::MAX }
+    }
+
+    fn is_revoked(lease: &Lease) -> bool {
+        lease.activity.revoked.is_cancelled()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f5_the_longest_idle_lease_of_the_largest_holder_makes_room_for_a_newcomer() {
+        let pool = Pool::new(6, 2, Revokes::Idle);
+        let lease = |id: &str| pool.lease(&holder(id), 1, bounds(6, 2));
+        let mut large = Vec::new();
+        for _ in 0..4 {
+            large.push(lease("large").unwrap());
+            advance(Duration::from_secs(1)).await;
+        }
+        large[0].busy();
+        let small = [lease("a").unwrap(), lease("b").unwrap()];
+        large[1].idle();
+        let newcomer = lease("c").unwrap();
+        assert_eq!(large.iter().map(is_revoked).collect::<Vec<_>>(), [false, false, true, false]);
+        assert!(!small.iter().any(is_revoked) && !is_revoked(&newcomer));
+        assert_eq!(pool.used(), 6, "the room of a revoked lease is given at once");
+        large.clear();
+        assert_eq!(pool.used(), 3, "and is not given back twice");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f5_a_holder_beyond_its_share_displaces_itself_and_nobody_else() {
+        let pool = Pool::new(8, 2, Revokes::Idle);
+        let lease = |id: &str| pool.lease(&holder(id), 1, bounds(8, 2));
+        let other = lease("other").unwrap();
+        let mut flood = Vec::new();
+        for _ in 0..100 {
+            flood.push(lease("flood").unwrap());
+        }
+        assert!(!is_revoked(&other));
+        assert_eq!(flood.iter().filter(|lease| !is_revoked(lease)).count(), 4);
+        assert_eq!(pool.used(), 5, "half was free before the last that was borrowed");
+        flood.iter().for_each(Lease::busy);
+        assert_eq!(lease("flood").err(), Some(NoRoom::OverShare));
+        assert!(lease("other").is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f3_borrowed_memory_is_given_up_for_others_and_memory_within_a_share_is_not() {
+        let pool = Pool::new(100, 25, Revokes::Borrowed);
+        let lease = |id: &str, amount| pool.lease(&holder(id), amount, bounds(100, 25));
+        let borrowed = [lease("large", 25).unwrap(), lease("large", 25).unwrap()];
+        let within = [lease("a", 25).unwrap(), lease("b", 25).unwrap()];
+        assert_eq!(lease("large", 1).err(), Some(NoRoom::OverShare), "its own are not displaced");
+        let newcomer = lease("c", 20).unwrap();
+        assert_eq!(borrowed.each_ref().map(is_revoked), [true, false]);
+        assert!(!within.iter().any(is_revoked));
+        assert_eq!(borrowed[0].grow(1, bounds(100, 25)), Err(NoRoom::Full), "revoked");
+        // Nobody is beyond its share by now.
+        assert_eq!(lease("d", 25).err(), Some(NoRoom::Full));
+        drop(newcomer);
+        assert!(lease("d", 25).is_ok());
+    }
+
+    #[test]
+    fn a_bound_per_holder_wins_over_what_is_free() {
+        let pool = Pool::new(10, 5, Revokes::Idle);
+        let bounds = Bounds { per_holder: 1, ..bounds(10, 5) };
+        let first = pool.lease(&holder("a"), 1, bounds).unwrap();
+        assert_eq!(pool.lease(&holder("a"), 1, bounds).err(), Some(NoRoom::PerHolder));
+        assert!(!is_revoked(&first));
+    }
+}
