@@ -262,7 +262,10 @@ async fn u14_the_era_is_found_again_when_it_stops_holding() {
 #[tokio::test]
 async fn w14_five_hundred_clients_with_one_id_get_their_own_answers() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let toml = upstream.patient_table("up") + "queue = 500\nqueue_wait = \"20s\"\n";
+    // All of them have one address, and need the whole queue.
+    let toml = "[server.limits]\nshare = 1.0\n".to_owned()
+        + &upstream.patient_table("up")
+        + "queue = 500\nqueue_wait = \"20s\"\n";
     let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     for (i, text) in gateway.texts_at_once(500).await.iter().enumerate() {

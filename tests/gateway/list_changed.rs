@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 
 use crate::support::client::{Stream, modern};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Counter, Gateway, Received, Scripted, Upstream, eventually};
+use crate::support::{Counter, Gateway, Received, Scripted, Upstream, eventually, metrics};
 
 const QUICK: &str = "[listing]\nsettle = \"20ms\"\nsettle_max = \"200ms\"\n";
 const STREAM: [(&str, &str); 1] = [("Accept", "text/event-stream")];
@@ -156,18 +156,19 @@ async fn legacy_streams_need_a_session_and_end_with_it() {
 }
 
 #[tokio::test]
-async fn open_streams_are_bounded() {
-    let gateway = Gateway::start("[server.limits]\nstreams = 1\n").await;
+async fn f5_open_streams_are_bounded_and_the_quietest_one_makes_room_for_a_new_one() {
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let gateway = Gateway::start(&format!("[server.limits]\nstreams = 2\n{admin}")).await;
     let client = gateway.client().legacy("2025-06-18").await;
-    let stream = client.stream("GET", &STREAM, b"").await;
-    let refused = client.send("GET", "/mcp", &STREAM, b"").await;
-    assert_eq!(refused.refusal(), (503, -32603, "overloaded".into()));
-    drop(stream);
-    eventually(
-        async || client.try_stream_at("GET", "/mcp", &STREAM, b"").await.err(),
-        |refused| refused.is_none(),
-    )
-    .await;
+    let mut first = client.stream("GET", &STREAM, b"").await;
+    let mut second = gateway.client().listen().await;
+    let _third = client.stream("GET", &STREAM, b"").await;
+    assert!(first.event().await.is_none(), "the quietest one is closed");
+    let _fourth = client.stream("GET", &STREAM, b"").await;
+    let result = second.event().await.expect("a subscription ends with its result").json();
+    assert_eq!((&result["id"], result["result"].is_object()), (&json!(9), true));
+    let open = metrics(&gateway.admin(), &["promptgate_streams"]).await;
+    assert_eq!(open.values().copied().collect::<Vec<_>>(), [2.0], "{open:?}");
 }
 
 #[tokio::test]

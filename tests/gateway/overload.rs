@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -31,6 +33,8 @@ impl ObservedProcess {
 
     /// The same, with these variables.
     async fn with(toml: &str, variables: &[(&str, &str)]) -> Self {
+        // Its descriptors are counted, also by users other than root.
+        let variables = &[&[("PROMPTGATE_ALLOW_PTRACE", "true")], variables].concat();
         let folder = tempfile::tempdir().unwrap();
         let toml = format!("[audit]\npath = \"\"\n[telemetry]\nlog = \"{LOG_WARNINGS}\"\n{toml}");
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
@@ -73,12 +77,12 @@ impl ObservedProcess {
 /// The allocator gives no memory back, so that what is freed does not hide what is allocated.
 const KEEP_MEMORY: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "-1");
 
-/// A connection that is kept for one list after the other.
+/// A connection that is kept for one list after the other. It has an address of its own.
 struct Kept(TcpStream);
 
 impl Kept {
     async fn open(client: &Client) -> Self {
-        Self(TcpStream::connect(client.addr).await.unwrap())
+        Self(connect_from([127, 0, 0, 2], client.addr).await.unwrap())
     }
 
     async fn list(&mut self) {
@@ -97,6 +101,13 @@ impl Kept {
         }
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
+}
+
+/// Connects from another loopback address.
+async fn connect_from(from: [u8; 4], to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((from, 0).into())?;
+    socket.connect(to).await
 }
 
 #[tokio::test]

@@ -160,7 +160,7 @@ async fn k4_a_storm_of_signals_is_a_few_reloads_and_leaves_nothing_behind() {
     let prompts = tempfile::tempdir().unwrap();
     library(prompts.path(), "p");
     let toml = format!("[audit]\npath = \"\"\n{}", library_table("one", prompts.path()));
-    let followed = ConfiguredProcess::start(&toml).await;
+    let followed = ConfiguredProcess::with(&toml, &[("PROMPTGATE_ALLOW_PTRACE", "true")]).await;
     let descriptors =
         || fs::read_dir(format!("/proc/{}/fd", followed.process.pid())).unwrap().count();
     let threads =
