@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Folder {
     path: PathBuf,
     failpoints: Failpoints,
-    /// The locked file `lock`; the lock ends with the handle.
-    _lock: File,
+    /// The locked folder and the locked file `lock` in it; the locks end with the handles. A file can be removed
+    /// while it is locked, and not every system locks folders.
+    _locks: [File; 2],
 }
 
 /// The points at which a test can inject a fault.
@@ -66,15 +67,15 @@ impl Folder {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         create_private_directory(path)?;
         check_owner(path, fs::symlink_metadata(path)?.is_dir())?;
-        let lock =
+        let lock_file =
             open_private(OpenOptions::new().create(true).write(true), &path.join(LOCK_FILE))?;
-        lock.try_lock().map_err(|error| match error {
-            fs::TryLockError::WouldBlock => io::Error::new(
-                io::ErrorKind::WouldBlock,
-                "another running gateway writes into this folder; set another audit.path",
-            ),
-            fs::TryLockError::Error(error) => error,
-        })?;
+        lock(&lock_file)?;
+        #[cfg(unix)]
+        let folder = File::open(path)?;
+        #[cfg(unix)]
+        lock(&folder)?;
+        #[cfg(not(unix))]
+        let folder = lock_file.try_clone()?;
         if let Err(error) = fs::remove_file(path.join(TEMPORARY_FILE))
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -84,7 +85,7 @@ impl Folder {
             let file = path.join(&name);
             check_owner(&file, fs::symlink_metadata(&file)?.is_file())?;
         }
-        Ok(Self { path: path.to_owned(), failpoints: None, _lock: lock })
+        Ok(Self { path: path.to_owned(), failpoints: None, _locks: [folder, lock_file] })
     }
 
     #[cfg(test)]
@@ -151,13 +152,13 @@ impl Folder {
         Ok(Segment { name: name.to_owned(), bytes, file, failpoints })
     }
 
-    /// Truncates a segment to `bytes`, with a new handle.
+    /// Truncates a segment to `bytes`, with a new handle. A shorter file stays as it is.
     ///
     /// # Errors
     /// When the file cannot be opened or truncated.
     pub(crate) fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path.join(name))?;
-        file.set_len(bytes)
+        if file.metadata()?.len() > bytes { file.set_len(bytes) } else { Ok(()) }
     }
 
     /// Removes a segment.
@@ -185,10 +186,32 @@ impl Folder {
         File::open(&self.path)?.sync_all()
     }
 
-    /// Whether the segment is still the file that has its name.
-    pub(crate) fn is_current(&self, segment: &Segment) -> bool {
+    /// Returns what others have done to the segment that is written; `None` if it is as it was left.
+    pub(crate) fn damage(&self, segment: &Segment) -> Option<&'static str> {
         let named = fs::symlink_metadata(self.path.join(&segment.name));
-        named.and_then(|named| Ok(is_same_file(&named, &segment.file.metadata()?))).unwrap_or(false)
+        match named.and_then(|named| Ok((named, segment.file.metadata()?))) {
+            Ok((named, open)) if is_same_file(&named, &open) => (open.len() != segment.bytes)
+                .then_some("its file was truncated, or written by others"),
+            _ => Some("its file was removed or replaced"),
+        }
+    }
+
+    /// Renames a file that has the name of a segment but is none, so that it does not count as one. Returns its
+    /// new name.
+    ///
+    /// # Errors
+    /// When the file cannot be renamed.
+    pub(crate) fn set_aside(&self, name: &str) -> io::Result<String> {
+        let mut aside = format!("{name}.aside");
+        for number in 2.. {
+            if !self.path.join(&aside).exists() {
+                break;
+            }
+            aside = format!("{name}.{number}.aside");
+        }
+        fs::rename(self.path.join(name), self.path.join(&aside))?;
+        self.sync()?;
+        Ok(aside)
     }
 }
 
@@ -200,7 +223,7 @@ impl Segment {
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         at(&self.failpoints, FailPoint::BeforeWrite)?;
         let allowed = match &self.failpoints {
-            Some(failing) => lock(failing).allowed_length(bytes.len()),
+            Some(failing) => lock_injector(failing).allowed_length(bytes.len()),
             None => bytes.len(),
         };
         self.file.write_all(&bytes[..allowed])?;
@@ -264,12 +287,12 @@ pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
 
 fn at(failpoints: &Failpoints, point: FailPoint) -> io::Result<()> {
     match failpoints {
-        Some(failing) => lock(failing).at(point),
+        Some(failing) => lock_injector(failing).at(point),
         None => Ok(()),
     }
 }
 
-fn lock<'a>(
+fn lock_injector<'a>(
     failing: &'a Arc<Mutex<dyn FaultInjector>>,
 ) -> std::sync::MutexGuard<'a, dyn FaultInjector + 'static> {
     failing.lock().unwrap_or_else(PoisonError::into_inner)
@@ -283,6 +306,17 @@ fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
     }
     options.open(path)
+}
+
+/// Locks a file or folder until its handle is dropped.
+fn lock(file: &File) -> io::Result<()> {
+    file.try_lock().map_err(|error| match error {
+        fs::TryLockError::WouldBlock => io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "another running gateway writes into this folder; set another audit.path",
+        ),
+        fs::TryLockError::Error(error) => error,
+    })
 }
 
 fn create_private_directory(path: &Path) -> io::Result<()> {
@@ -342,8 +376,27 @@ mod tests {
             let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o777;
             assert_eq!((mode(&path), mode(&path.join(segment_name(1)))), (0o700, 0o600));
         }
+        fs::remove_file(path.join(LOCK_FILE)).unwrap();
+        let three = Folder::open(&path).err().unwrap();
+        assert_eq!(three.kind(), io::ErrorKind::WouldBlock, "f23: the folder itself is locked");
         drop(one);
         Folder::open(&path).unwrap();
+    }
+
+    #[test]
+    fn f14_a_segment_of_another_length_is_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        let mut segment = folder.create(&segment_name(1), b"one\n").unwrap();
+        let path = directory.path().join(segment_name(1));
+        segment.append(b"two\n").unwrap();
+        assert_eq!(folder.damage(&segment), None);
+        fs::write(&path, "").unwrap();
+        assert!(folder.damage(&segment).unwrap().contains("truncated"));
+        fs::write(&path, "one\ntwo\nmore\n").unwrap();
+        assert!(folder.damage(&segment).unwrap().contains("written by others"));
+        fs::remove_file(&path).unwrap();
+        assert!(folder.damage(&segment).unwrap().contains("removed"));
     }
 
     #[cfg(unix)]

@@ -2,6 +2,9 @@
 //! The header is not a record and has no sequence number, so that lines can be written again to a
 //! different segment unchanged.
 
+use std::fmt::Write as _;
+
+use super::checkpoint::Digest;
 use super::keys::Keys;
 use super::record::{Head, Line, Stamp, end_line, write_text};
 use crate::seal::hex::{from_hex, hex};
@@ -18,6 +21,9 @@ pub(crate) struct Header {
     pub name: String,
     /// The length of the segment before up to that record, in bytes.
     pub bytes: u64,
+    /// The running digest of the headers of all segments before; `None` in segments of releases that did not have
+    /// digests.
+    pub headers: Option<Digest>,
     /// Why the segment before was abandoned, if it was: its content beyond `bytes` does not count.
     pub abandoned: Option<String>,
 }
@@ -28,7 +34,7 @@ const MAX_REASON: usize = 256;
 impl Header {
     /// Returns the line of the header, with its line feed.
     pub(crate) fn write(&self, stamp: Stamp, keys: &Keys) -> Vec<u8> {
-        let Self { number, instance, previous, name, bytes, abandoned } = self;
+        let Self { number, instance, previous, name, bytes, headers, abandoned } = self;
         let time = humantime::format_rfc3339_micros(stamp.wall);
         let mut text = format!(
             "{{\"segment\":{number},\"time\":\"{time}\",\"instance\":\"{instance}\",\"after\":{},\
@@ -36,6 +42,11 @@ impl Header {
             previous.seq,
             hex(&previous.mac)
         );
+        if let Some(headers) = headers {
+            let lines = hex(&previous.lines);
+            let _ =
+                write!(text, ",\"after_lines\":\"{lines}\",\"after_headers\":\"{}\"", hex(headers));
+        }
         if let Some(reason) = abandoned {
             text.push_str(",\"abandoned\":");
             write_text(reason, MAX_REASON, &mut text);
@@ -48,13 +59,16 @@ impl Header {
 
     /// Reads a line of [`Header::write`]; `None` if it is not a header.
     pub(crate) fn read(line: &Line<'_>) -> Option<Self> {
+        let digest = |name| line.string(name).and_then(|text| from_hex(&text));
         Some(Self {
             number: line.number("segment")?,
             instance: line.string("instance")?,
             previous: Head {
                 seq: line.number("after")?,
                 mac: from_hex(&line.string("after_mac")?)?,
+                lines: digest("after_lines").unwrap_or_default(),
             },
+            headers: digest("after_headers"),
             name: line.string("previous")?,
             bytes: line.number("previous_bytes")?,
             abandoned: line.string("abandoned"),
@@ -79,7 +93,8 @@ mod tests {
         let header = Header {
             number: 7,
             instance: "0a".into(),
-            previous: Head { seq: 12, mac: [3; 32] },
+            previous: Head { seq: 12, mac: [3; 32], lines: [4; 32] },
+            headers: Some([5; 32]),
             name: "audit-00000006.jsonl".into(),
             bytes: 99,
             abandoned: Some("no \"space\"\n".into()),

@@ -14,7 +14,7 @@ use super::keys::Keys;
 use super::log::{Log, LogSettings};
 use super::queue::{Queue, WriterSettings};
 use super::record::{Event, Stamp};
-use super::recover::recover;
+use super::recover::{SetAside, recover};
 use super::writer::LogWriter;
 use crate::config::{self, Durability};
 use crate::domain::document::Document;
@@ -79,6 +79,15 @@ impl Ledger {
         let ledger = Self { path, queue, keys, started };
         let event = Event::new("started").text("version", env!("CARGO_PKG_VERSION"));
         ledger.note(event.number("after", recovered.head.seq));
+        for SetAside { name, bytes, last_seq } in &recovered.aside {
+            tracing::error!(
+                name,
+                bytes,
+                "a file of the audit folder is no segment; it was set aside"
+            );
+            let event = Event::new("set_aside").text("name", name).number("bytes", *bytes);
+            ledger.note(event.number("last_seq", *last_seq));
+        }
         if recovered.torn > 0 {
             let event = Event::new("recovered").number("last_seq", recovered.head.seq);
             ledger.note(event.number("torn_bytes", recovered.torn));

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::checkpoint::{Checkpoint, Digest, Statement};
 use super::folder::{Folder, PendingSync, Segment, segment_name};
 use super::header::Header;
 use super::keys::Keys;
-use super::record::{Event, Head, Stamp, WriterId, time_text};
+use super::record::{Event, Head, Stamp, WriterId, next_digest, time_text};
 use super::recover::{Recovered, read_header};
-use crate::seal::hex::hex;
 
 /// A log that is open for writing.
 pub(crate) struct Log {
@@ -39,7 +39,9 @@ pub(crate) struct Log {
     unsynced_lines: Vec<u8>,
     /// Why the last segment was abandoned.
     abandon_reason: Option<String>,
-    checkpoint: Checkpoint,
+    last_checkpoint: LastCheckpoint,
+    /// The running digest of the headers of all segments.
+    headers: Digest,
     /// The size of all segments, in bytes.
     total: u64,
 }
@@ -68,17 +70,9 @@ struct Position {
 
 /// The last checkpoint: the number of its record, and when it was signed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Checkpoint {
+struct LastCheckpoint {
     seq: u64,
     at: Duration,
-}
-
-/// A signed head. A copy that is kept elsewhere proves that a log that ends before it was truncated.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct SignedCheckpoint {
-    pub seq: u64,
-    pub mac: String,
-    pub signature: String,
 }
 
 impl Log {
@@ -114,15 +108,17 @@ impl Log {
             syncing_lines: Vec::new(),
             unsynced_lines: Vec::new(),
             abandon_reason: None,
-            checkpoint: Checkpoint { seq: recovered.head.seq, at: stamp.up },
+            last_checkpoint: LastCheckpoint { seq: recovered.head.seq, at: stamp.up },
+            headers: recovered.headers.unwrap_or_default(),
         };
-        match recovered.number {
-            0 => log.start_segment(stamp)?,
-            number => {
-                let segment = log.folder.reopen(&segment_name(number))?;
-                segment.pending_sync()?.run()?;
-                log.segment = Some(segment);
-            }
+        if recovered.number > 0 {
+            let segment = log.folder.reopen(&segment_name(recovered.number))?;
+            segment.pending_sync()?.run()?;
+            log.segment = Some(segment);
+        }
+        if recovered.headers.is_none() {
+            // The first segment, or the first one with digests.
+            log.start_segment(stamp)?;
         }
         Ok(log)
     }
@@ -262,7 +258,7 @@ impl Log {
     ///
     /// # Errors
     /// When the checkpoint, the sync or the next segment fails.
-    pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<SignedCheckpoint> {
+    pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<Checkpoint> {
         let signed = self.sign(now)?;
         self.sync(now)?;
         self.start_segment(now)?;
@@ -299,43 +295,33 @@ impl Log {
 
     /// Whether a checkpoint is due, by the number of records or by time.
     pub(crate) fn wants_checkpoint(&self, now: Stamp) -> bool {
-        let since = self.head.seq - self.checkpoint.seq;
+        let since = self.head.seq - self.last_checkpoint.seq;
         since >= self.settings.checkpoint_records || self.checkpoint_due() <= now.up
     }
 
     /// When the next checkpoint is due by time, as an `up` stamp.
     pub(crate) fn checkpoint_due(&self) -> Duration {
-        self.checkpoint.at + self.settings.checkpoint_every
+        self.last_checkpoint.at + self.settings.checkpoint_every
     }
 
     /// Signs the head, and records the signature as a checkpoint.
     ///
     /// # Errors
     /// As [`Log::append`].
-    pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<SignedCheckpoint> {
-        let head = self.head;
-        let text = signed_text(&self.writer.instance, &head);
-        let signature = self.keys.sign(text.as_bytes());
-        let mac = hex(&head.mac);
-        let event = Event::new("checkpoint")
-            .number("count", head.seq)
-            .text("head", &mac)
-            .text("signature", &signature);
-        self.append(std::iter::once((&event, now)), now)?;
-        self.checkpoint = Checkpoint { seq: self.head.seq, at: now.up };
-        Ok(SignedCheckpoint { seq: head.seq, mac, signature })
+    pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<Checkpoint> {
+        let statement = Statement::of(&self.head, self.number, self.headers);
+        let checkpoint = statement.sign(&self.writer.instance, &self.keys);
+        self.append(std::iter::once((&checkpoint.event(), now)), now)?;
+        self.last_checkpoint = LastCheckpoint { seq: self.head.seq, at: now.up };
+        Ok(checkpoint)
     }
 
-    /// Abandons the segment if its file was removed or replaced. Returns whether it was.
-    pub(crate) fn abandon_if_removed(&mut self) -> bool {
-        let is_lost = self.segment.as_ref().is_some_and(|segment| !self.folder.is_current(segment));
-        if is_lost {
-            self.abandon_segment(&io::Error::new(
-                io::ErrorKind::NotFound,
-                "its file was removed or replaced",
-            ));
-        }
-        is_lost
+    /// Abandons the segment if its file was removed, replaced, or changed in length by others. Returns what has
+    /// happened to it.
+    pub(crate) fn abandon_if_damaged(&mut self) -> Option<&'static str> {
+        let damage = self.folder.damage(self.segment.as_ref()?)?;
+        self.abandon_segment(&io::Error::other(damage));
+        Some(damage)
     }
 
     /// Reads the size of all segments again: an operator may have moved segments away.
@@ -393,9 +379,11 @@ impl Log {
             previous: self.durable.head,
             name: if self.number == 0 { String::new() } else { segment_name(self.number) },
             bytes: self.durable.bytes,
+            headers: Some(self.headers),
             abandoned: self.abandon_reason.clone(),
         };
         let mut content = header.write(now, &self.keys);
+        let headers = next_digest(&self.headers, &content);
         content.extend_from_slice(&self.unsynced_lines);
         let created = self.folder.create(&segment_name(number), &content);
         // The file may exist although creating it failed: nothing more may go to the segment before
@@ -406,6 +394,7 @@ impl Log {
             let _ = self.folder.truncate(&header.name, header.bytes);
         }
         self.unsynced_lines.clear();
+        self.headers = headers;
         self.number = number;
         self.opened_at = now.up;
         self.durable = Position { head: self.head, bytes: segment.bytes };
@@ -437,10 +426,4 @@ impl Gap {
             None => self,
         }
     }
-}
-
-/// Returns the text that the signature of a checkpoint covers.
-pub(crate) fn signed_text(instance: &str, head: &Head) -> String {
-    let mac = hex(&head.mac);
-    format!("promptgate audit checkpoint v1\n{instance}\n{}\n{mac}", head.seq)
 }

@@ -6,6 +6,7 @@
 //! numbers, chains and appends them. The [`sync_thread`] syncs beside it. [`verify`] checks a log
 //! that it does not trust.
 
+mod checkpoint;
 pub(crate) mod digest;
 mod folder;
 mod header;

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
+use sha2::{Digest as _, Sha256};
+
+use super::checkpoint::Digest;
 use super::keys::{Keys, Mac};
 use crate::domain::json::Json;
 use crate::seal::hex::{from_hex, hex};
@@ -126,7 +129,7 @@ pub(crate) fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
 /// The time of an event, by two clocks. The order of records is that of their sequence numbers, not
 /// of their times.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Stamp {
+pub(crate) struct Stamp {
     /// The wall clock, which can be set back.
     pub wall: SystemTime,
     /// The time since the log was opened; monotonic.
@@ -140,7 +143,7 @@ pub(super) fn time_text(stamp: Stamp) -> String {
 
 /// The identity of a writer, in each of its records.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct WriterId {
+pub(crate) struct WriterId {
     /// The id of the log: the same in all its segments.
     pub instance: String,
     /// A random id, different each time the log is opened.
@@ -149,15 +152,22 @@ pub struct WriterId {
 
 /// The head of a hash chain: its last record.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Head {
+pub(crate) struct Head {
     /// The sequence number. The first record has 1; 0 stands for no record.
     pub seq: u64,
     pub mac: Mac,
+    /// The SHA-256 digest of the lines of all records ([`next_digest`]).
+    pub(super) lines: Digest,
+}
+
+/// Returns the running digest after a line, with its line feed: SHA-256 of the digest before it and the line.
+pub(crate) fn next_digest(before: &Digest, line: &[u8]) -> Digest {
+    Sha256::new().chain_update(before).chain_update(line).finalize().into()
 }
 
 impl Head {
     /// Appends the line of the next record, which becomes the head.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         event: &Event,
         stamp: Stamp,
@@ -181,8 +191,9 @@ impl Head {
             text.push_str(",\"truncated\":true");
         }
         out.extend_from_slice(text.as_bytes());
-        *self = Self { seq, mac: keys.link(&self.mac, &out[start..]) };
-        end_line(&self.mac, out);
+        let mac = keys.link(&self.mac, &out[start..]);
+        end_line(&mac, out);
+        *self = Self { seq, mac, lines: next_digest(&self.lines, &out[start..]) };
     }
 }
 

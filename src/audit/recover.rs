@@ -5,10 +5,11 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use super::checkpoint::Digest;
 use super::folder::{Folder, segment_number};
 use super::header::Header;
 use super::keys::Keys;
-use super::record::{Head, Line, MAX_LINE, WriterId};
+use super::record::{Head, Line, MAX_LINE, WriterId, next_digest};
 use crate::seal::hex::hex;
 use crate::seal::random;
 
@@ -22,21 +23,40 @@ pub(crate) struct Recovered {
     pub number: u64,
     /// The length of the last segment, in bytes.
     pub bytes: u64,
+    /// The running digest of the headers; `None` if there is no segment, or the last one has no digests.
+    pub headers: Option<Digest>,
     /// Bytes after the last complete record, which were moved to a `.torn` file.
     pub torn: u64,
+    /// Files with names of segments that are none, which were renamed.
+    pub aside: Vec<SetAside>,
 }
 
-/// Finds the end of the log in a folder, and moves all bytes after the last complete record to a
-/// `.torn` file.
+/// A file that had the name of a segment, such as one that was truncated while it was written.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct SetAside {
+    /// Its name now.
+    pub name: String,
+    /// Its length, in bytes.
+    pub bytes: u64,
+    /// The number of the last record in it; 0 if it has none.
+    pub last_seq: u64,
+}
+
+/// Finds the end of the log in a folder. Files that are no segments are set aside, and all bytes after the last
+/// complete record are moved to a `.torn` file.
 ///
 /// # Errors
-/// When a file cannot be read or written, or the log was written with another key.
+/// When a file cannot be read, written or renamed, or the log was written with another key.
 pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
     let boot = hex(&random::<8>());
+    let aside = set_aside_strangers(folder)?;
+    // The numbers of lost records are not used again: a copy of a checkpoint may name them.
+    let lost = aside.iter().map(|aside| aside.last_seq).max().unwrap_or_default();
     let segments = folder.segments()?;
     let Some(name) = segments.last() else {
         let writer = WriterId { instance: hex(&random::<8>()), boot };
-        return Ok(Recovered { writer, head: Head::default(), number: 0, bytes: 0, torn: 0 });
+        let head = Head { seq: lost, ..Head::default() };
+        return Ok(Recovered { writer, head, number: 0, bytes: 0, headers: None, torn: 0, aside });
     };
     let text = fs::read(folder.path().join(name))?;
     let header = first_line(&text).and_then(|line| Some((Header::read(&line)?, line)));
@@ -54,10 +74,39 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
         folder.save_torn(&format!("{stem}-{end}.torn"), torn)?;
         folder.truncate(name, end as u64)?;
     }
-    let number = segment_number(name).unwrap_or_default();
+    let mut lines = kept.split_inclusive(|&byte| byte == b'\n');
+    let first = lines.next().unwrap_or_default();
+    let headers = header.headers.map(|before| next_digest(&before, first));
+    let digest = lines.fold(header.previous.lines, |digest, line| next_digest(&digest, line));
     let head = last_record(kept).unwrap_or(header.previous);
-    let writer = WriterId { instance: header.instance, boot };
-    Ok(Recovered { writer, head, number, bytes: end as u64, torn: torn.len() as u64 })
+    Ok(Recovered {
+        writer: WriterId { instance: header.instance, boot },
+        head: Head { seq: head.seq.max(lost), lines: digest, ..head },
+        number: segment_number(name).unwrap_or_default(),
+        bytes: end as u64,
+        headers,
+        torn: torn.len() as u64,
+        aside,
+    })
+}
+
+/// Renames the files that have names of segments and do not start with a header.
+fn set_aside_strangers(folder: &Folder) -> io::Result<Vec<SetAside>> {
+    let mut aside = Vec::new();
+    for name in folder.segments()? {
+        let path = folder.path().join(&name);
+        match read_header(&path) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let text = fs::read(&path)?;
+                let lines = text.split(|&byte| byte == b'\n').filter_map(Line::read);
+                let last_seq = lines.filter_map(|line| line.seq()).max().unwrap_or_default();
+                let name = folder.set_aside(&name)?;
+                aside.push(SetAside { name, bytes: text.len() as u64, last_seq });
+            }
+            header => drop(header?),
+        }
+    }
+    Ok(aside)
 }
 
 /// Reads the header of a segment.
@@ -96,7 +145,7 @@ fn valid_length(text: &[u8]) -> usize {
 fn last_record(text: &[u8]) -> Option<Head> {
     let start = start_of_last_line(text);
     let line = Line::read(text[start..].strip_suffix(b"\n")?)?;
-    Some(Head { seq: line.seq()?, mac: line.mac })
+    Some(Head { seq: line.seq()?, mac: line.mac, ..Head::default() })
 }
 
 /// Returns the offset of the last line of a text that ends with a line feed.

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
 
-use super::log::{Gap, Log, SignedCheckpoint};
+use super::checkpoint::Checkpoint;
+use super::log::{Gap, Log};
 use super::queue::{Intake, Queue, Unwritten, Work, WriterSettings};
 use super::record::{Event, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
+use crate::seal::hex::hex;
 
 /// The state of the writer.
 pub(super) struct LogWriter {
@@ -27,7 +29,7 @@ pub(super) struct LogWriter {
     draining: bool,
     /// Checkpoints that are not known to be on the disk. They are logged only then: a checkpoint
     /// that is kept elsewhere must not be missing here.
-    signed: Vec<SignedCheckpoint>,
+    signed: Vec<Checkpoint>,
     synced_at: Duration,
     is_nearly_full: bool,
 }
@@ -281,12 +283,13 @@ impl LogWriter {
 
     /// Does the checks that are due once every [`TICK`].
     fn tick(&mut self, now: Stamp) {
-        if self.log.abandon_if_removed() {
+        if let Some(damage) = self.log.abandon_if_damaged() {
             error!(
                 path = %self.log.path().display(),
-                "the audit segment's file was removed or replaced; starting a new segment"
+                damage,
+                "the audit segment is damaged; starting a new one"
             );
-            self.queue.note(Event::new("segment_lost"), now);
+            self.queue.note(Event::new("segment_lost").text("damage", damage), now);
         }
         self.log.recount();
         self.retry(now);
@@ -382,10 +385,19 @@ impl LogWriter {
     fn log_checkpoints(&mut self) {
         let durable = self.log.durable_seq();
         let instance = &self.log.writer().instance;
-        self.signed.retain(|SignedCheckpoint { seq, mac, signature }| {
-            let is_durable = *seq <= durable;
-            if is_durable {
-                info!(count = seq, head = mac, instance, signature, "audit checkpoint");
+        self.signed.retain(|Checkpoint { statement, signature }| {
+            let is_durable = statement.seq <= durable;
+            if let (true, Some(digests)) = (is_durable, &statement.digests) {
+                info!(
+                    count = statement.seq,
+                    head = hex(&statement.mac),
+                    lines = hex(&digests.lines),
+                    segment = digests.segment,
+                    headers = hex(&digests.headers),
+                    instance,
+                    signature,
+                    "audit checkpoint"
+                );
             }
             !is_durable
         });

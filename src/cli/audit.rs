@@ -1,6 +1,6 @@
 //! `promptgate audit`: verifies the audit log, and computes digests of values.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
@@ -38,13 +38,75 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
         anchors.checkpoints = checkpoints(file)?;
     }
     let public = anchors.keys.as_ref().map(|keys| keys.public().to_string());
+    let extent = if anchors.keys.is_some() { Extent::Everything } else { Extent::SignedLines };
     let report = verify::verify(&dir, anchors);
     let report = report.map_err(|error| cannot_read(&dir, &error))?;
-    print(&text(&dir, &report, public.as_deref()))?;
-    if report.mistakes.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
+    let verdict = Verdict::of(&report, extent);
+    print(&text(&dir, &report, public.as_deref(), &verdict))?;
+    match verdict {
+        Verdict::Intact | Verdict::IntactUpTo(_) => Ok(()),
+        Verdict::NotIntact => {
+            Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
+        }
+        Verdict::Empty => {
+            let dir = dir.display();
+            Err(Failure::new(format!("{dir} holds no audit log; name the folder of audit.path")))
+        }
+        Verdict::NotVerified => Err(Failure::new(
+            "no checkpoint signs the lines of this log: verify it with its secret (--config)",
+        )),
+    }
+}
+
+/// What a verification can check.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Extent {
+    /// Every line, with the secret.
+    Everything,
+    /// The lines below the last checkpoint, with the public key; of the others the order.
+    SignedLines,
+}
+
+/// The result of a verification.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Verdict {
+    Intact,
+    /// Intact up to this record; behind it only the order was checked.
+    IntactUpTo(u64),
+    NotIntact,
+    /// Only the order was checked.
+    NotVerified,
+    /// There is no record.
+    Empty,
+}
+
+impl Verdict {
+    fn of(report: &Report, extent: Extent) -> Self {
+        match (report.signed, extent) {
+            _ if !report.mistakes.is_empty() => Self::NotIntact,
+            _ if report.records == 0 => Self::Empty,
+            (_, Extent::Everything) => Self::Intact,
+            (Some(seq), Extent::SignedLines) => Self::IntactUpTo(seq),
+            (None, Extent::SignedLines) => Self::NotVerified,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Intact => f.write_str("intact"),
+            Self::IntactUpTo(seq) => write!(
+                f,
+                "intact up to record {seq}, the last one that is signed; of later records only the order was \
+                 checked"
+            ),
+            Self::NotIntact => f.write_str("NOT INTACT"),
+            Self::NotVerified => {
+                f.write_str("NOT VERIFIED: only the order of the records was checked")
+            }
+            Self::Empty => f.write_str("NO RECORDS"),
+        }
     }
 }
 
@@ -94,7 +156,7 @@ fn cannot_read(path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot read {}: {error}", path.display()))
 }
 
-fn text(dir: &Path, report: &Report, public: Option<&str>) -> String {
+fn text(dir: &Path, report: &Report, public: Option<&str>, verdict: &Verdict) -> String {
     let Report { first, last, records, segments, .. } = report;
     let mut out = String::new();
     let dir = dir.display();
@@ -132,7 +194,14 @@ fn text(dir: &Path, report: &Report, public: Option<&str>) -> String {
         let record = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
         let _ = writeln!(out, "WRONG {segment}{record}{}", printable(what));
     }
-    out.push_str(if report.mistakes.is_empty() { "intact" } else { "NOT INTACT" });
+    if report.abandoned > 0 && matches!(verdict, Verdict::IntactUpTo(_) | Verdict::NotVerified) {
+        let _ = writeln!(
+            out,
+            "not checked: {} bytes in abandoned segments; their lines were written again",
+            report.abandoned
+        );
+    }
+    let _ = write!(out, "{verdict}");
     out
 }
 

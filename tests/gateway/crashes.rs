@@ -257,7 +257,10 @@ async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     let public = said.lines().find_map(|line| line.strip_prefix("public key: ")).unwrap();
     let kept = ["--checkpoints", "stderr.jsonl"];
     assert_eq!(verify(&kept).0, Some(0));
-    assert_eq!(verify(&["audit", "--public-key", public]).0, Some(0));
+    let (code, said) = verify(&["audit", "--public-key", public]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("intact up to record ") && said.contains("only the order"), "{said}");
+    assert!(!said.ends_with("\nintact\n"), "what was not checked is not called intact: {said}");
 
     // Cut at a record, nothing in the log tells; what was kept elsewhere does.
     let segment = folder.path().join("audit/audit-00000001.jsonl");
@@ -273,6 +276,17 @@ async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     let (code, said) = verify(&[]);
     assert_eq!(code, Some(1));
     assert!(said.contains("is not intact") && said.contains("NOT INTACT"), "{said}");
+    // Also without the secret, where nothing but the text of a record differs (f13).
+    let (code, said) = verify(&["audit", "--public-key", public]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("is not the one that this checkpoint has signed"), "{said}");
+    // A folder without a log is no intact log (f17).
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    for empty in ["empty", "nowhere"] {
+        let (code, said) = verify(&[empty, "--public-key", public]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(!said.contains("intact"), "{said}");
+    }
     let wrong = run(folder.path(), &["audit", "verify", "--public-key", "x"]);
     assert_eq!(wrong.status.code(), Some(64));
 }
@@ -307,6 +321,8 @@ async fn two_gateways_that_clients_start_keep_a_log_each() {
     check(&folder.path().join("audit-2"));
     // A gateway that listens is meant to be the only one.
     let one = Process::serve(folder.path()).await;
+    // Also where somebody has removed the lock (f23).
+    fs::remove_file(folder.path().join("audit/lock")).unwrap();
     let mut second = std::process::Command::new(BINARY);
     second.env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0");
     second.env("PROMPTGATE__ADMIN__LISTEN", "").current_dir(folder.path());

@@ -12,11 +12,10 @@ use std::time::{Duration, SystemTime};
 use super::folder::{Folder, segments};
 use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
-use super::record::{Event, Head, Line, Stamp};
+use super::record::{Event, Line, Stamp};
 use super::recover::{Recovered, recover};
 use super::verify::{KeptCheckpoint, Report, TrustAnchors, verify};
 use crate::seal::AuditKey;
-use crate::seal::hex::from_hex;
 use failpoints::try_open;
 
 fn key() -> AuditKey {
@@ -69,8 +68,7 @@ fn sample(path: &Path) -> KeptCheckpoint {
     append(&mut log, 30).unwrap();
     let signed = log.sign(at(31)).unwrap();
     log.sync(at(31)).unwrap();
-    let head = Head { seq: signed.seq, mac: from_hex(&signed.mac).unwrap() };
-    KeptCheckpoint { instance: recovered.writer.instance, head, signature: signed.signature }
+    KeptCheckpoint { instance: recovered.writer.instance, checkpoint: signed }
 }
 
 #[test]

@@ -74,6 +74,116 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn f13_without_the_secret_any_changed_byte_below_the_last_checkpoint_is_reported(
+        segment in any::<Index>(), at in any::<Index>(), bits in 1_u8..,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        sample(&path);
+        let names = segments(&path).unwrap();
+        let name = segment.get(&names);
+        let mut text = fs::read(path.join(name)).unwrap();
+        // The last line of the last segment is the last checkpoint itself.
+        let last = text[..text.len() - 1].iter().rposition(|&b| b == b'\n').unwrap() + 1;
+        let is_last = segment.index(names.len()) == names.len() - 1;
+        let length = if is_last { last } else { text.len() };
+        text[at.index(length)] ^= bits;
+        fs::write(path.join(name), text).unwrap();
+        let anchors = TrustAnchors { public: Some(Keys::new(&key()).public()), ..TrustAnchors::default() };
+        prop_assert!(!verify(&path, anchors).unwrap().mistakes.is_empty());
+    }
+}
+
+#[test]
+fn f13_without_the_secret_the_report_says_how_far_the_lines_were_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    sample(&path);
+    let anchors =
+        || TrustAnchors { public: Some(Keys::new(&key()).public()), ..TrustAnchors::default() };
+    let report = verify(&path, anchors()).unwrap();
+    assert_eq!((report.mistakes.len(), report.signed, report.last), (0, Some(34), 35));
+    // Texts of the same length, as a forger would replace them.
+    tamper(&path, 1, |lines| {
+        let text = String::from_utf8(lines[3].clone()).unwrap();
+        assert!(text.contains("\"id\":12"), "{text}");
+        lines[3] = text.replace("\"id\":12", "\"id\":21").into_bytes();
+    });
+    let mistakes = verify(&path, anchors()).unwrap().mistakes;
+    assert_eq!(mistakes.len(), 1, "found once: {mistakes:?}");
+    assert_eq!(mistakes[0].seq, Some(22));
+    assert!(mistakes[0].what.contains("between the records 10 and 22"), "{mistakes:?}");
+}
+
+#[test]
+fn f13_a_log_of_an_earlier_release_goes_on_with_digests_in_a_new_segment() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    fs::create_dir(&path).unwrap();
+    let earlier = include_bytes!("fixtures/audit-v1.jsonl");
+    fs::write(path.join("audit-00000001.jsonl"), earlier).unwrap();
+    let before = check(&path);
+    assert!(before.mistakes.is_empty(), "{:?}", before.mistakes);
+    assert_eq!((before.last, before.signed), (4, None));
+    let (mut log, _) = open(&path);
+    append(&mut log, 7).unwrap();
+    log.sign(at(8)).unwrap();
+    log.sync(at(8)).unwrap();
+    drop(log);
+    let report = check(&path);
+    assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
+    assert_eq!((report.segments, report.signed, report.last), (2, Some(5), 6));
+}
+
+#[test]
+fn f14_what_is_no_segment_is_set_aside_at_the_start_and_its_numbers_are_not_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    sample(&path);
+    // Truncated in place while it was written: what follows has no header.
+    tamper(&path, 3, |lines| drop(lines.remove(0)));
+    fs::write(path.join("audit-00000099.jsonl"), "").unwrap();
+    let mistakes = check(&path).mistakes;
+    assert!(mistakes.iter().any(|m| m.what == "the segment is empty"), "{mistakes:?}");
+    let (mut log, recovered) = open(&path);
+    let aside: Vec<_> = recovered.aside.iter().map(|a| (a.name.as_str(), a.last_seq)).collect();
+    assert_eq!(aside, [("audit-00000004.jsonl.aside", 35), ("audit-00000099.jsonl.aside", 0)]);
+    append(&mut log, 50).unwrap();
+    log.sign(at(51)).unwrap();
+    log.sync(at(51)).unwrap();
+    drop(log);
+    let report = check(&path);
+    let found: Vec<_> = report.mistakes.iter().map(|m| m.what.as_str()).collect();
+    assert_eq!(found, ["the records 34 to 35 are missing"], "and nothing else");
+    assert_eq!(report.last, 37);
+}
+
+#[test]
+fn f14_a_segment_that_is_truncated_while_it_is_written_is_left_and_what_is_lost_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let (mut log, _) = open(&path);
+    append(&mut log, 1).unwrap();
+    log.sync(at(1)).unwrap();
+    append(&mut log, 2).unwrap();
+    assert_eq!(log.abandon_if_damaged(), None);
+    fs::write(path.join("audit-00000001.jsonl"), "").unwrap();
+    assert!(log.abandon_if_damaged().unwrap().contains("truncated"));
+    append(&mut log, 3).unwrap();
+    log.sync(at(3)).unwrap();
+    drop(log);
+    let text = fs::read_to_string(path.join("audit-00000002.jsonl")).unwrap();
+    assert!(text.contains("\"id\":2") && text.contains("\"id\":3"), "not synced before: kept");
+    assert_eq!(fs::metadata(path.join("audit-00000001.jsonl")).unwrap().len(), 0);
+    let mistakes = check(&path).mistakes;
+    assert!(mistakes.iter().any(|m| m.what == "the segment is empty"), "{mistakes:?}");
+    assert!(mistakes.iter().any(|m| m.seq == Some(1)), "{mistakes:?}");
+}
+
 #[test]
 fn d6_a_removed_segment_is_reported() {
     for (segment, missing) in [(0, 1), (1, 12), (2, 23)] {
@@ -109,7 +219,7 @@ fn d6_a_truncated_or_rewritten_end_is_detected_by_a_kept_checkpoint() {
     let report = check_against(&path, vec![kept.clone()]);
     assert!(report.mistakes[0].what.contains("differs from"), "{:?}", report.mistakes);
     let mut forged = kept;
-    forged.head.mac[0] ^= 1;
+    forged.checkpoint.statement.mac[0] ^= 1;
     let report = check_against(&path, vec![forged]);
     assert!(report.mistakes[0].what.contains("not signed"), "{:?}", report.mistakes);
 }

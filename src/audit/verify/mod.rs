@@ -8,17 +8,16 @@ use std::io::{self, BufReader};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use super::checkpoint::Checkpoint;
 use super::folder::segments;
 use super::keys::{Keys, PublicKey};
-use super::record::Head;
-use crate::seal::hex::from_hex;
 use verifier::{Successor, Verifier};
 
 /// The keys and checkpoints that a log is verified against.
 #[derive(Debug, Default)]
 pub struct TrustAnchors {
     /// The keys of the log. With them everything is verified; without them the format, the sequence
-    /// numbers and, with a public key, the checkpoints.
+    /// numbers and, with a public key, the checkpoints and all lines below the last of them.
     pub keys: Option<Keys>,
     /// The public key of the checkpoints; by default that of `keys`.
     pub public: Option<PublicKey>,
@@ -31,10 +30,7 @@ pub struct TrustAnchors {
 pub struct KeptCheckpoint {
     /// The id of its log.
     pub instance: String,
-    /// The record that it signs.
-    pub head: Head,
-    /// The Ed25519 signature, in base64.
-    pub signature: String,
+    pub(super) checkpoint: Checkpoint,
 }
 
 /// The result of a verification.
@@ -56,6 +52,12 @@ pub struct Report {
     pub unknown: Vec<u64>,
     /// The last record that a checkpoint of the log covers.
     pub checkpoint: Option<u64>,
+    /// The last record up to which every line is the one that was signed; `None` without a key, and in logs of
+    /// releases whose checkpoints do not sign the lines.
+    pub signed: Option<u64>,
+    /// The size of the lines in abandoned segments that were written again elsewhere, in bytes: only the secret
+    /// verifies them.
+    pub abandoned: u64,
     /// The last record of the segments that were removed as configured (`audit.keep`); 0 if none.
     pub removed: u64,
     /// The size of an incomplete line at the very end, in bytes: the gateway is writing it, or was
@@ -83,11 +85,10 @@ impl KeptCheckpoint {
     pub fn read(line: &str) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_str(line).ok()?;
         let text = |name: &str| value.get(name)?.as_str();
-        let seq = value.get("count")?.as_u64()?;
-        let mac = from_hex(text("head")?)?;
         let instance = text("instance")?.to_owned();
-        let signature = text("signature")?.to_owned();
-        Some(Self { instance, head: Head { seq, mac }, signature })
+        let number = |name: &str| value.get(name)?.as_u64();
+        let checkpoint = Checkpoint::read(number, |name| text(name).map(str::to_owned))?;
+        Some(Self { instance, checkpoint })
     }
 }
 

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 
 use super::{KeptCheckpoint, MAX_MISTAKES, Mistake, Report, TrustAnchors};
+use crate::audit::checkpoint::{Checkpoint, Digest, LogDigests, Statement};
 use crate::audit::folder::segment_number;
 use crate::audit::header::Header;
 use crate::audit::keys::{Keys, Mac};
-use crate::audit::log::signed_text;
-use crate::audit::record::{Head, Line, MAX_LINE};
-use crate::seal::hex::from_hex;
+use crate::audit::record::{Head, Line, MAX_LINE, next_digest};
 
 /// The segment after the one that is verified.
 pub(super) enum Successor {
@@ -24,6 +23,10 @@ pub(super) struct Verifier {
     pub report: Report,
     /// The last record that was read, or the one that the first header names.
     pub head: Option<Head>,
+    /// The running digests; `None` before the first header that has them.
+    running: Option<Running>,
+    /// The running digests of the headers, by segment.
+    headers: HashMap<u64, Digest>,
     instance: String,
     /// The file name of the current segment.
     name: String,
@@ -35,6 +38,13 @@ pub(super) struct Verifier {
     has_own_checkpoint: bool,
 }
 
+/// The running digests over what was read, which checkpoints sign.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Running {
+    lines: Digest,
+    headers: Digest,
+}
+
 impl Verifier {
     pub(crate) fn new(anchors: TrustAnchors) -> Self {
         let found = vec![None; anchors.checkpoints.len()];
@@ -42,6 +52,8 @@ impl Verifier {
             anchors,
             report: Report::default(),
             head: None,
+            running: None,
+            headers: HashMap::new(),
             instance: String::new(),
             name: String::new(),
             open: HashMap::new(),
@@ -73,10 +85,14 @@ impl Verifier {
             line.clear();
             let length = text.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
             if length == 0 {
+                if is_first {
+                    self.report_mistake(None, "the segment is empty");
+                }
                 return Ok(());
             }
             let read = line.strip_suffix(b"\n").and_then(Line::read);
             if counts.as_ref().is_some_and(|next| at >= next.bytes) {
+                self.report.abandoned += length as u64;
                 match read.filter(|_| !is_torn) {
                     Some(line) => beyond = self.abandoned_line(&line, beyond),
                     // An incomplete line, at which writing failed.
@@ -86,8 +102,8 @@ impl Verifier {
             }
             at += length as u64;
             match (read, is_first) {
-                (Some(line), true) => self.header(&line, &before),
-                (Some(line), false) => self.record(&line),
+                (Some(read), true) => self.header(&read, &line, &before),
+                (Some(read), false) => self.record(&read, &line),
                 (None, false) if is_last && length <= MAX_LINE && !line.ends_with(b"\n") => {
                     // A further read could return the rest of the line as a line of its own.
                     self.report.unfinished = length as u64;
@@ -115,10 +131,11 @@ impl Verifier {
         {
             self.report_mistake(Some(seq), "the line was added after the end of its segment");
         }
-        Some(Head { seq, mac: line.mac })
+        Some(Head { seq, mac: line.mac, ..Head::default() })
     }
 
-    fn header(&mut self, line: &Line<'_>, before: &str) {
+    /// Verifies a header; `text` is its line with the line feed.
+    fn header(&mut self, line: &Line<'_>, text: &[u8], before: &str) {
         let Some(header) = Header::read(line) else {
             return self.report_mistake(None, "the segment does not start with a header");
         };
@@ -138,7 +155,7 @@ impl Verifier {
                 self.report.first = header.previous.seq + 1;
                 self.instance.clone_from(&header.instance);
             }
-            Some(head) if head != header.previous => {
+            Some(head) if (head.seq, head.mac) != (header.previous.seq, header.previous.mac) => {
                 let Head { seq, .. } = header.previous;
                 let what = match head.seq.cmp(&seq) {
                     std::cmp::Ordering::Less => {
@@ -160,10 +177,29 @@ impl Verifier {
         if header.instance != self.instance {
             self.report_mistake(None, "the segment belongs to another log");
         }
+        self.continue_digests(&header, text);
         self.head = Some(header.previous);
     }
 
-    fn record(&mut self, line: &Line<'_>) {
+    /// Continues the running digests with a header: the first one that has digests says where they begin.
+    fn continue_digests(&mut self, header: &Header, text: &[u8]) {
+        let stated =
+            header.headers.map(|headers| Running { lines: header.previous.lines, headers });
+        if self.running.is_some() && stated != self.running {
+            self.report_mistake(
+                None,
+                "the header does not continue the lines and headers before it",
+            );
+        }
+        self.running = stated.or(self.running).map(|running| {
+            let headers = next_digest(&running.headers, text);
+            self.headers.insert(header.number, headers);
+            Running { headers, ..running }
+        });
+    }
+
+    /// Verifies a record; `text` is its line with the line feed.
+    fn record(&mut self, line: &Line<'_>, text: &[u8]) {
         let Some(seq) = line.seq() else {
             return self.report_mistake(None, "the line is not a record");
         };
@@ -187,15 +223,18 @@ impl Verifier {
         {
             self.report_mistake(Some(seq), "the record, or the record before it, was changed");
         }
-        self.head = Some(Head { seq, mac: line.mac });
+        self.head = Some(Head { seq, mac: line.mac, ..Head::default() });
         self.report.records += 1;
         self.report.last = seq;
         for (kept, found) in self.anchors.checkpoints.iter().zip(&mut self.found) {
-            if kept.head.seq == seq {
+            if kept.checkpoint.statement.seq == seq {
                 *found = Some(line.mac);
             }
         }
         self.event(line, seq, head);
+        if let Some(running) = &mut self.running {
+            running.lines = next_digest(&running.lines, text);
+        }
     }
 
     /// Applies the meaning of a record to the report.
@@ -213,31 +252,59 @@ impl Verifier {
     }
 
     fn checkpoint(&mut self, line: &Line<'_>, seq: u64, before: Head) {
-        let signature = line.string("signature").unwrap_or_default();
-        let head = line.string("head").and_then(|text| from_hex(&text));
-        let signed =
-            Head { seq: line.number("count").unwrap_or_default(), mac: head.unwrap_or_default() };
-        if signed != before {
+        let checkpoint = Checkpoint::read(|name| line.number(name), |name| line.string(name));
+        let Some(checkpoint) = checkpoint else {
+            return self.report_mistake(Some(seq), "the checkpoint cannot be read");
+        };
+        let statement = &checkpoint.statement;
+        let is_signed = self.is_signed(&self.instance, &checkpoint);
+        if (statement.seq, statement.mac) != (before.seq, before.mac) {
             self.report_mistake(Some(seq), "the checkpoint does not sign the record before it");
-        } else if !self.is_signed(&self.instance, &signed, &signature) {
+        } else if !is_signed {
             self.report_mistake(
                 Some(seq),
                 "the signature of the checkpoint was not made with this log's key",
             );
+        } else if let Some(digests) = statement.digests {
+            self.signed_lines(seq, statement.seq, digests);
         }
-        self.report.checkpoint = Some(signed.seq);
+        self.report.checkpoint = Some(statement.seq);
+    }
+
+    /// Compares the lines that were read with those that a checkpoint, the record `seq`, has signed up to the
+    /// record `through`.
+    fn signed_lines(&mut self, seq: u64, through: u64, digests: LogDigests) {
+        let Some(running) = &mut self.running else {
+            return self.report_mistake(
+                Some(seq),
+                "the checkpoint signs lines, but no header has digests",
+            );
+        };
+        let is_same = running.lines == digests.lines
+            && self.headers.get(&digests.segment) == Some(&digests.headers);
+        // What follows is compared with what was signed, so that the change is found once.
+        running.lines = digests.lines;
+        if is_same {
+            self.report.signed = self.has_key().then_some(through);
+        } else {
+            let after = self.report.checkpoint.unwrap_or(self.report.first.saturating_sub(1));
+            let what = format!(
+                "a line between the records {after} and {seq}, or a header, is not the one that this checkpoint \
+                 has signed"
+            );
+            self.report_mistake(Some(seq), what);
+        }
     }
 
     fn has_key(&self) -> bool {
         self.anchors.keys.is_some() || self.anchors.public.is_some()
     }
 
-    fn is_signed(&self, instance: &str, head: &Head, signature: &str) -> bool {
+    /// Whether a checkpoint is signed with the key of this log; true where no key is known.
+    fn is_signed(&self, instance: &str, checkpoint: &Checkpoint) -> bool {
         let own = || self.anchors.keys.as_ref().map(Keys::public);
-        let Some(public) = self.anchors.public.clone().or_else(own) else {
-            return true;
-        };
-        public.verify(signed_text(instance, head).as_bytes(), signature)
+        let public = self.anchors.public.clone().or_else(own);
+        public.is_none_or(|public| checkpoint.is_signed(instance, &public))
     }
 
     /// Completes the report: records missing at the start, kept checkpoints, calls without an end.
@@ -263,10 +330,11 @@ impl Verifier {
 
     /// Compares a kept checkpoint with the record that it signs.
     fn check_kept(&mut self, kept: &KeptCheckpoint, found: Option<Mac>) {
-        let KeptCheckpoint { instance, head, signature } = kept;
+        let KeptCheckpoint { instance, checkpoint } = kept;
+        let Statement { seq, mac, .. } = checkpoint.statement;
         if *instance != self.instance {
             // It may belong to the log of another gateway, unless it is signed with this log's key.
-            if self.has_key() && self.is_signed(instance, head, signature) {
+            if self.has_key() && self.is_signed(instance, checkpoint) {
                 self.report_mistake(
                     None,
                     format!("a kept checkpoint belongs to a log that is missing: {instance}"),
@@ -275,25 +343,25 @@ impl Verifier {
             return;
         }
         self.has_own_checkpoint = true;
-        if head.seq < self.report.first {
+        if seq < self.report.first {
             return;
         }
-        if !self.is_signed(instance, head, signature) {
+        if !self.is_signed(instance, checkpoint) {
             return self.report_mistake(
-                Some(head.seq),
+                Some(seq),
                 "the kept checkpoint is not signed with this log's key",
             );
         }
         match found {
-            Some(mac) if mac == head.mac => {}
+            Some(found) if found == mac => {}
             Some(_) => self.report_mistake(
-                Some(head.seq),
+                Some(seq),
                 "the record differs from the one that a kept checkpoint has signed",
             ),
             None => {
                 let what = format!(
-                    "the log ends at record {}, but a kept checkpoint has signed record {}",
-                    self.report.last, head.seq
+                    "the log ends at record {}, but a kept checkpoint has signed record {seq}",
+                    self.report.last
                 );
                 self.report_mistake(Some(self.report.last + 1), what);
             }

@@ -1,0 +1,108 @@
+//! Checkpoints: signed statements of what a log contains up to a record. A copy that is kept elsewhere proves that
+//! a log that ends before it was truncated.
+//!
+//! A checkpoint signs the head of the hash chain, which only the secret can recompute, and beside it digests of
+//! all lines, which anybody can: so an auditor without the secret finds every byte that was edited below it.
+
+use super::keys::{Keys, Mac, PublicKey};
+use super::record::{Event, Head};
+use crate::seal::hex::{from_hex, hex};
+
+/// What a checkpoint signs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Statement {
+    /// The number of the last record.
+    pub seq: u64,
+    /// The head of the hash chain.
+    pub mac: Mac,
+    /// `None` in the logs of releases that did not have them.
+    pub digests: Option<LogDigests>,
+}
+
+/// Running SHA-256 digests of a log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct LogDigests {
+    /// Over all records.
+    pub lines: Digest,
+    /// The number of the segment that is written.
+    pub segment: u64,
+    /// Over the headers of all segments up to that one.
+    pub headers: Digest,
+}
+
+/// SHA-256.
+pub(crate) type Digest = [u8; 32];
+
+/// A signed statement.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Checkpoint {
+    pub statement: Statement,
+    /// Ed25519, in base64.
+    pub signature: String,
+}
+
+impl Statement {
+    /// States what a log contains at present.
+    pub(crate) fn of(head: &Head, segment: u64, headers: Digest) -> Self {
+        let digests = Some(LogDigests { lines: head.lines, segment, headers });
+        Self { seq: head.seq, mac: head.mac, digests }
+    }
+
+    /// Signs the statement for the log `instance`.
+    pub(crate) fn sign(self, instance: &str, keys: &Keys) -> Checkpoint {
+        let signature = keys.sign(self.text(instance).as_bytes());
+        Checkpoint { statement: self, signature }
+    }
+
+    /// Returns the text that the signature covers (docs/audit.md).
+    fn text(&self, instance: &str) -> String {
+        let Self { seq, mac, digests } = self;
+        let mac = hex(mac);
+        match digests {
+            None => format!("promptgate audit checkpoint v1\n{instance}\n{seq}\n{mac}"),
+            Some(LogDigests { lines, segment, headers }) => format!(
+                "promptgate audit checkpoint v2\n{instance}\n{seq}\n{mac}\n{}\n{segment}\n{}",
+                hex(lines),
+                hex(headers)
+            ),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Whether the signature is one of the log `instance` under this key.
+    pub(crate) fn is_signed(&self, instance: &str, public: &PublicKey) -> bool {
+        public.verify(self.statement.text(instance).as_bytes(), &self.signature)
+    }
+
+    /// Returns the record of the checkpoint.
+    pub(crate) fn event(&self) -> Event {
+        let Statement { seq, mac, digests } = &self.statement;
+        let mut event = Event::new("checkpoint").number("count", *seq).text("head", &hex(mac));
+        if let Some(LogDigests { lines, segment, headers }) = digests {
+            event = event
+                .text("lines", &hex(lines))
+                .number("segment", *segment)
+                .text("headers", &hex(headers));
+        }
+        event.text("signature", &self.signature)
+    }
+
+    /// Reads the members of a checkpoint, from a record or from the gateway's own log; `None` if there is none.
+    pub(crate) fn read(
+        number: impl Fn(&str) -> Option<u64>,
+        text: impl Fn(&str) -> Option<String>,
+    ) -> Option<Self> {
+        let digest = |name| from_hex(&text(name)?);
+        let digests = match (text("lines"), text("headers")) {
+            (None, None) => None,
+            _ => Some(LogDigests {
+                lines: digest("lines")?,
+                segment: number("segment")?,
+                headers: digest("headers")?,
+            }),
+        };
+        let statement = Statement { seq: number("count")?, mac: digest("head")?, digests };
+        Some(Self { statement, signature: text("signature")? })
+    }
+}
