@@ -23,8 +23,9 @@ ENV PROMPTGATE__AUDIT__PATH=/var/lib/promptgate/audit
 VOLUME /var/lib/promptgate
 USER promptgate
 EXPOSE 8080
-# In a container loopback is nobody's: publish the port where something authenticates in front.
-ENV PROMPTGATE__SERVER__LISTEN=0.0.0.0:8080 PROMPTGATE__SERVER__INSECURE=true
+# In a container loopback is nobody's, so it listens at all addresses, and does not start before gateway.toml has a way to
+# authenticate callers. Behind a proxy that authenticates, set PROMPTGATE__SERVER__INSECURE=true.
+ENV PROMPTGATE__SERVER__LISTEN=0.0.0.0:8080
 # Whether it accepts connections: an upstream that is down does not make the gateway unhealthy.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
     CMD ["promptgate", "health", "--live"]

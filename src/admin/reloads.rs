@@ -24,6 +24,8 @@ struct State {
     mistakes: Option<String>,
     /// The keys whose values in the file need a restart.
     needs_restart: Vec<&'static str>,
+    /// The protections that the last applied configuration has removed, by their keys.
+    removed: Vec<&'static str>,
 }
 
 impl Default for Reloads {
@@ -33,13 +35,15 @@ impl Default for Reloads {
 }
 
 impl Reloads {
-    /// Counts an applied configuration. The keys in `needs_restart` were not applied.
-    pub(crate) fn applied(&self, needs_restart: &[&'static str]) {
+    /// Counts an applied configuration. The keys in `needs_restart` were not applied; the protections in `removed`
+    /// are no longer there.
+    pub(crate) fn applied(&self, needs_restart: &[&'static str], removed: Vec<&'static str>) {
         let mut state = self.lock();
         state.applied += 1;
         state.last = Some(SystemTime::now());
         state.mistakes = None;
         state.needs_restart = needs_restart.to_vec();
+        state.removed = removed;
     }
 
     /// Counts a rejected configuration. `why` has one mistake on each line.
@@ -67,6 +71,7 @@ impl Reloads {
             "lastAt": state.last.map(|at| humantime::format_rfc3339_seconds(at).to_string()),
             "mistakes": mistakes.unwrap_or_default(),
             "needsRestart": state.needs_restart,
+            "removed": state.removed,
         })
     }
 

@@ -163,6 +163,10 @@ impl App {
     pub async fn reload(&self, mut config: Config) -> Result<Vec<&'static str>, String> {
         let _one = self.reloading.lock().await;
         let before = self.edition.load_full();
+        let removals = config.unspoken_removals(&before.config);
+        if !removals.is_empty() {
+            return Err(removals.join("\n"));
+        }
         let needs_restart = keep_addresses(&mut config, &before.config);
         // The new access settings may not be safe at the old addresses.
         let admin = config.admin.as_ref().and_then(|admin| admin.exposure());
@@ -201,7 +205,11 @@ impl App {
         for key in &needs_restart {
             warn!(key, "setting changed in the file; restart the gateway to apply it");
         }
-        self.reloads.applied(&needs_restart);
+        let removed = config.removals(&before.config);
+        for key in &removed {
+            warn!(key, "the configuration file has removed a protection explicitly");
+        }
+        self.reloads.applied(&needs_restart, removed);
         self.telemetry.metrics().reload_applied();
         self.edition.store(edition);
         // At a shutdown the receiver may be gone.

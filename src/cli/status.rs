@@ -104,6 +104,9 @@ fn text(state: &Value) -> String {
     for key in words(&reloads["needsRestart"]) {
         let _ = writeln!(out, "  needs a restart: {key}");
     }
+    for key in words(&reloads["removed"]) {
+        let _ = writeln!(out, "  the configuration file has removed a protection: {key}");
+    }
     let rows = state["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     let _ = write!(out, "\n{}", table(&COLUMNS, rows));
     let mut separator = "\n\n";

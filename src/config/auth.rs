@@ -12,6 +12,8 @@ use crate::seal::hex::from_hex;
 pub struct Auth {
     /// Whether a request without a credential is refused rather than admitted as `anonymous`.
     pub required: bool,
+    /// Whether the file itself says that no credential is required (`required = false`).
+    pub is_open_by_choice: bool,
     pub api_keys: Vec<ApiKey>,
     /// Tokens of an identity provider.
     pub jwt: Option<Jwt>,
@@ -86,6 +88,7 @@ pub(super) fn read(mut section: Section<'_>, client_ca: Option<PathBuf>) -> Auth
     let jwt = jwt::read(&mut section);
     let mut auth = Auth {
         required: true,
+        is_open_by_choice: required == Some(false),
         api_keys,
         jwt,
         takes_certificates: client_ca.is_some(),

@@ -12,6 +12,7 @@ pub(crate) mod raw;
 mod jwt;
 mod limits;
 mod oauth;
+mod protection;
 mod reader;
 #[cfg(test)]
 mod schema_check;
@@ -83,6 +84,8 @@ pub struct Config {
     /// Sorted by name.
     pub views: Vec<View>,
     pub telemetry: Telemetry,
+    /// Whether the file ends with the table `[end]`.
+    pub has_end: bool,
 }
 
 /// A file that the configuration references, with the digest of its content. A reload is due when the
@@ -236,6 +239,7 @@ impl Config {
             upstreams,
             telemetry: telemetry::read(root.section("telemetry")),
             naming,
+            has_end: end(&mut root, text),
         };
         root.reject_reserved(&["cluster"]);
         for key in ["mcpServers", "servers", "mcp_servers"] {
@@ -267,7 +271,18 @@ transport = "stdio"
 [[auth.mtls]]
 [[access.rules]]
 [[limits]]
+[end]
 "#;
+
+/// Reads the table `[end]`, which has no keys and marks the end of the file.
+fn end(root: &mut Section<'_>, text: &str) -> bool {
+    let has_end = root.has("end");
+    if has_end && !text.is_empty() && !protection::ends_with_end(text) {
+        root.mistake("end", "must be the last table, without anything but comments behind it");
+    }
+    root.section("end").finish();
+    has_end
+}
 
 fn naming(mut section: Section<'_>) -> Naming {
     let allowed = "1 to 8 visible ASCII characters, at least one of them outside a-z, 0-9 and -";

@@ -35,6 +35,8 @@ pub struct Server {
     pub trusted_proxies: Vec<IpAddr>,
     /// `None`: plain HTTP.
     pub tls: Option<Tls>,
+    /// Whether the file itself says that there is no certificate (`server.tls` is given, and empty).
+    pub is_plain_by_choice: bool,
     /// `None`: a random key for this process; sealed tokens end with it.
     pub seal_keys: Option<SealKeys>,
     /// `instructions` of `initialize` and `server/discover`.
@@ -198,6 +200,7 @@ pub(super) fn main_path(section: &mut Section<'_>) -> String {
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
 pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
+    let is_plain_by_choice = tls.is_none() && section.was_read("tls");
     let listen = listen(&mut section);
     let insecure = section.flag("insecure", false);
     let rule = format!("\"\" or a path such as \"/sse\", {PATH_RULE}");
@@ -221,6 +224,7 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
         allowed_origins: origins(&mut section),
         trusted_proxies: proxies(&mut section),
         tls,
+        is_plain_by_choice,
         seal_keys: seal_keys(&mut section),
         instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
         name: section.text("name", "promptgate"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::jwt::is_https_or_loopback;
-use super::oauth::{self, OAuth};
+use super::oauth::{self, ClientProof, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
 use super::settings::{Settings, questions, settings};
@@ -82,6 +82,26 @@ pub struct Http {
     pub ca: Option<Arc<str>>,
     /// Allowed addresses of the host.
     pub address_policy: AddressPolicy,
+}
+
+impl Upstream {
+    /// Returns the secrets that the upstream, or its authorization server, is called with, in plain text.
+    pub(crate) fn secrets(&self) -> Vec<String> {
+        let (values, oauth): (Vec<&Secret>, _) = match &self.transport {
+            Transport::Http(http) | Transport::Sse(http) => {
+                (http.headers.iter().map(|(_, value)| value).collect(), http.oauth.as_ref())
+            }
+            Transport::Stdio(stdio) => (stdio.env.iter().map(|(_, value)| value).collect(), None),
+            Transport::Library(_) => (Vec::new(), None),
+        };
+        let client_secret = oauth.and_then(|oauth| match &oauth.proof {
+            ClientProof::Secret(secret) => Some(secret),
+            ClientProof::Key { .. } => None,
+        });
+        let secrets = values.into_iter().chain(client_secret).filter(|value| !value.is_plain());
+        let without_scheme = |text: &str| text.strip_prefix("Bearer ").unwrap_or(text).to_owned();
+        secrets.map(|secret| without_scheme(secret.expose())).collect()
+    }
 }
 
 pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {

@@ -23,7 +23,7 @@ impl Section<'_> {
         for (name, value) in entries {
             let secret = match value.kind {
                 ValueKind::Table(table) => self.secret_table(&name, table),
-                ValueKind::String(text) => Some(Secret::new(text)),
+                ValueKind::String(text) => Some(Secret::plain(text)),
                 _ => {
                     self.mistake(&name, format!("must be a string, {ALLOWED}"));
                     None

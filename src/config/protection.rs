@@ -1,0 +1,129 @@
+//! Protections that a changed configuration removes. A file that has lost its end, because the disk was full or a
+//! template failed, must not open what was closed: a reload that removes one is rejected, unless the file says so
+//! explicitly.
+
+use super::Config;
+
+impl Config {
+    /// Returns why this configuration must not replace `before`: what it would open without saying so, one
+    /// sentence for each.
+    pub(crate) fn unspoken_removals(&self, before: &Self) -> Vec<&'static str> {
+        let removals = [
+            (
+                before.access.is_some() && self.access.is_none(),
+                "access: the file has no access rule any more, so every caller could use every prompt; if that is \
+                 meant, write a rule without groups, callers and scopes: allow = [\"list\", \"get\", \"complete\"]",
+            ),
+            (
+                before.auth.required && !self.auth.required && !self.auth.is_open_by_choice,
+                "auth: the file has no authentication method any more, so requests would need no credential; if \
+                 that is meant, set auth.required = false",
+            ),
+            (
+                before.server.tls.is_some()
+                    && self.server.tls.is_none()
+                    && !self.server.is_plain_by_choice,
+                "server.tls: the file has no certificate any more, so connections would not be encrypted; if that \
+                 is meant, set server.tls = { cert = \"\", key = \"\" }",
+            ),
+            (
+                before.has_end && !self.has_end,
+                "end: the file has no table [end] any more, so it may have lost its end; restore it, or restart the \
+                 gateway if that is meant",
+            ),
+        ];
+        removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, why)| why).collect()
+    }
+
+    /// Returns the protections that `before` has and this configuration has not, by their keys. The audit log is
+    /// removed only by `audit.path = ""`, which is explicit.
+    pub(crate) fn removals(&self, before: &Self) -> Vec<&'static str> {
+        let removals = [
+            (before.access.is_some() && self.access.is_none(), "access"),
+            (before.auth.required && !self.auth.required, "auth"),
+            (before.server.tls.is_some() && self.server.tls.is_none(), "server.tls"),
+            (before.audit.is_some() && self.audit.is_none(), "audit"),
+        ];
+        removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
+    }
+}
+
+/// Whether the table `[end]` of a file is its last one: only blank lines and comments follow.
+pub(super) fn ends_with_end(text: &str) -> bool {
+    let content = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let last = text.lines().map(str::trim).rfind(content).unwrap_or_default();
+    let header = last.split('#').next().unwrap_or_default().trim_end();
+    header.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map(str::trim) == Some("end")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::schema_check;
+
+    fn parse(text: &str) -> Config {
+        schema_check::parse("g", text, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn removals(before: &str, after: &str) -> Vec<&'static str> {
+        let why = parse(after).unspoken_removals(&parse(before));
+        why.into_iter().map(|why| why.split(':').next().unwrap_or_default()).collect()
+    }
+
+    fn key() -> String {
+        format!("[[auth.api_keys]]\nid = \"ci\"\nhash = \"sha256:{}\"\n", "0".repeat(64))
+    }
+
+    const RULE: &str = "[[access.rules]]\nallow = [\"get\"]\ncallers = [\"ci\"]\n";
+
+    #[test]
+    fn f6_a_file_that_was_cut_at_any_table_opens_nothing() {
+        let whole =
+            format!("{}{RULE}[audit]\nlist = false\n[listing]\npage_size = 7\n[end]\n", key());
+        let starts: Vec<_> = whole.match_indices("[").map(|(at, _)| at).collect();
+        let cuts: Vec<_> =
+            starts.iter().filter(|at| whole[..**at].ends_with('\n') || **at == 0).collect();
+        assert!(cuts.len() > 4, "{cuts:?}");
+        for cut in cuts {
+            assert!(removals(&whole, &whole[..*cut]).contains(&"end"), "{}", &whole[..*cut]);
+        }
+        let without_end = whole.replace("[end]\n", "");
+        assert_eq!(removals(&without_end, ""), ["access", "auth"]);
+        assert_eq!(removals(&without_end, &key()), ["access"]);
+        assert_eq!(removals(&without_end, RULE), ["auth"]);
+        assert_eq!(removals(&without_end, &without_end), Vec::<&str>::new());
+        assert_eq!(removals("", &whole), Vec::<&str>::new(), "to close is no removal");
+    }
+
+    #[test]
+    fn f6_each_protection_can_be_removed_explicitly() {
+        let before = key() + RULE;
+        let open_rule = "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n";
+        let after = format!("[auth]\nrequired = false\n{open_rule}[audit]\npath = \"\"\n");
+        assert_eq!(removals(&before, &after), Vec::<&str>::new());
+        assert_eq!(parse(&after).removals(&parse(&before)), ["auth", "audit"]);
+        assert_eq!(
+            removals(&before, &format!("[auth]\nrequired = \"auto\"\n{open_rule}")),
+            ["auth"]
+        );
+    }
+
+    #[test]
+    fn f6_end_must_be_the_last_table() {
+        for good in ["[end]", "a = 1\n[end]\n", "[end] # the end\n\n# of the file\n", "[ end ]\n"] {
+            assert!(ends_with_end(good), "{good}");
+        }
+        for bad in ["", "[end]\na = 1\n", "[end]\n[audit]\n", "end = {}", "# [end]\n"] {
+            assert!(!ends_with_end(bad), "{bad}");
+        }
+        let mistake = |text: &str| {
+            schema_check::parse("g", text, Path::new(""), &[]).unwrap_err().to_string()
+        };
+        assert!(
+            mistake("[end]\n[listing]\npage_size = 7\n").contains("end: must be the last table")
+        );
+        assert!(mistake("[end]\nkey = 1\n").contains("end.key: unknown key"));
+    }
+}
