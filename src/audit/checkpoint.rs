@@ -4,7 +4,7 @@
 //! A checkpoint signs the head of the hash chain, which only the secret can recompute, and beside it digests of
 //! all lines, which anybody can: so an auditor without the secret finds every byte that was edited below it.
 
-use super::keys::{Keys, Mac, PublicKey};
+use super::keys::{Digest, Keys, Mac, PublicKey};
 use super::record::{Event, Head};
 use crate::seal::hex::{from_hex, hex};
 
@@ -29,9 +29,6 @@ pub(crate) struct LogDigests {
     /// Over the headers of all segments up to that one.
     pub headers: Digest,
 }
-
-/// SHA-256.
-pub(crate) type Digest = [u8; 32];
 
 /// A signed statement.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -4,8 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::checkpoint::Digest;
-use super::keys::Keys;
+use super::keys::{Digest, Keys};
 use super::record::{Head, Line, Stamp, end_line, write_text};
 use crate::seal::hex::{from_hex, hex};
 

@@ -23,6 +23,9 @@ pub struct Keys {
 /// A message authentication code: HMAC-SHA256.
 pub(crate) type Mac = [u8; 32];
 
+/// SHA-256.
+pub(crate) type Digest = [u8; 32];
+
 impl Keys {
     /// Derives all keys from the secret.
     pub fn new(key: &AuditKey) -> Self {

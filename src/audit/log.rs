@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Digest, Statement};
+use super::checkpoint::{Checkpoint, Statement};
 use super::folder::{Folder, PendingSync, Segment, segment_name};
 use super::header::Header;
-use super::keys::Keys;
+use super::keys::{Digest, Keys};
 use super::record::{Event, Head, Stamp, WriterId, next_digest, time_text};
 use super::recover::{Recovered, read_header};
 

@@ -5,8 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
 
-use super::checkpoint::Digest;
-use super::keys::{Keys, Mac};
+use super::keys::{Digest, Keys, Mac};
 use crate::domain::json::Json;
 use crate::seal::hex::{from_hex, hex};
 

@@ -5,10 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::checkpoint::Digest;
 use super::folder::{Folder, segment_number};
 use super::header::Header;
-use super::keys::Keys;
+use super::keys::{Digest, Keys};
 use super::record::{Head, Line, MAX_LINE, WriterId, next_digest};
 use crate::seal::hex::hex;
 use crate::seal::random;

@@ -53,12 +53,15 @@ pub(crate) fn of(fault: &Fault) -> i64 {
 /// Returns the text for clients. An upstream's error keeps its message where its code is passed on. Where the
 /// fault names no upstream, neither does the text.
 pub(crate) fn message(fault: &Fault) -> String {
-    let Fault::Upstream(UpstreamFault { upstream, kind }) = fault else {
+    let Fault::Upstream(UpstreamFault { upstream, kind, .. }) = fault else {
         return fault.to_string();
     };
     match kind {
         Kind::Error { code, message, .. } if passes(*code) => message.clone(),
         Kind::UrlElicitationRequired { message, .. } => message.clone(),
+        Kind::Unavailable(_) if upstream.is_empty() => {
+            "no upstream can be reached at present".to_owned()
+        }
         kind if upstream.is_empty() => kind.to_string(),
         _ => fault.to_string(),
     }

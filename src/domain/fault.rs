@@ -1,6 +1,7 @@
 //! Faults: errors by their cause (transport, request, upstream, gateway). Only `downstream` writes them as HTTP
 //! statuses and JSON-RPC errors.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -211,15 +212,28 @@ pub struct UpstreamFault {
     /// Id of the upstream; "" if no single upstream is the cause.
     pub upstream: String,
     pub kind: UpstreamFaultKind,
+    /// Where the log and the audit log have the details; `None` until they are reported, and where there are none.
+    pub correlation: Option<CorrelationId>,
 }
 
-/// The way in which a request to an upstream failed.
+/// The random id under which the details of a fault are reported to operators.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CorrelationId(pub [u8; 8]);
+
+impl fmt::Display for CorrelationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
+/// The way in which a request to an upstream failed. `Display` is for callers: it says nothing about addresses, and
+/// repeats no words of others but those of an upstream's own error. [`UpstreamFaultKind::diagnosis`] has the rest.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UpstreamFaultKind {
-    #[error("not reachable: {0}")]
+    #[error("not reachable at present")]
     Unavailable(String),
     /// The transport failed after the connection was established. The text is the cause.
-    #[error("the connection broke before the response was complete: {0}")]
+    #[error("the connection broke before the response was complete")]
     Reset(String),
     /// A child process exited, or closed its input or output.
     #[error("the child process exited before the response was complete")]
@@ -232,7 +246,7 @@ pub enum UpstreamFaultKind {
         report: Arc<ChildReport>,
     },
     /// The gateway itself failed; its log has the details.
-    #[error("the gateway failed: {0}")]
+    #[error("the gateway failed")]
     Internal(String),
     #[error("no response within the deadline")]
     Timeout,
@@ -245,15 +259,15 @@ pub enum UpstreamFaultKind {
     Busy,
     #[error("the upstream refuses the gateway's credential (HTTP {status})")]
     AuthFailed { status: u16 },
-    #[error("no access token: {0}")]
+    #[error("the gateway has no access token for it")]
     NoToken(String),
     #[error("the upstream responded with HTTP {status}")]
     Status { status: u16 },
     #[error("the response is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("protocol violation: {0}")]
+    #[error("the response violates the protocol")]
     Protocol(String),
-    #[error("the list exceeds a limit: {0}")]
+    #[error("the list exceeds a limit")]
     PaginationLimit(String),
     /// The upstream's own JSON-RPC error.
     #[error("error {code}: {message}")]
@@ -318,6 +332,12 @@ impl UpstreamFaultKind {
     /// Describes the fault to an operator: as `Display`, with the details that clients must not learn.
     pub fn diagnosis(&self) -> String {
         let (what, report) = match self {
+            Self::Unavailable(detail) => return format!("not reachable: {detail}"),
+            Self::NoToken(detail) => return format!("no access token: {detail}"),
+            Self::Protocol(detail) => return format!("protocol violation: {detail}"),
+            Self::Reset(detail) | Self::Internal(detail) | Self::PaginationLimit(detail) => {
+                return format!("{self}: {detail}");
+            }
             Self::ChildExited(report) => {
                 let what = match report.exit {
                     Some(ChildExit::Code(code)) => format!("exited with code {code}"),
@@ -335,6 +355,31 @@ impl UpstreamFaultKind {
         match report.telling_line() {
             Some(line) => format!("{what}: {line}"),
             None => format!("{what}, and wrote nothing to standard error"),
+        }
+    }
+
+    /// Whether the diagnosis has details that `Display` leaves out.
+    pub fn has_details(&self) -> bool {
+        match self {
+            Self::Unavailable(_)
+            | Self::Reset(_)
+            | Self::ChildExited(_)
+            | Self::ChildSilent { .. }
+            | Self::Internal(_)
+            | Self::NoToken(_)
+            | Self::Protocol(_)
+            | Self::PaginationLimit(_) => true,
+            Self::Timeout
+            | Self::RateLimited { .. }
+            | Self::Busy
+            | Self::AuthFailed { .. }
+            | Self::Status { .. }
+            | Self::TooLarge { .. }
+            | Self::Error { .. }
+            | Self::UrlElicitationRequired { .. }
+            | Self::QuestionNotAllowed
+            | Self::Unanswered(_)
+            | Self::SessionLost => false,
         }
     }
 
@@ -399,7 +444,7 @@ impl Fault {
     }
 
     pub fn upstream(upstream: impl ToString, kind: UpstreamFaultKind) -> Self {
-        UpstreamFault { upstream: upstream.to_string(), kind }.into()
+        UpstreamFault { upstream: upstream.to_string(), kind, correlation: None }.into()
     }
 
     /// Returns the fault of a list to which no upstream could contribute.

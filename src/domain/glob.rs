@@ -34,6 +34,28 @@ impl Glob {
         rest.ends_with(last.as_str())
     }
 
+    /// Returns whether the pattern matches any name that begins with `prefix`.
+    pub(crate) fn matches_some_with(&self, prefix: &str) -> bool {
+        let mut rest = prefix;
+        let last = self.pieces.len() - 1;
+        for (index, piece) in self.pieces.iter().enumerate() {
+            // The prefix ends within this piece.
+            if piece.starts_with(rest) {
+                return true;
+            }
+            match (index, rest.find(piece.as_str())) {
+                (0, Some(0)) => rest = &rest[piece.len()..],
+                (0, _) => return false,
+                // A star comes before: the rest of the prefix may be part of its text.
+                _ => return true,
+            }
+            if index == last {
+                return rest.is_empty();
+            }
+        }
+        true
+    }
+
     /// Returns the literal texts between the stars.
     pub fn pieces(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().map(String::as_str)
@@ -84,6 +106,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_prefix_matches_where_a_name_with_it_does(pattern in "[ab*]{1,6}", prefix in "[ab]{0,5}") {
+            let glob = Glob::parse(&pattern).unwrap();
+            // A name that is longer than the pattern by the prefix needs no more letters.
+            let mut names = vec![prefix.clone()];
+            let mut found = false;
+            for _ in 0..=pattern.len() {
+                found |= names.iter().any(|name| glob.matches(name));
+                names = names.iter().flat_map(|name| [format!("{name}a"), format!("{name}b")]).collect();
+            }
+            prop_assert_eq!(glob.matches_some_with(&prefix), found);
+        }
+
         #[test]
         fn matching_follows_the_definition(pattern in "[ab*]{1,7}", name in "[ab]{0,9}") {
             let chars = |text: &str| text.chars().collect::<Vec<_>>();

@@ -32,4 +32,5 @@ pub(crate) mod merge;
 pub(crate) mod confusable;
 pub(crate) mod cursor;
 pub(crate) mod request_state;
+pub(crate) mod redaction;
 pub(crate) mod fault;

@@ -129,6 +129,11 @@ impl Naming {
         Ok(public)
     }
 
+    /// Returns the text that all public names of a prefix begin with; empty for a bare prefix.
+    pub(crate) fn beginning(&self, prefix: &Prefix) -> String {
+        if prefix.is_bare() { String::new() } else { [prefix.as_str(), &self.separator].concat() }
+    }
+
     /// Splits a public name at its first separator into the prefix that it claims and the raw name under that
     /// prefix. Returns `None` if the name has no separator.
     pub fn claimed<'a>(&self, public: &'a str) -> Option<(&'a str, &'a str)> {

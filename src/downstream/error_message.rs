@@ -53,9 +53,12 @@ fn upstream_data(fault: &Fault) -> Option<&str> {
 fn write_data(fault: &Fault, data: &mut ObjectWriter<'_>) {
     data.text("reason", fault.reason());
     match fault {
-        Fault::Upstream(UpstreamFault { upstream, kind }) => {
+        Fault::Upstream(UpstreamFault { upstream, kind, correlation }) => {
             if !upstream.is_empty() {
                 data.text("upstream", upstream);
+            }
+            if let Some(correlation) = correlation {
+                data.text("correlationId", &correlation.to_string());
             }
             if let Kind::Error { code, .. } = kind
                 && !error_code::passes(*code)

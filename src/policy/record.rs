@@ -12,7 +12,7 @@ use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::{Caller, Proof};
 use crate::domain::fair_share::Holder;
-use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::fault::{Fault, TransportFault, UpstreamFault};
 use crate::domain::method::Method;
 use crate::seal;
 
@@ -184,7 +184,15 @@ impl Open {
                     }
                 }
             }
-            Outcome::Fault(fault) => event.text("outcome", fault.reason()),
+            Outcome::Fault(fault) => {
+                let event = event.text("outcome", fault.reason());
+                match fault {
+                    Fault::Upstream(UpstreamFault { correlation: Some(id), kind, .. }) => {
+                        event.text("correlation", &id.to_string()).text("error", &kind.diagnosis())
+                    }
+                    _ => event,
+                }
+            }
             Outcome::Cancelled => event.text("outcome", "cancelled"),
         }
     }

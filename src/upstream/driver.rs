@@ -18,6 +18,7 @@ use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
 use super::guard::backoff::{Backoff, jittered};
 use super::guard::breaker::Breaker;
+use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
 use crate::config::{Transport, Upstream};
 use crate::domain::call::ForwardedMeta;
@@ -80,6 +81,8 @@ pub(super) struct Driver {
     pub shutdown: CancellationToken,
     /// Whether a notification stream is open, so that polling is not needed.
     pub listening: AtomicBool,
+    /// Removed from what is reported about failures.
+    pub held_secrets: Arc<HeldSecrets>,
 }
 
 /// Debounce of `list_changed` and of edits in a library: an editor writes, renames and touches a file, which
@@ -330,6 +333,7 @@ impl Driver {
 
     /// Reports a failed attempt and waits until the next one is due.
     async fn report_failure(&self, kind: Kind, attempts: &mut Attempts) {
+        let kind = self.held_secrets.remove_from(kind);
         let backoff = attempts.backoff.next(fastrand::f64());
         let retry_after = match &kind {
             Kind::RateLimited { retry_after_secs } => retry_after_secs.map(Duration::from_secs),
@@ -358,7 +362,7 @@ impl Driver {
 
     /// Reports an upstream that cannot work as it is configured.
     async fn give_up(&self, kind: Kind) {
-        warn!(upstream = %self.upstream.id, error = %kind,
+        warn!(upstream = %self.upstream.id, error = kind.diagnosis(),
             "the upstream cannot be used and is not retried; correct its table");
         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
         self.report(Err(kind)).await;

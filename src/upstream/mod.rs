@@ -5,6 +5,7 @@ pub(crate) mod driver;
 pub(crate) mod connection;
 pub(crate) mod call;
 pub(crate) mod guard;
+pub(crate) mod held_secrets;
 pub(crate) mod auth;
 pub(crate) mod transport;
 pub(crate) mod library;
@@ -40,6 +41,7 @@ use connection::dedicated::DedicatedPool;
 use driver::{ConnectionState, Driver, DriverId, DriverReport};
 use guard::breaker::Breaker;
 use guard::concurrency::ConcurrencyLimit;
+use held_secrets::HeldSecrets;
 use stderr_tail::StderrTail;
 
 /// Shared dependencies of all upstreams.
@@ -86,6 +88,8 @@ pub struct Upstream {
     dedicated: Option<Arc<DedicatedPool>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
+    /// What it is called with, and must not be told to callers.
+    held_secrets: Arc<HeldSecrets>,
     /// Ends the driver and the dedicated connections when the handle is dropped.
     _needed: DropGuard,
 }
@@ -124,6 +128,8 @@ impl Upstream {
         };
         let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting);
         let connector = connector.map(Arc::new);
+        let held_secrets = HeldSecrets::new(&config, connector.as_ref().ok().cloned());
+        let held_secrets = Arc::new(held_secrets);
         let dedicated = connector.as_ref().ok().map(|connector| {
             DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
@@ -142,6 +148,7 @@ impl Upstream {
             reports,
             shutdown,
             listening: AtomicBool::new(false),
+            held_secrets: held_secrets.clone(),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         tasks.spawn(driving.run().instrument(span));
@@ -155,6 +162,7 @@ impl Upstream {
             dedicated,
             telemetry,
             stderr_tail,
+            held_secrets,
             _needed: needed,
         }
     }
@@ -235,7 +243,10 @@ impl Upstream {
         let call = async move {
             match breaker_open {
                 Some(kind) => Err(kind),
-                None => upstream.perform(&pass, &request, interim, &held).await,
+                None => {
+                    let response = upstream.perform(&pass, &request, interim, &held).await;
+                    response.map_err(|kind| upstream.held_secrets.remove_from(kind))
+                }
             }
         };
         let deadline = deadline.min(now + self.config.settings.timeout);
@@ -402,6 +413,6 @@ fn unreachable_because(kind: Kind) -> Kind {
         | Kind::AuthFailed { .. }
         | Kind::NoToken(_)
         | Kind::RateLimited { .. } => kind,
-        other => Kind::Unavailable(other.to_string()),
+        other => Kind::Unavailable(other.diagnosis()),
     }
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 
 use super::{KeptCheckpoint, MAX_MISTAKES, Mistake, Report, TrustAnchors};
-use crate::audit::checkpoint::{Checkpoint, Digest, LogDigests, Statement};
+use crate::audit::checkpoint::{Checkpoint, LogDigests, Statement};
 use crate::audit::folder::segment_number;
 use crate::audit::header::Header;
-use crate::audit::keys::{Keys, Mac};
+use crate::audit::keys::{Digest, Keys, Mac};
 use crate::audit::record::{Head, Line, MAX_LINE, next_digest};
 
 /// The segment after the one that is verified.

@@ -7,13 +7,15 @@ use opentelemetry::context::FutureExt;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tracing::info;
 
 use super::client_events::ClientEventSender;
-use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use crate::domain::unix_time::UnixSeconds;
 use crate::policy::Outcome;
 use crate::router::call_channel::CallChannel;
 use crate::router::reply::Reply;
+use crate::seal::random;
 use crate::session::dialect::ResultForm;
 use crate::session::tools::is_tool_result;
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
@@ -112,6 +114,7 @@ impl Sessions {
             () = cancelled => CallOutcome::Cancelled,
         };
         events.finish(&mut call_events);
+        let outcome = correlated(outcome);
         let recorded = match &outcome {
             CallOutcome::Result(result) => Outcome::Result { result, list: list.as_ref() },
             CallOutcome::Fault(fault) => Outcome::Fault(fault),
@@ -136,6 +139,19 @@ impl Sessions {
             }
             outcome => outcome,
         }
+    }
+}
+
+/// Logs the details of a fault that callers must not learn, under an id that its error has.
+fn correlated(outcome: CallOutcome) -> CallOutcome {
+    match outcome {
+        CallOutcome::Fault(Fault::Upstream(fault)) if fault.kind.has_details() => {
+            let id = CorrelationId(random());
+            let UpstreamFault { upstream, kind, .. } = &fault;
+            info!(upstream, correlation = %id, error = kind.diagnosis(), "call failed");
+            CallOutcome::Fault(UpstreamFault { correlation: Some(id), ..fault }.into())
+        }
+        outcome => outcome,
     }
 }
 

@@ -34,6 +34,7 @@ impl PendingUrlElicitations {
         let Fault::Upstream(UpstreamFault {
             upstream,
             kind: Kind::UrlElicitationRequired { data, .. },
+            ..
         }) = fault
         else {
             return;

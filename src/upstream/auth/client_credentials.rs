@@ -156,6 +156,11 @@ impl TokenSource {
         })
     }
 
+    /// Returns the value of `Authorization` of the last requests, if there is a token.
+    pub(crate) fn last_header(&self) -> Option<HeaderValue> {
+        self.token.load().as_ref().map(|token| token.header.clone())
+    }
+
     /// Returns the value of `Authorization` for a request; nothing until a challenge of the upstream
     /// has led to an authorization server. Cancel safe: a request that is dropped is repeated by the
     /// next call.

@@ -143,7 +143,10 @@ impl Exchange {
             }
             step => self.end(step.as_ref().err()),
         }
-        step.map_err(|kind| UpstreamFault { upstream: self.upstream.clone(), kind })
+        step.map_err(|kind| {
+            let upstream = self.upstream.clone();
+            UpstreamFault { upstream, kind, correlation: None }
+        })
     }
 
     fn log_transition(&self, transition: Option<Transition>) {

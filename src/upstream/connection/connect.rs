@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -98,6 +99,14 @@ impl Connector {
     ) -> Result<Self, String> {
         let target = Target::new(&upstream, &sinks, &tasks)?;
         Ok(Self { upstream, sinks, tasks, start_permits, target })
+    }
+
+    /// Returns the value of `Authorization` that has an access token, of the last requests.
+    pub(crate) fn last_token(&self) -> Option<HeaderValue> {
+        match &self.target {
+            Target::Http { endpoint, .. } | Target::Sse(endpoint) => endpoint.last_token(),
+            Target::Stdio(_) | Target::Library { .. } => None,
+        }
     }
 
     /// Opens the connection that calls share, within `walk_timeout`, or `startup` for each start of a child

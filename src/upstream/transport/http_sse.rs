@@ -74,7 +74,7 @@ impl HttpSse {
                     Err(kind @ Kind::Reset(_)) => kind,
                     Err(kind) => Kind::Reset(kind.to_string()),
                 };
-                debug!(error = %kind, "the event stream of HTTP+SSE has ended");
+                debug!(error = kind.diagnosis(), "the event stream of HTTP+SSE has ended");
                 let _ = cause.set(kind);
             }
             closed.cancel();

@@ -95,6 +95,11 @@ impl HttpEndpoint {
         })
     }
 
+    /// Returns the value of `Authorization` that has an access token, of the last requests.
+    pub(crate) fn last_token(&self) -> Option<HeaderValue> {
+        self.tokens.as_ref()?.last_header()
+    }
+
     /// Posts a request and waits for the response to `id`. Messages that come before it on its event
     /// stream go to the correlator.
     ///
