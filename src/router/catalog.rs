@@ -28,7 +28,8 @@ pub struct Catalog {
     pub scope: CacheScope,
     /// The last good walk of each upstream that has had one.
     pub walks: HashMap<UpstreamId, WalkInfo>,
-    /// The error that `prompts/list` returns at present, if it fails.
+    /// The error that lists of all prompts return at present, if they fail. Other lists fail only for upstreams that
+    /// belong to them.
     pub list_fault: Option<Fault>,
 }
 
@@ -64,6 +65,8 @@ pub struct Owner {
 pub struct Incomplete {
     pub upstream: UpstreamId,
     pub kind: Kind,
+    /// Whether lists to which the upstream belongs fail because of it (`listing.on_failure = "fail"`).
+    pub fails_lists: bool,
     /// When the list that is still served was walked; `None` where no list is served.
     pub walked_at: Option<Instant>,
 }
@@ -187,6 +190,7 @@ mod tests {
         assert_eq!(catalog.ttl(now + Duration::from_secs(9), most), Duration::ZERO);
         let kind = Kind::Timeout;
         catalog.incomplete.push(Incomplete {
+            fails_lists: false,
             upstream: UpstreamId::parse("a").unwrap(),
             kind,
             walked_at: None,

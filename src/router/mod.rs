@@ -228,9 +228,8 @@ impl Router {
         let place =
             cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
         let catalog = self.settled(deadline).await;
-        if let Some(fault) = &catalog.list_fault {
-            return Err(fault.clone());
-        }
+        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
         let cut_at = Instant::now();
         let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
         if kind == ListKind::Tools
@@ -245,8 +244,6 @@ impl Router {
         if place.as_ref().is_some_and(|place| place.scope != scope) {
             return Err(RequestFault::InvalidCursor.into());
         }
-        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint);
-        let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint);
         let view = match kind {
             ListKind::Prompts => prompts,
             ListKind::Tools => self.views.tools(&catalog.content, &call.caller, &call.endpoint),
@@ -297,25 +294,43 @@ impl Router {
         }))
     }
 
-    /// The stale and missing upstreams that a caller may know of: where rights differ by caller, only those of
-    /// which it sees a prompt.
+    /// The stale and missing upstreams that belong to the list of a caller at an endpoint, so that the caller may
+    /// know of them: those of which it sees a prompt. An upstream of which no prompt is known belongs to the list
+    /// if the endpoint would serve one, and rights do not differ by caller.
+    ///
+    /// # Errors
+    /// The fault of the list, if no upstream has one, or `listing.on_failure` is `fail` and one of these
+    /// upstreams fails.
     fn incomplete(
         &self,
         catalog: &Catalog,
         view: &View,
         caller: &Caller,
         endpoint: &str,
-    ) -> Vec<Incomplete> {
+    ) -> Result<Vec<Incomplete>, Fault> {
+        let differ = self.views.differ(caller);
         let is_part = |part: &&Incomplete| {
-            let sees_some = || {
-                let owners = catalog.content.owners().iter();
-                let mut theirs = owners.filter(|owner| owner.upstream == part.upstream);
-                theirs.any(|owner| view.contains(&owner.public_name))
-            };
-            let is_served = self.views.serves_some(endpoint, &part.upstream);
-            is_served && (!self.views.differ(caller) || sees_some())
+            if !differ && self.views.serves_all(endpoint) {
+                return true;
+            }
+            let owners = catalog.content.owners().iter();
+            let mut theirs = owners.filter(|owner| owner.upstream == part.upstream).peekable();
+            if theirs.peek().is_some() {
+                return theirs.any(|owner| view.contains(&owner.public_name));
+            }
+            let prefix = self.upstreams.get(&part.upstream).map(|found| &found.config().prefix);
+            let beginning = prefix.map(|prefix| self.naming.beginning(prefix)).unwrap_or_default();
+            !differ && self.views.could_serve(endpoint, &part.upstream, &beginning)
         };
-        catalog.incomplete.iter().filter(is_part).cloned().collect()
+        let parts: Vec<Incomplete> = catalog.incomplete.iter().filter(is_part).cloned().collect();
+        match &catalog.list_fault {
+            Some(fault) if *fault == Fault::none_available() => Err(fault.clone()),
+            Some(_) => match parts.iter().find(|part| part.fails_lists) {
+                Some(part) => Err(Fault::upstream(part.upstream.as_str(), part.kind.clone())),
+                None => Ok(parts),
+            },
+            None => Ok(parts),
+        }
     }
 
     /// Opens a cursor that was sealed for `bound_to`: an endpoint, and which of its lists.

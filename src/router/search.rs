@@ -42,11 +42,8 @@ impl Router {
         let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
         let after = after.transpose()?;
         let catalog = self.settled(deadline).await;
-        if let Some(fault) = &catalog.list_fault {
-            return Err(fault.clone());
-        }
         let view = self.views.view(&catalog.content, &call.caller, &call.endpoint);
-        let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint);
+        let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
         let query = Query::new(query);
         let (elements, more_after) = if view.size() <= SEARCHED_AT_ONCE {
             page(&view, &query, after)

@@ -296,9 +296,22 @@ impl ViewCache {
         self.rights.entitlement(caller).is_some()
     }
 
-    /// Whether an endpoint serves prompts of an upstream.
-    pub fn serves_some(&self, endpoint: &str, upstream: &UpstreamId) -> bool {
-        self.parts.get(endpoint).is_none_or(|part| part.upstreams.contains(upstream))
+    /// Whether an endpoint serves all prompts.
+    pub(crate) fn serves_all(&self, endpoint: &str) -> bool {
+        !self.parts.contains_key(endpoint)
+    }
+
+    /// Whether an endpoint would serve any prompt of an upstream whose public names begin like this.
+    pub(crate) fn could_serve(
+        &self,
+        endpoint: &str,
+        upstream: &UpstreamId,
+        beginning: &str,
+    ) -> bool {
+        self.parts.get(endpoint).is_none_or(|part| {
+            part.upstreams.contains(upstream)
+                && part.prompts.iter().any(|glob| glob.matches_some_with(beginning))
+        })
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.

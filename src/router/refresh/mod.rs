@@ -241,13 +241,15 @@ impl Refresh {
             };
             if let Some(kind) = failure {
                 let is_new = matches!(known.state, State::Joining);
-                if self.on_failure == OnFailure::Fail && !is_new {
+                let fails_lists = self.on_failure == OnFailure::Fail && !is_new;
+                if fails_lists {
                     let fault = || Fault::upstream(known.source.id.as_str(), kind.clone());
                     catalog.list_fault.get_or_insert_with(fault);
                 }
                 catalog.incomplete.push(Incomplete {
                     upstream: known.source.id.clone(),
                     kind,
+                    fails_lists,
                     walked_at: served.map(|(_, at)| *at),
                 });
             }
@@ -257,7 +259,7 @@ impl Refresh {
         if nobody && self.upstreams.iter().any(is_joining) {
             catalog.pending = true;
         } else if nobody && !self.upstreams.is_empty() {
-            catalog.list_fault.get_or_insert_with(Fault::none_available);
+            catalog.list_fault = Some(Fault::none_available());
         }
         catalog
     }
