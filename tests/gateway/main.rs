@@ -6,6 +6,7 @@ mod support;
 
 mod access;
 mod admin;
+mod attacks;
 mod audit;
 mod batches;
 mod callers;

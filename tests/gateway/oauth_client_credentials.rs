@@ -212,7 +212,8 @@ async fn a_refused_client_is_told_to_the_operator_and_not_asked_for_again_and_ag
     issuing.refuses.store(true, Ordering::SeqCst);
     let upstream = issuing.start().await;
     let other = Upstream::with_prompts(&["q"]).await;
-    let toml = oauth(&upstream, "") + &other.table("other");
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let toml = oauth(&upstream, "") + &other.table("other") + admin;
     let gateway = Gateway::start(&toml).await;
     let list = gateway.client().ask("prompts/list", json!({})).await;
     assert_eq!(list["prompts"][0]["name"], "other__q", "others are served");
@@ -220,8 +221,11 @@ async fn a_refused_client_is_told_to_the_operator_and_not_asked_for_again_and_ag
     for _ in 0..20 {
         let error = gateway.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
         let message = error["message"].as_str().unwrap();
-        assert!(message.contains("invalid_client") && !message.contains("s:cret"), "{message}");
+        assert_eq!(message, "upstream `up`: the gateway has no access token for it");
     }
+    let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    let shown = shown["upstreams"].to_string();
+    assert!(shown.contains("invalid_client") && !shown.contains("s:cret"), "{shown}");
     let asked = upstream.received().iter().filter(|asked| asked.path == "/token").count();
     assert!(asked <= 5, "{asked}");
     issuing.refuses.store(false, Ordering::SeqCst);

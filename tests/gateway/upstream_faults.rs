@@ -99,14 +99,14 @@ async fn u3_a_connection_that_breaks_is_told_at_once() {
         let reason = reason_of(move |_| Scripted::Break(bytes.as_bytes().to_vec())).await;
         assert_eq!(reason, "upstream_reset", "{bytes:?}");
     }
-    for (bytes, cause) in [("", "connection closed"), (head, "before message")] {
+    for bytes in ["", head] {
         let error = error_of(move |_| Scripted::Break(bytes.as_bytes().to_vec())).await;
-        assert!(error["message"].as_str().unwrap().contains(cause), "{error}");
+        let expected = "upstream `up`: the connection broke before the response was complete";
+        assert_eq!(error["message"], expected);
     }
     let ended = |_: &Received| Scripted::Stream(b": nothing\n\n".to_vec());
     let error = error_of(ended).await;
     assert_eq!(error["data"]["reason"], "upstream_reset");
-    assert!(error["message"].as_str().unwrap().contains("event stream ended"), "{error}");
     let seen = Upstream::modern(|asked| {
         let Scripted::Json(answer) = asked.content(json!({"type": "text", "text": "x"})) else {
             unreachable!()
