@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Folder {
     path: PathBuf,
     failpoints: Failpoints,
-    /// The locked folder and the locked file `lock` in it; the locks end with the handles. A file can be removed
-    /// while it is locked, and not every system locks folders.
-    _locks: [File; 2],
+    /// The locked file `lock`, and the locked folder, since the file can be removed while it is locked; `None` where
+    /// folders cannot be locked. The locks end with the handles.
+    _locks: (File, Option<File>),
 }
 
 /// The points at which a test can inject a fault.
@@ -70,12 +70,7 @@ impl Folder {
         let lock_file =
             open_private(OpenOptions::new().create(true).write(true), &path.join(LOCK_FILE))?;
         lock(&lock_file)?;
-        #[cfg(unix)]
-        let folder = File::open(path)?;
-        #[cfg(unix)]
-        lock(&folder)?;
-        #[cfg(not(unix))]
-        let folder = lock_file.try_clone()?;
+        let folder = lock_folder(path)?;
         if let Err(error) = fs::remove_file(path.join(TEMPORARY_FILE))
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -85,7 +80,7 @@ impl Folder {
             let file = path.join(&name);
             check_owner(&file, fs::symlink_metadata(&file)?.is_file())?;
         }
-        Ok(Self { path: path.to_owned(), failpoints: None, _locks: [folder, lock_file] })
+        Ok(Self { path: path.to_owned(), failpoints: None, _locks: (lock_file, folder) })
     }
 
     #[cfg(test)]
@@ -319,6 +314,18 @@ fn lock(file: &File) -> io::Result<()> {
     })
 }
 
+/// Locks the folder itself, where the file system can: network file systems may refuse it.
+fn lock_folder(path: &Path) -> io::Result<Option<File>> {
+    let Ok(folder) = File::open(path) else {
+        return Ok(None);
+    };
+    match lock(&folder) {
+        Ok(()) => Ok(Some(folder)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
 fn create_private_directory(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -363,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_has_one_writer_and_is_private() {
+    fn f23_a_folder_has_one_writer_and_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/audit");
         let one = Folder::open(&path).unwrap();
@@ -378,7 +385,7 @@ mod tests {
         }
         fs::remove_file(path.join(LOCK_FILE)).unwrap();
         let three = Folder::open(&path).err().unwrap();
-        assert_eq!(three.kind(), io::ErrorKind::WouldBlock, "f23: the folder itself is locked");
+        assert_eq!(three.kind(), io::ErrorKind::WouldBlock, "the folder itself is locked");
         drop(one);
         Folder::open(&path).unwrap();
     }

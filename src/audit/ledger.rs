@@ -12,7 +12,7 @@ use super::digest;
 use super::folder::Folder;
 use super::keys::Keys;
 use super::log::{Log, LogSettings};
-use super::queue::{Queue, WriterSettings};
+use super::queue::{Outcome, Queue, WriterSettings};
 use super::record::{Event, Stamp};
 use super::recover::{SetAside, recover};
 use super::writer::LogWriter;
@@ -148,10 +148,10 @@ impl Ledger {
             return Ok(());
         };
         match timeout(WRITE_TIMEOUT, written).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(Outcome::Written)) => Ok(()),
             _ if self.queue.degrades() => Ok(()),
             Ok(Err(_)) => Err(Unrecorded::Refused),
-            Err(_) => Err(Unrecorded::Late),
+            Ok(Ok(Outcome::Late)) | Err(_) => Err(Unrecorded::Late),
         }
     }
 

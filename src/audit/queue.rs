@@ -33,7 +33,16 @@ pub(super) struct Entry {
     room: Room,
     /// Completed once the record is written; dropped when it is refused. `None` for a record that
     /// no caller waits for.
-    pub written: Option<oneshot::Sender<()>>,
+    pub written: Option<oneshot::Sender<Outcome>>,
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Outcome {
+    /// It is written.
+    Written,
+    /// It is not known to be on the disk, and will be written again.
+    Late,
 }
 
 /// The room that a record takes.
@@ -169,7 +178,7 @@ impl Queue {
         before: Option<Event>,
         event: Event,
         stamp: Stamp,
-    ) -> Result<Option<oneshot::Receiver<()>>, Refused> {
+    ) -> Result<Option<oneshot::Receiver<Outcome>>, Refused> {
         let mut state = self.lock();
         let degrades = state.settings.degrades;
         if state.closed || (state.is_down && !degrades) {
@@ -309,8 +318,11 @@ impl Queue {
         let mut state = self.lock();
         state.is_down = true;
         let degrades = state.settings.degrades;
-        // A dropped sender refuses its caller.
-        let keep = |mut entry: Entry| (entry.written.take().is_none() || degrades).then_some(entry);
+        // A dropped sender refuses its caller. A caller that no longer waits was told that the record is late.
+        let is_refused = |written: Option<oneshot::Sender<Outcome>>| {
+            !degrades && written.is_some_and(|written| !written.is_closed())
+        };
+        let keep = |mut entry: Entry| (!is_refused(entry.written.take())).then_some(entry);
         let later = state.take_entries();
         for entry in entries.into_iter().chain(later).filter_map(keep) {
             state.push(entry);
@@ -511,7 +523,8 @@ mod tests {
     #[test]
     fn f2_ends_of_what_is_on_record_always_have_room_in_refuse_mode() {
         let queue = queue();
-        while queue.submit(&holder("a"), None, event(15 << 10), START).is_ok() {}
+        let submit = || queue.submit(&holder("a"), None, event(15 << 10), START).ok().flatten();
+        let _callers: Vec<_> = std::iter::from_fn(submit).collect();
         queue.go_down(Unwritten::default());
         for _ in 0..1_000 {
             queue.end(event(1 << 10), START);
@@ -531,9 +544,14 @@ mod tests {
         assert_eq!(entries.len(), 1);
         queue.go_down(Unwritten { entries, ..Unwritten::default() });
         assert!(written.try_recv().is_err());
+        // Nobody waits any more: the record stays, as its call was told that it is late.
+        drop(queue.submit(&holder("a"), None, Event::new("refused"), START));
+        queue.go_up();
+        drop(queue.submit(&holder("a"), None, Event::new("late"), START).unwrap());
+        queue.go_down(Unwritten::default());
         queue.note(Event::new("later"), START);
         let work = queue.wait(NEVER, Intake::Open);
         let kinds: Vec<_> = work.entries.iter().map(|entry| entry.event.kind()).collect();
-        assert_eq!(kinds, ["later"], "no `received` without an end is left behind");
+        assert_eq!(kinds, ["late", "later"], "no `received` without an end is left behind");
     }
 }

@@ -76,7 +76,11 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
     let mut lines = kept.split_inclusive(|&byte| byte == b'\n');
     let first = lines.next().unwrap_or_default();
     let headers = header.headers.map(|before| next_digest(&before, first));
-    let digest = lines.fold(header.previous.lines, |digest, line| next_digest(&digest, line));
+    // The digests of a log of an earlier release begin at zero with its next segment.
+    let digest = match headers {
+        Some(_) => lines.fold(header.previous.lines, |digest, line| next_digest(&digest, line)),
+        None => Digest::default(),
+    };
     let head = last_record(kept).unwrap_or(header.previous);
     Ok(Recovered {
         writer: WriterId { instance: header.instance, boot },
@@ -98,7 +102,9 @@ fn set_aside_strangers(folder: &Folder) -> io::Result<Vec<SetAside>> {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let text = fs::read(&path)?;
                 let lines = text.split(|&byte| byte == b'\n').filter_map(Line::read);
-                let last_seq = lines.filter_map(|line| line.seq()).max().unwrap_or_default();
+                // Nothing in it is authenticated: a number beyond any real log is none.
+                let seqs = lines.filter_map(|line| line.seq()).filter(|seq| *seq < MAX_LOST);
+                let last_seq = seqs.max().unwrap_or_default();
                 let name = folder.set_aside(&name)?;
                 aside.push(SetAside { name, bytes: text.len() as u64, last_seq });
             }
@@ -107,6 +113,10 @@ fn set_aside_strangers(folder: &Folder) -> io::Result<Vec<SetAside>> {
     }
     Ok(aside)
 }
+
+/// Sequence numbers from here on are not believed of a file that was set aside: a million records a second for
+/// thirty years come to less.
+const MAX_LOST: u64 = 1 << 50;
 
 /// Reads the header of a segment.
 ///

@@ -9,7 +9,7 @@ use tracing::{debug, error, info, warn};
 
 use super::checkpoint::Checkpoint;
 use super::log::{Gap, Log};
-use super::queue::{Intake, Queue, Unwritten, Work, WriterSettings};
+use super::queue::{Intake, Outcome, Queue, Unwritten, Work, WriterSettings};
 use super::record::{Event, Stamp, time_text};
 use super::sync_thread::{SyncThread, ended};
 use crate::seal::hex::hex;
@@ -182,15 +182,14 @@ impl LogWriter {
             let outcome = self.log.end_sync(result, now);
             self.go_down_on_error(outcome, now);
         }
-        // If the sync fails, the senders are dropped, and the callers are refused.
         let synced = match self.settings.sync_every {
             None => self.log.sync(now),
             Some(_) => Ok(()),
         };
-        if synced.is_ok() {
-            for written in entries.into_iter().filter_map(|entry| entry.written) {
-                let _ = written.send(());
-            }
+        // Lines that are not synced are kept, and written again.
+        let outcome = if synced.is_ok() { Outcome::Written } else { Outcome::Late };
+        for written in entries.into_iter().filter_map(|entry| entry.written) {
+            let _ = written.send(outcome);
         }
         let Some(gap) = missing else {
             return self.go_down_on_error(synced, now);
@@ -268,13 +267,14 @@ impl LogWriter {
         }
     }
 
-    /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a record
-    /// before the file is removed.
+    /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a signed record
+    /// before the file is removed, so that an auditor without the secret can believe it.
     fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
         while let Some((name, last_seq)) = self.log.oldest_surplus()? {
             let event =
                 Event::new("segment_removed").text("name", &name).number("last_seq", last_seq);
             self.log.append(std::iter::once((&event, now)), now)?;
+            self.signed.push(self.log.sign(now)?);
             self.log.sync(now)?;
             self.log.remove(&name)?;
         }

@@ -44,7 +44,7 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     let verdict = Verdict::of(&report, extent);
     print(&text(&dir, &report, public.as_deref(), &verdict))?;
     match verdict {
-        Verdict::Intact | Verdict::IntactUpTo(_) => Ok(()),
+        Verdict::Intact | Verdict::SignedIntact { .. } => Ok(()),
         Verdict::NotIntact => {
             Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
         }
@@ -71,8 +71,11 @@ enum Extent {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Verdict {
     Intact,
-    /// Intact up to this record; behind it only the order was checked.
-    IntactUpTo(u64),
+    /// These records are intact; of the others only the order was checked.
+    SignedIntact {
+        first: u64,
+        last: u64,
+    },
     NotIntact,
     /// Only the order was checked.
     NotVerified,
@@ -82,11 +85,13 @@ enum Verdict {
 
 impl Verdict {
     fn of(report: &Report, extent: Extent) -> Self {
-        match (report.signed, extent) {
+        match (&report.signed, extent) {
             _ if !report.mistakes.is_empty() => Self::NotIntact,
             _ if report.records == 0 => Self::Empty,
             (_, Extent::Everything) => Self::Intact,
-            (Some(seq), Extent::SignedLines) => Self::IntactUpTo(seq),
+            (Some(signed), Extent::SignedLines) => {
+                Self::SignedIntact { first: *signed.start(), last: *signed.end() }
+            }
             (None, Extent::SignedLines) => Self::NotVerified,
         }
     }
@@ -96,10 +101,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Intact => f.write_str("intact"),
-            Self::IntactUpTo(seq) => write!(
+            Self::SignedIntact { first, last } => write!(
                 f,
-                "intact up to record {seq}, the last one that is signed; of later records only the order was \
-                 checked"
+                "records {first} to {last} are intact, as signed; of other records only the order was checked"
             ),
             Self::NotIntact => f.write_str("NOT INTACT"),
             Self::NotVerified => {
@@ -194,7 +198,9 @@ fn text(dir: &Path, report: &Report, public: Option<&str>, verdict: &Verdict) ->
         let record = seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
         let _ = writeln!(out, "WRONG {segment}{record}{}", printable(what));
     }
-    if report.abandoned > 0 && matches!(verdict, Verdict::IntactUpTo(_) | Verdict::NotVerified) {
+    if report.abandoned > 0
+        && matches!(verdict, Verdict::SignedIntact { .. } | Verdict::NotVerified)
+    {
         let _ = writeln!(
             out,
             "not checked: {} bytes in abandoned segments; their lines were written again",

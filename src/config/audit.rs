@@ -138,8 +138,7 @@ impl Audit {
 const KEY_RULE: &str =
     "is not base64 of exactly 32 bytes; generate a key with `openssl rand -base64 32`";
 
-/// Returns `None` if `path` is `""`: the audit log is disabled.
-/// Reads the table; `share` is that of `server.limits`.
+/// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit log is disabled.
 pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
     let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
     let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];

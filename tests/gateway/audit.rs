@@ -216,7 +216,7 @@ async fn a_changed_definition_is_on_record_with_both_digests() {
 }
 
 #[tokio::test]
-async fn d2_a_full_folder_refuses_and_serves_again_once_there_is_room() {
+async fn d2_f23_a_full_folder_refuses_and_serves_again_once_there_is_room() {
     let log = Log::new();
     let upstream = Upstream::with_prompts(&["p"]).await;
     let toml =
@@ -253,6 +253,7 @@ async fn d2_a_full_folder_refuses_and_serves_again_once_there_is_room() {
     fs::rename(moved.path().join(oldest), log.path().join(oldest)).unwrap();
     let report = check(&log.path());
     assert!(report.missing.is_empty(), "{report:?}");
+    assert!(report.unknown.is_empty(), "a call whose end could not be written is no unknown one");
     assert_eq!(log.of("resumed").len(), 1);
     let completed = log.of("completed");
     assert!(completed.iter().filter(|r| r["outcome"] == "ok").count() > served);

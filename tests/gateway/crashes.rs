@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use promptgate::test_util::audit::keys::Keys;
+use promptgate::test_util::seal::AuditKey;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -259,7 +261,7 @@ async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     assert_eq!(verify(&kept).0, Some(0));
     let (code, said) = verify(&["audit", "--public-key", public]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("intact up to record ") && said.contains("only the order"), "{said}");
+    assert!(said.contains(" are intact, as signed") && said.contains("only the order"), "{said}");
     assert!(!said.ends_with("\nintact\n"), "what was not checked is not called intact: {said}");
 
     // Cut at a record, nothing in the log tells; what was kept elsewhere does.
@@ -280,19 +282,29 @@ async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     let (code, said) = verify(&["audit", "--public-key", public]);
     assert_eq!(code, Some(1));
     assert!(said.contains("is not the one that this checkpoint has signed"), "{said}");
-    // A folder without a log is no intact log (f17).
-    fs::create_dir(folder.path().join("empty")).unwrap();
-    for empty in ["empty", "nowhere"] {
-        let (code, said) = verify(&[empty, "--public-key", public]);
-        assert_eq!(code, Some(1), "{said}");
-        assert!(!said.contains("intact"), "{said}");
-    }
     let wrong = run(folder.path(), &["audit", "verify", "--public-key", "x"]);
     assert_eq!(wrong.status.code(), Some(64));
 }
 
+#[test]
+fn f17_a_folder_without_a_log_is_no_intact_log() {
+    let folder = folder("", "");
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    fs::create_dir(folder.path().join("audit")).unwrap();
+    fs::write(folder.path().join("audit/audit-00000001.jsonl"), "").unwrap();
+    let public = Keys::new(&AuditKey::parse(super::audit::KEY).unwrap()).public().to_string();
+    let of_an_auditor = ["empty", "--public-key", public.as_str()];
+    for arguments in [&["empty"][..], &["nowhere"], &["audit"], &of_an_auditor] {
+        let command = [&["audit", "verify"], arguments].concat();
+        let output = run(folder.path(), &command);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(!said.contains("\nintact") && !said.contains("are intact"), "{said}");
+    }
+}
+
 #[tokio::test]
-async fn two_gateways_that_clients_start_keep_a_log_each() {
+async fn f23_two_gateways_that_clients_start_keep_a_log_each() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let folder = folder("", &upstream.table("up"));
     let start = || {
@@ -321,7 +333,7 @@ async fn two_gateways_that_clients_start_keep_a_log_each() {
     check(&folder.path().join("audit-2"));
     // A gateway that listens is meant to be the only one.
     let one = Process::serve(folder.path()).await;
-    // Also where somebody has removed the lock (f23).
+    // Also where somebody has removed the lock.
     fs::remove_file(folder.path().join("audit/lock")).unwrap();
     let mut second = std::process::Command::new(BINARY);
     second.env("PROMPTGATE__SERVER__LISTEN", "127.0.0.1:0");

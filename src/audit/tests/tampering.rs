@@ -106,7 +106,7 @@ fn f13_without_the_secret_the_report_says_how_far_the_lines_were_checked() {
     let anchors =
         || TrustAnchors { public: Some(Keys::new(&key()).public()), ..TrustAnchors::default() };
     let report = verify(&path, anchors()).unwrap();
-    assert_eq!((report.mistakes.len(), report.signed, report.last), (0, Some(34), 35));
+    assert_eq!((report.mistakes.len(), report.signed, report.last), (0, Some(1..=34), 35));
     // Texts of the same length, as a forger would replace them.
     tamper(&path, 1, |lines| {
         let text = String::from_utf8(lines[3].clone()).unwrap();
@@ -117,6 +117,56 @@ fn f13_without_the_secret_the_report_says_how_far_the_lines_were_checked() {
     assert_eq!(mistakes.len(), 1, "found once: {mistakes:?}");
     assert_eq!(mistakes[0].seq, Some(22));
     assert!(mistakes[0].what.contains("between the records 10 and 22"), "{mistakes:?}");
+}
+
+#[test]
+fn f13_a_log_cannot_be_passed_off_as_one_of_an_earlier_release() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let kept = sample(&path);
+    // Without digests in the header and without checkpoints, an edit of the first segment.
+    tamper(&path, 0, |lines| {
+        let header = String::from_utf8(lines[0].clone()).unwrap();
+        let (before, rest) = header.split_once(",\"after_lines\"").unwrap();
+        let (_, mac) = rest.split_once(",\"mac\"").unwrap();
+        lines[0] = format!("{before},\"mac\"{mac}").into_bytes();
+        for line in &mut lines[1..] {
+            let text = String::from_utf8(line.clone()).unwrap();
+            *line = text
+                .replace("\"checkpoint\"", "\"checkpoinT\"")
+                .replace("\"id\":3", "\"id\":7")
+                .into();
+        }
+    });
+    let anchors = |checkpoints| TrustAnchors {
+        public: Some(Keys::new(&key()).public()),
+        checkpoints,
+        ..TrustAnchors::default()
+    };
+    let report = verify(&path, anchors(Vec::new())).unwrap();
+    assert!(report.mistakes[0].what.contains("does not continue"), "{:?}", report.mistakes);
+    assert!(!verify(&path, anchors(vec![kept])).unwrap().mistakes.is_empty());
+}
+
+#[test]
+fn f13_a_kept_checkpoint_signs_the_lines_below_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    let kept = sample(&path);
+    // All checkpoints are gone, and the lines edited behind the last header: only the copy tells.
+    tamper(&path, 3, |lines| {
+        let text = String::from_utf8(lines[1].clone()).unwrap();
+        lines[1] = text.replace("\"id\":30", "\"id\":31").into_bytes();
+        lines.pop();
+    });
+    let anchors = |checkpoints| TrustAnchors {
+        public: Some(Keys::new(&key()).public()),
+        checkpoints,
+        ..TrustAnchors::default()
+    };
+    assert!(verify(&path, anchors(Vec::new())).unwrap().mistakes.is_empty(), "above the last one");
+    let mistakes = verify(&path, anchors(vec![kept])).unwrap().mistakes;
+    assert!(mistakes[0].what.contains("a kept checkpoint has signed"), "{mistakes:?}");
 }
 
 #[test]
@@ -136,7 +186,11 @@ fn f13_a_log_of_an_earlier_release_goes_on_with_digests_in_a_new_segment() {
     drop(log);
     let report = check(&path);
     assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
-    assert_eq!((report.segments, report.signed, report.last), (2, Some(5), 6));
+    assert_eq!((report.segments, report.signed, report.last), (2, Some(5..=5), 6));
+    let anchors =
+        TrustAnchors { public: Some(Keys::new(&key()).public()), ..TrustAnchors::default() };
+    let report = verify(&path, anchors).unwrap();
+    assert_eq!((report.mistakes.len(), report.signed), (0, Some(5..=5)), "1 to 4 are not signed");
 }
 
 #[test]

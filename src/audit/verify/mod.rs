@@ -52,9 +52,9 @@ pub struct Report {
     pub unknown: Vec<u64>,
     /// The last record that a checkpoint of the log covers.
     pub checkpoint: Option<u64>,
-    /// The last record up to which every line is the one that was signed; `None` without a key, and in logs of
-    /// releases whose checkpoints do not sign the lines.
-    pub signed: Option<u64>,
+    /// The records of which every line is the one that was signed; `None` without a key, and in logs of releases
+    /// whose checkpoints do not sign the lines. It begins with the first segment that has digests.
+    pub signed: Option<RangeInclusive<u64>>,
     /// The size of the lines in abandoned segments that were written again elsewhere, in bytes: only the secret
     /// verifies them.
     pub abandoned: u64,

@@ -32,14 +32,29 @@ pub(super) struct Verifier {
     name: String,
     /// The sequence numbers of `received` without `completed`, by `boot` and `call`.
     open: HashMap<(String, u64), u64>,
-    /// The codes of the records that the kept checkpoints sign, in the order of the checkpoints.
-    found: Vec<Option<Mac>>,
+    /// The records that the kept checkpoints sign, in the order of the checkpoints.
+    found: Vec<Option<Found>>,
+    /// The first record that the digests cover.
+    digests_from: u64,
+    /// Whether a segment without digests was read, as releases before them wrote it.
+    had_none: bool,
     /// Whether a kept checkpoint belongs to this log.
     has_own_checkpoint: bool,
+    /// The last record that `segment_removed` names: of all lines, and of those that are signed.
+    removed: u64,
+    removed_signed: u64,
+}
+
+/// A record that a kept checkpoint signs.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    mac: Mac,
+    /// The running digests up to the record, where there are any.
+    running: Option<Running>,
 }
 
 /// The running digests over what was read, which checkpoints sign.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Running {
     lines: Digest,
     headers: Digest,
@@ -58,7 +73,11 @@ impl Verifier {
             name: String::new(),
             open: HashMap::new(),
             found,
+            digests_from: 0,
+            had_none: false,
             has_own_checkpoint: false,
+            removed: 0,
+            removed_signed: 0,
         }
     }
 
@@ -181,15 +200,25 @@ impl Verifier {
         self.head = Some(header.previous);
     }
 
-    /// Continues the running digests with a header: the first one that has digests says where they begin.
+    /// Continues the running digests with a header. The first one that has digests says where they begin: at zero
+    /// if segments without digests come before it.
     fn continue_digests(&mut self, header: &Header, text: &[u8]) {
         let stated =
             header.headers.map(|headers| Running { lines: header.previous.lines, headers });
-        if self.running.is_some() && stated != self.running {
+        let expected = match (self.running, self.had_none) {
+            (Some(running), _) => Some(running),
+            (None, true) => stated.map(|_| Running::default()),
+            (None, false) => stated,
+        };
+        if stated != expected {
             self.report_mistake(
                 None,
                 "the header does not continue the lines and headers before it",
             );
+        }
+        self.had_none |= stated.is_none();
+        if self.running.is_none() {
+            self.digests_from = header.previous.seq + 1;
         }
         self.running = stated.or(self.running).map(|running| {
             let headers = next_digest(&running.headers, text);
@@ -226,14 +255,14 @@ impl Verifier {
         self.head = Some(Head { seq, mac: line.mac, ..Head::default() });
         self.report.records += 1;
         self.report.last = seq;
-        for (kept, found) in self.anchors.checkpoints.iter().zip(&mut self.found) {
-            if kept.checkpoint.statement.seq == seq {
-                *found = Some(line.mac);
-            }
-        }
         self.event(line, seq, head);
         if let Some(running) = &mut self.running {
             running.lines = next_digest(&running.lines, text);
+        }
+        for (kept, found) in self.anchors.checkpoints.iter().zip(&mut self.found) {
+            if kept.checkpoint.statement.seq == seq {
+                *found = Some(Found { mac: line.mac, running: self.running });
+            }
         }
     }
 
@@ -245,7 +274,7 @@ impl Verifier {
         } else if line.is("completed") {
             let _ = call().and_then(|call| self.open.remove(&call));
         } else if line.is("segment_removed") {
-            self.report.removed = line.number("last_seq").unwrap_or_default();
+            self.removed = line.number("last_seq").unwrap_or_default();
         } else if line.is("checkpoint") {
             self.checkpoint(line, seq, before);
         }
@@ -285,7 +314,8 @@ impl Verifier {
         // What follows is compared with what was signed, so that the change is found once.
         running.lines = digests.lines;
         if is_same {
-            self.report.signed = self.has_key().then_some(through);
+            self.report.signed = self.has_key().then_some(self.digests_from..=through);
+            self.removed_signed = self.removed;
         } else {
             let after = self.report.checkpoint.unwrap_or(self.report.first.saturating_sub(1));
             let what = format!(
@@ -311,7 +341,10 @@ impl Verifier {
     pub(crate) fn finish(mut self) -> Report {
         self.name = String::new();
         let first = self.report.first;
-        let removed = self.report.removed;
+        // A line that only claims a removal must not explain records that are missing.
+        let is_believed = self.anchors.keys.is_some() || self.report.signed.is_none();
+        let removed = if is_believed { self.removed } else { self.removed_signed };
+        self.report.removed = removed;
         if first > removed + 1 {
             let what = format!("the records {} to {} are missing", removed + 1, first - 1);
             self.report_mistake(Some(removed + 1), what);
@@ -329,9 +362,9 @@ impl Verifier {
     }
 
     /// Compares a kept checkpoint with the record that it signs.
-    fn check_kept(&mut self, kept: &KeptCheckpoint, found: Option<Mac>) {
+    fn check_kept(&mut self, kept: &KeptCheckpoint, found: Option<Found>) {
         let KeptCheckpoint { instance, checkpoint } = kept;
-        let Statement { seq, mac, .. } = checkpoint.statement;
+        let Statement { seq, mac, digests } = checkpoint.statement;
         if *instance != self.instance {
             // It may belong to the log of another gateway, unless it is signed with this log's key.
             if self.has_key() && self.is_signed(instance, checkpoint) {
@@ -353,7 +386,18 @@ impl Verifier {
             );
         }
         match found {
-            Some(found) if found == mac => {}
+            Some(found) if found.mac == mac => {
+                let is_changed = |(kept, running): (LogDigests, Running)| {
+                    let headers = self.headers.get(&kept.segment);
+                    kept.lines != running.lines || headers.is_some_and(|read| *read != kept.headers)
+                };
+                if digests.zip(found.running).is_some_and(is_changed) {
+                    self.report_mistake(
+                        Some(seq),
+                        "a line up to this record, or a header, is not the one that a kept checkpoint has signed",
+                    );
+                }
+            }
             Some(_) => self.report_mistake(
                 Some(seq),
                 "the record differs from the one that a kept checkpoint has signed",
