@@ -111,7 +111,11 @@ impl Admission {
             // As many suspended calls again: they use memory, but no time.
             calls: Mutex::new(CallShares { in_flight: calls(), suspended: calls() }),
             kibibytes: Pool::new(memory.total, memory.share, Revokes::Borrowed),
-            streams: Pool::new(limits.streams, limits.share.of(limits.streams), Revokes::Idle),
+            streams: Pool::new(
+                limits.streams,
+                limits.share.of(limits.streams),
+                Revokes::IdleOfLarger,
+            ),
         };
         Self { shared: Arc::new(shared), limits: limits.clone() }
     }
@@ -173,7 +177,7 @@ impl Admission {
     }
 
     /// Admits a notification stream. When there is no room, the stream that had no event for longest is closed:
-    /// of the holder itself if it is beyond its share, else of the largest holder. Callers that are not
+    /// of the holder itself if it is beyond its share, else of the largest holder that has more. Callers that are not
     /// authenticated have no limit beside their share, as several may have one address.
     ///
     /// # Errors
@@ -266,8 +270,11 @@ impl BodyBudget {
     }
 
     /// Records that the message is complete: its memory is not revoked any more.
-    pub(crate) fn received(&self) {
-        self.lease.busy();
+    ///
+    /// # Errors
+    /// `overloaded` if it was revoked before.
+    pub(crate) fn received(&self) -> Result<(), TransportFault> {
+        self.lease.claim().map_err(|_| TransportFault::Overloaded)
     }
 
     /// Waits until the memory is revoked.
@@ -394,7 +401,7 @@ mod tests {
             Admission::new(&limits("in_flight_bytes = \"8MiB\"\nbody_size = \"1MiB\"\n"));
         let complete: Vec<_> =
             std::iter::from_fn(|| admission.budget(&holder("a"), 1 << 20).ok()).collect();
-        complete.iter().for_each(BodyBudget::received);
+        complete.iter().for_each(|budget| budget.received().unwrap());
         assert!(admission.budget(&holder("b"), 1 << 20).is_err());
         assert!(admission.budget(&holder("b"), 1 << 10).is_ok());
     }

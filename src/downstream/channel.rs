@@ -149,18 +149,19 @@ impl ClientChannel {
         notifications: NotificationStream,
     ) -> Result<(), TransportFault> {
         let permit = self.admission.stream(&sender.holder())?;
-        let record = sessions.record_stream(&sender.caller, self.connection.endpoint()).await?;
+        let Sender { caller, address } = sender;
+        let endpoint = self.connection.endpoint();
+        let record = sessions.record_stream(caller, *address, endpoint).await?;
         self.forward(notifications.admitted(record, permit.revocation()), Some(permit));
         Ok(())
     }
 
     /// Reserves memory for a message. Without memory it refuses the message and returns `None`.
     pub(crate) async fn budget_for(&self, sender: &Sender, bytes: &[u8]) -> Option<BodyBudget> {
-        match self.admission.budget(&sender.holder(), bytes.len()) {
-            Ok(budget) => {
-                budget.received();
-                Some(budget)
-            }
+        let budget = self.admission.budget(&sender.holder(), bytes.len());
+        let complete = budget.and_then(|budget| budget.received().map(|()| budget));
+        match complete {
+            Ok(budget) => Some(budget),
             Err(fault) => {
                 let message = Json::parse(bytes, MAX_DEPTH).ok();
                 let id = message.and_then(|message| message.get("id")).and_then(Id::read);

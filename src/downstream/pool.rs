@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +19,8 @@ pub(crate) struct Pool(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     revokes: Revokes,
+    /// Wakes those who wait for room, when a lease is given back or becomes idle.
+    changed: Notify,
     /// Time 0 of [`Activity::idle_since`].
     epoch: Instant,
     state: Mutex<State>,
@@ -27,6 +31,9 @@ struct Inner {
 pub(crate) enum Revokes {
     /// The longest idle one: of the newcomer itself if it is beyond its share, else of the largest holder.
     Idle,
+    /// The same, but for a newcomer within its share only of a holder that has more than the newcomer then has:
+    /// holders who come back at once must not push each other out for ever.
+    IdleOfLarger,
     /// The longest idle ones of a holder that has more than its share, for a newcomer within its own.
     Borrowed,
 }
@@ -91,7 +98,13 @@ impl Pool {
     pub(crate) fn new(total: usize, share: usize, revokes: Revokes) -> Self {
         let shares = FairShare::new(total, share);
         let state = State { shares, leases: HashMap::new(), next: 0 };
-        Self(Arc::new(Inner { revokes, epoch: Instant::now(), state: Mutex::new(state) }))
+        let (changed, epoch) = (Notify::new(), Instant::now());
+        Self(Arc::new(Inner { revokes, changed, epoch, state: Mutex::new(state) }))
+    }
+
+    /// Returns a future that resolves when there may be room, also if that changes before it is polled.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.0.changed.notified()
     }
 
     /// Changes the bounds. Leases stay, even beyond them.
@@ -159,6 +172,18 @@ impl Lease {
     /// Marks the lease as idle from now on.
     pub(crate) fn idle(&self) {
         self.activity.idle_since.store(self.pool.now(), Ordering::Relaxed);
+        self.pool.changed.notify_waiters();
+    }
+
+    /// Marks the lease as in use, unless it is revoked already.
+    ///
+    /// # Errors
+    /// [`NoRoom::Full`] for a revoked lease.
+    pub(crate) fn claim(&self) -> Result<(), NoRoom> {
+        let mut state = self.pool.lock();
+        state.leased(&self.holder, self.number).ok_or(NoRoom::Full)?;
+        self.busy();
+        Ok(())
     }
 
     /// Waits until the lease is revoked.
@@ -178,6 +203,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.pool.lock().release(&self.holder, self.number);
+        self.pool.changed.notify_waiters();
     }
 }
 
@@ -208,11 +234,19 @@ impl State {
                 return Ok(());
             };
             let victim = match (revokes, denied) {
-                (Revokes::Idle, Denied::OverShare) => Some(holder.clone()),
-                (Revokes::Idle, Denied::Full) => self.largest_with_idle(holder, 0),
-                (Revokes::Borrowed, Denied::Full) => {
-                    self.largest_with_idle(holder, self.shares.share())
+                (Revokes::Idle | Revokes::IdleOfLarger, Denied::OverShare) => {
+                    // One for one: what the holder has borrowed before stays borrowed.
+                    if self.revoke_longest_idle(holder) {
+                        self.shares.force(holder, amount);
+                        return Ok(());
+                    }
+                    None
                 }
+                (Revokes::Idle, Denied::Full) => self.largest_with_idle(0),
+                (Revokes::IdleOfLarger, Denied::Full) => {
+                    self.largest_with_idle(self.shares.held(holder) + amount)
+                }
+                (Revokes::Borrowed, Denied::Full) => self.largest_with_idle(self.shares.share()),
                 (Revokes::Borrowed, Denied::OverShare) => None,
             };
             let revoked = victim.is_some_and(|victim| self.revoke_longest_idle(&victim));
@@ -225,11 +259,10 @@ impl State {
         }
     }
 
-    /// Returns the holder with an idle lease that has most: more than `least`, and not less than the newcomer.
-    fn largest_with_idle(&self, newcomer: &Holder, least: usize) -> Option<Holder> {
-        let least = self.shares.held(newcomer).max(least + 1);
+    /// Returns the holder that has most, of those with more than `least` and an idle lease.
+    fn largest_with_idle(&self, least: usize) -> Option<Holder> {
         let mut largest: Option<(&Holder, usize)> = None;
-        for (holder, held) in self.shares.holders().filter(|(_, held)| *held >= least) {
+        for (holder, held) in self.shares.holders().filter(|(_, held)| *held > least) {
             if largest.is_none_or(|(_, most)| held > most) && self.longest_idle(holder).is_some() {
                 largest = Some((holder, held));
             }
@@ -328,6 +361,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn f5_a_busy_newcomer_within_its_share_finds_room_while_anything_is_idle() {
+        // Behind a trusted proxy: its share is all.
+        let pool = Pool::new(4, 1, Revokes::Idle);
+        let proxy = || pool.lease(&holder("proxy"), 1, bounds(4, 4));
+        let busy = [proxy().unwrap(), proxy().unwrap(), proxy().unwrap()];
+        busy.iter().for_each(Lease::busy);
+        let idle = pool.lease(&holder("a"), 1, bounds(4, 1)).unwrap();
+        let newcomer = proxy().unwrap();
+        assert!(is_revoked(&idle) && !busy.iter().any(is_revoked));
+        newcomer.busy();
+        let stranger = pool.lease(&holder("b"), 1, bounds(4, 1));
+        assert_eq!(stranger.err(), Some(NoRoom::Full), "nothing is idle");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn f3_borrowed_memory_is_given_up_for_others_and_memory_within_a_share_is_not() {
         let pool = Pool::new(100, 25, Revokes::Borrowed);
         let lease = |id: &str, amount| pool.lease(&holder(id), amount, bounds(100, 25));
@@ -342,6 +390,39 @@ mod tests {
         assert_eq!(lease("d", 25).err(), Some(NoRoom::Full));
         drop(newcomer);
         assert!(lease("d", 25).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_that_has_borrowed_much_gives_up_one_lease_for_one() {
+        let pool = Pool::new(100, 10, Revokes::Idle);
+        let lease = |id: &str| pool.lease(&holder(id), 1, bounds(100, 10)).unwrap();
+        let mut borrowed: Vec<_> = (0..51).map(|_| lease("large")).collect();
+        let _others: Vec<_> = (0..40).map(|n| lease(&format!("{}", n / 8))).collect();
+        borrowed.push(lease("large"));
+        assert_eq!(borrowed.iter().filter(|lease| is_revoked(lease)).count(), 1);
+        assert_eq!(pool.used(), 91);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn holders_of_one_lease_each_do_not_push_each_other_out() {
+        let pool = Pool::new(2, 1, Revokes::IdleOfLarger);
+        let lease = |id: &str| pool.lease(&holder(id), 1, bounds(2, 1));
+        let first = lease("a").unwrap();
+        let second = lease("b").unwrap();
+        assert_eq!(lease("c").err(), Some(NoRoom::Full));
+        assert!(!is_revoked(&first) && !is_revoked(&second));
+        drop(second);
+        let second = lease("a").unwrap();
+        assert!(lease("c").is_ok(), "of one that has two");
+        assert!(is_revoked(&first) && !is_revoked(&second));
+    }
+
+    #[tokio::test]
+    async fn a_revoked_lease_cannot_be_claimed() {
+        let pool = Pool::new(2, 1, Revokes::Borrowed);
+        let large = pool.lease(&holder("large"), 2, bounds(2, 2)).unwrap();
+        let small = pool.lease(&holder("small"), 1, bounds(2, 1)).unwrap();
+        assert_eq!((large.claim(), small.claim()), (Err(NoRoom::Full), Ok(())));
     }
 
     #[test]

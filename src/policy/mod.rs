@@ -41,6 +41,7 @@ use crate::audit::{Audit, Ledger};
 use crate::config::Config;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::glob::Glob;
 use crate::domain::method::{Countable, Method};
@@ -229,17 +230,19 @@ impl Gate {
     pub(crate) async fn stream(
         &self,
         caller: &Caller,
+        address: Option<IpAddr>,
         endpoint: &str,
     ) -> Result<StreamRecord, TransportFault> {
         if self.audit.refuses() {
             return Err(TransportFault::AuditUnavailable);
         }
-        if self.audit.is_on() && !self.recorded_streams.takes(caller, Instant::now()) {
+        let holder = Holder::of(caller, address);
+        if self.audit.is_on() && !self.recorded_streams.takes(&holder, Instant::now()) {
             let what = What::Stream { endpoint: endpoint.to_owned() };
             self.tally(Occurrence { who: Who::Caller(caller.id().to_owned()), what });
             return Ok(StreamRecord::none());
         }
-        let record = StreamRecord::open(&self.audit, caller, endpoint).await;
+        let record = StreamRecord::open(&self.audit, caller, &holder, endpoint).await;
         record.map_err(|_| TransportFault::AuditUnavailable)
     }
 

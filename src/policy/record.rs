@@ -32,6 +32,8 @@ struct Open {
 struct State {
     /// The `received` record, until it is written.
     received: Option<Event>,
+    /// Whether `received` is on record, or will be.
+    is_on_record: bool,
     has_ended: bool,
 }
 
@@ -85,7 +87,8 @@ impl CallRecord {
                 }
             }
         }
-        let state = Mutex::new(State { received: Some(event), has_ended: false });
+        let state =
+            Mutex::new(State { received: Some(event), is_on_record: false, has_ended: false });
         let holder = Holder::of(&call.caller, call.address);
         Self(Some(Open { holder, ledger, number, started: Instant::now(), state }))
     }
@@ -105,13 +108,17 @@ impl CallRecord {
         let Some(open) = &self.0 else {
             return Ok(());
         };
-        match open.take_received() {
-            Some(event) => {
-                let event = with_target(event, target).text("definition", target.definition);
-                open.ledger.record(&open.holder, event.text("decision", "allowed")).await
-            }
-            None => Ok(()),
+        let Some(event) = open.begin() else {
+            return Ok(());
+        };
+        let event = with_target(event, target).text("definition", target.definition);
+        let event = event.text("decision", "allowed");
+        let recorded = open.ledger.record(&open.holder, event.clone()).await;
+        if recorded == Err(Unrecorded::Refused) {
+            let mut state = open.lock();
+            (state.received, state.is_on_record) = (Some(event), false);
         }
+        recorded
     }
 
     /// Notes that the caller may not use the target, which the response does not tell.
@@ -136,12 +143,11 @@ impl CallRecord {
         let Some(open) = &self.0 else {
             return Ok(());
         };
-        let received = {
+        let (received, is_on_record) = {
             let mut state = open.lock();
             state.has_ended = true;
-            state.received.take()
+            (state.received.take(), state.is_on_record)
         };
-        let is_on_record = received.is_none();
         let completed = open.completed(outcome);
         let recorded = open.ledger.record_both(&open.holder, received, completed).await;
         if recorded == Err(Unrecorded::Refused) && is_on_record {
@@ -166,8 +172,12 @@ impl CallRecord {
 }
 
 impl Open {
-    fn take_received(&self) -> Option<Event> {
-        self.lock().received.take()
+    /// Takes `received` to be recorded: until that is refused, it counts as on record.
+    fn begin(&self) -> Option<Event> {
+        let mut state = self.lock();
+        let received = state.received.take();
+        state.is_on_record |= received.is_some();
+        received
     }
 
     fn completed(&self, outcome: Outcome<'_>) -> Event {
@@ -209,7 +219,7 @@ impl Drop for Open {
         if state.has_ended {
             return;
         }
-        let received = state.received.take();
+        let (received, is_on_record) = (state.received.take(), state.is_on_record);
         let outcome = if std::thread::panicking() {
             Outcome::Fault(&Fault::Internal)
         } else {
@@ -217,12 +227,13 @@ impl Drop for Open {
         };
         let completed = self.completed(outcome);
         match received {
-            None => self.ledger.end(completed),
             // No upstream has seen the call, and its caller gets no result.
             Some(received) => {
                 self.ledger.note(received);
                 self.ledger.note(completed);
             }
+            None if is_on_record => self.ledger.end(completed),
+            None => {}
         }
     }
 }

@@ -23,6 +23,8 @@ struct Started {
     audit: Audit,
     number: u64,
     at: Instant,
+    /// Whether the start is on record, or will be.
+    is_recorded: bool,
 }
 
 impl StreamRecord {
@@ -38,6 +40,7 @@ impl StreamRecord {
     pub(super) async fn open(
         audit: &Audit,
         caller: &Caller,
+        holder: &Holder,
         endpoint: &str,
     ) -> Result<Self, Unrecorded> {
         let Some(ledger) = audit.ledger() else {
@@ -45,47 +48,52 @@ impl StreamRecord {
         };
         let number = audit.next_call();
         let event = with_caller(Event::new("stream_started").number("call", number), caller);
-        let holder = Holder::Caller(caller.clone());
-        ledger.record(&holder, event.text("endpoint", endpoint)).await?;
-        let started = Started { audit: audit.clone(), number, at: Instant::now() };
-        Ok(Self { _started: Some(started) })
+        // Before the record is written: if nobody waits for it any more, its end is recorded all the same.
+        let mut started =
+            Started { audit: audit.clone(), number, at: Instant::now(), is_recorded: true };
+        let recorded = ledger.record(holder, event.text("endpoint", endpoint)).await;
+        started.is_recorded = recorded != Err(Unrecorded::Refused);
+        recorded.map(|()| Self { _started: Some(started) })
     }
 }
 
 impl Drop for Started {
     fn drop(&mut self) {
+        if !self.is_recorded {
+            return;
+        }
         let open_for = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
         let event = Event::new("stream_ended").number("call", self.number);
         self.audit.end(event.number("duration_ms", open_for));
     }
 }
 
-/// How many streams each caller had recorded in the present window. Pure: the clock is an argument.
-pub(super) struct RecordedStreams(Mutex<LruCache<Caller, Recorded>>);
+/// How many streams each holder had recorded in the present window. Pure: the clock is an argument.
+pub(super) struct RecordedStreams(Mutex<LruCache<Holder, Recorded>>);
 
 struct Recorded {
     window: Instant,
     streams: u32,
 }
 
-/// Streams of one caller that have records of their own in each window: hosts open a few at their start.
+/// Streams of one holder that have records of their own in each window: hosts open a few at their start.
 const STREAMS: u32 = 16;
 
-/// Callers that are counted. Beyond that the least recent one starts a new window.
-const CALLERS: usize = 4096;
+/// Holders that are counted. Beyond that the least recent one starts a new window.
+const HOLDERS: usize = 4096;
 
 impl Default for RecordedStreams {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(NonZeroUsize::new(CALLERS).unwrap_or(NonZeroUsize::MIN))))
+        Self(Mutex::new(LruCache::new(NonZeroUsize::new(HOLDERS).unwrap_or(NonZeroUsize::MIN))))
     }
 }
 
 impl RecordedStreams {
-    /// Whether one more stream of the caller has records of its own.
-    pub(super) fn takes(&self, caller: &Caller, now: Instant) -> bool {
-        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Whether one more stream of the holder has records of its own.
+    pub(super) fn takes(&self, holder: &Holder, now: Instant) -> bool {
+        let mut holders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recorded =
-            callers.get_or_insert_mut(caller.clone(), || Recorded { window: now, streams: 0 });
+            holders.get_or_insert_mut(holder.clone(), || Recorded { window: now, streams: 0 });
         if now.duration_since(recorded.window) >= WINDOW {
             *recorded = Recorded { window: now, streams: 0 };
         }
@@ -102,7 +110,8 @@ mod tests {
     #[tokio::test]
     async fn f1_streams_in_quick_succession_have_no_records_of_their_own() {
         let recorded = RecordedStreams::default();
-        let (flood, other) = (Caller::new("flood"), Caller::new("other"));
+        let (flood, other) =
+            (Holder::Caller(Caller::new("flood")), Holder::Caller(Caller::new("other")));
         let start = Instant::now();
         let taken = (0..100_000).filter(|_| recorded.takes(&flood, start)).count();
         assert_eq!(taken, STREAMS as usize);

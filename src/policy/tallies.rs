@@ -1,4 +1,4 @@
-//! Aggregation of occurrences, and of streams that a caller opens in quick succession: what repeats is counted and
+//! Aggregation of refusals, and of streams that a caller opens in quick succession: what repeats is counted and
 //! recorded once for each window, so that neither strangers nor callers can fill the disk.
 
 use std::num::NonZeroUsize;
@@ -22,8 +22,9 @@ struct State {
     /// The start of the present window, and the records written in it.
     window: Option<Instant>,
     recorded: usize,
-    /// Occurrences beyond the records of this window.
-    others: u64,
+    /// Refusals and streams beyond the records of this window.
+    other_refusals: u64,
+    other_streams: u64,
 }
 
 /// The origin and the kind of something that is counted.
@@ -36,7 +37,7 @@ pub struct Occurrence {
 /// What is counted.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum What {
-    /// A occurrence.
+    /// A refusal.
     Refused {
         /// The stable reason, as in `error.data.reason`.
         reason: &'static str,
@@ -77,7 +78,15 @@ const RECORDS: usize = 100;
 impl Default for Tallies {
     fn default() -> Self {
         let tallies = LruCache::new(NonZeroUsize::new(TALLIES).unwrap_or(NonZeroUsize::MIN));
-        Self { state: Mutex::new(State { tallies, window: None, recorded: 0, others: 0 }) }
+        Self {
+            state: Mutex::new(State {
+                tallies,
+                window: None,
+                recorded: 0,
+                other_refusals: 0,
+                other_streams: 0,
+            }),
+        }
     }
 }
 
@@ -93,7 +102,7 @@ impl Tallies {
     /// Counts an occurrence; returns the records that are due.
     pub fn count(&self, occurrence: Occurrence, now: Instant) -> Vec<Event> {
         let mut state = self.lock();
-        let mut events: Vec<_> = state.turn(now).into_iter().collect();
+        let mut events = state.turn(now);
         if let Some(tally) = state.tallies.get_mut(&occurrence) {
             tally.count += 1;
             if now.duration_since(tally.recorded) >= WINDOW {
@@ -114,7 +123,7 @@ impl Tallies {
     /// Records that are due without a further occurrence.
     pub fn due(&self, now: Instant) -> Vec<Event> {
         let mut state = self.lock();
-        let mut events: Vec<_> = state.turn(now).into_iter().collect();
+        let mut events = state.turn(now);
         let is_due = |tally: &Tally| now.duration_since(tally.recorded) >= WINDOW;
         let tallies = state.tallies.iter().filter(|(_, tally)| is_due(tally));
         let due: Vec<_> = tallies.map(|(occurrence, _)| occurrence.clone()).collect();
@@ -145,10 +154,10 @@ impl Tallies {
 }
 
 impl State {
-    /// Begins another window if the present one is over; returns the record of what exceeded it.
-    fn turn(&mut self, now: Instant) -> Option<Event> {
+    /// Begins another window if the present one is over; returns the records of what exceeded it.
+    fn turn(&mut self, now: Instant) -> Vec<Event> {
         if self.window.is_some_and(|began| now.duration_since(began) < WINDOW) {
-            return None;
+            return Vec::new();
         }
         (self.window, self.recorded) = (Some(now), 0);
         self.others()
@@ -157,17 +166,23 @@ impl State {
     /// A record, if the window has room for one.
     fn record(&mut self, occurrence: &Occurrence, count: u64) -> Option<Event> {
         if self.recorded == RECORDS {
-            self.others += count;
+            match occurrence.what {
+                What::Refused { .. } => self.other_refusals += count,
+                What::Stream { .. } => self.other_streams += count,
+            }
             return None;
         }
         self.recorded += 1;
         Some(occurrence.event(count))
     }
 
-    fn others(&mut self) -> Option<Event> {
-        let count = std::mem::take(&mut self.others);
-        let event = || Event::new("refused").text("reason", "others").number("count", count);
-        (count > 0).then(event)
+    fn others(&mut self) -> Vec<Event> {
+        let refusals = std::mem::take(&mut self.other_refusals);
+        let streams = std::mem::take(&mut self.other_streams);
+        let refused = (refusals > 0)
+            .then(|| Event::new("refused").text("reason", "others").number("count", refusals));
+        let opened = (streams > 0).then(|| Event::new("streams").number("count", streams));
+        refused.into_iter().chain(opened).collect()
     }
 }
 
@@ -248,5 +263,21 @@ mod tests {
         assert_eq!(told.len(), RECORDS + 1, "the rest as one");
         told.extend(tallies.rest());
         assert_eq!(sum(&told), 3 * TALLIES as u64);
+    }
+
+    #[tokio::test]
+    async fn streams_beyond_the_records_of_a_window_are_not_called_refusals() {
+        let tallies = Tallies::default();
+        let start = Instant::now();
+        for caller in 0..RECORDS + 3 {
+            let what = What::Stream { endpoint: "all".to_owned() };
+            tallies.count(Occurrence { who: Who::Caller(caller.to_string()), what }, start);
+        }
+        tallies.count(from("a"), start);
+        let others = [
+            Event::new("refused").text("reason", "others").number("count", 1),
+            Event::new("streams").number("count", 3),
+        ];
+        assert_eq!(tallies.rest(), others);
     }
 }

@@ -1,6 +1,8 @@
 //! Legacy clients (MCP 2024-11-05 to 2025-11-25): `initialize`, sealed sessions, and the notification
 //! stream that a session may open.
 
+use std::net::IpAddr;
+
 use tracing::debug;
 
 use super::dialect::{Dialect, result_message};
@@ -13,6 +15,7 @@ use super::token::{Nonce, Token};
 use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::call::ServerRequestMode;
 use crate::domain::caller::Caller;
+use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
@@ -31,11 +34,12 @@ impl Sessions {
         &self,
         headers: &Headers<'_>,
         caller: &Caller,
+        address: Option<IpAddr>,
         endpoint: &str,
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
-        self.shared.terminated.insert(caller, token.nonce);
+        self.shared.terminated.insert(&Holder::of(caller, address), token.nonce);
         Ok(())
     }
 

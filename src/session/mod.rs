@@ -153,9 +153,10 @@ impl Sessions {
     pub(crate) async fn record_stream(
         &self,
         caller: &Caller,
+        address: Option<IpAddr>,
         endpoint: &str,
     ) -> Result<StreamRecord, TransportFault> {
-        self.gate.stream(caller, endpoint).await
+        self.gate.stream(caller, address, endpoint).await
     }
 
     /// Returns the number of requests in flight that a client can cancel by their ids.

@@ -35,6 +35,7 @@ const BYTES_PER_UPDATE: usize = 1 << 10;
 const MAX_SENT: usize = 16 << 20;
 
 const DATA: u8 = 0;
+const END_STREAM: u8 = 1;
 const HEADERS: u8 = 1;
 const WINDOW_UPDATE: u8 = 8;
 
@@ -80,11 +81,12 @@ impl ControlFrames {
     }
 
     fn frame(&mut self) {
-        let [a, b, c, kind, ..] = self.header;
+        let [a, b, c, kind, flags, ..] = self.header;
         self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
         let is_counted = match kind {
             HEADERS => false,
-            DATA => self.skip == 0,
+            // The end of a body may be an empty frame of its own.
+            DATA => self.skip == 0 && flags & END_STREAM == 0,
             WINDOW_UPDATE if self.sent >= BYTES_PER_UPDATE => {
                 self.sent -= BYTES_PER_UPDATE;
                 false

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,14 +28,6 @@ pub(crate) struct Listener<S> {
 /// The open connections of one listener, by the networks of their peers.
 pub(crate) struct OpenConnections {
     pool: Pool,
-    closed: Notify,
-}
-
-/// The place of one open connection, given back on drop.
-#[must_use]
-struct ConnectionPermit {
-    place: Arc<Lease>,
-    open: Arc<OpenConnections>,
 }
 
 /// Pause after a failed accept. The usual cause is that no file descriptor is left: a retry at once
@@ -55,11 +46,12 @@ impl<S: Serve> Listener<S> {
         if allowed < configured {
             info!(
                 connections = allowed,
-                configured, "connections limited by the open-file limit; raise ulimit -n"
+                configured,
+                "connections limited by the open-file limit; raise the hard limit (ulimit -Hn)"
             );
         }
         let pool = Pool::new(allowed, allowed, Revokes::Idle);
-        let open = Arc::new(OpenConnections { pool, closed: Notify::new() });
+        let open = Arc::new(OpenConnections { pool });
         Self { socket, endpoint, open }
     }
 
@@ -93,8 +85,8 @@ impl<S: Serve> Listener<S> {
                 info!("accept succeeds again");
             }
             let ip = address.ip().to_canonical();
-            let permit = match drain.run_until_cancelled(self.admit(ip)).await {
-                Some(Some(permit)) => permit,
+            let place = match drain.run_until_cancelled(self.admit(ip)).await {
+                Some(Some(place)) => place,
                 Some(None) => continue,
                 None => return,
             };
@@ -111,12 +103,12 @@ impl<S: Serve> Listener<S> {
             let tls = current.tls().cloned();
             let serving = async move {
                 tokio::select! {
-                    served = serve(stream, ip, tls, permit.place.clone(), context) => {
+                    served = serve(stream, ip, tls, place.clone(), context) => {
                         if let Err(error) = served {
                             debug!(%error, "connection ended early");
                         }
                     }
-                    () = permit.place.revoked() => {
+                    () = place.revoked() => {
                         debug!("the idle connection is closed for a new one");
                     }
                 }
@@ -127,10 +119,10 @@ impl<S: Serve> Listener<S> {
 
     /// Admits a connection; `None` if it must be closed, since its network has too many of them. While there is
     /// no room at all, because no connection is idle, it waits.
-    async fn admit(&self, peer: IpAddr) -> Option<ConnectionPermit> {
+    async fn admit(&self, peer: IpAddr) -> Option<Arc<Lease>> {
         let holder = Holder::Network(network(peer));
         loop {
-            let closed = self.open.closed.notified();
+            let changed = self.open.pool.changed();
             let endpoint = self.endpoint.load();
             let Limits { connections, share, .. } = *endpoint.limits();
             let total = allowed_connections(connections);
@@ -141,23 +133,14 @@ impl<S: Serve> Listener<S> {
             drop(endpoint);
             let bounds = Bounds { ceiling: total, share, per_holder: usize::MAX };
             match self.open.pool.lease(&holder, 1, bounds) {
-                Ok(place) => {
-                    let open = self.open.clone();
-                    return Some(ConnectionPermit { place: Arc::new(place), open });
-                }
-                Err(NoRoom::Full) => drop(timeout(LIMIT_POLL, closed).await),
+                Ok(place) => return Some(Arc::new(place)),
+                Err(NoRoom::Full) => drop(timeout(LIMIT_POLL, changed).await),
                 Err(NoRoom::OverShare | NoRoom::PerHolder) => {
                     debug!(%peer, "too many connections from this network; closing the new one");
                     return None;
                 }
             }
         }
-    }
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.open.closed.notify_one();
     }
 }
 

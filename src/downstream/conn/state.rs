@@ -125,12 +125,15 @@ impl ConnState {
 
     /// Records that a request has arrived.
     pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
-        if let Some(place) = &self.place {
-            place.busy();
-        }
-        self.update(|phase| match phase {
-            Phase::Busy(requests) => Phase::Busy(requests + 1),
-            Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
+        self.update(|phase| {
+            // Within the lock: another request may end at the same time.
+            if let Some(place) = &self.place {
+                place.busy();
+            }
+            match phase {
+                Phase::Busy(requests) => Phase::Busy(requests + 1),
+                Phase::Idle(_) | Phase::Head(_) => Phase::Busy(1),
+            }
         });
         let number = self.next_response.fetch_add(1, Ordering::Relaxed);
         RequestGuard { state: self.clone(), number }
@@ -167,6 +170,10 @@ impl ConnState {
         inner.stalled.values_mut().for_each(|body| body.last_read = now);
         if matches!(inner.phase, Phase::Idle(_)) {
             inner.phase = Phase::Idle(now + self.idle);
+            // The rest of a long response is still being sent.
+            if let Some(place) = &self.place {
+                place.idle();
+            }
         }
     }
 

@@ -41,8 +41,9 @@ pub(crate) async fn read(
     let mut rate = UploadRate::new(limits.body_rate, started);
     loop {
         let frame = tokio::select! {
-            frame = timeout_at(deadline.min(rate.window_end()), body.frame()) => frame,
+            biased;
             () = budget.revoked() => return Err(TransportFault::Overloaded),
+            frame = timeout_at(deadline.min(rate.window_end()), body.frame()) => frame,
         };
         let now = Instant::now();
         if now >= deadline || !rate.holds(now) {
@@ -52,7 +53,7 @@ pub(crate) async fn read(
             continue;
         };
         let Some(frame) = frame else {
-            budget.received();
+            budget.received()?;
             return Ok((bytes, budget));
         };
         let frame = frame.map_err(|_| TransportFault::BodyBroken)?;

@@ -105,8 +105,8 @@ impl HttpSse {
         authenticated_by: &Sessions,
     ) -> Result<Response<Body>, TransportFault> {
         let permit = self.admission.stream(&sender.holder())?;
-        let caller = sender.caller;
-        let record = authenticated_by.record_stream(&caller, &self.endpoint).await?;
+        let Sender { caller, address } = sender;
+        let record = authenticated_by.record_stream(&caller, address, &self.endpoint).await?;
         let id = hex(&random::<16>());
         let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
         let end = end.or_revoked(permit.revocation());

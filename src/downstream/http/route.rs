@@ -89,7 +89,8 @@ impl Endpoint {
             Method::DELETE => {
                 self.take(&sender, Countable::Delete).await?;
                 let headers = request_head::read_headers(request.headers());
-                self.sessions.terminate(&headers, &sender.caller, path, clock::now())?;
+                let Sender { caller, address } = &sender;
+                self.sessions.terminate(&headers, caller, *address, path, clock::now())?;
                 Ok(respond::empty(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
@@ -263,7 +264,7 @@ impl Endpoint {
         }
         let permit = self.admission.stream(&sender.holder())?;
         // Last, so that a refused stream is not on record.
-        let record = self.sessions.record_stream(&sender.caller, path).await?;
+        let record = self.sessions.record_stream(&sender.caller, sender.address, path).await?;
         let stream = notifications.admitted(record, permit.revocation());
         let source = Notifications { stream, permit };
         Ok(respond::events(EventStream::long_lived(None, source, self.limits.keep_alive)))

@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::domain::caller::Caller;
-    use crate::domain::fair_share::Share;
+    use crate::domain::fair_share::{Holder, Share};
     use crate::domain::json::Json;
     use crate::domain::merge::Entry;
     use crate::domain::prompt::Prompt;
@@ -490,7 +490,7 @@ mod tests {
         let mut notifications = notifications(&changes, None, Revision::V2025_11_25, subscriber);
         let event = notifications.next().await.unwrap();
         assert!(event.id.is_some() && event.message.is_empty());
-        terminated.insert(&Caller::new("ci"), Nonce::from_bytes([1; 16]));
+        terminated.insert(&Holder::Caller(Caller::new("ci")), Nonce::from_bytes([1; 16]));
         assert_eq!(notifications.next().await, None, "the session was terminated");
     }
 
@@ -522,7 +522,7 @@ mod tests {
             let waker = waker.clone().into();
             assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        terminated.insert(&Caller::new("ci"), Nonce::from_bytes([1; 16]));
+        terminated.insert(&Holder::Caller(Caller::new("ci")), Nonce::from_bytes([1; 16]));
         for ((n, mut next), counted) in waiting.into_iter().zip(&wakers) {
             let waker = counted.clone().into();
             let polled = next.as_mut().poll(&mut Context::from_waker(&waker));

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dashmap::{DashMap, DashSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::caller::Caller;
-use crate::domain::fair_share::{Denied, FairShare, Share};
+use crate::domain::fair_share::{Denied, FairShare, Holder, Share};
 use crate::session::token::Nonce;
 
 /// The sessions that their clients terminated before they expired, at most
-/// `server.limits.deleted_sessions`. When the set is full, a caller beyond its share forgets its own oldest
-/// one, and for others the caller with most forgets one: nobody can make the sessions of others valid again.
+/// `server.limits.deleted_sessions`. When the set is full, a holder beyond its share forgets its own oldest
+/// one, and for others the holder with most forgets one: nobody can make the sessions of others valid again.
 #[derive(Debug)]
 pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,
@@ -22,11 +21,11 @@ pub(crate) struct TerminatedSessions {
     watched: DashMap<Nonce, Watched>,
 }
 
-/// The same sessions by caller, the oldest first.
+/// The same sessions by holder, the oldest first.
 #[derive(Debug)]
 struct Order {
-    shares: FairShare<Caller>,
-    sessions: HashMap<Caller, VecDeque<Nonce>>,
+    shares: FairShare<Holder>,
+    sessions: HashMap<Holder, VecDeque<Nonce>>,
 }
 
 /// The open streams of one session.
@@ -58,19 +57,23 @@ impl TerminatedSessions {
         self.lock().shares.resize(max, share.of(max));
     }
 
-    /// Adds a session of a caller, and wakes its streams and no others.
-    pub(crate) fn insert(&self, caller: &Caller, session: Nonce) {
+    /// Adds a session of a holder, and wakes its streams and no others.
+    pub(crate) fn insert(&self, holder: &Holder, session: Nonce) {
         if !self.nonces.insert(session) {
             return;
         }
         let mut order = self.lock();
-        while let Err(denied) = order.shares.take(caller, 1) {
-            let Some(oldest) = order.forget_oldest(caller, denied) else {
+        while let Err(denied) = order.shares.take(holder, 1) {
+            if let Some(oldest) = order.forget_oldest(holder, denied) {
+                self.nonces.remove(&oldest);
+            }
+            // One for one: what the holder has borrowed before stays borrowed.
+            if denied == Denied::OverShare || order.sessions.is_empty() {
+                order.shares.force(holder, 1);
                 break;
-            };
-            self.nonces.remove(&oldest);
+            }
         }
-        order.sessions.entry(caller.clone()).or_default().push_back(session);
+        order.sessions.entry(holder.clone()).or_default().push_back(session);
         drop(order);
         let terminated = self.watched.get(&session).map(|watched| watched.terminated.clone());
         if let Some(terminated) = terminated {
@@ -103,10 +106,10 @@ impl TerminatedSessions {
 }
 
 impl Order {
-    /// Removes the oldest session of the caller itself if it is beyond its share, else of the caller with most.
-    fn forget_oldest(&mut self, caller: &Caller, denied: Denied) -> Option<Nonce> {
+    /// Removes the oldest session of the holder itself if it is beyond its share, else of the holder with most.
+    fn forget_oldest(&mut self, holder: &Holder, denied: Denied) -> Option<Nonce> {
         let from = match denied {
-            Denied::OverShare => caller.clone(),
+            Denied::OverShare => holder.clone(),
             Denied::Full => self.shares.holders().max_by_key(|(_, held)| *held)?.0.clone(),
         };
         let sessions = self.sessions.get_mut(&from)?;
@@ -141,6 +144,11 @@ impl Drop for SessionTermination {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::caller::Caller;
+
+    fn holder(id: &str) -> Holder {
+        Holder::Caller(Caller::new(id))
+    }
 
     fn nonce(n: u8) -> Nonce {
         Nonce::from_bytes([n; 16])
@@ -149,17 +157,17 @@ mod tests {
     #[test]
     fn f18_a_caller_forgets_its_own_terminated_sessions_and_not_those_of_others() {
         let terminated = TerminatedSessions::new(8, Share::new(0.25));
-        let a = Caller::new("a");
+        let a = holder("a");
         terminated.insert(&a, nonce(0));
         for n in 100..200 {
-            terminated.insert(&Caller::new("flood"), nonce(n));
+            terminated.insert(&holder("flood"), nonce(n));
         }
         assert!(terminated.contains(&nonce(0)));
         let kept = (100..200).filter(|n| terminated.contains(&nonce(*n)));
         assert_eq!(kept.collect::<Vec<_>>(), [196, 197, 198, 199], "the newest");
         // Others come: the caller with most gives up its oldest.
         for n in 1..6 {
-            terminated.insert(&Caller::new(&n.to_string()), nonce(n));
+            terminated.insert(&holder(&n.to_string()), nonce(n));
         }
         let kept = (0..200).filter(|n| terminated.contains(&nonce(*n)));
         assert_eq!(kept.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 198, 199]);
@@ -171,7 +179,7 @@ mod tests {
     fn a_registration_ends_with_its_stream() {
         let terminated = Arc::new(TerminatedSessions::new(1, Share::WHOLE));
         let streams = [1, 1, 2].map(|n| terminated.watch(nonce(n)));
-        terminated.insert(&Caller::new("a"), nonce(1));
+        terminated.insert(&holder("a"), nonce(1));
         let is_terminated = |stream: &SessionTermination| stream.terminated.is_cancelled();
         assert_eq!(streams.each_ref().map(is_terminated), [true, true, false]);
         assert_eq!(terminated.watched.len(), 2);

@@ -36,6 +36,8 @@ struct State {
 struct Waiter {
     number: u64,
     holder: Holder,
+    /// The permits that the holder may have: its share, or all for a call that had a permit before.
+    share: usize,
     granted: oneshot::Sender<Permit>,
 }
 
@@ -90,7 +92,8 @@ impl ConcurrencyLimit {
                 return Ok(self.permit(holder));
             }
             state.queued.take(holder, 1).map_err(|_| Kind::Busy)?;
-            let (number, granted) = state.enqueue(holder);
+            let share = state.permits.share();
+            let (number, granted) = state.enqueue(holder, share);
             (Waiting { limit: self, number, queued_by: Some(holder) }, granted)
         };
         let permit = timeout(self.queue_wait, granted).await;
@@ -103,10 +106,12 @@ impl ConcurrencyLimit {
     pub(crate) async fn reacquire(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
         let (_waiting, granted) = {
             let mut state = self.lock();
-            if state.permits.take(holder, 1).is_ok() {
+            // It waits for no share: newcomers would come before it again and again.
+            let all = self.in_flight;
+            if state.permits.take_below(holder, 1, all, all).is_ok() {
                 return Some(self.permit(holder));
             }
-            let (number, granted) = state.enqueue(holder);
+            let (number, granted) = state.enqueue(holder, all);
             (Waiting { limit: self, number, queued_by: None }, granted)
         };
         granted.await.ok()
@@ -144,18 +149,21 @@ impl ConcurrencyLimit {
 }
 
 impl State {
-    fn enqueue(&mut self, holder: &Holder) -> (u64, oneshot::Receiver<Permit>) {
+    fn enqueue(&mut self, holder: &Holder, share: usize) -> (u64, oneshot::Receiver<Permit>) {
         let (granted, receiver) = oneshot::channel();
         let number = self.next;
         self.next += 1;
-        self.waiting.push_back(Waiter { number, holder: holder.clone(), granted });
+        self.waiting.push_back(Waiter { number, holder: holder.clone(), share, granted });
         (number, receiver)
     }
 
     /// Removes the first waiting call whose caller may have a permit, and takes the permit for it.
     fn next_waiter(&mut self) -> Option<Waiter> {
         let Self { permits, waiting, .. } = self;
-        let at = waiting.iter().position(|waiter| permits.take(&waiter.holder, 1).is_ok())?;
+        let mut may_have = |waiter: &Waiter| {
+            permits.take_below(&waiter.holder, 1, usize::MAX, waiter.share).is_ok()
+        };
+        let at = waiting.iter().position(&mut may_have)?;
         waiting.remove(at)
     }
 }

@@ -72,7 +72,7 @@ impl HttpSse {
                 let kind = match ended {
                     Ok(()) => stream_ended(),
                     Err(kind @ Kind::Reset(_)) => kind,
-                    Err(kind) => Kind::Reset(kind.to_string()),
+                    Err(kind) => Kind::Reset(kind.diagnosis()),
                 };
                 debug!(error = kind.diagnosis(), "the event stream of HTTP+SSE has ended");
                 let _ = cause.set(kind);
