@@ -85,7 +85,8 @@ pub struct Http {
 }
 
 impl Upstream {
-    /// Returns the secrets that the upstream, or its authorization server, is called with, in plain text.
+    /// Returns the secrets that the upstream, or its authorization server, is called with, in plain text: each as a
+    /// whole, and without an authentication scheme before it.
     pub(crate) fn secrets(&self) -> Vec<String> {
         let (values, oauth): (Vec<&Secret>, _) = match &self.transport {
             Transport::Http(http) | Transport::Sse(http) => {
@@ -99,8 +100,12 @@ impl Upstream {
             ClientProof::Key { .. } => None,
         });
         let secrets = values.into_iter().chain(client_secret).filter(|value| !value.is_plain());
-        let without_scheme = |text: &str| text.strip_prefix("Bearer ").unwrap_or(text).to_owned();
-        secrets.map(|secret| without_scheme(secret.expose())).collect()
+        let forms = |secret: &Secret| {
+            let text = secret.expose();
+            let credentials = text.split_once(' ').map(|(_scheme, credentials)| credentials);
+            [Some(text), credentials].into_iter().flatten().map(str::to_owned).collect::<Vec<_>>()
+        };
+        secrets.flat_map(forms).collect()
     }
 }
 

@@ -51,7 +51,7 @@ pub enum TransportFault {
     NotAcceptable,
     #[error("the body is larger than {limit} bytes (server.limits.body_size)")]
     BodyTooLarge { limit: usize },
-    #[error("the body did not arrive in time (server.limits.body)")]
+    #[error("the body did not arrive in time (server.limits.body, body_rate)")]
     BodyTimeout,
     #[error("the body ended before it was complete; send the request again")]
     BodyBroken,
@@ -273,7 +273,7 @@ pub enum UpstreamFaultKind {
     #[error("error {code}: {message}")]
     Error {
         code: i64,
-        /// Sanitised and truncated by [`excerpt`].
+        /// Sanitised; truncated by [`excerpt`] once the secrets are removed.
         message: String,
         /// JSON text of `error.data`; `None` if it is absent or too long.
         data: Option<String>,
@@ -419,16 +419,26 @@ pub(crate) const EXCERPT: usize = 256;
 /// Sanitises a text of an upstream: replaces control and hidden characters by spaces, and truncates it to
 /// [`EXCERPT`] bytes.
 pub(crate) fn excerpt(text: &str) -> String {
-    let mut out: String = text
-        .chars()
-        .take(EXCERPT)
-        .map(|c| if super::name::is_hidden(c) { ' ' } else { c })
-        .collect();
-    out.truncate(out.floor_char_boundary(EXCERPT));
+    sanitised(text, EXCERPT)
+}
+
+/// Replaces control and hidden characters by spaces, and truncates the text to `most` bytes.
+pub(crate) fn sanitised(text: &str, most: usize) -> String {
+    let mut out: String =
+        text.chars().take(most).map(|c| if super::name::is_hidden(c) { ' ' } else { c }).collect();
+    out.truncate(out.floor_char_boundary(most));
     out
 }
 
 impl Fault {
+    /// Returns the id under which the log has the details of the fault.
+    pub fn correlation(&self) -> Option<CorrelationId> {
+        match self {
+            Fault::Upstream(fault) => fault.correlation,
+            _ => None,
+        }
+    }
+
     /// Returns the stable name of the fault for `error.data.reason`; `docs/errors.md` lists all names.
     pub fn reason(&self) -> &'static str {
         match self {

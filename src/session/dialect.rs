@@ -317,6 +317,9 @@ impl Dialect {
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| {
                 meta.text("promptgate/reason", fault.reason());
+                if let Some(id) = fault.correlation() {
+                    meta.text("promptgate/correlationId", &id.to_string());
+                }
             });
             write_error(&error_code::message(fault), result);
         });

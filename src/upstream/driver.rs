@@ -362,6 +362,7 @@ impl Driver {
 
     /// Reports an upstream that cannot work as it is configured.
     async fn give_up(&self, kind: Kind) {
+        let kind = self.held_secrets.remove_from(kind);
         warn!(upstream = %self.upstream.id, error = kind.diagnosis(),
             "the upstream cannot be used and is not retried; correct its table");
         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::connection::connect::Connector;
 use crate::config;
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::json::Json;
 use crate::domain::redaction::{holds_secret, redact};
 
@@ -23,12 +23,19 @@ impl HeldSecrets {
         Self { configured: upstream.secrets(), connector }
     }
 
-    /// Removes the secrets from the texts of a fault. `error.data` with a secret in it is left out.
+    /// Removes the secrets from the texts of a fault, and truncates the message of an upstream's error. `error.data`
+    /// with a secret in it is left out.
     pub(crate) fn remove_from(&self, kind: Kind) -> Kind {
         let token = self.connector.as_ref().and_then(|connector| connector.last_token());
         let token = token.as_ref().and_then(|value| value.to_str().ok());
         let token = token.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
-        let secrets: Vec<&str> = self.configured.iter().map(String::as_str).chain(token).collect();
+        let mut secrets: Vec<&str> =
+            self.configured.iter().map(String::as_str).chain(token).collect();
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        let clean_report = |report: &ChildReport| {
+            let lines = report.stderr.iter().map(|line| redact(line, &secrets).into_owned());
+            Arc::new(ChildReport { stderr: lines.collect(), ..report.clone() })
+        };
         let clean = |text: String| redact(&text, &secrets).into_owned();
         match kind {
             Kind::Error { code, message, data } => {
@@ -36,12 +43,18 @@ impl HeldSecrets {
                     let json = Json::parse(data.as_bytes(), MAX_DEPTH);
                     json.is_ok_and(|json| !has_secret(json, &secrets))
                 });
-                Kind::Error { code, message: clean(message), data }
+                Kind::Error { code, message: excerpt(&clean(message)), data }
             }
             Kind::Unavailable(detail) => Kind::Unavailable(clean(detail)),
             Kind::Reset(detail) => Kind::Reset(clean(detail)),
             Kind::NoToken(detail) => Kind::NoToken(clean(detail)),
             Kind::Protocol(detail) => Kind::Protocol(clean(detail)),
+            Kind::PaginationLimit(detail) => Kind::PaginationLimit(clean(detail)),
+            Kind::Internal(detail) => Kind::Internal(clean(detail)),
+            Kind::ChildExited(report) => Kind::ChildExited(clean_report(&report)),
+            Kind::ChildSilent { startup, report } => {
+                Kind::ChildSilent { startup, report: clean_report(&report) }
+            }
             other => other,
         }
     }

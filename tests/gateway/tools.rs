@@ -216,6 +216,12 @@ async fn the_pair_is_listed_while_no_upstream_answers() {
     let found = call(&gateway.client(), "find_prompt", json!({})).await;
     assert_eq!(found["_meta"]["promptgate/reason"], "upstream_unavailable", "{found}");
     assert_eq!(texts(&found)[0], "no upstream can be reached at present", "{found}");
+    let used = call(&gateway.client(), "use_prompt", json!({"name": "dead__p"})).await;
+    assert_eq!(
+        used["_meta"]["promptgate/correlationId"].as_str().map(str::len),
+        Some(16),
+        "{used}"
+    );
 }
 
 #[tokio::test]

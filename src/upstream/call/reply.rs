@@ -2,7 +2,7 @@
 //! responses to server requests.
 
 use crate::domain::document::Document;
-use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt};
+use crate::domain::fault::{EXCERPT, UpstreamFaultKind as Kind, sanitised};
 use crate::domain::json::object::ObjectWriter;
 use crate::domain::json::{Json, Kind as JsonKind};
 use crate::domain::jsonrpc::{self, Frame, Id, Outcome};
@@ -138,12 +138,15 @@ fn error(code: i64, message: Option<Json<'_>>, data: Option<Json<'_>>) -> Kind {
     let most = if code == URL_ELICITATION_REQUIRED { MAX_ELICITATIONS } else { EXCERPT };
     let data = data.filter(|d| d.text().len() <= most && is_plain(*d));
     let data = data.map(|d| d.text().to_owned());
-    Kind::Error { code, message: excerpt(&message), data }
+    Kind::Error { code, message: sanitised(&message, MAX_MESSAGE), data }
 }
 
 /// Code of `URLElicitationRequiredError` (MCP 2025-11-25, elicitation): its `data` names the URLs that
 /// the user must visit first.
 pub(crate) const URL_ELICITATION_REQUIRED: i64 = -32042;
+/// Longest `message` of an error that is read, in bytes. Secrets are removed from it before callers get an excerpt,
+/// since a truncated secret is not recognized.
+const MAX_MESSAGE: usize = 16 << 10;
 /// Longest `data` of a `URLElicitationRequiredError`, in bytes: enough for some dozens of URLs.
 const MAX_ELICITATIONS: usize = 16 << 10;
 
@@ -194,13 +197,13 @@ mod tests {
 
     #[test]
     fn an_error_is_cut_and_cleaned() {
-        let long = "x".repeat(1000);
+        let long = "x".repeat(MAX_MESSAGE);
         let text = format!(
             r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32602,"message":"a\u001b{long}","data":"{long}"}}}}"#
         );
         let Some(Err(Kind::Error { code: -32602, message, data: None })) = answer(&text) else {
             panic!()
         };
-        assert!(message.starts_with("a x") && message.len() <= EXCERPT);
+        assert!(message.starts_with("a x") && message.len() == MAX_MESSAGE);
     }
 }
