@@ -62,6 +62,7 @@ mod tests {
 
     use super::*;
     use crate::config::schema_check;
+    use crate::config::tls::Tls;
 
     fn parse(text: &str) -> Config {
         schema_check::parse("g", text, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}"))
@@ -108,6 +109,19 @@ mod tests {
             removals(&before, &format!("[auth]\nrequired = \"auto\"\n{open_rule}")),
             ["auth"]
         );
+    }
+
+    #[test]
+    fn f6_tls_is_not_removed_by_leaving_it_out() {
+        let mut before = parse("");
+        let (cert, key) = ("cert.pem".into(), "key.pem".into());
+        before.server.tls = Some(Tls { cert, key, client_ca: None });
+        let why = parse("").unspoken_removals(&before);
+        assert_eq!(why.len(), 1);
+        assert!(why[0].starts_with("server.tls: "), "{why:?}");
+        let plain = parse("[server]\ntls = { cert = \"\", key = \"\" }\n");
+        assert_eq!(plain.unspoken_removals(&before), Vec::<&str>::new());
+        assert_eq!(plain.removals(&before), ["server.tls"]);
     }
 
     #[test]

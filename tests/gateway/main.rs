@@ -7,6 +7,7 @@ mod support;
 mod access;
 mod admin;
 mod attacks;
+mod attacks_held;
 mod audit;
 mod batches;
 mod callers;

@@ -113,7 +113,8 @@ async fn connect_from(from: [u8; 4], to: SocketAddr) -> io::Result<TcpStream> {
 #[tokio::test]
 async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_served_later() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    let gateway = ObservedProcess::start(&upstream.table("up")).await;
+    let patient = "[server.limits]\nfirst_byte = \"5m\"\n".to_owned() + &upstream.table("up");
+    let gateway = ObservedProcess::start(&patient).await;
     let client = gateway.process.client();
     // Half of the limit for connections; and a limit that is reached before that half is.
     for spare in [None, Some(6)] {
@@ -122,11 +123,11 @@ async fn m2_with_few_descriptors_who_is_in_is_served_and_the_rest_waits_and_is_s
         let most = spare.map_or(256, |spare| gateway.descriptors() as u64 + spare);
         gateway.limit_descriptors(most);
         let mut crowd = JoinSet::new();
-        for _ in 0..1_000 {
+        for n in 0..1_000_u16 {
             let addr = client.addr;
             crowd.spawn(async move {
-                // Not each gets even that far.
-                let stream = TcpStream::connect(addr).await;
+                // Of eight addresses, whose shares together are more than there is. Not each gets even that far.
+                let stream = connect_from([127, 0, 1, (n % 8) as u8], addr).await;
                 std::future::pending::<()>().await;
                 drop(stream);
             });

@@ -106,6 +106,28 @@ async fn k2_what_is_wrong_with_the_file_changes_nothing_and_is_told() {
 
 #[cfg(unix)]
 #[tokio::test]
+async fn f6_a_file_that_lost_its_end_is_rejected_and_an_explicit_removal_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    library(&folder.path().join("one"), "p");
+    let open = library_table("one", &folder.path().join("one"));
+    let rules = "[[access.rules]]\nallow = [\"list\"]\n";
+    let followed = ConfiguredProcess::start(&(open.clone() + rules + "[end]\n")).await;
+    assert_eq!(followed.names().await, ["one__p"]);
+    for (rejected, cut) in [open.clone() + rules, open.clone()].iter().enumerate() {
+        fs::write(followed.file(), cut).unwrap();
+        let reloads = followed.has(0, rejected as u64 + 1).await;
+        assert!(reloads["mistakes"].to_string().contains("[end]"), "{reloads}");
+        assert_eq!(reloads["removed"], json!([]), "{reloads}");
+    }
+    let removed = open
+        + "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n[audit]\npath = \"\"\n[end]\n";
+    fs::write(followed.file(), removed).unwrap();
+    let reloads = followed.has(1, 2).await;
+    assert_eq!(reloads["removed"], json!(["audit"]), "{reloads}");
+    followed.process.stop().await;
+}
+
+#[tokio::test]
 async fn k2_a_repaired_file_clears_the_mistakes_at_once() {
     let prompts = tempfile::tempdir().unwrap();
     library(prompts.path(), "p");
