@@ -16,8 +16,8 @@ mod support;
 use std::fs;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
@@ -201,14 +201,14 @@ struct Seen {
     errors: usize,
 }
 
-/// A get of the caller over a connection of its own address, kept as long as it is served.
-async fn get(kept: &mut Option<TcpStream>, addr: SocketAddr, bytes: &[u8]) -> Result<(), String> {
-    let stream = match kept {
+/// A get of the caller over a connection of its own address; returns the connection for a further get.
+async fn get(kept: Option<TcpStream>, addr: SocketAddr, bytes: &[u8]) -> Result<TcpStream, String> {
+    let mut stream = match kept {
         Some(stream) => stream,
         None => {
             let socket = TcpSocket::new_v4().map_err(|e| e.to_string())?;
             socket.bind(([127, 0, 0, 2], 0).into()).map_err(|e| e.to_string())?;
-            kept.insert(socket.connect(addr).await.map_err(|e| e.to_string())?)
+            socket.connect(addr).await.map_err(|e| e.to_string())?
         }
     };
     stream.write_all(bytes).await.map_err(|e| e.to_string())?;
@@ -220,39 +220,51 @@ async fn get(kept: &mut Option<TcpStream>, addr: SocketAddr, bytes: &[u8]) -> Re
     }
     let text = String::from_utf8_lossy(&answer);
     if text.starts_with("HTTP/1.1 200") && text.contains("\"result\"") {
-        Ok(())
+        Ok(stream)
     } else {
         Err(text.into_owned())
     }
 }
 
-/// A hundred gets a second, and a probe of liveness with each hundredth.
+/// A hundred gets a second, each when it is due, and a probe of liveness with each hundredth.
 async fn use_calmly(target: Target) -> Seen {
     let params = json!({"name": "up__p", "arguments": {"who": "ann"}});
     let text = String::from_utf8(modern_bytes("HTTP/1.1", "prompts/get", params)).unwrap();
-    let bytes = text.replacen("\r\n", "\r\nX-API-Key: pg_calm\r\n", 1).into_bytes();
-    let mut seen = Seen { times: Vec::new(), errors: 0 };
+    let bytes: Arc<[u8]> =
+        text.replacen("\r\n", "\r\nX-API-Key: pg_calm\r\n", 1).into_bytes().into();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let mut gets = JoinSet::new();
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut kept = None;
-    let end = Instant::now() + DURATION;
-    while Instant::now() < end {
+    for number in 0..DURATION.as_millis() / PERIOD.as_millis() {
         let due = ticks.tick().await;
-        let got = timeout(PATIENCE, get(&mut kept, target.addr, &bytes)).await;
-        // From when it was due: a get that waits for the one before it is late, too.
-        seen.times.push(due.elapsed());
-        if let Err(why) = got.map_err(|_| "too late".to_owned()).and_then(|got| got) {
+        let (kept, bytes, Target { addr, admin, .. }) =
+            (kept.clone(), bytes.clone(), target.clone());
+        gets.spawn(async move {
+            let connection = kept.lock().unwrap().pop();
+            let got = timeout(PATIENCE, get(connection, addr, &bytes)).await;
+            let got = got.map_err(|_| "too late".to_owned()).and_then(|got| got);
+            let time = due.elapsed();
+            (time, got.map(|connection| kept.lock().unwrap().push(connection)))
+        });
+        if number % 100 == 0 {
+            gets.spawn(async move {
+                let probe = Client::new(admin);
+                let answer = timeout(PATIENCE, probe.try_send("GET", "/livez", &[], b"")).await;
+                let is_good = matches!(answer, Ok(Some(reply)) if reply.status == 200);
+                (due.elapsed(), is_good.then_some(()).ok_or_else(|| "no probe".to_owned()))
+            });
+        }
+    }
+    let mut seen = Seen { times: Vec::new(), errors: 0 };
+    while let Some(got) = gets.join_next().await {
+        let (time, outcome) = got.expect("a get does not panic");
+        seen.times.push(time);
+        if let Err(why) = outcome {
             if seen.errors == 0 {
                 println!("    first error: {}", why.chars().take(300).collect::<String>());
             }
             seen.errors += 1;
-            kept = None;
-        }
-        if seen.times.len().is_multiple_of(100) {
-            let probe = Client::new(target.admin);
-            let probing = probe.try_send("GET", "/livez", &[], b"");
-            let answer = timeout(PATIENCE, probing).await;
-            seen.errors += usize::from(!matches!(answer, Ok(Some(reply)) if reply.status == 200));
         }
     }
     seen.times.sort_unstable();

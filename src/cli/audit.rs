@@ -23,7 +23,7 @@ pub(super) fn verify(args: &Verify) -> Result<(), Failure> {
     let mut anchors = TrustAnchors::default();
     let mut dir = args.dir.clone();
     if let Some(text) = &args.public_key {
-        let invalid = "--public-key is not a public key: copy it from the log line `audit log`";
+        let invalid = "--public-key is not a public key: copy public_key from the log line `audit log opened`";
         anchors.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
     } else {
         let audit = settings(config)?;
