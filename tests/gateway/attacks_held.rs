@@ -263,15 +263,14 @@ async fn forged_and_foreign_cursors_sessions_and_states_are_refused_alike() {
 
     let mut sessions = forgeries(&session);
     sessions.extend([their_session, cursor.clone()]);
+    // Blanks around the value of a header are no part of it.
+    sessions.retain(|session| session.trim() == session);
     let mut answers = BTreeSet::new();
     for session in &sessions {
         let client = ann(&gateway).with("Mcp-Session-Id", session);
         let reply = client.post(&request(1, "prompts/list", json!({}))).await;
-        // Blanks around a header are no part of it, and an empty one is none that was sealed.
-        if session.trim() == sessions[0].trim() || session.trim_end() == session.as_str() {
-            assert_eq!(reply.status, 404, "{session:?}: {reply:?}");
-            answers.insert(reply.body);
-        }
+        assert_eq!(reply.status, 404, "{session:?}: {reply:?}");
+        answers.insert(reply.body);
     }
     assert_eq!(answers.len(), 1);
 
