@@ -51,7 +51,7 @@ pub use settings::Settings;
 pub(crate) use settings::{Breaker, OnChangedDefinition};
 pub(crate) use telemetry::{LogFormat, Telemetry};
 pub(crate) use tls::{Tls, TlsFiles};
-pub(crate) use upstream::{Http, Stdio, Transport, Upstream};
+pub(crate) use upstream::{Http, Stdio, Transport, Upstream, is_reserved_header};
 pub(crate) use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};

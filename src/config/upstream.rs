@@ -365,11 +365,15 @@ fn is_header_value(value: &Secret) -> bool {
     HeaderValue::from_str(value.expose()).is_ok()
 }
 
-/// Parses the name of a header that the operator may set: not one that MCP or HTTP defines for each
-/// request.
+/// Parses the name of a header that the operator may set.
 fn header_name(text: &str) -> Option<HeaderName> {
+    let name = HeaderName::try_from(text).ok()?;
+    (!is_reserved_header(&name)).then_some(name)
+}
+
+/// Whether MCP or HTTP defines the header for each request, so that the gateway sets it itself.
+pub(crate) fn is_reserved_header(name: &HeaderName) -> bool {
     let reserved =
         ["host", "content-length", "content-type", "accept", "transfer-encoding", "connection"];
-    let name = HeaderName::try_from(text).ok()?;
-    (!reserved.contains(&name.as_str()) && !name.as_str().starts_with("mcp-")).then_some(name)
+    reserved.contains(&name.as_str()) || name.as_str().starts_with("mcp-")
 }

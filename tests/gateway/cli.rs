@@ -355,7 +355,8 @@ fn dialing_says_why_a_child_ended_and_which_upstream_has_no_prompts() {
 fn the_servers_of_a_host_become_a_new_configuration() {
     let folder = tempfile::tempdir().unwrap();
     let host = r#"{"mcpServers": {"fetch": {"command": "uvx", "args": ["mcp-server-fetch"]},
-        "remote": {"url": "https://a.example/mcp", "headers": {"Authorization": "Bearer t0p-secret"}}}}"#;
+        "remote": {"url": "https://a.example/mcp", "headers": {"Authorization": "Bearer t0p-secret",
+            "Accept": "text/event-stream", "MCP-Protocol-Version": "2025-06-18"}}}}"#;
     std::fs::write(folder.path().join("mcp.json"), host).unwrap();
     let output = run(folder.path(), &["import", "mcp.json"]);
     assert!(

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use http::HeaderName;
 use serde_json::{Map, Value};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value as Toml};
 use url::Url;
 
 use super::Imported;
+use crate::config::is_reserved_header;
 
 /// Converts the servers of one host.
 #[derive(Default)]
@@ -139,7 +141,7 @@ impl Converter {
         let given = entry.get("headers").and_then(Value::as_object);
         for (name, value) in given.into_iter().flatten() {
             let Some(value) = scalar(value) else { continue };
-            if RESERVED_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+            if HeaderName::try_from(name).is_ok_and(|name| is_reserved_header(&name)) {
                 continue;
             }
             let is_authorization = name.eq_ignore_ascii_case("authorization");
@@ -223,10 +225,6 @@ impl Converter {
         secret.into()
     }
 }
-
-/// Headers that the gateway sets itself.
-const RESERVED_HEADERS: [&str; 6] =
-    ["accept", "connection", "content-length", "content-type", "host", "transfer-encoding"];
 
 /// Returns a text, number or boolean as text.
 fn scalar(value: &Value) -> Option<String> {
