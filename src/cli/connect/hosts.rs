@@ -57,12 +57,14 @@ pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
         |format, container, file, entry| Place { file, format, container, entry, input: None };
     let json_place = |container, file, entry| Some(place(Format::Json, container, file, entry));
     let mut plan = Plan::default();
-    if gateway.needs_key && !matches!(host, Host::VsCode) {
+    // VS Code asks for the key itself, and the gateway that Claude Desktop starts has no callers to tell apart.
+    let has_own_key = host == Host::VsCode || (host == Host::ClaudeDesktop && !gateway.is_view);
+    if gateway.needs_key && !has_own_key {
         plan.notes.push(format!("Set {KEY_VARIABLE} to your API key where the host runs."));
     }
     match host {
         Host::ClaudeCode => {
-            let header = bearer("${", "}").filter(|_| gateway.needs_key);
+            let header = gateway.needs_key.then(|| bearer("${", "}"));
             let flag = header
                 .as_ref()
                 .map_or(String::new(), |h| format!(" --header 'Authorization: {h}'"));
@@ -75,7 +77,6 @@ pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
             let entry = if gateway.is_view {
                 mcp_remote(gateway)
             } else {
-                plan.notes.retain(|note| !note.contains(KEY_VARIABLE));
                 plan.notes.push(
                     "The host starts a gateway of its own, with this configuration file. It inherits few variables: give \
                      secrets of the file as { file = … }, or add them to an `env` of the entry."
@@ -96,7 +97,7 @@ pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
             plan.place = Some(Place { input: gateway.needs_key.then_some(input), ..place });
         }
         Host::Cursor => {
-            let header = bearer("${env:", "}").filter(|_| gateway.needs_key);
+            let header = gateway.needs_key.then(|| bearer("${env:", "}"));
             let entry = with_header(json!({"url": url}), header);
             plan.place = json_place("mcpServers", Some(".cursor/mcp.json".into()), entry);
         }
@@ -110,7 +111,7 @@ pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
                 Some(place(Format::Toml, "mcp_servers", in_home(".codex/config.toml"), entry));
         }
         Host::Gemini => {
-            let header = bearer("${", "}").filter(|_| gateway.needs_key);
+            let header = gateway.needs_key.then(|| bearer("${", "}"));
             let entry = with_header(json!({"httpUrl": url}), header);
             plan.place = json_place("mcpServers", Some(".gemini/settings.json".into()), entry);
         }
@@ -124,7 +125,7 @@ pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
                 "uri": url, "timeout": 300});
             if gateway.needs_key {
                 entry["env_keys"] = json!([KEY_VARIABLE]);
-                entry = with_header(entry, bearer("${", "}"));
+                entry = with_header(entry, Some(bearer("${", "}")));
             }
             plan.place =
                 Some(place(Format::Yaml, "extensions", config_home("goose/config.yaml"), entry));
@@ -143,8 +144,8 @@ pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
 }
 
 /// Returns `Bearer` with the variable of the key, in the syntax of a host.
-fn bearer(before: &str, after: &str) -> Option<String> {
-    Some(format!("Bearer {before}{KEY_VARIABLE}{after}"))
+fn bearer(before: &str, after: &str) -> String {
+    format!("Bearer {before}{KEY_VARIABLE}{after}")
 }
 
 fn with_header(mut entry: Value, header: Option<String>) -> Value {
@@ -158,8 +159,8 @@ fn with_header(mut entry: Value, header: Option<String>) -> Value {
 fn mcp_remote(gateway: &Gateway<'_>) -> Value {
     let mut arguments = vec!["-y".to_owned(), "mcp-remote".to_owned(), gateway.url.to_owned()];
     if gateway.needs_key {
-        let header = bearer("${", "}").unwrap_or_default();
-        arguments.extend(["--header".to_owned(), format!("Authorization:{header}")]);
+        let header = format!("Authorization:{}", bearer("${", "}"));
+        arguments.extend(["--header".to_owned(), header]);
     }
     json!({"command": "npx", "args": arguments})
 }
