@@ -8,21 +8,21 @@ impl Config {
     /// Returns why this configuration must not replace `before`: what it would open without saying so, one
     /// sentence for each.
     pub(crate) fn unspoken_removals(&self, before: &Self) -> Vec<&'static str> {
+        let removed = self.removals(before);
+        let is_removed = |key| removed.contains(&key);
         let removals = [
             (
-                before.access.is_some() && self.access.is_none(),
+                is_removed("access"),
                 "access: the file has no access rule any more, so every caller could use every prompt; if that is \
                  meant, write a rule without groups, callers and scopes: allow = [\"list\", \"get\", \"complete\"]",
             ),
             (
-                before.auth.required && !self.auth.required && !self.auth.is_open_by_choice,
+                is_removed("auth") && !self.auth.is_open_by_choice,
                 "auth: the file has no authentication method any more, so requests would need no credential; if \
                  that is meant, set auth.required = false",
             ),
             (
-                before.server.tls.is_some()
-                    && self.server.tls.is_none()
-                    && !self.server.is_plain_by_choice,
+                is_removed("server.tls") && !self.server.is_plain_by_choice,
                 "server.tls: the file has no certificate any more, so connections would not be encrypted; if that \
                  is meant, set server.tls = { cert = \"\", key = \"\" }",
             ),
