@@ -22,9 +22,10 @@ pub(crate) use state::State;
 /// The limits of the admin API are its own, so that probes are answered whatever the clients of the endpoint do.
 /// Probes and scrapers are few, send small requests, and reconnect or reuse their connections at once: a
 /// connection without a request is closed soon, and the longest idle one at once when a new one needs its place.
+/// This is the maximum number of connections.
 const MAX_CONNECTIONS: usize = 64;
 
-/// See [`MAX_CONNECTIONS`].
+/// Idle time between two requests on a connection; see [`MAX_CONNECTIONS`].
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Time for the first byte, and for the head of a request.

@@ -1,8 +1,8 @@
 //! Checkpoints: signed statements of what a log contains up to a record. A copy that is kept elsewhere proves that
 //! a log that ends before it was truncated.
 //!
-//! A checkpoint signs the head of the hash chain, which only the secret can recompute, and beside it digests of
-//! all lines, which anybody can: so an auditor without the secret finds every byte that was edited below it.
+//! A checkpoint signs the head of the hash chain, which only the secret recomputes, and digests of all lines, which
+//! an auditor without the secret recomputes to find every byte that was edited below the checkpoint.
 
 use super::keys::{Digest, Keys, Mac, PublicKey};
 use super::record::{Event, Head};

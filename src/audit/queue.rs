@@ -2,7 +2,7 @@
 //! without room is refused or counted, never dropped silently.
 //!
 //! Records have room of three kinds, and none takes that of another: those that calls wait for, with a fair
-//! share for each caller; those that nobody waits for; and the ends of what is on record, which always fit.
+//! share for each caller; those that no call waits for (notes); and the ends of what is on record, which always fit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,7 +49,7 @@ pub(super) enum Outcome {
 enum Room {
     /// That of records that calls wait for.
     Call(Holder),
-    /// That of records that nobody waits for.
+    /// That of a note: a record that no call waits for.
     Note,
     /// None: the end of something whose start is on record.
     End,
@@ -58,7 +58,7 @@ enum Room {
 /// The records without room by their kinds, of which there are few.
 pub(super) type OmittedNotes = BTreeMap<&'static str, Gap>;
 
-/// The room of records that nobody waits for: this part of the limit, beside it.
+/// The room of notes: this part of the limit, beside it.
 const NOTES: usize = 4;
 
 struct State {
@@ -68,7 +68,7 @@ struct State {
     entries: Vec<Entry>,
     /// Bytes of the entries that calls wait for.
     calls: FairShare<Holder>,
-    /// Bytes of the entries that nobody waits for, and of the ends.
+    /// Bytes of the notes, and of the ends.
     note_bytes: usize,
     end_bytes: usize,
     omitted: OmittedNotes,
@@ -188,7 +188,7 @@ impl Queue {
         let room = Room::Call(holder.clone());
         let entry = Entry { before, event, stamp, room, written: Some(written) };
         let records = entry.records();
-        // While the log is down nobody waits, but what fits is kept.
+        // While the log is down no call waits, but records that fit are kept.
         let fits = state.calls.take(holder, entry.size()).is_ok();
         match (fits, state.is_down) {
             (true, false) => state.entries.push(entry),
@@ -202,7 +202,7 @@ impl Queue {
         Ok((fits && !is_down).then_some(receiver))
     }
 
-    /// Adds a record that nobody waits for. Without room only its kind is counted.
+    /// Adds a note. Without room only its kind is counted.
     pub(super) fn note(&self, event: Event, stamp: Stamp) {
         let mut state = self.lock();
         if state.note_bytes + event.size() <= state.settings.limit / NOTES {

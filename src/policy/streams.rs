@@ -48,7 +48,7 @@ impl StreamRecord {
         };
         let number = audit.next_call();
         let event = with_caller(Event::new("stream_started").number("call", number), caller);
-        // Before the record is written: if nobody waits for it any more, its end is recorded all the same.
+        // Before the record is written: if the client leaves meanwhile, its end is recorded all the same.
         let mut started =
             Started { audit: audit.clone(), number, at: Instant::now(), is_recorded: true };
         let recorded = ledger.record(holder, event.text("endpoint", endpoint)).await;
