@@ -46,7 +46,12 @@ pub(crate) async fn read(
             frame = timeout_at(deadline.min(rate.window_end()), body.frame()) => frame,
         };
         let now = Instant::now();
-        if now >= deadline || !rate.holds(now) {
+        // Before the window is judged: a busy gateway may read late what arrived in time.
+        if let Ok(Some(Ok(frame))) = &frame {
+            rate.received(frame.data_ref().map_or(0, Bytes::len));
+        }
+        let is_complete = matches!(frame, Ok(None));
+        if now >= deadline || !(is_complete || rate.holds(now)) {
             return Err(TransportFault::BodyTimeout);
         }
         let Ok(frame) = frame else {
@@ -61,7 +66,6 @@ pub(crate) async fn read(
             if bytes.len() + piece.len() > limits.body_size {
                 return Err(too_large);
             }
-            rate.received(piece.len());
             budget.grow_to(bytes.len() + piece.len())?;
             if bytes.len() + piece.len() > bytes.capacity() {
                 // Doubled, but not beyond the announced length: memory is bounded for large bodies.
@@ -189,6 +193,26 @@ mod tests {
         assert_eq!(upload(&limits, &drips).await, (slow, 5));
         // What is complete within the first window has no rate.
         assert_eq!(upload(&limits, &[(4, 1)]).await, (Ok(1), 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn m5_what_has_arrived_while_the_gateway_was_busy_counts_for_the_window() {
+        let limits = limits("body_rate = \"1KiB/s\"\nbody = \"60s\"\n");
+        let (sender, body) = mpsc::channel(1);
+        let reading = tokio::spawn(async move {
+            let admission = Admission::new(&limits);
+            let holder = Holder::of(&Caller::new("ci"), None);
+            let read = read(Pieces(body), &HeaderMap::new(), &limits, &admission, &holder).await;
+            read.map(|(bytes, _)| bytes.len())
+        });
+        tokio::task::yield_now().await;
+        // Both are there before the task runs again, which is after the end of a window.
+        sender.try_send(5 << 10).unwrap();
+        advance(WINDOW + Duration::from_secs(1)).await;
+        tokio::task::yield_now().await;
+        drop(sender);
+        advance(WINDOW).await;
+        assert_eq!(reading.await.unwrap(), Ok(5 << 10));
     }
 
     #[tokio::test(start_paused = true)]
