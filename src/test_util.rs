@@ -71,7 +71,7 @@ pub mod domain {
     }
 
     pub mod name {
-        pub use crate::domain::name::{Naming, Prefix};
+        pub use crate::domain::name::{Naming, Prefix, UpstreamId};
     }
 
     pub mod prompt {
@@ -124,9 +124,14 @@ pub mod router {
         pub use crate::router::reply::{ListReply, Origin, Reply};
     }
 
+    pub mod segment {
+        pub use crate::router::segment::SegmentWriter;
+    }
+
     pub mod view {
         pub use crate::router::view::View;
     }
+
     pub mod view_cache {
         pub use crate::router::view_cache::ListKind;
     }

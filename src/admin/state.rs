@@ -89,7 +89,6 @@ impl State {
         let prompts: Vec<_> = catalog
             .content
             .owners()
-            .iter()
             .map(|owner| {
                 json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
                     "rawName": owner.raw_name, "digest": owner.digest})

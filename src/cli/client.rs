@@ -123,7 +123,7 @@ pub(super) fn get(
     let given = Value::from(given).to_string().into_bytes();
     let request = UpstreamRequest {
         params: RequestParams::Get {
-            name: name.to_owned(),
+            name: name.into(),
             arguments: Document::parse(given, 2).ok(),
             answers: None,
         },

@@ -165,7 +165,7 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
             }
         }
         let outcome = dialed.outcome.map(|listed| FetchedList { listed, fresh_for: None });
-        refresh.take(DriverReport { driver, outcome }, Instant::now());
+        refresh.take([DriverReport { driver, outcome }], Instant::now());
         rows.push(row);
     }
     let catalog = refresh.snapshot();

@@ -10,7 +10,7 @@ use super::auth::Auth;
 use super::reader::Section;
 use super::upstream::Upstream;
 use super::views::{all, globs, upstream_ids};
-use crate::domain::caller::ANONYMOUS;
+use crate::domain::caller::{ANONYMOUS, Caller};
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
 
@@ -28,8 +28,55 @@ action "list", "get", "complete" appliesTo { principal: [Caller], resource: [Pro
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
     pub policies: PolicySet,
-    /// Whether decisions may differ between callers with the same groups and scopes.
-    pub names_callers: bool,
+    /// The callers of each rule, by the id of its policy. Policies of a file are not here: they may look at anything.
+    pub rules: Vec<(PolicyId, RuleCallers)>,
+}
+
+/// The callers that a rule is for. The rule decides nothing about others.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RuleCallers {
+    Everyone,
+    /// Every caller with a credential.
+    Authenticated,
+    /// Callers that are in one of the groups, have one of the ids, or one of the scopes.
+    Named {
+        groups: Vec<String>,
+        ids: Vec<String>,
+        scopes: Vec<String>,
+    },
+}
+
+impl RuleCallers {
+    /// Whether the rule is for this caller.
+    pub fn include(&self, caller: &Caller) -> bool {
+        let any = |named: &[String], has: &[String]| {
+            named.iter().any(|name| has.binary_search(name).is_ok())
+        };
+        match self {
+            Self::Everyone => true,
+            Self::Authenticated => !caller.is_anonymous(),
+            Self::Named { groups, ids, scopes } => {
+                any(groups, caller.groups())
+                    || any(scopes, caller.scopes())
+                    || ids.iter().any(|id| id == caller.id())
+            }
+        }
+    }
+
+    /// The conditions on the caller in Cedar, of which one must hold.
+    fn conditions(&self) -> Vec<String> {
+        match self {
+            Self::Everyone => Vec::new(),
+            Self::Authenticated => vec![format!("principal != Caller::{ANONYMOUS:?}")],
+            Self::Named { groups, ids, scopes } => {
+                let groups = groups.iter().map(|group| format!("principal in Group::{group:?}"));
+                let ids = ids.iter().map(|id| format!("principal == Caller::{id:?}"));
+                let scopes =
+                    scopes.iter().map(|scope| format!("principal.scopes.contains({scope:?})"));
+                groups.chain(ids).chain(scopes).collect()
+            }
+        }
+    }
 }
 
 /// Returns the Cedar action of a method.
@@ -53,21 +100,24 @@ pub(super) fn read(
     auth: &Auth,
 ) -> Option<Access> {
     let file = section.file("cedar");
-    let mut access = Access { policies: PolicySet::new(), names_callers: file.is_some() };
+    let mut access = Access { policies: PolicySet::new(), rules: Vec::new() };
     let rules = section.tables("rules");
     let is_given = file.is_some() || !rules.is_empty();
     for (index, mut table) in rules.into_iter().enumerate() {
-        access.names_callers |= table.has("callers");
         let mistakes = table.mistake_count();
-        let text = policy_text(&mut table, upstreams, auth);
+        let callers = rule_callers(&mut table, auth);
+        let text = policy_text(&mut table, upstreams, &callers);
         if table.mistake_count() > mistakes {
             // What is left of a rule with a mistake would only be a second mistake.
             table.finish();
             continue;
         }
         let id = PolicyId::new(format!("access.rules.{}", index + 1));
-        match Policy::parse(Some(id), text) {
-            Ok(policy) => add(&mut access.policies, policy, &table, ""),
+        match Policy::parse(Some(id.clone()), text) {
+            Ok(policy) => {
+                add(&mut access.policies, policy, &table, "");
+                access.rules.push((id, callers));
+            }
             Err(error) => {
                 table.mistake("", format!("cannot be compiled to a Cedar policy: {error}"));
             }
@@ -87,7 +137,7 @@ pub(super) fn read(
 }
 
 /// Returns the Cedar text of one rule.
-fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], auth: &Auth) -> String {
+fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], callers: &RuleCallers) -> String {
     let allow = actions(table, "allow");
     let deny = actions(table, "deny");
     let (effect, actions) = match (allow, deny) {
@@ -104,7 +154,7 @@ fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], auth: &Auth) -> 
         .map(|id| format!("resource in Upstream::{:?}", id.as_str()))
         .collect();
     let names: Vec<_> = globs(table, "prompts").unwrap_or_else(all).iter().map(like).collect();
-    let conditions: Vec<_> = [principals(table, auth), upstreams, names]
+    let conditions: Vec<_> = [callers.conditions(), upstreams, names]
         .into_iter()
         .filter(|alternatives| !alternatives.is_empty())
         .map(|alternatives| format!("({})", alternatives.join(" || ")))
@@ -117,20 +167,17 @@ fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], auth: &Auth) -> 
     )
 }
 
-/// Returns the conditions on the caller, of which one must hold. A rule that names no caller is for
-/// every authenticated caller, or for every caller where no authentication is configured.
-fn principals(table: &mut Section<'_>, auth: &Auth) -> Vec<String> {
+/// Reads the callers of a rule. A rule that names none is for every authenticated caller, or for every caller where no
+/// authentication is configured.
+fn rule_callers(table: &mut Section<'_>, auth: &Auth) -> RuleCallers {
     let groups = table.texts("groups");
-    let callers = table.texts("callers");
+    let ids = table.texts("callers");
     let scopes = table.texts("scopes");
-    let mut principals: Vec<_> =
-        groups.iter().map(|group| format!("principal in Group::{group:?}")).collect();
-    principals.extend(callers.iter().map(|id| format!("principal == Caller::{id:?}")));
-    principals.extend(scopes.iter().map(|scope| format!("principal.scopes.contains({scope:?})")));
-    if principals.is_empty() && auth.has_method() {
-        principals.push(format!("principal != Caller::{ANONYMOUS:?}"));
+    match (groups.is_empty() && ids.is_empty() && scopes.is_empty(), auth.has_method()) {
+        (true, true) => RuleCallers::Authenticated,
+        (true, false) => RuleCallers::Everyone,
+        (false, _) => RuleCallers::Named { groups, ids, scopes },
     }
-    principals
 }
 
 /// Reads a list of Cedar actions; `None` if the key is not set.

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 #[cfg(any(test, feature = "test-util"))]
 pub use access::SCHEMA;
-pub(crate) use access::{Access, action};
+pub(crate) use access::{Access, RuleCallers, action};
 pub(crate) use addresses::Addresses;
 pub(crate) use admin::Admin;
 pub(crate) use audit::{Audit, Durability, OnAuditFailure};

@@ -1,7 +1,7 @@
 //! Confusable prompts: prompts of different upstreams whose names or titles look alike (UTS 39, Unicode Security
 //! Mechanisms, "Confusable Detection").
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A text that a client displays for a listed prompt: its public name, its raw name or its title.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,8 +56,63 @@ pub(crate) fn confusables<'a>(
     pairs
 }
 
+/// Hashes of a shown text and of its skeleton.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct HashedText {
+    pub skeleton: u64,
+    pub text: u64,
+}
+
+/// Finds skeletons that several different texts have, while sources come and go. Only these texts can be confusable.
+#[derive(Debug, Default)]
+pub(crate) struct SkeletonIndex {
+    /// For each skeleton its texts, and how often each is shown.
+    texts: HashMap<u64, Vec<(u64, u32)>>,
+    ambiguous: BTreeSet<u64>,
+}
+
+impl SkeletonIndex {
+    /// Adds a text that is shown.
+    pub(crate) fn add(&mut self, HashedText { skeleton, text }: HashedText) {
+        let texts = self.texts.entry(skeleton).or_default();
+        match texts.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None => texts.push((text, 1)),
+        }
+        if texts.len() > 1 {
+            self.ambiguous.insert(skeleton);
+        }
+    }
+
+    /// Removes a text that was added.
+    pub(crate) fn remove(&mut self, HashedText { skeleton, text }: HashedText) {
+        let Some(texts) = self.texts.get_mut(&skeleton) else {
+            return;
+        };
+        if let Some(at) = texts.iter().position(|(known, _)| *known == text) {
+            texts[at].1 -= 1;
+            if texts[at].1 == 0 {
+                texts.swap_remove(at);
+            }
+        }
+        if texts.len() < 2 {
+            self.ambiguous.remove(&skeleton);
+        }
+        if texts.is_empty() {
+            self.texts.remove(&skeleton);
+        }
+    }
+
+    /// The skeletons of several texts, in order.
+    pub(crate) fn ambiguous(&self) -> &BTreeSet<u64> {
+        &self.ambiguous
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn skeleton(text: &str) -> String {
@@ -97,5 +152,33 @@ mod tests {
         let all = texts.iter().enumerate();
         let all: Vec<_> = all.flat_map(|(at, t)| [shown(0, at, t), shown(1, 64 + at, t)]).collect();
         assert_eq!(pairs(&all).len(), MAX_PAIRS);
+    }
+
+    proptest! {
+        #[test]
+        fn a_skeleton_is_ambiguous_while_it_has_several_texts(
+            steps in prop::collection::vec((any::<bool>(), 0_u64..3, 0_u64..3), 0..60),
+        ) {
+            let mut index = SkeletonIndex::default();
+            let mut shown = Vec::new();
+            for (adds, skeleton, text) in steps {
+                let hashed = HashedText { skeleton, text };
+                if adds {
+                    index.add(hashed);
+                    shown.push(hashed);
+                } else if let Some(at) = shown.iter().position(|known| *known == hashed) {
+                    index.remove(hashed);
+                    shown.swap_remove(at);
+                }
+                let texts = |skeleton: &u64| {
+                    let of = shown.iter().filter(|hashed| hashed.skeleton == *skeleton);
+                    of.map(|hashed| hashed.text).collect::<BTreeSet<_>>().len()
+                };
+                let expected: BTreeSet<u64> = (0..3).filter(|skeleton| texts(skeleton) > 1).collect();
+                prop_assert_eq!(index.ambiguous(), &expected);
+            }
+            shown.into_iter().for_each(|hashed| index.remove(hashed));
+            prop_assert!(index.texts.is_empty() && index.ambiguous.is_empty());
+        }
     }
 }

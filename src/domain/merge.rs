@@ -1,5 +1,9 @@
 //! The merge of the upstreams' prompt lists into one ordered list without name collisions.
+//!
+//! Names of upstreams with a prefix cannot collide, so each of these lists is merged by itself. Upstreams without one are merged
+//! together.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::name::{Naming, Prefix};
@@ -36,43 +40,37 @@ pub struct Merged {
     pub left_out: Vec<LeftOut>,
 }
 
-/// Merges the prompts of `sources`. `fold` maps a name to the form in which look-alikes are equal (NFC).
+/// Merges the prompts of `sources`. `prefixes` are the non-empty ones of all upstreams, also of those that are not merged here.
+/// `fold` maps a name to the form in which look-alikes are equal (NFC).
 ///
 /// Within one source, prompts with the same name are listed once if their definitions are equal, and left
 /// out if the definitions differ. Between sources, only bare names can collide: a name that two bare sources
 /// list is left out of both; a bare name within the prefix of another source is left out alone.
-pub fn merge(sources: &[Source<'_>], naming: &Naming, fold: impl Fn(&str) -> String) -> Merged {
+pub fn merge(
+    sources: &[Source<'_>],
+    prefixes: &HashSet<&str>,
+    naming: &Naming,
+    fold: impl Fn(&str) -> Cow<'_, str>,
+) -> Merged {
     let mut merged = Merged::default();
-    let mut claims: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
-    let prefixes: HashSet<&str> =
-        sources.iter().filter(|s| !s.prefix.is_bare()).map(|s| s.prefix.as_str()).collect();
     for (index, source) in sources.iter().enumerate() {
         let duplicates = duplicates(source.prompts, &fold);
         for (position, prompt) in source.prompts.iter().enumerate() {
             let public_name = match duplicates.get(&position) {
                 Some(Duplicate::Repeated) => continue,
                 Some(Duplicate::Conflicting) => Err(CONFLICT.to_owned()),
-                None => public_name(source.prefix, prompt, naming, &prefixes),
+                None => public_name(source.prefix, prompt, naming, prefixes),
             };
             match public_name {
-                Ok(public_name) => claims.entry(fold(&public_name)).or_default().push(Entry {
-                    public_name,
-                    source: index,
-                    prompt: position,
-                }),
+                Ok(public_name) => {
+                    merged.entries.push(Entry { public_name, source: index, prompt: position });
+                }
                 Err(reason) => merged.leave_out(index, prompt, reason),
             }
         }
     }
-    for mut claim in claims.into_values() {
-        if claim.len() == 1 {
-            merged.entries.append(&mut claim);
-            continue;
-        }
-        for Entry { source, prompt, .. } in claim {
-            let reason = "another upstream lists the same bare name: set `prefix` on one of them";
-            merged.leave_out(source, &sources[source].prompts[prompt], reason.to_owned());
-        }
+    if sources.len() > 1 {
+        merged.leave_out_shared(sources, fold);
     }
     merged.entries.sort_unstable_by(|a, b| a.public_name.cmp(&b.public_name));
     merged
@@ -80,9 +78,31 @@ pub fn merge(sources: &[Source<'_>], naming: &Naming, fold: impl Fn(&str) -> Str
 
 const CONFLICT: &str = "the upstream lists this name twice with different definitions";
 
+const SHARED: &str = "another upstream lists the same bare name: set `prefix` on one of them";
+
 impl Merged {
     fn leave_out(&mut self, source: usize, prompt: &Prompt, reason: String) {
         self.left_out.push(LeftOut { source, raw_name: prompt.name.clone(), reason });
+    }
+
+    /// Leaves out the names that several sources list.
+    fn leave_out_shared(&mut self, sources: &[Source<'_>], fold: impl Fn(&str) -> Cow<'_, str>) {
+        let entries = std::mem::take(&mut self.entries);
+        let mut claims: HashMap<Cow<'_, str>, usize> = HashMap::with_capacity(entries.len());
+        for entry in &entries {
+            *claims.entry(fold(&entry.public_name)).or_default() += 1;
+        }
+        let is_shared: Vec<_> =
+            entries.iter().map(|entry| claims[&fold(&entry.public_name)] > 1).collect();
+        drop(claims);
+        for (entry, is_shared) in entries.into_iter().zip(is_shared) {
+            if is_shared {
+                let prompt = &sources[entry.source].prompts[entry.prompt];
+                self.leave_out(entry.source, prompt, SHARED.to_owned());
+            } else {
+                self.entries.push(entry);
+            }
+        }
     }
 }
 
@@ -94,18 +114,26 @@ enum Duplicate {
     Conflicting,
 }
 
-fn duplicates(prompts: &[Prompt], fold: impl Fn(&str) -> String) -> HashMap<usize, Duplicate> {
-    let mut by_name: HashMap<String, Vec<usize>> = HashMap::with_capacity(prompts.len());
+fn duplicates(
+    prompts: &[Prompt],
+    fold: impl Fn(&str) -> Cow<'_, str>,
+) -> HashMap<usize, Duplicate> {
+    let mut first: HashMap<Cow<'_, str>, usize> = HashMap::with_capacity(prompts.len());
+    // The positions of names that occur again, by the first one.
+    let mut again: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (position, prompt) in prompts.iter().enumerate() {
-        by_name.entry(fold(&prompt.name)).or_default().push(position);
+        let at = *first.entry(fold(&prompt.name)).or_insert(position);
+        if at != position {
+            again.entry(at).or_default().push(position);
+        }
     }
     let mut found = HashMap::new();
-    for positions in by_name.into_values().filter(|p| p.len() > 1) {
-        let first = &prompts[positions[0]];
-        if positions.iter().all(|&p| prompts[p] == *first) {
-            found.extend(positions[1..].iter().map(|&p| (p, Duplicate::Repeated)));
+    for (first, others) in again {
+        if others.iter().all(|&other| prompts[other] == prompts[first]) {
+            found.extend(others.into_iter().map(|other| (other, Duplicate::Repeated)));
         } else {
-            found.extend(positions.iter().map(|&p| (p, Duplicate::Conflicting)));
+            found.insert(first, Duplicate::Conflicting);
+            found.extend(others.into_iter().map(|other| (other, Duplicate::Conflicting)));
         }
     }
     found
@@ -148,11 +176,26 @@ mod tests {
             lists.iter().map(|(p, names)| (Prefix::parse(p).unwrap(), prompts(names))).collect();
         let sources: Vec<_> =
             lists.iter().map(|(prefix, prompts)| Source { prefix, prompts }).collect();
-        let merged = merge(&sources, &Naming::new("__", 128), str::to_lowercase);
-        (
-            merged.entries.into_iter().map(|e| e.public_name).collect(),
-            merged.left_out.into_iter().map(|l| (l.source, l.raw_name)).collect(),
-        )
+        let prefixed =
+            sources.iter().map(|source| source.prefix).filter(|prefix| !prefix.is_bare());
+        let prefixes: HashSet<&str> = prefixed.map(Prefix::as_str).collect();
+        let naming = Naming::new("__", 128);
+        let merged = merge(&sources, &prefixes, &naming, |name| name.to_lowercase().into());
+        let names: Vec<String> = merged.entries.into_iter().map(|e| e.public_name).collect();
+        // Each upstream with a prefix by itself, and all others together, give the same list.
+        let (bare, prefixed): (Vec<_>, Vec<_>) =
+            sources.iter().copied().partition(|source| source.prefix.is_bare());
+        let mut parts: Vec<String> = prefixed
+            .chunks(1)
+            .chain([bare.as_slice()])
+            .flat_map(|part| {
+                merge(part, &prefixes, &naming, |name| name.to_lowercase().into()).entries
+            })
+            .map(|entry| entry.public_name)
+            .collect();
+        parts.sort_unstable();
+        assert_eq!(parts, names);
+        (names, merged.left_out.into_iter().map(|l| (l.source, l.raw_name)).collect())
     }
 
     #[test]

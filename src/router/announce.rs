@@ -47,14 +47,14 @@ const RECORDED: usize = 1_000;
 impl Announcer {
     /// Notes the visible content of a snapshot: the first whole list is announced at once, later changes
     /// after the debounce. An incomplete first list is not announced.
-    pub(crate) fn observe(&mut self, snapshot: &Catalog, now: Instant) {
+    pub(crate) async fn observe(&mut self, snapshot: &Catalog, now: Instant) {
         let is_news = self.changes.borrow().as_ref().map(|told| {
             *told.content.everyone.digest() != *snapshot.content.everyone.digest()
                 || !Arc::ptr_eq(&told.views, &self.views)
         });
         match is_news {
             _ if snapshot.pending => {}
-            None => self.tell(&snapshot.content),
+            None => self.tell(&snapshot.content).await,
             Some(true) => self.debounce.note(now),
             Some(false) => {}
         }
@@ -68,9 +68,9 @@ impl Announcer {
         }
     }
 
-    pub(crate) fn tell(&mut self, content: &Arc<Content>) {
+    pub(crate) async fn tell(&mut self, content: &Arc<Content>) {
         self.debounce.done();
-        self.views.drop_before(content);
+        self.views.release_before(content).await;
         self.warn_beyond_tools_max(content);
         let seen = Published { content: content.clone(), views: self.views.clone() };
         let before = self.changes.send_replace(Some(seen));

@@ -253,7 +253,7 @@ impl Bridge<'_> {
     fn state_owner(&self) -> request_state::Owner {
         request_state::Owner {
             caller: self.routed.call.caller.id().to_owned(),
-            name: self.routed.owner.public_name.clone(),
+            name: self.routed.owner.public_name.to_string(),
             upstream: self.routed.upstream.config().id.to_string(),
             arguments: digest_of(self.arguments),
         }

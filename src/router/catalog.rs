@@ -1,17 +1,18 @@
 //! The catalog: an immutable snapshot of the prompts of all upstreams, and of how fresh it is.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::view::{View, name_of_tool};
+use super::owner::Owner;
+use super::segment::Segment;
+use super::view::View;
 use crate::domain::cursor::CacheScope;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::UpstreamId;
-use crate::domain::prompt::Argument;
 use crate::domain::tool::name::is_derived;
 
 /// One snapshot. A request keeps the same snapshot to its end.
@@ -38,26 +39,13 @@ pub struct Catalog {
 pub struct Content {
     /// Increases with each content.
     pub generation: u64,
-    /// In byte order of the public names.
-    owners: Vec<Owner>,
-    /// The indices in `owners` of the prompts whose tools have derived names, by these names.
-    derived_names: OnceLock<HashMap<String, usize>>,
+    /// In byte order of the public names; none is empty.
+    segments: Vec<Arc<Segment>>,
     /// The view of a caller that may see everything.
     pub everyone: Arc<View>,
     pub left_out: Vec<LeftOut>,
     /// Listed all the same: which of both means well only people can judge.
     pub look_alikes: Vec<LookAlike>,
-}
-
-/// The upstream and raw name behind a public name.
-#[derive(Debug)]
-pub struct Owner {
-    pub public_name: String,
-    pub upstream: UpstreamId,
-    pub raw_name: String,
-    pub arguments: Vec<Argument>,
-    /// `sha256:…` of the definition as listed.
-    pub digest: String,
 }
 
 /// An upstream whose list is stale or missing.
@@ -108,22 +96,20 @@ pub struct ShownPrompt {
 }
 
 impl Content {
-    /// `owners` come in byte order of their public names.
+    /// `segments` come in byte order of their names, and none is empty.
     pub fn new(
         generation: u64,
-        owners: Vec<Owner>,
-        everyone: View,
+        segments: Vec<Arc<Segment>>,
         left_out: Vec<LeftOut>,
         look_alikes: Vec<LookAlike>,
     ) -> Self {
-        Self {
-            generation,
-            owners,
-            derived_names: OnceLock::new(),
-            everyone: Arc::new(everyone),
-            left_out,
-            look_alikes,
-        }
+        let everyone = Arc::new(View::whole(&segments));
+        Self { generation, segments, everyone, left_out, look_alikes }
+    }
+
+    /// The prompts in pieces, in byte order of their public names.
+    pub fn segments(&self) -> &[Arc<Segment>] {
+        &self.segments
     }
 
     /// The owner of the prompt that a tool stands for, by the tool's name. A name of derived form is never looked
@@ -132,34 +118,41 @@ impl Content {
         if !is_derived(tool) {
             return self.owner(tool);
         }
-        let names = self.derived_names.get_or_init(|| {
-            let derived = |owner: &Owner| {
-                let name = name_of_tool(&owner.public_name);
-                (name != owner.public_name).then_some(name)
-            };
-            let owners = self.owners.iter().enumerate();
-            owners.filter_map(|(index, owner)| Some((derived(owner)?, index))).collect()
-        });
-        Some(&self.owners[*names.get(tool)?])
+        self.segments.iter().find_map(|segment| {
+            let position = segment.position_of_derived(tool)?;
+            segment.owners().get(position)
+        })
     }
 
     /// The owners of all prompts, in the order of [`Content::everyone`].
-    pub fn owners(&self) -> &[Owner] {
-        &self.owners
+    pub fn owners(&self) -> impl Iterator<Item = &Owner> {
+        self.segments.iter().flat_map(|segment| segment.owners())
+    }
+
+    /// The number of listed prompts.
+    pub fn len(&self) -> usize {
+        self.everyone.len()
     }
 
     /// The number of listed prompts of each upstream that has any.
     pub fn counts(&self) -> HashMap<&UpstreamId, usize> {
         let mut counts = HashMap::new();
-        for owner in &self.owners {
-            *counts.entry(&owner.upstream).or_default() += 1;
+        for segment in &self.segments {
+            match segment.upstream() {
+                Some(upstream) => *counts.entry(upstream).or_default() += segment.len(),
+                None => {
+                    let owners = segment.owners().iter();
+                    owners.for_each(|owner| *counts.entry(&owner.upstream).or_default() += 1);
+                }
+            }
         }
         counts
     }
 
     pub fn owner(&self, public_name: &str) -> Option<&Owner> {
-        let found = self.owners.binary_search_by(|o| o.public_name.as_str().cmp(public_name));
-        found.ok().map(|index| &self.owners[index])
+        let at = self.segments.partition_point(|segment| segment.last_name() < public_name);
+        let segment = self.segments.get(at)?;
+        segment.owners().get(segment.position(public_name)?)
     }
 }
 

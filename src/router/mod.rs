@@ -8,7 +8,9 @@ pub(crate) mod call_channel;
 mod suspended_calls;
 mod definition_pins;
 pub(crate) mod refresh;
+mod owner;
 pub(crate) mod reply;
+pub(crate) mod segment;
 mod search;
 pub(crate) mod debounce;
 mod status;
@@ -44,9 +46,11 @@ use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use bridge::Bridge;
 use build::SharedState;
 use call_channel::{CallChannel, CallEvent};
-use catalog::{Catalog, Incomplete, Owner};
+use catalog::{Catalog, Incomplete};
+use owner::Owner;
 use reply::{ListReply, Origin, Reply};
-use view::{View, name_of_tool};
+use segment::name_of_tool;
+use view::View;
 use view_cache::{Changes, ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
@@ -186,7 +190,7 @@ impl Router {
     pub(crate) fn public_name_of_tool(&self, tool: &str) -> Option<String> {
         let catalog = self.catalog();
         let owner = catalog.content.owner_of_tool(tool).filter(|_| is_derived(tool))?;
-        (!is_derived(&owner.public_name)).then(|| owner.public_name.clone())
+        (!is_derived(&owner.public_name)).then(|| owner.public_name.to_string())
     }
 
     /// The newest snapshot.
@@ -228,7 +232,7 @@ impl Router {
         let place =
             cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
         let catalog = self.settled(deadline).await;
-        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
         let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
         let cut_at = Instant::now();
         let ttl = catalog.ttl(cut_at, self.listing.ttl_max);
@@ -246,7 +250,9 @@ impl Router {
         }
         let view = match kind {
             ListKind::Prompts => prompts,
-            ListKind::Tools => self.views.tools(&catalog.content, &call.caller, &call.endpoint),
+            ListKind::Tools => {
+                self.views.tools(&catalog.content, &call.caller, &call.endpoint).await
+            }
         };
         let after = place.as_ref().map(|place| place.last.as_str());
         let next_cursor = view.page(after, self.listing.page_size).more_after.map(|last| {
@@ -313,10 +319,8 @@ impl Router {
             if !differ && self.views.serves_all(endpoint) {
                 return true;
             }
-            let owners = catalog.content.owners().iter();
-            let mut theirs = owners.filter(|owner| owner.upstream == part.upstream).peekable();
-            if theirs.peek().is_some() {
-                return theirs.any(|owner| view.contains(&owner.public_name));
+            if catalog.content.everyone.lists(&part.upstream) {
+                return view.lists(&part.upstream);
             }
             let prefix = self.upstreams.get(&part.upstream).map(|found| &found.config().prefix);
             let beginning = prefix.map(|prefix| self.naming.beginning(prefix)).unwrap_or_default();
@@ -481,7 +485,7 @@ const ARGUMENTS_DEPTH: usize = 2;
 
 fn origin(owner: &Owner) -> Origin {
     Origin {
-        upstream: owner.upstream.to_string(),
+        upstream: owner.upstream.clone(),
         digest: owner.digest.clone(),
         name: owner.public_name.clone(),
     }

@@ -16,6 +16,7 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text;
 use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::name::UpstreamId;
 use crate::domain::server_request::ServerRequest;
 use crate::domain::uri;
 
@@ -91,11 +92,11 @@ pub struct ListReply {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Origin {
     /// Id of the upstream.
-    pub upstream: String,
+    pub upstream: UpstreamId,
     /// `sha256:…` of the prompt's definition as listed.
-    pub digest: String,
+    pub digest: Arc<str>,
     /// Public name of the prompt.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 /// Completion values.
@@ -118,7 +119,7 @@ impl ListReply {
 
 /// Validates a `GetPromptResult`, and treats hidden text and unsafe URIs in it as `mode` says.
 pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {
-    let fault = |what: String| Fault::upstream(&origin.upstream, Kind::Protocol(what));
+    let fault = |what: String| Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
     content::check_result(result.json()).map_err(|e| fault(e.to_string()))?;
     if mode == HiddenText::Allow {
@@ -152,7 +153,7 @@ pub(super) fn completion(result: Document, origin: Origin) -> Result<Reply, Faul
     let read = check_complete(result.json()).and_then(|()| read_completion(result.json()));
     match read {
         Ok(completion) => Ok(Reply::Completion { completion, origin }),
-        Err(what) => Err(Fault::upstream(&origin.upstream, Kind::Protocol(what))),
+        Err(what) => Err(Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what))),
     }
 }
 
@@ -187,7 +188,11 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Completion, Fault> {
-        let origin = Origin { upstream: "a".into(), digest: String::new(), name: String::new() };
+        let origin = Origin {
+            upstream: UpstreamId::parse("a").unwrap(),
+            digest: "".into(),
+            name: "".into(),
+        };
         let result = Document::parse(text.as_bytes().to_vec(), 8).unwrap();
         completion(result, origin).map(|reply| match reply {
             Reply::Completion { completion, .. } => completion,

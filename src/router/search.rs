@@ -42,10 +42,10 @@ impl Router {
         let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
         let after = after.transpose()?;
         let catalog = self.settled(deadline).await;
-        let view = self.views.view(&catalog.content, &call.caller, &call.endpoint);
+        let view = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
         let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
         let query = Query::new(query);
-        let (elements, more_after) = if view.size() <= SEARCHED_AT_ONCE {
+        let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
             page(&view, &query, after)
         } else {
             // Each search reads the whole view: only so many at once.

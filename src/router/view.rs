@@ -1,60 +1,106 @@
 //! A view: the list that callers with the same rights see, in order, already serialised.
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::Digest;
+use super::segment::{Segment, SegmentWriter, name_of_tool};
 use crate::domain::json::Json;
-use crate::domain::merge::Entry;
-use crate::domain::prompt::Prompt;
+use crate::domain::name::UpstreamId;
 use crate::domain::tool::definition::{write_find_prompt, write_prompt_tool, write_use_prompt};
-use crate::domain::tool::name::tool_name;
 use crate::domain::tool::{FIND_PROMPT, USE_PROMPT};
 use crate::seal;
 
-/// A list ready to be cut into pages. Pages are slices of one text: a list costs two binary
-/// searches and one copy, whatever the page size.
+/// A list ready to be cut into pages: parts of segments that all views share. A page costs two binary searches, and copies no
+/// element.
 #[derive(Debug, Default)]
 pub struct View {
-    /// All elements, separated by commas.
-    text: String,
-    items: Vec<Item>,
+    parts: Vec<Part>,
+    len: usize,
     digest: Digest,
+    /// Bytes that this view alone takes in memory.
+    size: usize,
 }
 
-#[derive(Debug)]
-struct Item {
-    /// The public name of a prompt, or the name of a tool.
-    name: String,
-    /// The range of the element in the text.
-    range: Range<usize>,
+/// The visible elements of one segment; at least one.
+#[derive(Clone, Debug)]
+struct Part {
+    segment: Arc<Segment>,
+    /// The positions of the visible elements: ranges that are in order and do not touch.
+    ranges: Arc<[Range<u32>]>,
 }
 
 /// One page of a view.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Page<'a> {
-    /// Elements of the list, separated by commas.
-    pub elements: &'a str,
+    /// The elements, separated by commas, in pieces of UTF-8.
+    pub pieces: Vec<Bytes>,
     /// The last public name on the page, if more follow.
     pub more_after: Option<&'a str>,
 }
 
 impl View {
-    /// Serialises `entries`, which are in byte order of their public names.
-    pub fn new<'a>(entries: impl IntoIterator<Item = (&'a Entry, &'a Prompt)>) -> Self {
-        let mut view = Self::default();
-        for (entry, prompt) in entries {
-            view.push(&entry.public_name, |out| prompt.write(&entry.public_name, out));
-        }
-        view.seal()
+    /// The view of all elements of `segments`, which are in order.
+    pub fn whole<'a>(segments: impl IntoIterator<Item = &'a Arc<Segment>>) -> Self {
+        let part = |segment: &Arc<Segment>| Part {
+            ranges: segment.all().clone(),
+            segment: segment.clone(),
+        };
+        Self::of(segments.into_iter().map(part).collect())
     }
 
-    /// A view of the items whose entry in `visible` is true.
-    pub fn part(&self, visible: &[bool]) -> Self {
-        let mut part = Self::default();
-        for (item, _) in self.items.iter().zip(visible).filter(|(_, visible)| **visible) {
-            part.push(&item.name, |out| out.push_str(&self.text[item.range.clone()]));
+    /// The view of some elements. `visible` gives the decision on each element of a segment; what `before` shows of the
+    /// same segment is taken over.
+    pub fn part<'a>(
+        segments: impl IntoIterator<Item = &'a Arc<Segment>>,
+        before: Option<&Self>,
+        mut visible: impl FnMut(&Segment) -> Visible,
+    ) -> Self {
+        let part = |segment: &'a Arc<Segment>| {
+            let known = before.and_then(|before| before.known(segment));
+            let ranges = known.unwrap_or_else(|| visible(segment).ranges(segment));
+            Part { segment: segment.clone(), ranges }
+        };
+        Self::of(segments.into_iter().map(part).collect())
+    }
+
+    /// What remains of a view without the segments that are gone. It is not served: it is what the next view is made
+    /// of.
+    pub(super) fn remainder(&self, is_left: impl Fn(&Arc<Segment>) -> bool) -> Self {
+        let parts: Vec<Part> =
+            self.parts.iter().filter(|part| is_left(&part.segment)).cloned().collect();
+        let size = own_size(&parts);
+        Self { parts, size, ..Self::default() }
+    }
+
+    fn of(parts: Vec<Part>) -> Self {
+        let mut digests = Vec::new();
+        let mut len = 0;
+        for Part { segment, ranges } in &parts {
+            for position in ranges.iter().flat_map(positions) {
+                digests.extend_from_slice(segment.digest(position));
+                len += 1;
+            }
         }
-        part.seal()
+        // Parts of nothing are kept, too: the next view takes over that nothing of them is visible.
+        Self { size: own_size(&parts), digest: seal::sha256(&digests), len, parts }
+    }
+
+    /// What the view shows of this segment.
+    fn known(&self, segment: &Arc<Segment>) -> Option<Arc<[Range<u32>]>> {
+        let name = segment.last_name();
+        let at = self.parts.partition_point(|part| part.segment.last_name() < name);
+        let part = self.parts.get(at).filter(|part| Arc::ptr_eq(&part.segment, segment))?;
+        Some(part.ranges.clone())
+    }
+
+    /// The number of elements of segments that `before` does not know.
+    pub(super) fn unknown(segments: &[Arc<Segment>], before: Option<&Self>) -> usize {
+        let is_unknown =
+            |segment: &&Arc<Segment>| before.is_none_or(|before| before.known(segment).is_none());
+        segments.iter().filter(is_unknown).map(|segment| segment.len()).sum()
     }
 
     /// The view of the tools that stand for the prompts of this view.
@@ -62,90 +108,164 @@ impl View {
         let mut named: Vec<_> =
             self.elements().map(|(name, prompt)| (name_of_tool(name), prompt)).collect();
         named.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        let mut tools = Self::default();
+        let mut tools = SegmentWriter::default();
         for (name, prompt) in named {
-            tools.push(&name, |out| write_prompt_tool(prompt, &name, &name_of_tool, out));
+            let write = |out: &mut String| write_prompt_tool(prompt, &name, &name_of_tool, out);
+            tools.push(name.as_str().into(), write);
         }
-        tools.seal()
+        Self::own(tools)
     }
 
     /// The view of `find_prompt` and `use_prompt`, whatever the prompts.
     pub fn pair() -> Self {
-        let mut pair = Self::default();
-        pair.push(FIND_PROMPT, write_find_prompt);
-        pair.push(USE_PROMPT, write_use_prompt);
-        pair.seal()
+        let mut pair = SegmentWriter::default();
+        pair.push(FIND_PROMPT.into(), write_find_prompt);
+        pair.push(USE_PROMPT.into(), write_use_prompt);
+        Self::own(pair)
+    }
+
+    /// A view with a segment of its own.
+    fn own(segment: SegmentWriter) -> Self {
+        let segment = Arc::new(segment.finish());
+        let view = Self::whole([&segment]);
+        Self { size: view.size + segment.size(), ..view }
     }
 
     /// The listed names with their elements, in order.
     pub fn elements(&self) -> impl Iterator<Item = (&str, Json<'_>)> {
-        self.items
-            .iter()
-            .map(|item| (item.name.as_str(), Json::accepted(&self.text[item.range.clone()])))
-    }
-
-    /// Appends an element that `write` serialises.
-    fn push(&mut self, name: &str, write: impl FnOnce(&mut String)) {
-        if !self.items.is_empty() {
-            self.text.push(',');
-        }
-        let start = self.text.len();
-        write(&mut self.text);
-        self.items.push(Item { name: name.to_owned(), range: start..self.text.len() });
-    }
-
-    /// Computes the digest once all elements are there.
-    fn seal(mut self) -> Self {
-        self.digest = seal::digest([self.text.as_str()]);
-        self
+        self.parts.iter().flat_map(|Part { segment, ranges }| {
+            let positions = ranges.iter().flat_map(positions);
+            positions.map(|position| (&**segment.name(position), segment.element(position)))
+        })
     }
 
     /// Whether a name is listed.
     pub fn contains(&self, public_name: &str) -> bool {
-        let by_name = |item: &Item| item.name.as_str().cmp(public_name);
-        self.items.binary_search_by(by_name).is_ok()
+        let at = self.parts.partition_point(|part| part.segment.last_name() < public_name);
+        let Some(Part { segment, ranges }) = self.parts.get(at) else {
+            return false;
+        };
+        segment.position(public_name).is_some_and(|position| {
+            let range = ranges.get(first_range(ranges, position));
+            range.is_some_and(|range| positions(range).contains(&position))
+        })
     }
 
-    /// The page of at most `size` prompts after the name `after`, whether or not that is still listed.
+    /// Whether a prompt of an upstream is listed.
+    pub(super) fn lists(&self, upstream: &UpstreamId) -> bool {
+        self.parts.iter().any(|Part { segment, ranges }| match segment.upstream() {
+            Some(only) => only == upstream && !ranges.is_empty(),
+            None => {
+                let mut owners = ranges.iter().flat_map(positions).map(|at| &segment.owners()[at]);
+                owners.any(|owner| owner.upstream == *upstream)
+            }
+        })
+    }
+
+    /// The page of at most `size` elements after the name `after`, whether or not that is still listed.
     pub fn page(&self, after: Option<&str>, size: usize) -> Page<'_> {
-        let start =
-            after.map_or(0, |after| self.items.partition_point(|item| item.name.as_str() <= after));
-        let end = self.items.len().min(start.saturating_add(size));
-        let items = &self.items[start..end];
-        let (Some(first), Some(last)) = (items.first(), items.last()) else {
-            return Page { elements: "", more_after: None };
-        };
-        let more = end < self.items.len();
-        Page {
-            elements: &self.text[first.range.start..last.range.end],
-            more_after: more.then_some(last.name.as_str()),
+        let mut page = self.page_with_comma(after.unwrap_or_default(), size);
+        if let Some(last) = page.pieces.last_mut() {
+            last.truncate(last.len() - 1);
         }
+        page
+    }
+
+    /// A page with a comma behind its last element.
+    fn page_with_comma(&self, after: &str, size: usize) -> Page<'_> {
+        let first = self.parts.partition_point(|part| part.segment.last_name() <= after);
+        let mut page = Page { pieces: Vec::new(), more_after: None };
+        let (mut left, mut last) = (size, None);
+        for (at, Part { segment, ranges }) in self.parts[first..].iter().enumerate() {
+            let start = if at == 0 { segment.count_to(after) } else { 0 };
+            for range in &ranges[first_range(ranges, start)..] {
+                if left == 0 {
+                    page.more_after = last;
+                    return page;
+                }
+                let range = positions(range);
+                let start = range.start.max(start);
+                let end = range.end.min(start.saturating_add(left));
+                page.pieces.push(segment.slice(start..end));
+                left -= end - start;
+                last = Some(&**segment.name(end - 1));
+                if end < range.end {
+                    page.more_after = last;
+                    return page;
+                }
+            }
+        }
+        page
     }
 
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.len
     }
 
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.len == 0
     }
 
-    /// Bytes that the view takes in memory.
+    /// Bytes that the view takes in memory, without the segments that it shares.
     pub(crate) fn size(&self) -> usize {
-        let names: usize = self.items.iter().map(|item| item.name.capacity()).sum();
-        let items = self.items.capacity() * size_of::<Item>();
-        size_of::<Self>() + self.text.capacity() + items + names
+        self.size
     }
 
-    /// SHA-256 of the serialised list.
+    /// Bytes of the serialised list.
+    pub(crate) fn text_size(&self) -> usize {
+        let size = |Part { segment, ranges }: &Part| -> usize {
+            ranges.iter().map(|range| segment.text_size(positions(range))).sum()
+        };
+        self.parts.iter().map(size).sum()
+    }
+
+    /// SHA-256 of the digests of all elements: equal digests are equal lists.
     pub fn digest(&self) -> &Digest {
         &self.digest
     }
 }
 
-/// Returns the name of the tool for a prompt, or of the property for an argument.
-pub(super) fn name_of_tool(name: &str) -> String {
-    tool_name(name, |name| seal::sha256(name.as_bytes())).into_owned()
+/// The visible elements of a segment.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Visible {
+    All,
+    None,
+    /// For each element.
+    Some(Vec<bool>),
+}
+
+impl Visible {
+    fn ranges(self, segment: &Segment) -> Arc<[Range<u32>]> {
+        let each = match self {
+            Self::All => return segment.all().clone(),
+            Self::None => return Arc::default(),
+            Self::Some(each) => each,
+        };
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        for (at, _) in (0_u32..).zip(&each).filter(|(_, visible)| **visible) {
+            match ranges.last_mut() {
+                Some(last) if last.end == at => last.end += 1,
+                _ => ranges.push(at..at + 1),
+            }
+        }
+        ranges.into()
+    }
+}
+
+/// Bytes that these parts take, without their segments.
+fn own_size(parts: &[Part]) -> usize {
+    let is_own = |part: &&Part| !Arc::ptr_eq(&part.ranges, part.segment.all());
+    let ranges: usize = parts.iter().filter(is_own).map(|part| size_of_val(&*part.ranges)).sum();
+    size_of::<View>() + size_of_val(parts) + ranges
+}
+
+/// The index of the first range that ends behind this position.
+fn first_range(ranges: &[Range<u32>], position: usize) -> usize {
+    ranges.partition_point(|range| positions(range).end <= position)
+}
+
+fn positions(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
 }
 
 #[cfg(test)]
@@ -153,16 +273,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::prompt::Prompt;
 
     fn view(names: &[String]) -> View {
         let prompt = Prompt::read(Json::parse(br#"{"name":"x"}"#, 8).unwrap()).unwrap();
-        let entries: Vec<_> =
-            names.iter().map(|n| Entry { public_name: n.clone(), source: 0, prompt: 0 }).collect();
-        View::new(entries.iter().map(|e| (e, &prompt)))
+        let mut segments = Vec::new();
+        // Several segments, of which each page may begin and end in any.
+        for names in names.chunks(7) {
+            let mut segment = SegmentWriter::default();
+            for name in names {
+                segment.push(name.as_str().into(), |out| prompt.write(name, out));
+            }
+            segments.push(Arc::new(segment.finish()));
+        }
+        View::whole(&segments)
     }
 
-    fn names(page: Page<'_>) -> Vec<String> {
-        let list = format!("[{}]", page.elements);
+    fn names(page: &Page<'_>) -> Vec<String> {
+        let list = format!("[{}]", String::from_utf8(page.pieces.concat()).unwrap());
         let list: Vec<serde_json::Value> = serde_json::from_str(&list).unwrap();
         list.iter().map(|p| p["name"].as_str().unwrap().to_owned()).collect()
     }
@@ -177,7 +305,7 @@ mod tests {
             let (mut walked, mut after) = (Vec::new(), None);
             loop {
                 let page = view.page(after.as_deref(), size);
-                walked.extend(names(page));
+                walked.extend(names(&page));
                 after = page.more_after.map(str::to_owned);
                 if after.is_none() {
                     break;
@@ -195,14 +323,63 @@ mod tests {
             let list: Vec<String> = before.iter().cloned().collect();
             let first = view(&list);
             let page = first.page(None, size);
-            let mut seen = names(page);
+            let mut seen = names(&page);
             if let Some(last) = page.more_after {
                 let changed = view(&after.iter().cloned().collect::<Vec<_>>());
-                seen.extend(names(changed.page(Some(last), usize::MAX)));
+                seen.extend(names(&changed.page(Some(last), usize::MAX)));
                 for stayed in before.intersection(&after) {
                     prop_assert_eq!(seen.iter().filter(|n| *n == stayed).count(), 1);
                 }
             }
+        }
+
+        #[test]
+        fn a_part_is_the_list_of_the_visible_elements_however_it_was_made(
+            all in prop::collection::btree_map("[a-e]{1,3}", any::<bool>(), 0..40),
+            changed in 0usize..6,
+            size in 1usize..9,
+        ) {
+            let names: Vec<String> = all.keys().cloned().collect();
+            let whole = view(&names);
+            let segments: Vec<_> = whole.parts.iter().map(|part| part.segment.clone()).collect();
+            let visible = |segment: &Segment| {
+                let each = (0..segment.len()).map(|at| all[&**segment.name(at)]);
+                Visible::Some(each.collect())
+            };
+            let part = View::part(&segments, None, visible);
+            let expected: Vec<String> = all.iter().filter(|(_, v)| **v).map(|(n, _)| n.clone()).collect();
+            prop_assert_eq!(part.len(), expected.len());
+            prop_assert_eq!(*part.digest(), *view(&expected).digest());
+            let listed: Vec<&str> = part.elements().map(|(name, _)| name).collect();
+            prop_assert_eq!(&listed, &expected);
+            let mut walked = Vec::new();
+            let mut after = None;
+            loop {
+                let page = part.page(after.as_deref(), size);
+                walked.extend(super::tests::names(&page));
+                after = page.more_after.map(str::to_owned);
+                if after.is_none() {
+                    break;
+                }
+            }
+            prop_assert_eq!(&walked, &expected);
+            prop_assert!(names.iter().all(|name| part.contains(name) == all[name]));
+            // Made of the view before, in which one segment was another one, only that segment is decided anew.
+            let mut before = segments.clone();
+            if let Some(other) = before.get_mut(changed) {
+                *other = Arc::new(SegmentWriter::default().finish());
+            }
+            let before: Vec<_> = before.into_iter().filter(|segment| !segment.is_empty()).collect();
+            let before = View::part(&before, None, visible).remainder(|segment| segments.iter().any(|left| Arc::ptr_eq(left, segment)));
+            let unknown = View::unknown(&segments, Some(&before));
+            let mut decided = 0;
+            let again = View::part(&segments, Some(&before), |segment| {
+                decided += segment.len();
+                visible(segment)
+            });
+            prop_assert_eq!(decided, unknown);
+            prop_assert_eq!(decided, segments.get(changed).map_or(0, |segment| segment.len()));
+            prop_assert_eq!(again.digest(), part.digest());
         }
     }
 }

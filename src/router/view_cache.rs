@@ -1,24 +1,26 @@
-//! The view cache: one view for each content, endpoint and entitlement, shared by the callers who have the
-//! same rights.
+//! The view cache: one view for each endpoint and entitlement, shared by the callers who have the same rights. The view of a new
+//! content is made of the one before: only the rights on segments that have changed are decided again.
 
-use std::collections::HashMap;
-use std::convert::Infallible;
+use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Options, OptionsBuilder, Weighter};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::spawn_blocking;
 
 use super::Digest;
-use super::catalog::{Content, Owner};
-use super::view::View;
+use super::catalog::Content;
+use super::owner::Owner;
+use super::segment::Segment;
+use super::view::{View, Visible};
 use crate::config::{self, Exposure, ToolForm};
 use crate::domain::caller::Caller;
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
 use crate::domain::name::UpstreamId;
-use crate::domain::rights::Rights;
+use crate::domain::rights::{Allowed, Rights};
 
 /// Makes and caches views.
 pub struct ViewCache {
@@ -30,7 +32,9 @@ pub struct ViewCache {
     /// `find_prompt` and `use_prompt`.
     pair: Arc<View>,
     /// Bounded by bytes, least recently used first.
-    views: Cache<Key, Arc<View>, ViewSize, RandomState>,
+    views: Cache<Key, Cached, ViewSize, RandomState>,
+    /// Permits to make views that take long.
+    making: Semaphore,
     /// The views that each caller had made.
     made: Mutex<HashMap<Caller, Vec<Key>>>,
     /// The memory for views, and the part of it that the views of one caller may take, in bytes.
@@ -51,9 +55,17 @@ struct Part {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct Key {
     list: ListKind,
-    generation: u64,
     endpoint: Box<str>,
-    entitlement: Option<String>,
+    entitlement: Option<Arc<str>>,
+}
+
+/// The newest view that was made, and the generation of its content.
+#[derive(Clone)]
+struct Cached {
+    generation: u64,
+    view: Arc<View>,
+    /// Whether the view is all of its content's. What remains of an earlier view is not served.
+    is_whole: bool,
 }
 
 /// The list that a view is of.
@@ -83,11 +95,11 @@ pub struct ListDigests {
 #[derive(Clone)]
 struct ViewSize;
 
-impl Weighter<Key, Arc<View>> for ViewSize {
-    fn weight(&self, key: &Key, view: &Arc<View>) -> u64 {
-        let entitlement = key.entitlement.as_ref().map_or(0, String::len);
+impl Weighter<Key, Cached> for ViewSize {
+    fn weight(&self, key: &Key, cached: &Cached) -> u64 {
+        let entitlement = key.entitlement.as_ref().map_or(0, |entitlement| entitlement.len());
         let key = size_of::<Key>() + key.endpoint.len() + entitlement;
-        (key + view.size()) as u64
+        (key + cached.view.size()) as u64
     }
 }
 
@@ -104,6 +116,13 @@ const MAX_MAKERS: usize = 4096;
 
 /// About how many views there are: callers with the same rights share one. More only cost a resize.
 const EXPECTED_VIEWS: usize = 256;
+
+/// Most prompts whose rights are decided on a runtime thread: a fraction of a millisecond. More are left to a thread that
+/// may block.
+const DECIDED_AT_ONCE: usize = 256;
+
+/// Most views that are made at once beside the calls.
+const MAKERS: usize = 2;
 
 impl ViewCache {
     pub fn new(config: &config::Config, rights: Arc<dyn Rights>) -> Self {
@@ -130,6 +149,7 @@ impl ViewCache {
             parts,
             pair: Arc::new(View::pair()),
             views,
+            making: Semaphore::new(MAKERS),
             made: Mutex::default(),
             views_size: views_size as u64,
             share: config.server.limits.share.of(views_size) as u64,
@@ -164,14 +184,14 @@ impl ViewCache {
     /// The number of prompts of an endpoint, before rights.
     fn count(&self, content: &Content, endpoint: &str) -> usize {
         let Some(part) = self.parts.get(endpoint) else {
-            return content.owners().len();
+            return content.len();
         };
         let counted = || part.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, count)) = counted().filter(|(of, _)| *of == content.generation) {
             return count;
         }
         let is_served = |owner: &&Owner| self.serves(endpoint, &owner.upstream, &owner.public_name);
-        let count = content.owners().iter().filter(is_served).count();
+        let count = content.owners().filter(is_served).count();
         *counted() = Some((content.generation, count));
         count
     }
@@ -181,63 +201,161 @@ impl ViewCache {
         &self.pair
     }
 
-    /// The tools that each stand for one prompt of a caller at an endpoint.
-    pub fn tools(&self, content: &Content, caller: &Caller, endpoint: &str) -> Arc<View> {
-        let key = Key {
-            list: ListKind::Tools,
-            generation: content.generation,
-            endpoint: endpoint.into(),
-            entitlement: self.rights.entitlement(caller),
-        };
-        self.cached(caller, &key, || self.view(content, caller, endpoint).tools())
-    }
-
-    /// The digests of the lists of a caller at an endpoint.
-    pub(crate) fn digests(
-        &self,
-        content: &Content,
+    /// The view of a caller at an endpoint. Cancel safe.
+    pub async fn view(
+        self: &Arc<Self>,
+        content: &Arc<Content>,
         caller: &Caller,
         endpoint: &str,
-        kinds: ListKinds,
-    ) -> ListDigests {
-        let view = || *self.view(content, caller, endpoint).digest();
-        let form = kinds.tools.then(|| self.tool_form(content, endpoint)).flatten();
-        ListDigests {
-            prompts: if kinds.prompts { view() } else { Digest::default() },
-            tools: match form {
-                None => Digest::default(),
-                Some(ToolForm::Pair) => *self.pair.digest(),
-                // The tools are made of the prompts, and change with them.
-                Some(ToolForm::Each) => view(),
+    ) -> Arc<View> {
+        let entitlement = self.rights.entitlement(caller);
+        if entitlement.is_none() && self.serves_all(endpoint) {
+            return content.everyone.clone();
+        }
+        let key = Key { list: ListKind::Prompts, endpoint: endpoint.into(), entitlement };
+        if let Some(view) = self.cached(&key, content) {
+            return view;
+        }
+        let before = self.views.peek(&key);
+        let before = before.as_ref().map(|before| &*before.view);
+        if before.is_some() && View::unknown(content.segments(), before) <= DECIDED_AT_ONCE {
+            return self.make(content, caller, key);
+        }
+        let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
+        self.beside_calls(&key.clone(), content, move || making.make(&owned, &holder, key)).await
+    }
+
+    /// The tools that each stand for one prompt of a caller at an endpoint. Cancel safe.
+    pub async fn tools(
+        self: &Arc<Self>,
+        content: &Arc<Content>,
+        caller: &Caller,
+        endpoint: &str,
+    ) -> Arc<View> {
+        let entitlement = self.rights.entitlement(caller);
+        let key = Key { list: ListKind::Tools, endpoint: endpoint.into(), entitlement };
+        if let Some(view) = self.cached(&key, content) {
+            return view;
+        }
+        let prompts = self.view(content, caller, endpoint).await;
+        let (making, generation, holder) = (self.clone(), content.generation, caller.clone());
+        let asked = key.clone();
+        let make = move || {
+            let view = Arc::new(prompts.tools());
+            making.store(&holder, key, generation, &view);
+            view
+        };
+        self.beside_calls(&asked, content, make).await
+    }
+
+    /// Makes a view on a thread that may block, a few at a time.
+    async fn beside_calls(
+        &self,
+        key: &Key,
+        content: &Content,
+        make: impl FnOnce() -> Arc<View> + Send + 'static,
+    ) -> Arc<View> {
+        // It is never closed.
+        let _permit = self.making.acquire().await;
+        // Another call may have made it meanwhile.
+        if let Some(view) = self.cached(key, content) {
+            return view;
+        }
+        match spawn_blocking(make).await {
+            Ok(view) => view,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime shuts down.
+                Err(_) => std::future::pending().await,
             },
         }
     }
 
-    fn cached(&self, caller: &Caller, key: &Key, make: impl FnOnce() -> View) -> Arc<View> {
-        let mut is_new = false;
-        let make = || {
-            is_new = true;
-            Ok::<_, Infallible>(Arc::new(make()))
-        };
-        let view = match self.views.get_or_insert_with(key, make) {
-            Ok(view) => view,
-            Err(never) => match never {},
-        };
-        if is_new {
-            self.make_room(caller, key);
-        }
+    fn cached(&self, key: &Key, content: &Content) -> Option<Arc<View>> {
+        let cached = self.views.get(key)?;
+        (cached.is_whole && cached.generation == content.generation).then_some(cached.view)
+    }
+
+    /// Makes the view of a content out of the one before.
+    fn make(&self, content: &Content, caller: &Caller, key: Key) -> Arc<View> {
+        let before = self.views.peek(&key);
+        let before = before.as_ref().map(|before| &*before.view);
+        let visible = |segment: &Segment| self.visible(caller, &key.endpoint, segment);
+        let view = Arc::new(View::part(content.segments(), before, visible));
+        self.store(caller, key, content.generation, &view);
         view
+    }
+
+    /// Which prompts of a segment a caller sees at an endpoint.
+    fn visible(&self, caller: &Caller, endpoint: &str, segment: &Segment) -> Visible {
+        let owners = segment.owners();
+        let part = self.parts.get(endpoint);
+        let Some(upstream) = segment.upstream() else {
+            let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
+            return Visible::Some(owners.iter().map(sees).collect());
+        };
+        if part.is_some_and(|part| !part.upstreams.contains(upstream)) {
+            return Visible::None;
+        }
+        let mut raw_names = owners.iter().map(|owner| &*owner.raw_name);
+        let allowed = self.rights.allowed(caller, Method::List, upstream.as_str(), &mut raw_names);
+        let serves = |owner: &Owner| part.is_none_or(|part| part.serves_name(&owner.public_name));
+        match allowed {
+            Allowed::None => Visible::None,
+            Allowed::All if part.is_none() => Visible::All,
+            Allowed::All => Visible::Some(owners.iter().map(serves).collect()),
+            Allowed::Some(each) => {
+                let both = owners.iter().zip(each).map(|(owner, allowed)| allowed && serves(owner));
+                Visible::Some(both.collect())
+            }
+        }
+    }
+
+    /// The digests of the lists of a caller at an endpoint. Cancel safe.
+    pub(crate) async fn digests(
+        self: &Arc<Self>,
+        content: &Arc<Content>,
+        caller: &Caller,
+        endpoint: &str,
+        kinds: ListKinds,
+    ) -> ListDigests {
+        let form = kinds.tools.then(|| self.tool_form(content, endpoint)).flatten();
+        let prompts = if kinds.prompts || form == Some(ToolForm::Each) {
+            *self.view(content, caller, endpoint).await.digest()
+        } else {
+            Digest::default()
+        };
+        ListDigests {
+            prompts: if kinds.prompts { prompts } else { Digest::default() },
+            tools: match form {
+                None => Digest::default(),
+                Some(ToolForm::Pair) => *self.pair.digest(),
+                // The tools are made of the prompts, and change with them.
+                Some(ToolForm::Each) => prompts,
+            },
+        }
+    }
+
+    /// Keeps a view, unless there is one of a later content.
+    fn store(&self, caller: &Caller, key: Key, generation: u64, view: &Arc<View>) {
+        let is_later = |cached: Cached| cached.generation > generation;
+        if self.views.peek(&key).is_some_and(is_later) {
+            return;
+        }
+        self.views.insert(key.clone(), Cached { generation, view: view.clone(), is_whole: true });
+        self.make_room(caller, key);
     }
 
     /// Drops the oldest views that a caller had made, if they take more than its share and others use the cache,
     /// too: a caller whose rights differ from request to request must not push out the views of others.
-    fn make_room(&self, caller: &Caller, newest: &Key) {
+    fn make_room(&self, caller: &Caller, newest: Key) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= MAX_MAKERS && !made.contains_key(caller) {
             made.retain(|_, keys| keys.iter().any(|key| self.views.peek(key).is_some()));
         }
         let keys = made.entry(caller.clone()).or_default();
-        keys.push(newest.clone());
+        keys.retain(|key| *key != newest);
+        keys.push(newest);
         let size = |key: &Key| self.views.peek(key).map(|view| ViewSize.weight(key, &view));
         keys.retain(|key| size(key).is_some());
         let mut own: u64 = keys.iter().filter_map(size).sum();
@@ -248,33 +366,31 @@ impl ViewCache {
         }
     }
 
-    /// The view of a caller at an endpoint.
-    pub fn view(&self, content: &Content, caller: &Caller, endpoint: &str) -> Arc<View> {
-        let entitlement = self.rights.entitlement(caller);
-        if entitlement.is_none() && !self.parts.contains_key(endpoint) {
-            return content.everyone.clone();
-        }
-        let key = Key {
-            list: ListKind::Prompts,
-            generation: content.generation,
-            endpoint: endpoint.into(),
-            entitlement,
-        };
-        self.cached(caller, &key, || {
-            let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
-            let visible: Vec<bool> = content.owners().iter().map(sees).collect();
-            content.everyone.part(&visible)
-        })
+    /// Releases what only earlier contents hold. What is left of their views is what the next ones are made of.
+    pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<Content>) {
+        let (views, content) = (self.clone(), content.clone());
+        // Fails only at shutdown.
+        let _ = spawn_blocking(move || views.release(&content)).await;
     }
 
-    /// Drops the views of contents before this one: only calls that began before it still ask for them.
-    pub(crate) fn drop_before(&self, content: &Content) {
-        self.views.retain(|key, _| key.generation >= content.generation);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.retain(|_, keys| {
-            keys.retain(|key| key.generation >= content.generation);
-            !keys.is_empty()
-        });
+    fn release(&self, content: &Content) {
+        let current: HashSet<_> = content.segments().iter().map(Arc::as_ptr).collect();
+        let earlier =
+            self.views.iter().filter(|(_, cached)| cached.generation < content.generation);
+        let earlier: Vec<_> = earlier.collect();
+        for (key, cached) in earlier {
+            if key.list == ListKind::Tools {
+                self.views.remove(&key);
+                continue;
+            }
+            let left = cached.view.remainder(|segment| current.contains(&Arc::as_ptr(segment)));
+            let left = Cached { view: Arc::new(left), is_whole: false, ..cached };
+            // A view that was made meanwhile stays.
+            let is_same = |now: &Cached| now.generation == left.generation;
+            if self.views.peek(&key).as_ref().is_some_and(is_same) {
+                self.views.insert(key, left);
+            }
+        }
     }
 
     /// Whether a caller may use a prompt at an endpoint in this way.
@@ -316,10 +432,15 @@ impl ViewCache {
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
     pub(crate) fn serves(&self, endpoint: &str, upstream: &UpstreamId, public_name: &str) -> bool {
-        self.parts.get(endpoint).is_none_or(|part| {
-            part.upstreams.contains(upstream)
-                && part.prompts.iter().any(|glob| glob.matches(public_name))
-        })
+        self.parts
+            .get(endpoint)
+            .is_none_or(|part| part.upstreams.contains(upstream) && part.serves_name(public_name))
+    }
+}
+
+impl Part {
+    fn serves_name(&self, public_name: &str) -> bool {
+        self.prompts.iter().any(|glob| glob.matches(public_name))
     }
 }
 
@@ -349,13 +470,20 @@ impl Changes {
     }
 
     /// The digests of the visible lists; `None` until the first list is whole. Marks the newest change as
-    /// seen.
-    pub fn digests(&mut self) -> Option<ListDigests> {
-        let published = self.published.borrow_and_update().clone();
-        published.map(|published| {
-            let Published { content, views } = published;
-            views.digests(&content, &self.caller, &self.endpoint, self.kinds)
-        })
+    /// seen. When the future is dropped, the change is not lost: the digests are those of the next call.
+    pub async fn digests(&mut self) -> Option<ListDigests> {
+        let published = self.published.borrow_and_update().clone()?;
+        Some(self.digests_of(&published).await)
+    }
+
+    /// What is announced at present.
+    pub(crate) fn published(&self) -> Option<Published> {
+        self.published.borrow().clone()
+    }
+
+    /// The digests of the lists that were visible then. Cancel safe.
+    pub(crate) async fn digests_of(&self, Published { content, views }: &Published) -> ListDigests {
+        views.digests(content, &self.caller, &self.endpoint, self.kinds).await
     }
 
     /// Resolves when the list may have changed; `None` at shutdown. Cancel safe.
@@ -368,111 +496,138 @@ impl Changes {
 mod tests {
     use std::path::Path;
 
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::config::Config;
-    use crate::domain::json::Json;
-    use crate::domain::merge::Entry;
-    use crate::domain::prompt::Prompt;
+    use crate::router::segment::SegmentWriter;
 
-    /// Every caller sees every prompt, in a view of its own.
+    /// Every caller sees every other prompt, in a view of its own.
     struct ViewPerCaller;
 
     impl Rights for ViewPerCaller {
-        fn entitlement(&self, caller: &Caller) -> Option<String> {
-            Some(caller.id().to_owned())
+        fn entitlement(&self, caller: &Caller) -> Option<Arc<str>> {
+            Some(format!("{} {:?}", caller.id(), caller.groups()).into())
         }
 
-        fn allows(&self, _: &Caller, _: Method, _: &str, _: &str) -> bool {
-            true
+        fn allows(&self, _: &Caller, _: Method, _: &str, raw_name: &str) -> bool {
+            raw_name.ends_with(['0', '2', '4', '6', '8'])
         }
     }
 
-    fn cache(toml: &str) -> ViewCache {
+    fn cache(toml: &str) -> Arc<ViewCache> {
         let config = Config::parse("g", toml, Path::new(""), &[]).unwrap();
-        ViewCache::new(&config, Arc::new(ViewPerCaller))
+        Arc::new(ViewCache::new(&config, Arc::new(ViewPerCaller)))
     }
 
-    /// A catalog of one prompt whose description has this many bytes.
-    fn content(generation: u64, size: usize) -> Content {
-        let text = format!(r#"{{"name":"p","description":"{}"}}"#, "x".repeat(size));
-        let prompt = Prompt::read(Json::parse(text.as_bytes(), 8).unwrap()).unwrap();
-        let entry = Entry { public_name: "up__p".to_owned(), source: 0, prompt: 0 };
-        let everyone = View::new([(&entry, &prompt)]);
-        let owner = Owner {
-            public_name: "up__p".to_owned(),
-            upstream: UpstreamId::parse("up").unwrap(),
-            raw_name: "p".to_owned(),
-            arguments: Vec::new(),
-            digest: String::new(),
-        };
-        Content::new(generation, vec![owner], everyone, Vec::new(), Vec::new())
+    /// A segment of so many prompts of one upstream.
+    fn segment(upstream: &str, prompts: usize, version: u64) -> Arc<Segment> {
+        let id = UpstreamId::parse(upstream).unwrap();
+        let mut segment = SegmentWriter::new(Some(id.clone()));
+        for at in 0..prompts {
+            let public_name: Arc<str> = format!("{upstream}__p{at:05}").into();
+            let owner = Owner {
+                raw_name: format!("p{at:05}").into(),
+                public_name: public_name.clone(),
+                upstream: id.clone(),
+                arguments: Box::default(),
+                digest: "".into(),
+            };
+            let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
+            segment.push_prompt(owner, |out| out.push_str(&text));
+        }
+        Arc::new(segment.finish())
     }
 
-    #[test]
-    fn views_of_many_callers_stay_within_views_size() {
+    /// 8 KiB of ranges in the view of each caller.
+    const PROMPTS: usize = 2_048;
+
+    fn content(generation: u64) -> Arc<Content> {
+        let segments = vec![segment("up", PROMPTS, generation)];
+        Arc::new(Content::new(generation, segments, Vec::new(), Vec::new()))
+    }
+
+    #[tokio::test]
+    async fn views_of_many_callers_stay_within_views_size() {
         let views = cache("[listing]\nviews_size = \"1MiB\"\n");
-        let content = content(1, 64 << 10);
-        for caller in 0..100 {
-            let view = views.view(&content, &Caller::new(&caller.to_string()), "/mcp");
-            assert_eq!(view.len(), 1);
+        let content = content(1);
+        for caller in 0..500 {
+            let view = views.view(&content, &Caller::new(&caller.to_string()), "/mcp").await;
+            assert_eq!(view.len(), PROMPTS / 2);
             assert!(views.views.weight() <= 1 << 20, "{} bytes", views.views.weight());
         }
-        assert!(views.views.len() > 8, "{} views are kept", views.views.len());
+        assert!(views.views.len() > 64, "{} views are kept", views.views.len());
     }
 
-    #[test]
-    fn f3_a_caller_whose_rights_vary_keeps_the_views_of_others_in_the_cache() {
-        struct ViewPerGroup;
-        impl Rights for ViewPerGroup {
-            fn entitlement(&self, caller: &Caller) -> Option<String> {
-                Some(format!("{} {:?}", caller.id(), caller.groups()))
-            }
-
-            fn allows(&self, _: &Caller, _: Method, _: &str, _: &str) -> bool {
-                true
-            }
-        }
-        let config = "[listing]\nviews_size = \"1MiB\"\n";
-        let config = Config::parse("g", config, Path::new(""), &[]).unwrap();
-        let views = ViewCache::new(&config, Arc::new(ViewPerGroup));
-        let content = content(1, 64 << 10);
+    #[tokio::test]
+    async fn f3_a_caller_whose_rights_vary_keeps_the_views_of_others_in_the_cache() {
+        let views = cache("[listing]\nviews_size = \"1MiB\"\n");
+        let content = content(1);
         let made = |caller: &Caller| {
             let key = Key {
                 list: ListKind::Prompts,
-                generation: 1,
                 endpoint: "/mcp".into(),
                 entitlement: views.rights.entitlement(caller),
             };
             views.views.peek(&key).is_some()
         };
-        let others: Vec<_> = ["a", "b", "c"].map(Caller::new).into_iter().collect();
-        others.iter().for_each(|caller| drop(views.view(&content, caller, "/mcp")));
-        for n in 0..100 {
+        let others = ["a", "b", "c"].map(Caller::new);
+        for caller in &others {
+            views.view(&content, caller, "/mcp").await;
+        }
+        for n in 0..500 {
             let varying = Caller::in_groups("varying", &[n.to_string()]);
-            views.view(&content, &varying, "/mcp");
+            views.view(&content, &varying, "/mcp").await;
             assert!(made(&varying), "the newest is kept");
         }
         assert!(others.iter().all(made));
     }
 
-    #[test]
-    fn a_view_larger_than_views_size_is_served_and_not_kept() {
+    #[tokio::test]
+    async fn a_view_larger_than_views_size_is_served_and_not_kept() {
         let views = cache("[listing]\nviews_size = \"1MiB\"\n");
+        let segments = vec![segment("up", 300_000, 0)];
+        let content = Arc::new(Content::new(1, segments, Vec::new(), Vec::new()));
         let caller = Caller::new("ci");
-        assert_eq!(views.view(&content(1, 2 << 20), &caller, "/mcp").len(), 1);
+        assert_eq!(views.view(&content, &caller, "/mcp").await.len(), 150_000);
         assert_eq!(views.views.weight(), 0);
     }
 
-    #[test]
-    fn views_of_earlier_contents_are_dropped_when_a_content_is_published() {
-        let views = cache("");
-        let before = content(1, 10);
-        let after = content(2, 10);
-        for caller in ["a", "b"] {
-            views.view(&before, &Caller::new(caller), "/mcp");
+    #[tokio::test]
+    async fn after_a_change_only_rights_on_what_has_changed_are_decided_again() {
+        struct Counted(AtomicUsize);
+        impl Rights for Counted {
+            fn entitlement(&self, caller: &Caller) -> Option<Arc<str>> {
+                ViewPerCaller.entitlement(caller)
+            }
+
+            fn allows(&self, caller: &Caller, method: Method, id: &str, name: &str) -> bool {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                ViewPerCaller.allows(caller, method, id, name)
+            }
         }
-        views.view(&after, &Caller::new("a"), "/mcp");
-        views.drop_before(&after);
-        assert_eq!(views.views.len(), 1);
+        let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
+        let rights = Arc::new(Counted(AtomicUsize::new(0)));
+        let views = Arc::new(ViewCache::new(&config, rights.clone()));
+        let caller = Caller::new("a");
+        let kept = segment("a", 1_000, 0);
+        let content = |generation| {
+            let segments = vec![kept.clone(), segment("b", 10, generation)];
+            Arc::new(Content::new(generation, segments, Vec::new(), Vec::new()))
+        };
+        let (first, second) = (content(1), content(2));
+        let before = views.view(&first, &caller, "/mcp").await;
+        assert_eq!(rights.0.swap(0, Ordering::Relaxed), 1_010);
+        views.release_before(&second).await;
+        // What only the first content held is released: its own segment, and the view.
+        assert_eq!(Arc::strong_count(&first.segments()[1]), 3, "content, everyone, `before`");
+        let after = views.view(&second, &caller, "/mcp").await;
+        assert_eq!(rights.0.swap(0, Ordering::Relaxed), 10);
+        assert_eq!((before.len(), after.len()), (505, 505));
+        assert_ne!(before.digest(), after.digest());
+        // A call that began before gets the view of its content, and the newest one stays.
+        let again = views.view(&first, &caller, "/mcp").await;
+        assert_eq!(again.digest(), before.digest());
+        assert!(Arc::ptr_eq(&views.view(&second, &caller, "/mcp").await, &after));
     }
 }

@@ -420,7 +420,8 @@ impl Dialect {
 
     fn list(self, list: &ListReply, identity: &Identity) -> String {
         let page = list.page();
-        let mut out = String::with_capacity(page.elements.len() + 2048);
+        let elements = String::from_utf8(page.pieces.concat()).unwrap_or_default();
+        let mut out = String::with_capacity(elements.len() + 2048);
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| write_incomplete(&list.incomplete, list.now, meta));
             if self.revision.era() == Era::Modern {
@@ -431,7 +432,7 @@ impl Dialect {
                 ListKind::Prompts => "prompts",
                 ListKind::Tools => "tools",
             };
-            result.written(member, |out| out.extend(["[", page.elements, "]"]));
+            result.written(member, |out| out.extend(["[", &elements, "]"]));
             if let Some(cursor) = &list.next_cursor {
                 result.text("nextCursor", cursor);
             }
@@ -492,7 +493,8 @@ fn write_own_meta(origin: &Origin, flags: &Flags, meta: &mut ObjectWriter<'_>) {
 }
 
 fn write_origin(origin: &Origin, meta: &mut ObjectWriter<'_>) {
-    meta.text("promptgate/upstream", &origin.upstream).text("promptgate/digest", &origin.digest);
+    let upstream = origin.upstream.as_str();
+    meta.text("promptgate/upstream", upstream).text("promptgate/digest", &origin.digest);
 }
 
 /// Writes `promptgate/incomplete`, which names the upstreams whose prompts are out of date or missing.
@@ -543,9 +545,9 @@ mod tests {
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();
         let origin = Origin {
-            upstream: "up".to_owned(),
-            digest: "sha256:00".to_owned(),
-            name: "up__p".to_owned(),
+            upstream: crate::domain::name::UpstreamId::parse("up").unwrap(),
+            digest: "sha256:00".into(),
+            name: "up__p".into(),
         };
         let identity = Identity::new("gate", None);
         let text = Dialect::new(revision).reply(

@@ -366,8 +366,8 @@ async fn f11_a_failing_upstream_fails_the_lists_that_it_belongs_to_and_is_named_
 struct Denies;
 
 impl Rights for Denies {
-    fn entitlement(&self, caller: &Caller) -> Option<String> {
-        Some(caller.id().to_owned())
+    fn entitlement(&self, caller: &Caller) -> Option<Arc<str>> {
+        Some(caller.id().into())
     }
 
     fn allows(&self, _: &Caller, _: Method, _: &str, raw_name: &str) -> bool {

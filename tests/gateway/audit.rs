@@ -293,7 +293,7 @@ async fn d2_where_that_is_wanted_calls_go_on_and_what_is_missing_is_counted() {
 struct Broken;
 
 impl Rights for Broken {
-    fn entitlement(&self, _: &Caller) -> Option<String> {
+    fn entitlement(&self, _: &Caller) -> Option<Arc<str>> {
         None
     }
 

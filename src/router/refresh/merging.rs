@@ -1,121 +1,189 @@
-//! The merge of all known lists into one content.
+//! The merge of all known lists into one content, by groups: upstreams with a prefix each by itself, all others together. A
+//! group whose lists are unchanged is kept.
 
-use std::collections::HashSet;
-use std::hash::Hash;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use tracing::{info, warn};
 use unicode_normalization::UnicodeNormalization;
 use unicode_security::confusable_detection::skeleton;
 
-use super::Refresh;
-use crate::domain::confusable::{Shown, confusables};
+use super::{Known, ListVersion, Refresh};
+use crate::domain::confusable::{HashedText, Shown, SkeletonIndex, confusables};
 use crate::domain::fault::excerpt;
-use crate::domain::merge::{self, Merged};
+use crate::domain::json::Json;
+use crate::domain::merge::{self, Entry};
+use crate::domain::name::{Naming, Prefix};
+use crate::domain::prompt::Prompt;
 use crate::router::announce::Redefined;
-use crate::router::catalog::{Content, LeftOut, LookAlike, Owner, ShownPrompt};
-use crate::router::view::View;
+use crate::router::catalog::{Content, LeftOut, LookAlike, ShownPrompt};
+use crate::router::owner::Owner;
+use crate::router::segment::{Segment, SegmentWriter};
 use crate::seal;
 
 /// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of bad names must
 /// not drown the log.
 const LOGGED: usize = 20;
 
+/// The merged groups, by prefix.
+#[derive(Default)]
+pub(super) struct Groups {
+    groups: BTreeMap<Prefix, Group>,
+    skeletons: SkeletonIndex,
+    hasher: RandomState,
+}
+
+/// The merged lists of one upstream with a prefix, or of all upstreams without.
+#[derive(Default)]
+struct Group {
+    made_of: MadeOf,
+    /// In order. Those without a prefix are cut where the names of an upstream with a prefix belong.
+    segments: Vec<Arc<Segment>>,
+    left_out: Vec<LeftOut>,
+    /// In the order of their hashes.
+    texts: Vec<Text>,
+}
+
+/// All that decides what a group is.
+#[derive(Default, Eq, PartialEq)]
+struct MadeOf {
+    /// Which lists of which upstreams.
+    lists: Vec<ListVersion>,
+    naming: Option<Naming>,
+    /// The texts that names with a prefix begin with, if the group is that of the others.
+    beginnings: Vec<String>,
+}
+
+/// A text that a client shows for a prompt of a group: where it is found.
+struct Text {
+    hashed: HashedText,
+    segment: u32,
+    position: u32,
+    kind: TextKind,
+}
+
+#[derive(Clone, Copy)]
+enum TextKind {
+    PublicName,
+    RawName,
+    Title,
+}
+
 impl Refresh {
-    pub(super) fn merge(&self) -> Content {
-        let sources: Vec<_> = self
-            .upstreams
+    /// The content of all known lists; also keeps the groups for the next merge, and the definitions that have changed
+    /// since the content before.
+    pub(super) fn merge(&mut self) {
+        let prefixes: HashSet<Prefix> =
+            self.upstreams.iter().map(|known| known.source.prefix.clone()).collect();
+        self.groups.retain(|prefix| prefixes.contains(prefix));
+        let mut changed = Vec::new();
+        for prefix in prefixes {
+            let made_of = self.made_of(&prefix);
+            if self.groups.is_current(&prefix, &made_of) {
+                continue;
+            }
+            let group = self.group(&prefix, made_of);
+            changed.extend(group.segments.iter().cloned());
+            self.groups.replace(prefix, group);
+        }
+        let generation = self.content.generation + 1;
+        let left_out = self.groups.groups.values().flat_map(|group| &group.left_out).cloned();
+        let look_alikes = self.groups.look_alikes();
+        let segments = self.groups.segments();
+        let content = Content::new(generation, segments, left_out.collect(), look_alikes);
+        let redefined: Vec<_> = changed
+            .iter()
+            .flat_map(|segment| segment.owners())
+            .filter_map(|owner| self.redefined(owner))
+            .collect();
+        self.redefined.extend(redefined);
+        self.log(&content);
+        self.content = Arc::new(content);
+    }
+
+    fn made_of(&self, prefix: &Prefix) -> MadeOf {
+        let lists = self.members(prefix).map(|known| ListVersion {
+            number: self.served(known).map_or(0, |_| known.version.number),
+            ..known.version.clone()
+        });
+        MadeOf {
+            lists: lists.collect(),
+            naming: Some(self.naming.clone()),
+            beginnings: if prefix.is_bare() { self.beginnings() } else { Vec::new() },
+        }
+    }
+
+    /// The upstreams with this prefix: one, unless it is empty.
+    fn members<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = &'a Known> {
+        self.upstreams.iter().filter(move |known| known.source.prefix == *prefix)
+    }
+
+    /// What the names of each upstream with a prefix begin with, in order.
+    fn beginnings(&self) -> Vec<String> {
+        let prefixes = self.upstreams.iter().map(|known| &known.source.prefix);
+        let prefixed = prefixes.filter(|prefix| !prefix.is_bare());
+        let mut beginnings: Vec<_> = prefixed.map(|prefix| self.naming.beginning(prefix)).collect();
+        beginnings.sort_unstable();
+        beginnings
+    }
+
+    /// Merges one group.
+    fn group(&self, prefix: &Prefix, made_of: MadeOf) -> Group {
+        let members: Vec<&Known> = self.members(prefix).collect();
+        let sources: Vec<_> = members
             .iter()
             .map(|known| merge::Source {
-                prefix: &known.source.prefix,
+                prefix,
                 prompts: self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.prompts),
             })
             .collect();
-        let merged = merge::merge(&sources, &self.naming, |name| name.nfc().collect());
-        let prompt = |source: usize, prompt: usize| &sources[source].prompts[prompt];
-        let view = View::new(merged.entries.iter().map(|e| (e, prompt(e.source, e.prompt))));
-        let owners = merged.entries.iter().map(|entry| {
-            let definition = prompt(entry.source, entry.prompt);
-            Owner {
-                public_name: entry.public_name.clone(),
-                upstream: self.upstreams[entry.source].source.id.clone(),
-                raw_name: definition.name.clone(),
-                arguments: definition.arguments.clone(),
-                digest: seal::digest_text(&seal::digest(definition.definition())),
+        let prefixes = self.upstreams.iter().map(|known| known.source.prefix.as_str());
+        let prefixes: HashSet<&str> = prefixes.filter(|prefix| !prefix.is_empty()).collect();
+        let merged = merge::merge(&sources, &prefixes, &self.naming, composed);
+        let only = (!prefix.is_bare()).then(|| members[0].source.id.clone());
+        let mut segments = Vec::new();
+        let mut beginnings = made_of.beginnings.iter().peekable();
+        let mut writer = SegmentWriter::new(only.clone());
+        for entry in merged.entries {
+            let mut is_cut = false;
+            while beginnings.next_if(|beginning| **beginning < entry.public_name).is_some() {
+                is_cut = true;
             }
-        });
-        let look_alikes = self.look_alikes(&sources, &merged);
+            if is_cut {
+                let full = std::mem::replace(&mut writer, SegmentWriter::new(only.clone()));
+                segments.push(Arc::new(full.finish()));
+            }
+            let prompt = &sources[entry.source].prompts[entry.prompt];
+            let owner = owner(members[entry.source], &entry, prompt);
+            writer.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
+        }
+        segments.push(Arc::new(writer.finish()));
+        segments.retain(|segment| !segment.is_empty());
         let named = merged.left_out.into_iter().map(|left_out| LeftOut {
-            upstream: self.upstreams[left_out.source].source.id.to_string(),
+            upstream: members[left_out.source].source.id.to_string(),
             raw_name: left_out.raw_name,
             reason: left_out.reason,
         });
-        let left_out: Vec<_> = named.chain(self.malformed()).chain(self.blocked()).collect();
-        let generation = self.content.generation + 1;
-        let content = Content::new(generation, owners.collect(), view, left_out, look_alikes);
-        self.log(&content);
-        content
-    }
-
-    /// Prompts whose definitions differ from the content before.
-    pub(super) fn redefined_in(&self, content: &Content) -> Vec<Redefined> {
-        let redefined = |now: &Owner| {
-            let before = self.content.owner(&now.public_name)?;
-            let is_same = before.upstream != now.upstream || before.digest == now.digest;
-            (!is_same).then(|| Redefined {
-                upstream: now.upstream.to_string(),
-                raw_name: now.raw_name.clone(),
-                before: before.digest.clone(),
-                now: now.digest.clone(),
-            })
-        };
-        content.owners().iter().filter_map(redefined).collect()
-    }
-
-    /// Prompts of different upstreams with names or titles that look alike.
-    fn look_alikes(&self, sources: &[merge::Source<'_>], merged: &Merged) -> Vec<LookAlike> {
-        // Skeletons take a few microseconds each, and one upstream alone needs none.
-        let first = merged.entries.first().map(|entry| entry.source);
-        if merged.entries.iter().all(|entry| Some(entry.source) == first) {
-            return Vec::new();
-        }
-        let texts = merged.entries.iter().enumerate().flat_map(|(place, entry)| {
-            let prompt = &sources[entry.source].prompts[entry.prompt];
-            let names = [entry.public_name.as_str(), prompt.name.as_str()];
-            let texts = names.into_iter().chain(prompt.title.as_deref());
-            texts.map(move |text| Shown { source: entry.source, entry: place, text })
+        let unnamed = members.iter().flat_map(|known| {
+            let served = self.served(known).map(|(walked, _)| walked.listed.malformed.as_slice());
+            known.malformed(served.unwrap_or_default()).chain(known.blocked())
         });
-        let described = |shown: Shown<'_>| ShownPrompt {
-            upstream: self.upstreams[shown.source].source.id.to_string(),
-            name: merged.entries[shown.entry].public_name.clone(),
-            text: excerpt(shown.text),
-        };
-        confusables(texts, |text| skeleton(text).collect())
-            .into_iter()
-            .map(|pair| LookAlike { one: described(pair.one), other: described(pair.other) })
-            .collect()
+        let left_out = named.chain(unnamed).collect();
+        let texts = self.groups.texts(&segments);
+        Group { made_of, segments, left_out, texts }
     }
 
-    fn malformed(&self) -> impl Iterator<Item = LeftOut> {
-        self.upstreams.iter().flat_map(|known| {
-            let walked = self.served(known).map(|(walked, _)| walked);
-            let reasons = walked.into_iter().flat_map(|w| &w.listed.malformed);
-            reasons.map(|reason| LeftOut {
-                upstream: known.source.id.to_string(),
-                raw_name: String::new(),
-                reason: reason.clone(),
-            })
-        })
-    }
-
-    fn blocked(&self) -> impl Iterator<Item = LeftOut> {
-        self.upstreams.iter().flat_map(|known| {
-            known.pins.blocked().map(|raw_name| LeftOut {
-                upstream: known.source.id.to_string(),
-                raw_name: raw_name.to_owned(),
-                reason: "its definition has changed, or there are too many to remember \
-                         (on_changed_definition)"
-                    .to_owned(),
-            })
+    /// The change of a definition since the content before.
+    fn redefined(&self, now: &Owner) -> Option<Redefined> {
+        let before = self.content.owner(&now.public_name)?;
+        let is_same = before.upstream != now.upstream || before.digest == now.digest;
+        (!is_same).then(|| Redefined {
+            upstream: now.upstream.to_string(),
+            raw_name: now.raw_name.to_string(),
+            before: before.digest.to_string(),
+            now: now.digest.to_string(),
         })
     }
 
@@ -154,6 +222,160 @@ impl Refresh {
     }
 }
 
+impl Groups {
+    fn is_current(&self, prefix: &Prefix, made_of: &MadeOf) -> bool {
+        self.groups.get(prefix).is_some_and(|group| group.made_of == *made_of)
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&Prefix) -> bool) {
+        let gone: Vec<_> = self.groups.keys().filter(|prefix| !is_kept(prefix)).cloned().collect();
+        for prefix in gone {
+            self.replace(prefix.clone(), Group::default());
+            self.groups.remove(&prefix);
+        }
+    }
+
+    fn replace(&mut self, prefix: Prefix, group: Group) {
+        group.texts.iter().for_each(|text| self.skeletons.add(text.hashed));
+        if let Some(before) = self.groups.insert(prefix, group) {
+            before.texts.iter().for_each(|text| self.skeletons.remove(text.hashed));
+        }
+    }
+
+    /// All segments in the order of their names.
+    fn segments(&self) -> Vec<Arc<Segment>> {
+        let mut segments: Vec<_> =
+            self.groups.values().flat_map(|group| &group.segments).cloned().collect();
+        segments.sort_unstable_by(|a, b| a.last_name().cmp(b.last_name()));
+        segments
+    }
+
+    /// The texts that clients show for the prompts of a group.
+    fn texts(&self, segments: &[Arc<Segment>]) -> Vec<Text> {
+        let mut texts = Vec::new();
+        for (index, segment) in (0_u32..).zip(segments) {
+            for position in 0..segment.len() as u32 {
+                for kind in [TextKind::PublicName, TextKind::RawName, TextKind::Title] {
+                    if let Some(text) = shown(segment, position, kind) {
+                        let hashed = HashedText {
+                            skeleton: hash_of_skeleton(&self.hasher, &text),
+                            text: self.hasher.hash_one(&*text),
+                        };
+                        texts.push(Text { hashed, segment: index, position, kind });
+                    }
+                }
+            }
+        }
+        texts.sort_unstable_by_key(|text| text.hashed);
+        texts
+    }
+
+    /// Prompts of different upstreams with names or titles that look alike.
+    fn look_alikes(&self) -> Vec<LookAlike> {
+        let mut prompts: Vec<&Owner> = Vec::new();
+        let mut texts: Vec<(usize, Cow<'_, str>)> = Vec::new();
+        for skeleton in self.skeletons.ambiguous() {
+            for group in self.groups.values() {
+                let start = group.texts.partition_point(|text| text.hashed.skeleton < *skeleton);
+                let same = group.texts[start..].iter();
+                for text in same.take_while(|text| text.hashed.skeleton == *skeleton) {
+                    let segment = &group.segments[text.segment as usize];
+                    if let Some(shown) = shown(segment, text.position, text.kind) {
+                        texts.push((prompts.len(), shown));
+                        prompts.push(&segment.owners()[text.position as usize]);
+                    }
+                }
+            }
+        }
+        let ids: BTreeMap<&str, usize> = {
+            let ids: HashSet<&str> = prompts.iter().map(|owner| owner.upstream.as_str()).collect();
+            let mut ids: Vec<_> = ids.into_iter().collect();
+            ids.sort_unstable();
+            ids.into_iter().zip(0..).collect()
+        };
+        // One prompt has several texts, so its place among all prompts stands for it.
+        let mut names: Vec<&str> = prompts.iter().map(|owner| &*owner.public_name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let texts = texts.iter().map(|(at, text)| Shown {
+            source: ids[prompts[*at].upstream.as_str()],
+            entry: names.binary_search(&&*prompts[*at].public_name).unwrap_or_default(),
+            text,
+        });
+        let upstreams: Vec<&str> = ids.keys().copied().collect();
+        let described = |shown: Shown<'_>| ShownPrompt {
+            upstream: upstreams[shown.source].to_owned(),
+            name: names[shown.entry].to_owned(),
+            text: excerpt(shown.text),
+        };
+        confusables(texts, |text| skeleton(text).collect())
+            .into_iter()
+            .map(|pair| LookAlike { one: described(pair.one), other: described(pair.other) })
+            .collect()
+    }
+}
+
+/// A text of the prompt at a position.
+fn shown(segment: &Segment, position: u32, kind: TextKind) -> Option<Cow<'_, str>> {
+    let position = position as usize;
+    match kind {
+        TextKind::PublicName => Some(Cow::Borrowed(segment.name(position))),
+        TextKind::RawName => Some(Cow::Borrowed(&*segment.owners()[position].raw_name)),
+        TextKind::Title => segment.element(position).get("title").and_then(Json::as_str),
+    }
+}
+
+fn owner(known: &Known, entry: &Entry, prompt: &Prompt) -> Owner {
+    Owner {
+        public_name: entry.public_name.as_str().into(),
+        upstream: known.source.id.clone(),
+        raw_name: prompt.name.as_str().into(),
+        arguments: prompt.arguments.as_slice().into(),
+        digest: seal::digest_text(&seal::digest(prompt.definition())).into(),
+    }
+}
+
+/// The form in which names that look alike because of their composition are equal (NFC).
+fn composed(name: &str) -> Cow<'_, str> {
+    if name.is_ascii() { Cow::Borrowed(name) } else { Cow::Owned(name.nfc().collect()) }
+}
+
+/// A hash of the skeleton of a text (UTS 39, section 4).
+fn hash_of_skeleton(hasher: &RandomState, text: &str) -> u64 {
+    if text.is_ascii() {
+        let skeleton: String =
+            text.bytes().map(|byte| &*ASCII_SKELETONS[usize::from(byte)]).collect();
+        hasher.hash_one(skeleton)
+    } else {
+        hasher.hash_one(skeleton(text).collect::<String>())
+    }
+}
+
+/// The skeleton of each ASCII character. That of an ASCII text is made of them: none of them is composed with another one.
+static ASCII_SKELETONS: LazyLock<[String; 128]> = LazyLock::new(|| {
+    std::array::from_fn(|byte| skeleton(char::from(byte as u8).encode_utf8(&mut [0; 4])).collect())
+});
+
+impl Known {
+    fn malformed<'a>(&'a self, reasons: &'a [String]) -> impl Iterator<Item = LeftOut> + 'a {
+        reasons.iter().map(|reason| LeftOut {
+            upstream: self.source.id.to_string(),
+            raw_name: String::new(),
+            reason: reason.clone(),
+        })
+    }
+
+    fn blocked(&self) -> impl Iterator<Item = LeftOut> {
+        self.pins.blocked().map(|raw_name| LeftOut {
+            upstream: self.source.id.to_string(),
+            raw_name: raw_name.to_owned(),
+            reason: "its definition has changed, or there are too many to remember \
+                     (on_changed_definition)"
+                .to_owned(),
+        })
+    }
+}
+
 /// What is in `now` and not in `before`.
 fn added<'a, T: Eq + Hash>(before: &[T], now: &'a [T]) -> Vec<&'a T> {
     let before: HashSet<_> = before.iter().collect();
@@ -162,11 +384,22 @@ fn added<'a, T: Eq + Hash>(before: &[T], now: &'a [T]) -> Vec<&'a T> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn what_was_there_before_is_not_logged_again() {
         assert_eq!(added(&[1, 2], &[2, 3]), [&3]);
         assert_eq!(added(&[1, 2], &[2, 1]), [&0; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn u11_the_skeleton_of_an_ascii_text_is_made_of_those_of_its_characters(text in "[ -~]{0,20}") {
+            let by_characters: String =
+                text.bytes().map(|byte| &*ASCII_SKELETONS[usize::from(byte)]).collect();
+            prop_assert_eq!(by_characters, skeleton(&text).collect::<String>());
+        }
     }
 }

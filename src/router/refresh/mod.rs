@@ -3,11 +3,15 @@
 mod merging;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+
+use merging::Groups;
 
 use super::announce::{Announcer, Redefined};
 use super::catalog::{Catalog, Content, Incomplete, WalkInfo};
@@ -24,10 +28,14 @@ pub(crate) struct Refresh {
     upstreams: Vec<Known>,
     naming: Naming,
     on_failure: OnFailure,
+    groups: Groups,
     content: Arc<Content>,
     /// Changed definitions since they were last taken.
     redefined: Vec<Redefined>,
 }
+
+/// Most prompts that are merged on a runtime thread: about a millisecond.
+const MERGED_AT_ONCE: usize = 100;
 
 /// The driver of an upstream, and the names of its prompts.
 #[derive(Clone, Debug)]
@@ -71,8 +79,17 @@ pub(crate) struct Renewal {
 struct Known {
     source: Source,
     list: Option<(FetchedList, Instant)>,
+    version: ListVersion,
     state: State,
     pins: DefinitionPins,
+}
+
+/// The list of an upstream: another one has another number.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct ListVersion {
+    upstream: UpstreamId,
+    /// 0 where no list is served.
+    number: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -89,7 +106,14 @@ impl Refresh {
     pub(crate) fn new(sources: Vec<Source>, naming: Naming, on_failure: OnFailure) -> Self {
         let known = |source| Known::new(source, State::Unseen);
         let upstreams = sources.into_iter().map(known).collect();
-        Self { upstreams, naming, on_failure, content: Arc::default(), redefined: Vec::new() }
+        Self {
+            upstreams,
+            naming,
+            on_failure,
+            groups: Groups::default(),
+            content: Arc::default(),
+            redefined: Vec::new(),
+        }
     }
 
     /// Runs until shutdown: publishes a snapshot after each report and renewal, and one at `deadline`, from
@@ -104,13 +128,13 @@ impl Refresh {
         shutdown: CancellationToken,
     ) {
         let (mut waiting, mut held) = (true, None::<oneshot::Receiver<()>>);
-        announce.observe(&self.snapshot(), Instant::now());
+        announce.observe(&self.snapshot(), Instant::now()).await;
         loop {
             let mut done = None;
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = announce.due(), if held.is_none() => {
-                    announce.tell(&self.content);
+                    announce.tell(&self.content).await;
                     continue;
                 }
                 () = told(&mut held), if held.is_some() => {
@@ -121,7 +145,13 @@ impl Refresh {
                     waiting = false;
                     self.give_up_waiting();
                 }
-                Some(report) = reports.recv() => self.take(report, Instant::now()),
+                Some(report) = reports.recv() => {
+                    let mut waiting = vec![report];
+                    while let Ok(report) = reports.try_recv() {
+                        waiting.push(report);
+                    }
+                    self = self.take_beside_calls(waiting).await;
+                }
                 Some(renewal) = renewals.recv() => {
                     // Calls of the edition before must not wait for a snapshot that will never come.
                     let mut last = self.snapshot();
@@ -138,7 +168,7 @@ impl Refresh {
             }
             announce.record(&std::mem::take(&mut self.redefined));
             let snapshot = self.snapshot();
-            announce.observe(&snapshot, Instant::now());
+            announce.observe(&snapshot, Instant::now()).await;
             catalog.store(Arc::new(snapshot));
             announce.published.send_replace(());
             if let Some(done) = done {
@@ -161,21 +191,61 @@ impl Refresh {
                     known.state = old.state;
                 }
                 known.list = old.list;
+                known.version = old.version;
+                if known.source.on_changed_definition != OnChangedDefinition::Allow {
+                    // Names that were blocked are no longer.
+                    known.version.number = next_number();
+                }
             }
             known
         };
         self.upstreams = sources.into_iter().map(known).collect();
-        self.content = Arc::new(self.merge());
+        self.merge();
     }
 
-    /// Applies one report.
-    pub(crate) fn take(&mut self, report: DriverReport, now: Instant) {
+    /// Applies reports; long lists are merged on a thread that may block.
+    async fn take_beside_calls(mut self, reports: Vec<DriverReport>) -> Self {
+        let prompts = |report: &DriverReport| {
+            report.outcome.as_ref().map_or(0, |list| list.listed.prompts.len())
+        };
+        let now = Instant::now();
+        if reports.iter().map(prompts).sum::<usize>() <= MERGED_AT_ONCE {
+            self.take(reports, now);
+            return self;
+        }
+        let merging = spawn_blocking(move || {
+            self.take(reports, now);
+            self
+        });
+        match merging.await {
+            Ok(merged) => merged,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime shuts down.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    /// Applies reports.
+    pub(crate) fn take(&mut self, reports: impl IntoIterator<Item = DriverReport>, now: Instant) {
+        let mut is_changed = false;
+        for report in reports {
+            is_changed |= self.apply(report, now);
+        }
+        if is_changed {
+            self.merge();
+        }
+    }
+
+    /// Applies one report; returns whether the content must be merged again.
+    fn apply(&mut self, report: DriverReport, now: Instant) -> bool {
         let mut upstreams = self.upstreams.iter_mut();
         let Some(known) = upstreams.find(|known| known.source.driver == report.driver) else {
             // The last report of a removed upstream.
-            return;
+            return false;
         };
-        let changed = match report.outcome {
+        match report.outcome {
             Ok(mut walked) => {
                 let changed = known.pins.apply(&mut walked.listed.prompts);
                 let redefined = changed.into_iter().map(|changed| Redefined {
@@ -188,6 +258,9 @@ impl Refresh {
                 let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
                 let was_served =
                     matches!(known.state, State::Good) || self.on_failure != OnFailure::Omit;
+                if !same {
+                    known.version.number = next_number();
+                }
                 known.list = Some((walked, now));
                 known.state = State::Good;
                 !(same && was_served)
@@ -196,11 +269,6 @@ impl Refresh {
                 known.state = State::Failed(kind);
                 self.on_failure == OnFailure::Omit && known.list.is_some()
             }
-        };
-        if changed {
-            let content = self.merge();
-            self.redefined.extend(self.redefined_in(&content));
-            self.content = Arc::new(content);
         }
     }
 
@@ -214,7 +282,7 @@ impl Refresh {
             }
         }
         if had_lists && self.on_failure == OnFailure::Omit {
-            self.content = Arc::new(self.merge());
+            self.merge();
         }
     }
 
@@ -283,8 +351,15 @@ async fn told(word: &mut Option<oneshot::Receiver<()>>) {
 impl Known {
     fn new(source: Source, state: State) -> Self {
         let pins = DefinitionPins::new(source.on_changed_definition);
-        Self { source, list: None, state, pins }
+        let version = ListVersion { upstream: source.id.clone(), number: next_number() };
+        Self { source, list: None, version, state, pins }
     }
+}
+
+/// A number that no list has had.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn not_heard_of() -> Kind {
@@ -342,17 +417,17 @@ mod tests {
         let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
         let now = Instant::now();
         assert!(refresh.snapshot().pending);
-        refresh.take(good(&refresh, 0, &["x"]), now);
-        refresh.take(bad(&refresh, 1), now);
+        refresh.take([good(&refresh, 0, &["x"])], now);
+        refresh.take([bad(&refresh, 1)], now);
         let catalog = refresh.snapshot();
         assert!(!catalog.pending && catalog.list_fault.is_none());
         assert_eq!(catalog.incomplete[0].upstream.as_str(), "b");
         assert_eq!(catalog.incomplete[0].walked_at, None);
 
-        refresh.take(good(&refresh, 1, &["y"]), now);
+        refresh.take([good(&refresh, 1, &["y"])], now);
         let before = refresh.snapshot();
         assert_eq!((count(&before), before.incomplete.len()), (2, 0));
-        refresh.take(bad(&refresh, 1), now + Duration::from_secs(5));
+        refresh.take([bad(&refresh, 1)], now + Duration::from_secs(5));
         let stale = refresh.snapshot();
         assert!(Arc::ptr_eq(&stale.content, &before.content), "nothing is merged anew");
         assert_eq!(stale.incomplete[0].walked_at, Some(now));
@@ -362,18 +437,18 @@ mod tests {
     async fn omit_and_fail_do_what_they_say() {
         let now = Instant::now();
         let mut omit = refresh(&["a", "b"], OnFailure::Omit);
-        omit.take(good(&omit, 0, &["x"]), now);
-        omit.take(good(&omit, 1, &["y"]), now);
-        omit.take(bad(&omit, 1), now);
+        omit.take([good(&omit, 0, &["x"])], now);
+        omit.take([good(&omit, 1, &["y"])], now);
+        omit.take([bad(&omit, 1)], now);
         assert_eq!(count(&omit.snapshot()), 1);
-        omit.take(good(&omit, 1, &["y"]), now);
+        omit.take([good(&omit, 1, &["y"])], now);
         assert_eq!(count(&omit.snapshot()), 2);
 
         let mut fail = refresh(&["a", "b"], OnFailure::Fail);
-        fail.take(good(&fail, 0, &["x"]), now);
-        fail.take(bad(&fail, 1), now);
+        fail.take([good(&fail, 0, &["x"])], now);
+        fail.take([bad(&fail, 1)], now);
         assert_eq!(fail.snapshot().list_fault, Some(Fault::upstream("b", Kind::Timeout)));
-        fail.take(good(&fail, 1, &[]), now);
+        fail.take([good(&fail, 1, &[])], now);
         assert_eq!(fail.snapshot().list_fault, None);
     }
 
@@ -381,10 +456,10 @@ mod tests {
     async fn u2_all_down_is_an_error_and_not_an_empty_list() {
         let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
         let now = Instant::now();
-        refresh.take(bad(&refresh, 0), now);
+        refresh.take([bad(&refresh, 0)], now);
         refresh.give_up_waiting();
         assert_eq!(refresh.snapshot().list_fault, Some(Fault::none_available()));
-        refresh.take(good(&refresh, 0, &[]), now);
+        refresh.take([good(&refresh, 0, &[])], now);
         assert_eq!(refresh.snapshot().list_fault, None, "one that has no prompts has answered");
         let none = super::Refresh::new(vec![], Naming::new("__", 128), OnFailure::Stale);
         assert_eq!(none.snapshot().list_fault, None, "no upstreams are an empty list");
@@ -394,8 +469,8 @@ mod tests {
     async fn the_first_list_to_grow_old_decides() {
         let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
         let now = Instant::now();
-        refresh.take(good(&refresh, 0, &["x"]), now);
-        refresh.take(good(&refresh, 1, &["y"]), now + Duration::from_secs(3));
+        refresh.take([good(&refresh, 0, &["x"])], now);
+        refresh.take([good(&refresh, 1, &["y"])], now + Duration::from_secs(3));
         assert_eq!(refresh.snapshot().fresh_until, Some(now + Duration::from_secs(9)));
     }
 
@@ -403,16 +478,14 @@ mod tests {
     async fn u11_look_alikes_of_two_upstreams_are_listed_and_named() {
         let mut refresh = refresh(&["a", "b", "c"], OnFailure::Stale);
         let now = Instant::now();
-        refresh.take(good(&refresh, 0, &["review", "tea", "st\u{430}ff", "staff"]), now);
-        refresh.take(good(&refresh, 1, &["r\u{435}view", "tea"]), now);
+        refresh.take([good(&refresh, 0, &["review", "tea", "st\u{430}ff", "staff"])], now);
+        refresh.take([good(&refresh, 1, &["r\u{435}view", "tea"])], now);
         let titled = serde_json::json!({"name": "x", "title": "rev\u{456}ew"}).to_string();
         let titled = Prompt::read(Json::parse(titled.as_bytes(), 8).unwrap()).unwrap();
         let listed = PromptList { prompts: vec![titled], ..PromptList::default() };
         let driver = refresh.upstreams[2].source.driver;
-        refresh.take(
-            DriverReport { driver, outcome: Ok(FetchedList { listed, fresh_for: None }) },
-            now,
-        );
+        let outcome = Ok(FetchedList { listed, fresh_for: None });
+        refresh.take([DriverReport { driver, outcome }], now);
         let catalog = refresh.snapshot();
         assert_eq!(count(&catalog), 7);
         let names = |pair: &super::super::catalog::LookAlike| {
@@ -430,7 +503,7 @@ mod tests {
     async fn u11_composed_and_decomposed_twins_are_one_name() {
         let mut refresh = refresh(&["a"], OnFailure::Stale);
         let now = Instant::now();
-        refresh.take(good(&refresh, 0, &["caf\u{e9}", "cafe\u{301}", "tea"]), now);
+        refresh.take([good(&refresh, 0, &["caf\u{e9}", "cafe\u{301}", "tea"])], now);
         let catalog = refresh.snapshot();
         assert_eq!(count(&catalog), 1);
         assert_eq!(catalog.content.left_out.len(), 2);

@@ -15,7 +15,7 @@ use crate::domain::jsonrpc::Id;
 use crate::domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 use crate::policy::StreamRecord;
 use crate::router::Digest;
-use crate::router::view_cache::{Changes, ListDigests, ListKinds};
+use crate::router::view_cache::{Changes, ListDigests, ListKinds, Published};
 use crate::seal::{Kind, Sealer, random};
 use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
@@ -39,6 +39,8 @@ pub struct NotificationStream {
     /// The digests of the lists that the client was last notified of, or got first. `None` until the first
     /// complete list.
     announced: Option<ListDigests>,
+    /// What was published when the client opened the stream, until the first event: the client knows no earlier list.
+    opened_at: Option<Option<Published>>,
     dialect: Dialect,
     subscriber: Subscriber,
     /// Events that are sent before the stream waits for changes.
@@ -91,16 +93,17 @@ struct CompletedElicitations {
 impl NotificationStream {
     /// Opens a stream. `known` is the digest in the client's `Last-Event-ID`.
     pub(crate) fn new(
-        mut changes: Changes,
+        changes: Changes,
         known: Option<ListDigests>,
         dialect: Dialect,
         subscriber: Subscriber,
         drain: CancellationToken,
         end: StreamEnd,
     ) -> Self {
-        let announced = known.or(changes.digests());
-        let mut stream = Self {
-            announced,
+        let opened_at = Some(changes.published());
+        Self {
+            announced: known,
+            opened_at,
             changes,
             dialect,
             subscriber,
@@ -111,9 +114,7 @@ impl NotificationStream {
             is_closed: false,
             record: None,
             telemetry: None,
-        };
-        stream.open();
-        stream
+        }
     }
 
     /// Adds `notifications/elicitation/complete` for the URL elicitations of the session, if the
@@ -156,6 +157,13 @@ impl NotificationStream {
     /// # Cancel safety
     /// Cancel safe: no event is taken before the future completes.
     pub async fn next(&mut self) -> Option<StreamEvent> {
+        if let Some(opened_at) = &self.opened_at {
+            if let (None, Some(published)) = (&self.announced, opened_at) {
+                self.announced = Some(self.changes.digests_of(published).await);
+            }
+            self.opened_at = None;
+            self.open();
+        }
         if let Some(event) = self.opening.pop_front() {
             return Some(event);
         }
@@ -163,7 +171,7 @@ impl NotificationStream {
             return None;
         }
         loop {
-            let digests = self.changes.digests();
+            let digests = self.changes.digests().await;
             if let Some(event) = digests.and_then(|digests| self.list_changed(digests)) {
                 if let Some(telemetry) = &self.telemetry {
                     telemetry.metrics().list_changed_sent();
@@ -325,12 +333,11 @@ mod tests {
     use crate::domain::caller::Caller;
     use crate::domain::fair_share::{Holder, Share};
     use crate::domain::json::Json;
-    use crate::domain::merge::Entry;
     use crate::domain::prompt::Prompt;
     use crate::domain::revision::Revision;
     use crate::domain::rights::Everything;
     use crate::router::catalog::Content;
-    use crate::router::view::View;
+    use crate::router::segment::SegmentWriter;
     use crate::router::view_cache::{Published, ViewCache};
     use crate::seal::SealKeys;
 
@@ -385,9 +392,10 @@ mod tests {
     fn content(n: u8) -> Published {
         let prompt = format!("{{\"name\":\"{n}\"}}");
         let prompt = Prompt::read(Json::parse(prompt.as_bytes(), 8).unwrap()).unwrap();
-        let entry = Entry { public_name: n.to_string(), source: 0, prompt: 0 };
-        let view = View::new([(&entry, &prompt)]);
-        let content = Arc::new(Content::new(n.into(), Vec::new(), view, Vec::new(), Vec::new()));
+        let mut segment = SegmentWriter::default();
+        segment.push(prompt.name.as_str().into(), |out| prompt.write(&prompt.name, out));
+        let segments = vec![Arc::new(segment.finish())];
+        let content = Arc::new(Content::new(n.into(), segments, Vec::new(), Vec::new()));
         let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
         Published { content, views: Arc::new(ViewCache::new(&config, Arc::new(Everything))) }
     }

@@ -1,5 +1,7 @@
 //! Requests to an upstream for the calls of clients, and their wire form.
 
+use std::sync::Arc;
+
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::json::object::ObjectWriter;
@@ -22,13 +24,13 @@ pub struct UpstreamRequest {
 #[derive(Clone, Debug)]
 pub enum RequestParams {
     Get {
-        name: String,
+        name: Arc<str>,
         /// An object of strings.
         arguments: Option<Document>,
         answers: Option<InputResponses>,
     },
     Complete {
-        prompt: String,
+        prompt: Arc<str>,
         argument: String,
         /// The value that the user has typed so far.
         value: String,

@@ -1,0 +1,172 @@
+//! A class of callers: those that no policy can tell apart. Its decisions are made once for each class of prompts.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cedar_policy::{
+    Authorizer, Context, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid,
+    PolicySet, Request, RestrictedExpression,
+};
+
+use super::Verdict;
+use super::prompt_tests::{PromptClass, PromptTests};
+use crate::config::action;
+use crate::domain::caller::Caller;
+use crate::domain::method::Method;
+use crate::domain::rights::Allowed;
+
+/// The rights of a class of callers.
+pub(super) struct CallerClass {
+    /// What its members have in common.
+    pub key: Arc<str>,
+    /// The policies that can concern a member.
+    policies: PolicySet,
+    tests: PromptTests,
+    /// One member, as a Cedar entity.
+    member: EntityUid,
+    entities: Entities,
+    types: Arc<Types>,
+    decisions: RwLock<HashMap<(Method, PromptClass), bool>>,
+}
+
+/// The entity types of the Cedar schema.
+pub(super) struct Types {
+    caller: EntityTypeName,
+    group: EntityTypeName,
+    upstream: EntityTypeName,
+    prompt: EntityTypeName,
+    action: EntityTypeName,
+}
+
+/// Most remembered decisions of one class: beyond that they are forgotten and made again.
+const MAX_DECISIONS: usize = 4096;
+
+impl CallerClass {
+    /// The class of `member`, whom only `policies` can concern; `None` if Cedar does not accept the caller.
+    pub(super) fn new(
+        key: &str,
+        policies: PolicySet,
+        member: &Caller,
+        types: Arc<Types>,
+    ) -> Option<Self> {
+        let id = uid(&types.caller, member.id());
+        let scope = |scope: &String| RestrictedExpression::new_string(scope.clone());
+        let scopes = RestrictedExpression::new_set(member.scopes().iter().map(scope));
+        let groups = member.groups().iter().map(|group| uid(&types.group, group));
+        let attributes = HashMap::from([("scopes".to_owned(), scopes)]);
+        let entity = Entity::new(id.clone(), attributes, groups.collect()).ok()?;
+        Some(Self {
+            key: key.into(),
+            tests: PromptTests::of(policies.policies()),
+            policies,
+            member: id,
+            entities: Entities::from_entities([entity], None).ok()?,
+            types,
+            decisions: RwLock::default(),
+        })
+    }
+
+    /// Whether a member may use a prompt.
+    pub(super) fn allows(&self, method: Method, upstream: &str, raw_name: &str) -> bool {
+        self.allows_class(method, self.tests.class(upstream, raw_name), upstream, raw_name)
+    }
+
+    /// Which of several prompts of one upstream a member may use.
+    pub(super) fn allowed(
+        &self,
+        method: Method,
+        upstream: &str,
+        raw_names: &mut dyn Iterator<Item = &str>,
+    ) -> Allowed {
+        if !self.tests.look_at_names() {
+            let is_allowed =
+                raw_names.next().is_some_and(|name| self.allows(method, upstream, name));
+            return if is_allowed { Allowed::All } else { Allowed::None };
+        }
+        // Neighbours are often of one class.
+        let mut last: Option<(PromptClass, bool)> = None;
+        let allowed: Vec<bool> = raw_names
+            .map(|raw_name| {
+                let class = self.tests.class(upstream, raw_name);
+                if let Some((of, is_allowed)) = &last
+                    && *of == class
+                {
+                    return *is_allowed;
+                }
+                let is_allowed = self.allows_class(method, class.clone(), upstream, raw_name);
+                last = Some((class, is_allowed));
+                is_allowed
+            })
+            .collect();
+        Allowed::of(allowed)
+    }
+
+    fn allows_class(
+        &self,
+        method: Method,
+        class: PromptClass,
+        upstream: &str,
+        raw_name: &str,
+    ) -> bool {
+        let key = (method, class);
+        let known =
+            self.decisions.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        if let Some(is_allowed) = known {
+            return is_allowed;
+        }
+        let is_allowed = self.decide(method, upstream, raw_name).is_allowed;
+        let mut decisions = self.decisions.write().unwrap_or_else(PoisonError::into_inner);
+        if decisions.len() >= MAX_DECISIONS {
+            decisions.clear();
+        }
+        decisions.insert(key, is_allowed);
+        is_allowed
+    }
+
+    /// Asks Cedar. A request that cannot be evaluated is denied.
+    pub(super) fn decide(&self, method: Method, upstream: &str, raw_name: &str) -> Verdict {
+        self.try_decide(method, upstream, raw_name).unwrap_or_default()
+    }
+
+    fn try_decide(&self, method: Method, upstream: &str, raw_name: &str) -> Option<Verdict> {
+        let prompt = self.types.prompt(upstream, raw_name)?;
+        let resource = prompt.uid();
+        let entities = self.entities.clone().add_entities([prompt], None).ok()?;
+        let action = uid(&self.types.action, action(method));
+        let context = Context::empty();
+        let request = Request::new(self.member.clone(), action, resource, context, None).ok()?;
+        let response = Authorizer::new().is_authorized(&request, &self.policies, &entities);
+        // Cedar skips a policy with an evaluation error, even a `forbid` policy: deny.
+        if response.diagnostics().errors().next().is_some() {
+            return None;
+        }
+        let reasons = response.diagnostics().reason().map(ToString::to_string).collect();
+        Some(Verdict { is_allowed: response.decision() == Decision::Allow, reasons })
+    }
+}
+
+impl Types {
+    pub(super) fn new() -> Self {
+        let name = |text: &str| -> EntityTypeName { text.parse().expect("a name of the schema") };
+        Self {
+            caller: name("Caller"),
+            group: name("Group"),
+            upstream: name("Upstream"),
+            prompt: name("Prompt"),
+            action: name("Action"),
+        }
+    }
+
+    fn prompt(&self, upstream: &str, raw_name: &str) -> Option<Entity> {
+        let name = RestrictedExpression::new_string(raw_name.to_owned());
+        // Ids of upstreams contain no slash, so no two prompts share an id.
+        let id = format!("{upstream}/{raw_name}");
+        let parents = HashSet::from([uid(&self.upstream, upstream)]);
+        let attributes = HashMap::from([("name".to_owned(), name)]);
+        Entity::new(uid(&self.prompt, &id), attributes, parents).ok()
+    }
+}
+
+fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
+    EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
+}

@@ -1,0 +1,186 @@
+//! Segments: the catalog in pieces that are shared between snapshots and views. A change of one upstream replaces its own
+//! segment only.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::Digest;
+use super::owner::Owner;
+use crate::domain::json::Json;
+use crate::domain::name::UpstreamId;
+use crate::domain::tool::name::tool_name;
+use crate::seal;
+
+/// Consecutive elements of a list, in byte order of their names, already serialised. Between the names of one segment
+/// lies no name of another one.
+#[derive(Default)]
+pub struct Segment {
+    /// The elements, with a comma behind each.
+    text: Bytes,
+    elements: Vec<Element>,
+    /// The owners of the elements; empty if the elements are no prompts.
+    owners: Vec<Owner>,
+    /// The upstream of all of them; `None` where several upstreams share the segment.
+    upstream: Option<UpstreamId>,
+    /// All positions, as one range.
+    all: Arc<[Range<u32>]>,
+    /// The positions of the prompts whose tools have derived names, by these names.
+    derived_names: OnceLock<HashMap<String, usize>>,
+}
+
+/// One element of a list.
+struct Element {
+    /// The public name of a prompt, or the name of a tool.
+    name: Arc<str>,
+    /// The end of the element in the text, before its comma.
+    end: usize,
+    digest: Digest,
+}
+
+/// A segment that is being written.
+#[derive(Default)]
+pub struct SegmentWriter {
+    text: String,
+    segment: Segment,
+}
+
+impl SegmentWriter {
+    /// A segment of the prompts of one upstream, or of several if that is `None`.
+    pub fn new(upstream: Option<UpstreamId>) -> Self {
+        Self { segment: Segment { upstream, ..Segment::default() }, ..Self::default() }
+    }
+
+    /// Appends an element that `write` serialises.
+    pub fn push(&mut self, name: Arc<str>, write: impl FnOnce(&mut String)) {
+        let start = self.text.len();
+        write(&mut self.text);
+        let digest = seal::sha256(&self.text.as_bytes()[start..]);
+        self.segment.elements.push(Element { name, end: self.text.len(), digest });
+        self.text.push(',');
+    }
+
+    /// Appends a prompt.
+    pub fn push_prompt(&mut self, owner: Owner, write: impl FnOnce(&mut String)) {
+        self.push(owner.public_name.clone(), write);
+        self.segment.owners.push(owner);
+    }
+
+    pub fn finish(mut self) -> Segment {
+        self.text.shrink_to_fit();
+        let segment = &mut self.segment;
+        segment.text = self.text.into();
+        segment.elements.shrink_to_fit();
+        segment.owners.shrink_to_fit();
+        let len = segment.len();
+        // A list has fewer elements than 2^32: `max_prompts` is at most a million.
+        segment.all = std::iter::once(0..len as u32).filter(|all| !all.is_empty()).collect();
+        self.segment
+    }
+}
+
+impl Segment {
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty()
+    }
+
+    /// All positions.
+    pub(super) fn all(&self) -> &Arc<[Range<u32>]> {
+        &self.all
+    }
+
+    pub fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// The upstream of all prompts; `None` where several upstreams share the segment.
+    pub(super) fn upstream(&self) -> Option<&UpstreamId> {
+        self.upstream.as_ref()
+    }
+
+    pub(super) fn name(&self, position: usize) -> &Arc<str> {
+        &self.elements[position].name
+    }
+
+    pub(super) fn digest(&self, position: usize) -> &Digest {
+        &self.elements[position].digest
+    }
+
+    /// The last name in byte order; empty if there are no elements.
+    pub(super) fn last_name(&self) -> &str {
+        self.elements.last().map_or("", |element| &element.name)
+    }
+
+    /// The number of names up to this one, including it.
+    pub(super) fn count_to(&self, name: &str) -> usize {
+        self.elements.partition_point(|element| &*element.name <= name)
+    }
+
+    /// The position of a name.
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.elements.binary_search_by(|element| (*element.name).cmp(name)).ok()
+    }
+
+    /// The position of the prompt whose tool has this derived name.
+    pub(super) fn position_of_derived(&self, tool: &str) -> Option<usize> {
+        let names = self.derived_names.get_or_init(|| {
+            let derived = |element: &Element| {
+                let name = name_of_tool(&element.name);
+                (name != *element.name).then_some(name)
+            };
+            let elements = self.elements.iter().enumerate();
+            elements.filter_map(|(at, element)| Some((derived(element)?, at))).collect()
+        });
+        names.get(tool).copied()
+    }
+
+    /// The serialised elements at these positions, separated by commas and with one behind the last.
+    pub(super) fn slice(&self, positions: Range<usize>) -> Bytes {
+        let start = self.start(positions.start);
+        let end = self.start(positions.end);
+        self.text.slice(start..end)
+    }
+
+    /// One element.
+    pub(super) fn element(&self, position: usize) -> Json<'_> {
+        let text = &self.text[self.start(position)..self.elements[position].end];
+        // The text was written as a string.
+        Json::accepted(std::str::from_utf8(text).unwrap_or_default())
+    }
+
+    fn start(&self, position: usize) -> usize {
+        position.checked_sub(1).map_or(0, |before| self.elements[before].end + 1)
+    }
+
+    /// Bytes of the serialised elements.
+    pub(super) fn text_size(&self, positions: Range<usize>) -> usize {
+        self.start(positions.end) - self.start(positions.start)
+    }
+
+    /// Bytes that the segment takes in memory, without its owners.
+    pub(super) fn size(&self) -> usize {
+        let names: usize = self.elements.iter().map(|element| element.name.len()).sum();
+        self.text.len() + names + self.elements.capacity() * size_of::<Element>()
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("upstream", &self.upstream)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+/// Returns the name of the tool for a prompt, or of the property for an argument.
+pub(super) fn name_of_tool(name: &str) -> String {
+    tool_name(name, |name| seal::sha256(name.as_bytes())).into_owned()
+}
