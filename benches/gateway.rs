@@ -1,5 +1,7 @@
 //! What happens on every request, and on every change of a list: `cargo bench`.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +12,12 @@ use promptgate::test_util::domain::cursor::{CacheScope, Place};
 use promptgate::test_util::domain::document::Document;
 use promptgate::test_util::domain::json::Json;
 use promptgate::test_util::domain::merge::{Source, merge};
-use promptgate::test_util::domain::name::{Naming, Prefix};
+use promptgate::test_util::domain::name::{Naming, Prefix, UpstreamId};
 use promptgate::test_util::domain::prompt::Prompt;
 use promptgate::test_util::domain::revision::Revision;
 use promptgate::test_util::domain::unix_time::UnixSeconds;
 use promptgate::test_util::router::reply::{ListReply, Origin, Reply};
+use promptgate::test_util::router::segment::SegmentWriter;
 use promptgate::test_util::router::view::View;
 use promptgate::test_util::router::view_cache::ListKind;
 use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
@@ -36,10 +39,22 @@ fn view(upstreams: usize, each: usize) -> View {
     let prefixes: Vec<_> = (0..upstreams)
         .map(|i| Prefix::parse(&format!("upstream-{i}")).expect("a prefix"))
         .collect();
-    let sources: Vec<_> =
-        prefixes.iter().map(|prefix| Source { prefix, prompts: &prompts }).collect();
-    let merged = merge(&sources, &Naming::new("__", 128), str::to_owned);
-    View::new(merged.entries.iter().map(|e| (e, &prompts[e.prompt])))
+    let names: HashSet<&str> = prefixes.iter().map(Prefix::as_str).collect();
+    let naming = Naming::new("__", 128);
+    let segments: Vec<_> = prefixes
+        .iter()
+        .map(|prefix| {
+            let source = Source { prefix, prompts: &prompts };
+            let merged = merge(&[source], &names, &naming, |name| Cow::Borrowed(name));
+            let mut segment = SegmentWriter::default();
+            for entry in merged.entries {
+                let name = entry.public_name.as_str();
+                segment.push(name.into(), |out| prompts[entry.prompt].write(name, out));
+            }
+            Arc::new(segment.finish())
+        })
+        .collect();
+    View::whole(&segments)
 }
 
 /// A list of a thousand prompts out of ten thousand, from a warm catalog.
@@ -80,8 +95,8 @@ fn gets(criterion: &mut Criterion) {
             b.iter(|| {
                 let result = Document::parse(result.clone().into_bytes(), 64).expect("JSON");
                 content::check_result(result.json()).expect("a good result");
-                let (upstream, digest) = ("a".to_owned(), "sha256:0".to_owned());
-                let origin = Origin { upstream, digest, name: "a__p".to_owned() };
+                let upstream = UpstreamId::parse("a").expect("an id");
+                let origin = Origin { upstream, digest: "sha256:0".into(), name: "a__p".into() };
                 black_box(dialect.reply(
                     &Reply::Prompt { result, origin, flags: Default::default() },
                     ResultForm::Prompt,

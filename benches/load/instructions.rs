@@ -1,0 +1,187 @@
+//! Instruction counts of a get, a list and a merge, by callgrind: they do not depend on what else the machine does.
+//!
+//! The gateway runs with one worker thread under callgrind and serves a number of requests, then twice as many; the
+//! difference is what they cost.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use promptgate::test_util::domain::json::Json;
+use promptgate::test_util::domain::merge;
+use promptgate::test_util::domain::name::{Naming, Prefix};
+use promptgate::test_util::domain::prompt::Prompt;
+use serde_json::json;
+
+use super::client::{Connection, Prepared};
+use super::gateway::{Configured, KEY, Requests, Upstreams, command, settings, spawn};
+use super::process::{Process, address};
+use super::upstreams::UpstreamOptions;
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct InstructionOptions {
+    /// Writes the counts as the new ones to compare with.
+    #[arg(long)]
+    renew: bool,
+    /// The file of the counts.
+    #[arg(long, default_value = "benches/instructions.json")]
+    file: PathBuf,
+}
+
+/// More instructions than before by this part are a failure.
+const TOLERATED: f64 = 0.05;
+
+/// Requests of the first of both runs.
+const REQUESTS: usize = 400;
+
+/// Counts, prints, and compares where the counts of this toolchain and CPU are known.
+///
+/// # Panics
+/// If a count is beyond what is tolerated.
+pub async fn run(options: &InstructionOptions) {
+    let machine = machine();
+    let counts = count().await;
+    let text = fs::read_to_string(&options.file).unwrap_or_else(|_| "{}".to_owned());
+    let mut known: serde_json::Value = serde_json::from_str(&text).expect("the file is JSON");
+    if options.renew {
+        known[&machine] = json!(counts);
+        let text = serde_json::to_string_pretty(&known).expect("numbers");
+        fs::write(&options.file, text + "\n").expect("the file can be written");
+    }
+    let before = &known[&machine];
+    println!("instructions on {machine}");
+    let mut beyond = Vec::new();
+    for (name, count) in &counts {
+        match before[name].as_f64() {
+            Some(known) => {
+                let more = *count as f64 / known - 1.;
+                println!("  {name}: {count} ({:+.1} %)", more * 100.);
+                if more > TOLERATED {
+                    beyond.push(name);
+                }
+            }
+            None => {
+                println!("  {name}: {count} (nothing to compare with on this toolchain and CPU)")
+            }
+        }
+    }
+    assert!(
+        beyond.is_empty(),
+        "{beyond:?} take over {} % more instructions than before; if that is meant, renew the counts: \
+         cargo bench --bench load -- instructions --renew",
+        TOLERATED * 100.
+    );
+}
+
+/// The toolchain and the CPU, on which the counts depend.
+fn machine() -> String {
+    let rustc = Command::new("rustc").arg("--version").output();
+    let rustc = rustc.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = cpu.lines().find(|line| line.starts_with("model name"));
+    let cpu = cpu.and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown CPU");
+    format!("{}, {cpu}", rustc.unwrap_or_else(|_| "unknown toolchain".to_owned()))
+}
+
+async fn count() -> BTreeMap<String, u64> {
+    let scripted = Upstreams::start(&UpstreamOptions {
+        upstreams: 10,
+        prompts: 50,
+        text: 1_000,
+        big: 1_000,
+        slow: 0,
+    });
+    let mut collector = Process::role(&["collector"]);
+    let collector = address(&collector.line());
+    let mut counts = BTreeMap::new();
+    for (name, configured) in [("bare", Configured::Bare), ("everything", Configured::Everything)] {
+        let toml = settings(configured, collector) + &scripted.tables();
+        let key = (configured != Configured::Bare).then_some(KEY);
+        for (row, is_list) in [("get", false), ("list of 500", true)] {
+            let mut totals = [0; 2];
+            for (at, total) in totals.iter_mut().enumerate() {
+                let requests = REQUESTS * (at + 1);
+                *total = serve(&toml, key, scripted.prompts, is_list, requests).await;
+            }
+            counts.insert(format!("{row}, {name}"), (totals[1] - totals[0]) / REQUESTS as u64);
+        }
+    }
+    let totals = [1, 2].map(|times| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = std::env::current_exe().expect("a path");
+        let mut callgrind = callgrind(&folder.path().join("out"));
+        let done = callgrind.arg(own).args(["merge", &times.to_string()]).status();
+        assert!(done.expect("valgrind is installed").success());
+        total(&folder.path().join("out"))
+    });
+    counts.insert("merge of 10 × 100".to_owned(), totals[1] - totals[0]);
+    counts
+}
+
+/// The instructions of a gateway that serves this many requests, from its start to its end.
+async fn serve(
+    toml: &str,
+    key: Option<&str>,
+    prompts: usize,
+    is_list: bool,
+    requests: usize,
+) -> u64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("gateway.toml"), toml).expect("a file");
+    let out = folder.path().join("out");
+    let mut callgrind = callgrind(&out);
+    callgrind.arg(command(None).get_program()).env("TOKIO_WORKER_THREADS", "1");
+    let (process, addr, _) = spawn(&mut callgrind, folder.path());
+    let client = Requests::new(addr, key, "2025-06-18").await;
+    client.until_listed(prompts).await;
+    let prepared: Prepared = if is_list { client.list() } else { client.get("u3__p-00007") };
+    let bytes = prepared.bytes();
+    let mut connection = Connection::open(addr).await;
+    for _ in 0..requests {
+        connection.ask(&bytes).await;
+    }
+    drop(connection);
+    process.terminate();
+    total(&out)
+}
+
+fn callgrind(out: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--quiet"]);
+    command.arg(format!("--callgrind-out-file={}", out.display()));
+    command
+}
+
+/// The sum that callgrind writes at the end.
+fn total(out: &Path) -> u64 {
+    let text = fs::read_to_string(out).expect("callgrind has written it");
+    let line = text
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("totals: ").or_else(|| line.strip_prefix("summary: ")));
+    line.and_then(|line| line.trim().parse().ok()).expect("a sum")
+}
+
+/// Merges the lists of ten upstreams this often, for callgrind.
+pub fn merge(times: usize) {
+    let prompts: Vec<_> = (0..100)
+        .map(|n| {
+            format!(
+                r#"{{"name":"prompt-{n:05}","title":"Prompt {n}","arguments":[{{"name":"text"}}]}}"#
+            )
+        })
+        .map(|text| Prompt::read(Json::parse(text.as_bytes(), 8).expect("JSON")).expect("a prompt"))
+        .collect();
+    let prefixes: Vec<_> =
+        (0..10).map(|n| Prefix::parse(&format!("u{n}")).expect("a prefix")).collect();
+    let sources: Vec<_> =
+        prefixes.iter().map(|prefix| merge::Source { prefix, prompts: &prompts }).collect();
+    let names: HashSet<&str> = prefixes.iter().map(Prefix::as_str).collect();
+    let naming = Naming::new("__", 128);
+    for _ in 0..times {
+        black_box(merge::merge(&sources, &names, &naming, |name| Cow::Borrowed(name)));
+    }
+}

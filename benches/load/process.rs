@@ -1,0 +1,75 @@
+//! Processes under test: their start, their CPU time and their memory.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// A child process that prints where it listens. It is killed on drop.
+pub struct Process {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Process {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the process starts");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, stdout }
+    }
+
+    /// Starts this harness in another role.
+    pub fn role(arguments: &[&str]) -> Self {
+        let own = std::env::current_exe().expect("a path");
+        Self::start(Command::new(own).args(arguments))
+    }
+
+    /// The next line of its standard output.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("it prints text");
+        assert!(!line.is_empty(), "the process has ended");
+        line.trim_end().to_owned()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as an operator would, and waits for that.
+    pub fn terminate(mut self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = pid.expect("a process id");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The CPU time of all threads of a process so far, user and kernel. It advances in hundredths of a second.
+pub fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may contain anything: state is field 3, utime and stime are 14 and 15.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+/// Anonymous memory of a process in KiB.
+pub fn anonymous_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Reads `address` lines that a role prints.
+pub fn address(line: &str) -> SocketAddr {
+    line.parse().expect("an address")
+}
