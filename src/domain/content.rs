@@ -1,8 +1,10 @@
 //! Validation of `prompts/get` results: roles, content types and their required members (MCP 2025-11-25,
 //! prompts).
 
+use super::hidden_text;
 use super::json::{Json, Kind};
 use super::meta;
+use super::uri::is_unsafe;
 
 /// The reason why a result is refused. The text names the message and never repeats its content.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -15,12 +17,29 @@ pub enum ContentError {
     Result(&'static str),
 }
 
+/// What the messages of a result hold that their reader does not see or expect. Messages are given by their indices.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Findings {
+    /// Messages with hidden text, and how many hidden characters each has.
+    pub hidden_text: Vec<(usize, usize)>,
+    /// Messages with URIs that can run code.
+    pub unsafe_uris: Vec<usize>,
+}
+
 /// Checks the result of a `prompts/get`. One invalid message fails the whole result: a part of a prompt is
 /// never passed on.
 ///
 /// # Errors
 /// [`ContentError`] for the first violation.
 pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
+    inspect_result(result).map(drop)
+}
+
+/// Checks the result of a `prompts/get`, and looks for hidden text and unsafe URIs in the same pass.
+///
+/// # Errors
+/// Those of [`check_result`].
+pub(crate) fn inspect_result(result: Json<'_>) -> Result<Findings, ContentError> {
     let mut messages = None;
     for (key, value) in result.members().filter(|(_, value)| value.kind() != Kind::Null) {
         let key = key.as_str().unwrap_or_default();
@@ -40,13 +59,40 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
         }
     }
     let messages = messages.ok_or(ContentError::NoMessages)?;
+    let mut findings = Findings::default();
     for (index, message) in messages.elements().enumerate() {
-        check_message(message).map_err(|what| ContentError::Message { index, what })?;
+        let content = check_message(message);
+        let content = content.map_err(|what| ContentError::Message { index, what })?;
+        findings.add(index, &content);
     }
-    Ok(())
+    Ok(findings)
 }
 
-fn check_message(message: Json<'_>) -> Result<(), &'static str> {
+impl Findings {
+    fn add(&mut self, index: usize, Content { fields, resource }: &Content<'_>) {
+        let hidden = |text: Option<Json<'_>>| {
+            text.and_then(Json::as_str).map_or(0, |text| hidden_text::count(&text))
+        };
+        let characters = hidden(fields.text) + hidden(resource.text);
+        if characters > 0 {
+            self.hidden_text.push((index, characters));
+        }
+        let icons = fields.icons.iter().flat_map(|icons| icons.elements());
+        let sources = icons.map(|icon| icon.get("src"));
+        let mut uris = [fields.uri, resource.uri].into_iter().chain(sources).flatten();
+        if uris.any(|uri| uri.as_str().is_some_and(|uri| is_unsafe(&uri))) {
+            self.unsafe_uris.push(index);
+        }
+    }
+}
+
+/// The members of a checked content object, and of the resource in it.
+struct Content<'a> {
+    fields: Fields<'a>,
+    resource: Fields<'a>,
+}
+
+fn check_message(message: Json<'_>) -> Result<Content<'_>, &'static str> {
     let mut has_role = false;
     let mut content = None;
     for (key, value) in message.members() {
@@ -65,7 +111,8 @@ fn check_message(message: Json<'_>) -> Result<(), &'static str> {
     }
 }
 
-fn check_content(content: Json<'_>) -> Result<(), &'static str> {
+fn check_content(content: Json<'_>) -> Result<Content<'_>, &'static str> {
+    let mut resource = Fields::default();
     let fields = Fields::read(content)?;
     match fields.kind.and_then(Json::as_str).as_deref() {
         Some("text") => is_string(fields.text, "text content needs `text`")?,
@@ -73,7 +120,7 @@ fn check_content(content: Json<'_>) -> Result<(), &'static str> {
             base64(fields.data)?;
             mime_type(fields.mime_type, Presence::Required)?;
         }
-        Some("resource") => check_resource(fields.resource)?,
+        Some("resource") => resource = check_resource(fields.resource)?,
         Some("resource_link") => {
             uri(fields.uri)?;
             is_string(fields.name, "a resource link needs `name`")?;
@@ -81,17 +128,18 @@ fn check_content(content: Json<'_>) -> Result<(), &'static str> {
         }
         _ => return Err("unknown content type"),
     }
-    fields.annotations.map_or(Ok(()), check_annotations)
+    fields.annotations.map_or(Ok(()), check_annotations)?;
+    Ok(Content { fields, resource })
 }
 
-fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
+fn check_resource(resource: Option<Json<'_>>) -> Result<Fields<'_>, &'static str> {
     let resource = resource.filter(|r| r.is_object());
     let fields = Fields::read(resource.ok_or("resource content needs `resource`")?)?;
     uri(fields.uri)?;
     mime_type(fields.mime_type, Presence::Optional)?;
     match (fields.text, fields.blob) {
-        (Some(text), None) if text.kind() == Kind::String => Ok(()),
-        (None, Some(blob)) => base64(Some(blob)),
+        (Some(text), None) if text.kind() == Kind::String => Ok(fields),
+        (None, Some(blob)) => base64(Some(blob)).map(|()| fields),
         _ => Err("a resource needs either `text` or `blob`, a string"),
     }
 }
@@ -109,6 +157,7 @@ struct Fields<'a> {
     name: Option<Json<'a>>,
     resource: Option<Json<'a>>,
     annotations: Option<Json<'a>>,
+    icons: Option<Json<'a>>,
 }
 
 impl<'a> Fields<'a> {
@@ -126,6 +175,7 @@ impl<'a> Fields<'a> {
                 "name" => &mut fields.name,
                 "resource" => &mut fields.resource,
                 "annotations" => &mut fields.annotations,
+                "icons" => &mut fields.icons,
                 "_meta" => {
                     check_meta(value)?;
                     continue;

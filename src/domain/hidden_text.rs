@@ -26,7 +26,9 @@ const MAX_NAMED: usize = 100;
 /// Counts the hidden characters of a text. Line feeds, carriage returns and tabs are visible; so are a variation
 /// selector and a joiner directly after the character that they modify, as in emoji.
 pub(crate) fn count(text: &str) -> usize {
-    if text.bytes().all(|b| (b' '..=b'~').contains(&b) || matches!(b, b'\n' | b'\t')) {
+    // Without a branch for each byte, so that the compiler can vectorise it: texts can have megabytes.
+    let is_plain = |b: u8| (b' '..=b'~').contains(&b) | (b == b'\n') | (b == b'\t');
+    if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
         return 0;
     }
     characters(text).filter(|(_, hidden)| *hidden).count()
@@ -51,20 +53,11 @@ fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
     })
 }
 
-/// Reports the hidden text in a checked `prompts/get` result, as JSON: `[{"message":0,"characters":3}]`. At most
-/// [`MAX_NAMED`] messages are named; `None` if there is no hidden text.
-pub(crate) fn places(result: Json<'_>) -> Option<String> {
+/// Reports messages with hidden text, each with its number of hidden characters, as JSON:
+/// `[{"message":0,"characters":3}]`. At most [`MAX_NAMED`] messages are named; `None` if there are none.
+pub(crate) fn report(messages: &[(usize, usize)]) -> Option<String> {
     let mut out = String::from("[");
-    let messages = result.get("messages");
-    let messages = messages.iter().flat_map(|messages| messages.elements()).enumerate();
-    let found = messages.filter_map(|(index, message)| {
-        let content = message.get("content")?;
-        let texts = [content.get("text"), content.get("resource").and_then(|r| r.get("text"))];
-        let texts = texts.into_iter().flatten().filter_map(Json::as_str);
-        let characters: usize = texts.map(|text| count(&text)).sum();
-        (characters > 0).then_some((index, characters))
-    });
-    for (index, characters) in found.take(MAX_NAMED) {
+    for (index, characters) in messages.iter().take(MAX_NAMED) {
         let comma = if out.len() > 1 { "," } else { "" };
         let _ = write!(out, "{comma}{{\"message\":{index},\"characters\":{characters}}}");
     }
@@ -125,6 +118,7 @@ pub(crate) fn write_visible(value: Json<'_>, out: &mut String) {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::content::inspect_result;
     use super::*;
 
     #[test]
@@ -162,10 +156,11 @@ mod tests {
             {"role":"assistant","content":{"type":"resource","resource":{"uri":"a:b","text":"\u202ex"}}}]}"#;
         let json = Json::parse(text.as_bytes(), 16).unwrap();
         let found = r#"[{"message":0,"characters":1},{"message":2,"characters":1}]"#;
-        assert_eq!(places(json).as_deref(), Some(found));
+        let hidden = |json| report(&inspect_result(json).unwrap().hidden_text);
+        assert_eq!(hidden(json).as_deref(), Some(found));
         let out = stripped(json);
         let again = Json::parse(out.json().text().as_bytes(), 16).unwrap();
-        assert_eq!(places(again), None);
+        assert_eq!(hidden(again), None);
         let expected = text.replace("a\\u200bb", "ab").replace("\\u202e", "");
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
         assert_eq!(value(out.json().text()), value(&expected));

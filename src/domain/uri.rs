@@ -34,32 +34,15 @@ pub(crate) fn is_unsafe(uri: &str) -> bool {
     }
 }
 
-/// Returns the indices of the messages of a checked `prompts/get` result that have an unsafe URI.
-fn unsafe_messages(result: Json<'_>) -> Vec<usize> {
-    let messages = result.get("messages");
-    let messages = messages.iter().flat_map(|messages| messages.elements()).enumerate();
-    let holds = |message: Json<'_>| {
-        let content = message.get("content")?;
-        let uris = [content.get("uri"), content.get("resource").and_then(|r| r.get("uri"))];
-        let icons = content.get("icons");
-        let icons = icons.iter().flat_map(|icons| icons.elements()).map(|icon| icon.get("src"));
-        let mut all = uris.into_iter().chain(icons).flatten().filter_map(Json::as_str);
-        all.any(|uri| is_unsafe(&uri)).then_some(())
-    };
-    messages.filter_map(|(index, message)| holds(message).map(|()| index)).collect()
-}
-
-/// Returns the indices of the messages with an unsafe URI in a checked `prompts/get` result, as JSON (`[0,2]`),
-/// at most [`MAX_PLACES`]; `None` if there are none.
-pub(crate) fn places(result: Json<'_>) -> Option<String> {
-    let places = unsafe_messages(result);
-    let places: Vec<_> = places.iter().take(MAX_PLACES).map(usize::to_string).collect();
+/// Reports the indices of messages with an unsafe URI as JSON (`[0,2]`), at most [`MAX_PLACES`]; `None` if there are
+/// none.
+pub(crate) fn report(messages: &[usize]) -> Option<String> {
+    let places: Vec<_> = messages.iter().take(MAX_PLACES).map(usize::to_string).collect();
     (!places.is_empty()).then(|| format!("[{}]", places.join(",")))
 }
 
-/// Returns the result without the messages that have an unsafe URI.
-pub(crate) fn without(result: Json<'_>) -> Document {
-    let unsafe_ones = unsafe_messages(result);
+/// Returns the result without the messages at these indices, which are in order.
+pub(crate) fn without(result: Json<'_>, messages: &[usize]) -> Document {
     let mut out = String::with_capacity(result.text().len());
     write_object(&mut out, |out| {
         for (key, member) in result.members() {
@@ -67,8 +50,8 @@ pub(crate) fn without(result: Json<'_>) -> Document {
                 out.member(key, member);
                 continue;
             }
-            let messages = member.elements().enumerate();
-            let kept = messages.filter(|(index, _)| unsafe_ones.binary_search(index).is_err());
+            let all = member.elements().enumerate();
+            let kept = all.filter(|(index, _)| messages.binary_search(index).is_err());
             out.array("messages", kept, |(_, message), out| out.push_str(message.text()));
         }
     });
@@ -77,6 +60,7 @@ pub(crate) fn without(result: Json<'_>) -> Document {
 
 #[cfg(test)]
 mod tests {
+    use super::super::content::inspect_result;
     use super::*;
 
     #[test]
@@ -108,10 +92,12 @@ mod tests {
             {"role":"user","content":{"type":"resource_link","uri":"a:b","name":"n","icons":[{"src":"javascript:x"}]}}],
             "description":"d"}"#;
         let json = Json::parse(text.as_bytes(), 16).unwrap();
-        assert_eq!(places(json).as_deref(), Some("[0,2,3]"));
-        let rest = without(json);
+        let found = inspect_result(json).unwrap().unsafe_uris;
+        assert_eq!(report(&found).as_deref(), Some("[0,2,3]"));
+        let rest = without(json, &found);
         let rest = Json::parse(rest.json().text().as_bytes(), 16).unwrap();
-        assert_eq!(places(rest), None);
+        assert_eq!(inspect_result(rest).unwrap(), Default::default());
+        assert_eq!(report(&[]), None);
         assert_eq!(rest.get("messages").unwrap().elements().count(), 1);
         assert_eq!(rest.get("description").and_then(Json::as_str).as_deref(), Some("d"));
     }

@@ -121,15 +121,15 @@ impl ListReply {
 pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {
     let fault = |what: String| Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
-    content::check_result(result.json()).map_err(|e| fault(e.to_string()))?;
+    let found = content::inspect_result(result.json()).map_err(|e| fault(e.to_string()))?;
     if mode == HiddenText::Allow {
         return Ok(Reply::Prompt { result, origin, flags: Flags::default() });
     }
     // Places refer to the result as the upstream sent it.
-    let (unsafe_uris, hidden_text) =
-        (uri::places(result.json()), hidden_text::places(result.json()));
+    let unsafe_uris = uri::report(&found.unsafe_uris);
+    let hidden_text = hidden_text::report(&found.hidden_text);
     let result = match (mode, &unsafe_uris) {
-        (HiddenText::Strip, Some(_)) => uri::without(result.json()),
+        (HiddenText::Strip, Some(_)) => uri::without(result.json(), &found.unsafe_uris),
         _ => result,
     };
     let result = match (mode, &hidden_text) {
