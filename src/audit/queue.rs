@@ -80,6 +80,8 @@ struct State {
     closing: bool,
     closed: bool,
     sync_outcome: Option<io::Result<()>>,
+    /// Whether the writer waits, and nobody has woken it since.
+    writer_waits: bool,
 }
 
 /// The settings that can change while the log is written.
@@ -140,6 +142,7 @@ impl Queue {
             closing: false,
             closed: false,
             sync_outcome: None,
+            writer_waits: false,
         };
         Self { state: Mutex::new(state), work: Condvar::new(), end: Condvar::new() }
     }
@@ -156,8 +159,7 @@ impl Queue {
         state.calls.resize(settings.limit, settings.call_share());
         state.settings = settings;
         state.settings_changed = true;
-        drop(state);
-        self.work.notify_one();
+        self.wake(state);
     }
 
     /// Whether calls continue unrecorded while the log is down.
@@ -197,8 +199,7 @@ impl Queue {
             (false, _) => return Err(Refused),
         }
         let is_down = state.is_down;
-        drop(state);
-        self.work.notify_one();
+        self.wake(state);
         Ok((fits && !is_down).then_some(receiver))
     }
 
@@ -211,8 +212,7 @@ impl Queue {
             let omitted = state.omitted.entry(event.kind());
             omitted.or_insert(Gap { count: 0, first: stamp, last: stamp }).add(1, stamp);
         }
-        drop(state);
-        self.work.notify_one();
+        self.wake(state);
     }
 
     /// Adds the end of something whose start is on record. In refuse mode it always fits: nothing starts without
@@ -224,32 +224,35 @@ impl Queue {
         } else {
             state.push(Entry { before: None, event, stamp, room: Room::End, written: None });
         }
-        drop(state);
-        self.work.notify_one();
+        self.wake(state);
     }
 
     /// Requests a new segment.
     pub(super) fn rotate(&self) {
-        self.lock().rotate = true;
-        self.work.notify_one();
+        let mut state = self.lock();
+        state.rotate = true;
+        self.wake(state);
     }
 
     /// Reports the outcome of a sync to the writer.
     pub(super) fn sync_finished(&self, result: io::Result<()>) {
-        self.lock().sync_outcome = Some(result);
-        self.work.notify_one();
+        let mut state = self.lock();
+        state.sync_outcome = Some(result);
+        self.wake(state);
     }
 
     /// Ends the writer once every waiting record is written, however long that takes.
     pub(super) fn drain(&self) {
-        self.lock().draining = true;
-        self.work.notify_one();
+        let mut state = self.lock();
+        state.draining = true;
+        self.wake(state);
     }
 
     /// Ends the writer after one more try to write, even if records are lost.
     pub(super) fn close(&self) {
-        self.lock().closing = true;
-        self.work.notify_one();
+        let mut state = self.lock();
+        state.closing = true;
+        self.wake(state);
     }
 
     /// Blocks until the writer has ended, or for `timeout`.
@@ -271,7 +274,7 @@ impl Queue {
     /// Blocks the writer until there is work, or for `timeout`.
     pub(super) fn wait(&self, timeout: Duration, intake: Intake) -> Work {
         let takes = intake == Intake::Open;
-        let idle = |state: &mut State| {
+        let is_idle = |state: &State| {
             let has_records = takes
                 && (!state.entries.is_empty()
                     || !state.omitted.is_empty()
@@ -283,8 +286,7 @@ impl Queue {
                 || state.closing
                 || state.sync_outcome.is_some())
         };
-        let waited = self.work.wait_timeout_while(self.lock(), timeout, idle);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.wait_while(timeout, is_idle);
         let settings_changed = std::mem::take(&mut state.settings_changed);
         let mut work = Work {
             settings: settings_changed.then(|| state.settings.clone()),
@@ -306,9 +308,31 @@ impl Queue {
 
     /// Blocks the writer until a sync has ended. Returns its outcome; `None` after `timeout`.
     pub(super) fn wait_for_sync(&self, timeout: Duration) -> Option<io::Result<()>> {
-        let is_under_way = |state: &mut State| state.sync_outcome.is_none();
-        let waited = self.work.wait_timeout_while(self.lock(), timeout, is_under_way);
-        waited.unwrap_or_else(PoisonError::into_inner).0.sync_outcome.take()
+        self.wait_while(timeout, |state| state.sync_outcome.is_none()).sync_outcome.take()
+    }
+
+    /// Blocks the writer while there is nothing for it, or for `timeout`.
+    fn wait_while(
+        &self,
+        timeout: Duration,
+        is_idle: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        let waits = |state: &mut State| {
+            state.writer_waits = is_idle(state);
+            state.writer_waits
+        };
+        let waited = self.work.wait_timeout_while(self.lock(), timeout, waits);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.writer_waits = false;
+        state
+    }
+
+    /// Wakes the writer if it waits. While it writes, records join the next group, and cost no system call.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        if std::mem::take(&mut state.writer_waits) {
+            drop(state);
+            self.work.notify_one();
+        }
     }
 
     /// Marks the log as down. Records whose callers wait are refused, unless calls continue
