@@ -1,8 +1,8 @@
 //! Recovery at the start: finds the end of an existing log, and moves an incomplete line of a crash
-//! aside.
+//! aside. It reads the last segment, a piece at a time.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::folder::{Folder, segment_number};
@@ -57,8 +57,11 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
         let head = Head { seq: lost, ..Head::default() };
         return Ok(Recovered { writer, head, number: 0, bytes: 0, headers: None, torn: 0, aside });
     };
-    let text = fs::read(folder.path().join(name))?;
-    let header = first_line(&text).and_then(|line| Some((Header::read(&line)?, line)));
+    let path = folder.path().join(name);
+    let mut file = File::open(&path)?;
+    let mut line = Vec::new();
+    BufReader::new(&file).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
+    let header = first_line(&line).and_then(|line| Some((Header::read(&line)?, line)));
     let Some((header, line)) = header else {
         return Err(invalid_segment(name, "does not start with a segment header"));
     };
@@ -66,27 +69,31 @@ pub(crate) fn recover(folder: &Folder, keys: &Keys) -> io::Result<Recovered> {
         let what = "was written with another audit.key: set that key, or another audit.path";
         return Err(invalid_segment(name, what));
     }
-    let end = valid_length(&text);
-    let (kept, torn) = text.split_at(end);
+    let End { offset: end, last } = find_end(&mut file)?;
+    let mut torn = Vec::new();
+    file.seek(SeekFrom::Start(end))?;
+    file.read_to_end(&mut torn)?;
     if !torn.is_empty() {
         let stem = name.trim_end_matches(".jsonl");
-        folder.save_torn(&format!("{stem}-{end}.torn"), torn)?;
-        folder.truncate(name, end as u64)?;
+        folder.save_torn(&format!("{stem}-{end}.torn"), &torn)?;
+        folder.truncate(name, end)?;
     }
-    let mut lines = kept.split_inclusive(|&byte| byte == b'\n');
-    let first = lines.next().unwrap_or_default();
+    file.seek(SeekFrom::Start(0))?;
+    let mut lines =
+        Lines { reader: BufReader::with_capacity(READ, file.take(end)), line: Vec::new() };
+    let first = lines.next()?.unwrap_or_default();
     let headers = header.headers.map(|before| next_digest(&before, first));
     // The digests of a log of an earlier release begin at zero with its next segment.
-    let digest = match headers {
-        Some(_) => lines.fold(header.previous.lines, |digest, line| next_digest(&digest, line)),
-        None => Digest::default(),
-    };
-    let head = last_record(kept).unwrap_or(header.previous);
+    let mut digest = headers.map_or_else(Digest::default, |_| header.previous.lines);
+    while let Some(line) = headers.and(lines.next()?) {
+        digest = next_digest(&digest, line);
+    }
+    let head = last.unwrap_or(header.previous);
     Ok(Recovered {
         writer: WriterId { instance: header.instance, boot },
         head: Head { seq: head.seq.max(lost), lines: digest, ..head },
         number: segment_number(name).unwrap_or_default(),
-        bytes: end as u64,
+        bytes: end,
         headers,
         torn: torn.len() as u64,
         aside,
@@ -137,24 +144,61 @@ fn first_line(text: &[u8]) -> Option<Line<'_>> {
     Line::read(text.split(|&b| b == b'\n').next()?)
 }
 
-/// Returns the offset after the last complete line: a crash of the system may leave more than one
-/// incomplete line.
-fn valid_length(text: &[u8]) -> usize {
-    let mut end = text.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
-    while end > 0 {
-        let start = start_of_last_line(&text[..end]);
-        if Line::read(&text[start..end - 1]).is_some() {
-            break;
-        }
-        end = start;
-    }
-    end
+/// The end of a segment: behind the last complete line, of which this is the record.
+struct End {
+    /// In bytes from the start of the file.
+    offset: u64,
+    /// `None` if that line is no record.
+    last: Option<Head>,
 }
 
-fn last_record(text: &[u8]) -> Option<Head> {
-    let start = start_of_last_line(text);
-    let line = Line::read(text[start..].strip_suffix(b"\n")?)?;
-    Some(Head { seq: line.seq()?, mac: line.mac, ..Head::default() })
+/// Finds the last complete line from the end: a crash of the system may leave more than one incomplete line. Reads more
+/// than [`TAIL`] bytes only where these have none.
+fn find_end(file: &mut File) -> io::Result<End> {
+    let length = file.metadata()?.len();
+    let mut tail = TAIL;
+    loop {
+        let start = length.saturating_sub(tail);
+        let mut text = Vec::new();
+        file.seek(SeekFrom::Start(start))?;
+        file.by_ref().take(tail).read_to_end(&mut text)?;
+        let mut end = text.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+        while end > 0 {
+            let last = start_of_last_line(&text[..end]);
+            // A line that begins before the part that was read is not known yet.
+            let is_whole = last > 0 || start == 0;
+            if let Some(line) = Line::read(&text[last..end - 1]).filter(|_| is_whole) {
+                let head = line.seq().map(|seq| Head { seq, mac: line.mac, ..Head::default() });
+                return Ok(End { offset: start + end as u64, last: head });
+            }
+            end = last;
+        }
+        if start == 0 {
+            return Ok(End { offset: 0, last: None });
+        }
+        tail *= 2;
+    }
+}
+
+/// Bytes at the end of a segment that are read first: several of the longest lines.
+const TAIL: u64 = 4 * MAX_LINE as u64;
+
+/// Bytes of a segment that are read at once.
+const READ: usize = 256 << 10;
+
+/// The lines of a segment, one at a time: a segment may be larger than the memory.
+struct Lines<R> {
+    reader: R,
+    line: Vec<u8>,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// The next line with its line feed; `None` at the end.
+    fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        self.line.clear();
+        self.reader.read_until(b'\n', &mut self.line)?;
+        Ok((!self.line.is_empty()).then_some(&*self.line))
+    }
 }
 
 /// Returns the offset of the last line of a text that ends with a line feed.
