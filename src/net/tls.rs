@@ -1,5 +1,7 @@
 //! TLS of the connections that the gateway opens.
 
+use std::sync::{Arc, LazyLock};
+
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::seal::pem::certificates;
@@ -19,15 +21,23 @@ pub(crate) fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-fn roots(ca: Option<&str>) -> Result<RootCertStore, String> {
+/// The certificates of the system, which all clients share: to read them takes milliseconds.
+static SYSTEM: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
-    for certificate in ca.map(|pem| certificates(pem.as_bytes())).transpose()?.into_iter().flatten()
-    {
+    Arc::new(roots)
+});
+
+fn roots(ca: Option<&str>) -> Result<Arc<RootCertStore>, String> {
+    let Some(ca) = ca else {
+        return Ok(SYSTEM.clone());
+    };
+    let mut roots = RootCertStore::clone(&SYSTEM);
+    for certificate in certificates(ca.as_bytes())? {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
-    Ok(roots)
+    Ok(Arc::new(roots))
 }
