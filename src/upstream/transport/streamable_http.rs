@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body::Body;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
@@ -31,7 +32,7 @@ use crate::upstream::call::reply;
 pub struct HttpEndpoint {
     egress: Egress,
     url: Uri,
-    /// The configured headers, the credential among them.
+    /// The headers of each request: media types, and the configured ones, the credential among them.
     headers: HeaderMap,
     /// Access tokens, where OAuth is configured.
     tokens: Option<TokenSource>,
@@ -63,6 +64,9 @@ pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-pro
 pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
+/// Bytes that are allocated at most because of the length that an upstream announces.
+const MAX_FIRST_BUFFER: usize = 4 << 20;
+
 /// Redirects (307, 308) that are followed per request, within the same origin only: enough for a server
 /// that adds a slash.
 const MAX_REDIRECTS: usize = 2;
@@ -76,6 +80,9 @@ impl HttpEndpoint {
         tasks: TaskTracker,
     ) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let accept = HeaderValue::from_static("application/json, text/event-stream");
+        headers.insert(ACCEPT, accept);
         for (name, secret) in &http.headers {
             let mut value = HeaderValue::from_str(secret.expose()).map_err(|e| e.to_string())?;
             value.set_sensitive(true);
@@ -113,7 +120,7 @@ impl HttpEndpoint {
         correlator: &Correlator,
     ) -> Result<HttpReply, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
-        let (head, body) = self.post(headers.clone(), body).await?.into_parts();
+        let (head, body) = self.post(&headers, body).await?.into_parts();
         if head.headers.get(CONTENT_ENCODING).is_some_and(|e| e != "identity") {
             return Err(Kind::Protocol("the response has a Content-Encoding".into()));
         }
@@ -162,7 +169,7 @@ impl HttpEndpoint {
         body: String,
         mut on_message: impl FnMut(Option<Json<'_>>),
     ) -> Result<(), Kind> {
-        let response = self.send(method, &self.url, headers, Bytes::from(body)).await?;
+        let response = self.send(method, &self.url, &headers, Bytes::from(body)).await?;
         let mut events = self.events(response)?;
         on_message(None);
         while let Some(message) = events.next().await? {
@@ -176,7 +183,8 @@ impl HttpEndpoint {
     /// # Errors
     /// When the upstream has no such stream.
     pub async fn open_stream(&self) -> Result<SseReader, Kind> {
-        let get = self.send(Method::GET, &self.url, HeaderMap::new(), Bytes::new());
+        let headers = HeaderMap::new();
+        let get = self.send(Method::GET, &self.url, &headers, Bytes::new());
         self.events(get.await?)
     }
 
@@ -202,7 +210,7 @@ impl HttpEndpoint {
     /// # Errors
     /// When the upstream cannot be reached.
     pub async fn notify(&self, headers: HeaderMap, body: String) -> Result<(), Kind> {
-        self.post(headers, body).await.map(drop)
+        self.post(&headers, body).await.map(drop)
     }
 
     /// Posts a message to `url`, such as the endpoint that an HTTP+SSE upstream names.
@@ -210,7 +218,7 @@ impl HttpEndpoint {
     /// # Errors
     /// [`Kind::SessionLost`] for a 404; otherwise when the upstream cannot be reached or refuses.
     pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
-        let response = self.send(Method::POST, url, headers, Bytes::from(body)).await?;
+        let response = self.send(Method::POST, url, &headers, Bytes::from(body)).await?;
         match response.status() {
             status if status.is_success() => Ok(()),
             // The upstream does not know the event stream that carries the responses.
@@ -268,10 +276,10 @@ impl HttpEndpoint {
     /// # Errors
     /// When the upstream cannot be reached.
     pub async fn delete(&self, headers: HeaderMap) -> Result<(), Kind> {
-        self.send(Method::DELETE, &self.url, headers, Bytes::new()).await.map(drop)
+        self.send(Method::DELETE, &self.url, &headers, Bytes::new()).await.map(drop)
     }
 
-    async fn post(&self, headers: HeaderMap, body: String) -> Result<Response<Incoming>, Kind> {
+    async fn post(&self, headers: &HeaderMap, body: String) -> Result<Response<Incoming>, Kind> {
         self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
@@ -281,28 +289,29 @@ impl HttpEndpoint {
         &self,
         method: Method,
         url: &Uri,
-        mut headers: HeaderMap,
+        headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, Kind> {
         let Some(tokens) = &self.tokens else {
             return self.send_once(method, url, headers, body).await;
         };
         let token = tokens.header().await?;
+        let mut headers = headers.clone();
         headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
-        let response = self.send_once(method.clone(), url, headers.clone(), body.clone()).await?;
+        let response = self.send_once(method.clone(), url, &headers, body.clone()).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         let another = tokens.refused(token.as_ref(), response.headers()).await?;
         headers.insert(AUTHORIZATION, another);
-        self.send_once(method, url, headers, body).await
+        self.send_once(method, url, &headers, body).await
     }
 
     async fn send_once(
         &self,
         method: Method,
         url: &Uri,
-        headers: HeaderMap,
+        headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, Kind> {
         let mut url = url.clone();
@@ -310,12 +319,9 @@ impl HttpEndpoint {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = method.clone();
             *request.uri_mut() = url.clone();
-            let all = request.headers_mut();
-            all.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            let accept = HeaderValue::from_static("application/json, text/event-stream");
-            all.insert(ACCEPT, accept);
-            all.extend(self.headers.clone());
-            all.extend(headers.clone());
+            let mut all = self.headers.clone();
+            all.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+            *request.headers_mut() = all;
             let response = self.egress.send(request).await?;
             match same_origin_redirect(&url, &response) {
                 Some(next) => url = next,
@@ -326,7 +332,9 @@ impl HttpEndpoint {
     }
 
     async fn read_body(&self, mut body: Incoming) -> Result<Document, Kind> {
-        let mut bytes = Vec::new();
+        // What is announced may not come.
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let mut bytes = Vec::with_capacity(announced.min(self.max_message).min(MAX_FIRST_BUFFER));
         while let Some(chunk) = next_chunk(&mut body).await? {
             if bytes.len() + chunk.len() > self.max_message {
                 return Err(Kind::TooLarge { limit: self.max_message });
