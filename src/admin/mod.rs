@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{Either, Full};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
 
 use crate::config::{self, Config, Limits};
+use crate::domain::chunks::Chunks;
 use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
 pub(crate) use reloads::Reloads;
 pub(crate) use state::State;
@@ -129,7 +130,7 @@ impl Serve for Admin {
             Content::Json(document) => (document.to_string(), "application/json"),
             Content::Metrics(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
         };
-        let mut response = Response::new(Either::Left(Full::from(text)));
+        let mut response = Response::new(Either::Left(Chunks::from(text).into()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));

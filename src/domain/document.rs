@@ -3,6 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
+use super::chunks;
 use super::json::{Json, JsonError};
 
 /// A scanned JSON text without any `null`, and the range of the value of interest in it. Clones share the text.
@@ -38,13 +41,23 @@ impl Document {
         Json::accepted(&self.text[self.value.clone()])
     }
 
+    /// Returns the bytes of a value within this document, which share its text.
+    pub fn slice(&self, part: Json<'_>) -> Bytes {
+        let start = self.offset(part);
+        chunks::shared(&self.text).slice(start..start + part.text().len())
+    }
+
+    /// The offset of a value in the text. Both are slices of the same text, so it is the difference of their addresses.
+    fn offset(&self, part: Json<'_>) -> usize {
+        part.text().as_ptr() as usize - self.text.as_ptr() as usize
+    }
+
     /// Narrows the value to the part that `pick` selects, without a copy. Returns `None`, and changes nothing, if
     /// `pick` selects none.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
-        let part = pick(self.json())?.text();
-        // Both are slices of the same text, so the difference of their addresses is an offset in it.
-        let start = part.as_ptr() as usize - self.text.as_ptr() as usize;
-        self.value = start..start + part.len();
+        let part = pick(self.json())?;
+        let start = self.offset(part);
+        self.value = start..start + part.text().len();
         Some(())
     }
 

@@ -6,8 +6,23 @@ use super::json::{Json, Kind};
 use super::revision::Revision;
 
 /// Returns whether a checked `prompts/get` result can have content types that this revision does not define.
-pub(crate) fn is_needed(revision: Revision) -> bool {
+fn is_needed(revision: Revision) -> bool {
     revision < Revision::V2025_06_18
+}
+
+/// Returns whether any message of a checked `prompts/get` result has to be translated for a client of this revision.
+pub(crate) fn applies(messages: Json<'_>, revision: Revision) -> bool {
+    let is_translated = |message: Json<'_>| {
+        let kind = message.get("content").and_then(|content| content.get("type"));
+        kind.is_some_and(|kind| is_unknown(kind, revision))
+    };
+    is_needed(revision) && messages.elements().any(is_translated)
+}
+
+/// Whether this revision does not define a content type.
+fn is_unknown(kind: Json<'_>, revision: Revision) -> bool {
+    (kind.is("audio") && revision < Revision::V2025_03_26)
+        || (kind.is("resource_link") && revision < Revision::V2025_06_18)
 }
 
 /// Appends the array `messages` of a checked `prompts/get` result, translated for a client of this revision.
@@ -30,14 +45,12 @@ pub(crate) fn translated(
     name: &str,
     revision: Revision,
 ) -> Option<String> {
-    let kind = content.get("type")?.as_str()?;
-    match &*kind {
-        "audio" if revision < Revision::V2025_03_26 => {
-            let uri = format!("promptgate://{}/{index}", percent_encode(name));
-            Some(audio_as_resource(content, &uri))
-        }
-        "resource_link" if revision < Revision::V2025_06_18 => Some(link_as_text(content)),
-        _ => None,
+    let kind = content.get("type").filter(|kind| is_unknown(*kind, revision))?;
+    if kind.is("audio") {
+        let uri = format!("promptgate://{}/{index}", percent_encode(name));
+        Some(audio_as_resource(content, &uri))
+    } else {
+        Some(link_as_text(content))
     }
 }
 

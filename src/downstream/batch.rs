@@ -65,7 +65,7 @@ fn start_item(
             match admission.call(holder) {
                 Ok(call) => {
                     let permits = CallPermits { call, budget: budget.clone() };
-                    let call = PendingCall::start(sessions.clone(), prepared, permits);
+                    let call = PendingCall::new(sessions.clone(), prepared, permits).in_task();
                     Item::Running(id, dialect, call)
                 }
                 Err(fault) => refused(Refusal { fault: fault.into(), id: Some(id), dialect }),

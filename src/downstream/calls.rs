@@ -1,20 +1,25 @@
 //! A call in flight for its transport: messages to the client, then the response.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
 use super::clock;
 use super::error_message::refusal_message;
-use crate::session::dialect::result_message;
-use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, Sessions};
+use crate::domain::chunks::Chunks;
+use crate::domain::jsonrpc::Id;
+use crate::session::dialect::{Dialect, result_chunks};
+use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, RunningCall, Sessions};
 
 /// A call in flight. Dropping it means that the client has disconnected, which cancels the call only in
 /// the modern era.
 pub(crate) struct PendingCall {
     messages: mpsc::Receiver<String>,
-    response: Pin<Box<dyn Future<Output = CallResponse> + Send>>,
+    call: RunningCall,
+    id: Id,
+    dialect: Dialect,
+    /// The response, while a message that was sent before it is returned.
+    response: Option<CallResponse>,
 }
 
 /// The next output of a call.
@@ -28,7 +33,7 @@ pub(crate) enum CallEvent {
 /// The outcome of a call.
 pub(crate) enum CallResponse {
     /// A JSON-RPC response with the result.
-    Message(String),
+    Message(Chunks),
     /// A fault, which becomes a JSON-RPC error response.
     Refused(Refusal),
     /// Cancelled by the client, which expects no response (MCP 2025-11-25, cancellation).
@@ -40,8 +45,8 @@ pub(crate) enum CallResponse {
 const MESSAGE_QUEUE: usize = 16;
 
 impl PendingCall {
-    /// Starts a call.
-    pub(crate) fn start(
+    /// Returns a call that runs while its events are awaited.
+    pub(crate) fn new(
         sessions: Arc<Sessions>,
         prepared: PreparedCall,
         permits: CallPermits,
@@ -49,18 +54,14 @@ impl PendingCall {
         let id = prepared.id.clone();
         let dialect = prepared.dialect;
         let (sender, messages) = mpsc::channel(MESSAGE_QUEUE);
-        let outcome = sessions.perform(prepared, permits, sender, clock::now());
-        // On the heap: the future of a call is large, and is moved more than once.
-        let response = Box::pin(async move {
-            match outcome.await {
-                CallOutcome::Result(result) => CallResponse::Message(result_message(&id, &result)),
-                CallOutcome::Fault(fault) => {
-                    CallResponse::Refused(Refusal { fault, id: Some(id), dialect })
-                }
-                CallOutcome::Cancelled => CallResponse::Cancelled,
-            }
-        });
-        Self { messages, response }
+        let call = sessions.perform(prepared, permits, sender, clock::now());
+        Self { messages, call, id, dialect, response: None }
+    }
+
+    /// Lets the call run in a task of its own, whether or not its events are awaited.
+    #[must_use]
+    pub(crate) fn in_task(self) -> Self {
+        Self { call: self.call.in_task(), ..self }
     }
 
     /// Returns the next message or the response. Must not be called after the response.
@@ -68,17 +69,32 @@ impl PendingCall {
     /// # Cancel safety
     /// Cancel safe: no message is lost.
     pub(crate) async fn next(&mut self) -> CallEvent {
-        tokio::select! {
-            biased;
-            Some(message) = self.messages.recv() => CallEvent::Message(message),
-            response = self.response.as_mut() => match self.messages.try_recv() {
-                // The message was sent before the response was ready.
-                Ok(message) => {
-                    self.response = Box::pin(std::future::ready(response));
-                    CallEvent::Message(message)
-                }
-                Err(_) => CallEvent::Response(response),
-            },
+        if self.response.is_none() {
+            tokio::select! {
+                biased;
+                Some(message) = self.messages.recv() => return CallEvent::Message(message),
+                outcome = &mut self.call => self.response = Some(self.respond(outcome)),
+            }
+        }
+        match (self.messages.try_recv(), self.response.take()) {
+            (Err(_), Some(response)) => CallEvent::Response(response),
+            // The message was sent before the response was ready.
+            (Ok(message), response) => {
+                self.response = response;
+                CallEvent::Message(message)
+            }
+            (Err(_), None) => std::future::pending().await,
+        }
+    }
+
+    fn respond(&self, outcome: CallOutcome) -> CallResponse {
+        match outcome {
+            CallOutcome::Result(result) => CallResponse::Message(result_chunks(&self.id, result)),
+            CallOutcome::Fault(fault) => {
+                let (id, dialect) = (Some(self.id.clone()), self.dialect);
+                CallResponse::Refused(Refusal { fault, id, dialect })
+            }
+            CallOutcome::Cancelled => CallResponse::Cancelled,
         }
     }
 
@@ -99,7 +115,7 @@ impl CallResponse {
     /// Returns the JSON-RPC response; `None` for a cancelled call.
     pub(crate) fn into_message(self) -> Option<String> {
         match self {
-            CallResponse::Message(message) => Some(message),
+            CallResponse::Message(message) => Some(message.into_text()),
             CallResponse::Refused(refusal) => Some(refusal_message(&refusal)),
             CallResponse::Cancelled => None,
         }

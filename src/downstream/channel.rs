@@ -219,7 +219,7 @@ impl ClientChannel {
         };
         let permits = CallPermits { call, budget };
         let channel = self.clone();
-        let mut call = PendingCall::start(sessions, prepared, permits.clone());
+        let mut call = PendingCall::new(sessions, prepared, permits.clone()).in_task();
         self.calls.spawn(async move {
             // Held until the response is in the queue: a client that does not read gets no further calls
             // admitted.

@@ -11,6 +11,7 @@ use crate::audit::record::Event;
 use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::{Caller, Proof};
+use crate::domain::chunks::Chunks;
 use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, TransportFault, UpstreamFault};
 use crate::domain::method::Method;
@@ -42,7 +43,7 @@ struct State {
 pub enum Outcome<'a> {
     /// The result as it is sent; for a list the digest of the caller's view.
     Result {
-        result: &'a str,
+        result: &'a Chunks,
         list: Option<&'a [u8; 32]>,
     },
     Fault(&'a Fault),
@@ -190,7 +191,8 @@ impl Open {
                     // Computed with the view: a page of ten thousand prompts is not hashed again.
                     Some(digest) => event.text("list", &seal::digest_text(digest)),
                     None => {
-                        event.text("result", &seal::digest_text(&seal::sha256(result.as_bytes())))
+                        let digest = seal::sha256_of(result.iter().map(|chunk| &**chunk));
+                        event.text("result", &seal::digest_text(&digest))
                     }
                 }
             }

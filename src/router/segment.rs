@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::Digest;
 use super::owner::Owner;
+use crate::domain::chunks;
 use crate::domain::json::Json;
 use crate::domain::name::UpstreamId;
 use crate::domain::tool::name::tool_name;
@@ -20,7 +21,9 @@ use crate::seal;
 #[derive(Default)]
 pub struct Segment {
     /// The elements, with a comma behind each.
-    text: Bytes,
+    text: Arc<String>,
+    /// The same.
+    bytes: Bytes,
     elements: Vec<Element>,
     /// The owners of the elements; empty if the elements are no prompts.
     owners: Vec<Owner>,
@@ -72,7 +75,8 @@ impl SegmentWriter {
     pub fn finish(mut self) -> Segment {
         self.text.shrink_to_fit();
         let segment = &mut self.segment;
-        segment.text = self.text.into();
+        segment.text = Arc::new(self.text);
+        segment.bytes = chunks::shared(&segment.text);
         segment.elements.shrink_to_fit();
         segment.owners.shrink_to_fit();
         let len = segment.len();
@@ -145,14 +149,12 @@ impl Segment {
     pub(super) fn slice(&self, positions: Range<usize>) -> Bytes {
         let start = self.start(positions.start);
         let end = self.start(positions.end);
-        self.text.slice(start..end)
+        self.bytes.slice(start..end)
     }
 
     /// One element.
     pub(super) fn element(&self, position: usize) -> Json<'_> {
-        let text = &self.text[self.start(position)..self.elements[position].end];
-        // The text was written as a string.
-        Json::accepted(std::str::from_utf8(text).unwrap_or_default())
+        Json::accepted(&self.text[self.start(position)..self.elements[position].end])
     }
 
     fn start(&self, position: usize) -> usize {

@@ -129,6 +129,13 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// Returns the SHA-256 digest of bytes that come in parts.
+pub(crate) fn sha256_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    parts.into_iter().for_each(|part| hash.update(part));
+    hash.finalize().into()
+}
+
 /// Returns the digest as text: `sha256:` and 64 lower-case hexadecimal digits.
 pub fn digest_text(digest: &[u8; 32]) -> String {
     format!("sha256:{}", hex::hex(digest))

@@ -124,7 +124,7 @@ impl Connection {
             capabilities: ClientCapabilities::NONE,
             issued_at: UnixSeconds(0),
             nonce: self.nonce,
-            caller: self.caller.id().to_owned(),
+            caller: self.caller.id().into(),
         };
         self.lock().clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }

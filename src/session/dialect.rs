@@ -2,6 +2,8 @@
 
 use tokio::time::Instant;
 
+use crate::domain::chunks::{Chunks, Splices};
+use crate::domain::document::Document;
 use crate::domain::error_code;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::object::{ObjectWriter, write_members, write_object};
@@ -269,22 +271,26 @@ impl Dialect {
     }
 
     /// Writes the result of a call.
-    pub fn reply(self, reply: &Reply, form: ResultForm, identity: &Identity) -> String {
+    pub fn reply(self, reply: &Reply, form: ResultForm, identity: &Identity) -> Chunks {
         match reply {
             Reply::List(list) => self.list(list, identity),
-            Reply::Found(found) => self.found(found, identity),
+            Reply::Found(found) => self.found(found, identity).into(),
             Reply::Prompt { result, origin, flags } => match form {
-                ResultForm::Prompt => self.prompt(result.json(), origin, flags, identity),
-                ResultForm::Tool => self.prompt_as_tool(result.json(), origin, flags, identity),
+                ResultForm::Prompt => self.prompt(result, origin, flags, identity),
+                ResultForm::Tool => {
+                    self.prompt_as_tool(result.json(), origin, flags, identity).into()
+                }
             },
-            Reply::InputRequired(input_required) => self.input_required(input_required, identity),
+            Reply::InputRequired(input_required) => {
+                self.input_required(input_required, identity).into()
+            }
             Reply::Completion { completion, origin } => {
                 let mut out = String::new();
                 write_object(&mut out, |result| {
                     self.lead(identity, result, |meta| write_origin(origin, meta));
                     write_completion(completion, result);
                 });
-                out
+                out.into()
             }
         }
     }
@@ -348,28 +354,30 @@ impl Dialect {
 
     fn prompt(
         self,
-        upstream_result: Json<'_>,
+        document: &Document,
         origin: &Origin,
         flags: &Flags,
         identity: &Identity,
-    ) -> String {
-        let mut out = String::with_capacity(upstream_result.text().len() + 512);
+    ) -> Chunks {
+        let upstream_result = document.json();
+        let mut splices = Splices::default();
+        let mut out = String::with_capacity(upstream_result.text().len().min(4 << 10) + 512);
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| {
                 write_prompt_meta(upstream_result, origin, flags, meta);
             });
             for (key, value) in upstream_result.members() {
                 let is_ours = ["_meta", "resultType"].iter().any(|name| key.is(name));
-                if key.is("messages") && translate::is_needed(self.revision) {
+                if key.is("messages") && translate::applies(value, self.revision) {
                     result.written("messages", |out| {
                         translate::write_messages(value, &origin.name, self.revision, out);
                     });
                 } else if !is_ours && value.kind() != Kind::Null {
-                    result.member(key, value);
+                    result.rewritten(key, |out| splices.add(out, document.slice(value)));
                 }
             }
         });
-        out
+        splices.into_chunks(out)
     }
 
     /// Writes an `InputRequiredResult` with server requests (MCP 2026-07-28, multi-round-trip requests).
@@ -418,10 +426,9 @@ impl Dialect {
         RequestFault::UnknownResource { code, uri }
     }
 
-    fn list(self, list: &ListReply, identity: &Identity) -> String {
-        let page = list.page();
-        let elements = String::from_utf8(page.pieces.concat()).unwrap_or_default();
-        let mut out = String::with_capacity(elements.len() + 2048);
+    fn list(self, list: &ListReply, identity: &Identity) -> Chunks {
+        let mut splices = Splices::default();
+        let mut out = String::with_capacity(2 << 10);
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| write_incomplete(&list.incomplete, list.now, meta));
             if self.revision.era() == Era::Modern {
@@ -432,12 +439,16 @@ impl Dialect {
                 ListKind::Prompts => "prompts",
                 ListKind::Tools => "tools",
             };
-            result.written(member, |out| out.extend(["[", &elements, "]"]));
+            result.written(member, |out| {
+                out.push('[');
+                list.page().pieces.into_iter().for_each(|piece| splices.add(out, piece));
+                out.push(']');
+            });
             if let Some(cursor) = &list.next_cursor {
                 result.text("nextCursor", cursor);
             }
         });
-        out
+        splices.into_chunks(out)
     }
 
     /// Writes the first members of a result: `resultType` in the modern era, and `_meta` with the members
@@ -526,6 +537,12 @@ fn write_completion(completion: &Completion, result: &mut ObjectWriter<'_>) {
     });
 }
 
+/// Writes a JSON-RPC response around a result, which is JSON text.
+pub(crate) fn result_chunks(id: &Id, result: Chunks) -> Chunks {
+    let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":", id.text());
+    result.between(&before, "}")
+}
+
 /// Writes a JSON-RPC response; `result` is JSON text.
 pub(crate) fn result_message(id: &Id, result: &str) -> String {
     jsonrpc::message(result.len() + 64, |response| {
@@ -555,7 +572,7 @@ mod tests {
             ResultForm::Prompt,
             &identity,
         );
-        serde_json::from_str(&text).unwrap()
+        serde_json::from_str(&text.into_text()).unwrap()
     }
 
     #[test]

@@ -233,7 +233,7 @@ impl Sessions {
             return Err(TransportFault::SessionRequired.into());
         }
         let id = headers.session.value();
-        let token = id.and_then(|id| Token::open(&self.sealer, endpoint, id));
+        let token = id.and_then(|id| self.tokens.open(endpoint, id));
         if token.as_ref().is_some_and(|token| !token.belongs_to(caller)) {
             self.gate.suspect(caller, &TransportFault::SessionUnknown);
         }

@@ -14,6 +14,7 @@ use super::notify::notifications::NotificationStream;
 use super::token::Nonce;
 use crate::domain::call::{Call, ServerRequestMode};
 use crate::domain::caller::Caller;
+use crate::domain::chunks::Chunks;
 use crate::domain::fault::Fault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
@@ -131,7 +132,7 @@ pub trait CallPermit: Send + Sync {
 /// The outcome of a call.
 pub enum CallOutcome {
     /// The result, as JSON text.
-    Result(String),
+    Result(Chunks),
     Fault(Fault),
     /// The client has cancelled the call. No response is sent (MCP 2025-11-25, cancellation).
     Cancelled,

@@ -37,7 +37,9 @@ use call::url_elicitations::PendingUrlElicitations;
 use dialect::Identity;
 use notify::streams::Streams;
 use notify::terminated::TerminatedSessions;
+use token::TokenOpener;
 
+pub(crate) use call::run::RunningCall;
 pub(crate) use message::PreparedCall;
 pub use message::{
     CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, TransportContext,
@@ -48,6 +50,7 @@ pub(crate) use notify::streams::StreamEnd;
 pub struct Sessions {
     gate: Arc<Gate>,
     router: Arc<Router>,
+    tokens: TokenOpener,
     sealer: Arc<Sealer>,
     identity: Identity,
     limits: Limits,
@@ -101,6 +104,7 @@ impl Sessions {
         Self {
             gate,
             router,
+            tokens: TokenOpener::new(sealer.clone()),
             sealer,
             identity: Identity::new(&server.name, server.instructions.as_deref()),
             limits: server.limits.clone(),

@@ -6,7 +6,7 @@ use super::dialect::{Dialect, ResultForm, result_message};
 use super::headers::Headers;
 use super::message::{InboundMessage, Rejection, ReplyContext};
 use super::modern::is_modern;
-use super::token::{Nonce, Token};
+use super::token::Nonce;
 use super::tools::{Purpose, Refused, is_tool_result};
 use super::{Dispatch, PreparedCall, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::call::{Call, Client, ForwardedMeta};
@@ -181,7 +181,7 @@ impl Sessions {
     ) -> Dialect {
         let session = headers.session.value();
         let own = session.zip(caller).and_then(|(id, caller)| {
-            Token::open(&self.sealer, endpoint, id).filter(|token| token.belongs_to(caller))
+            self.tokens.open(endpoint, id).filter(|token| token.belongs_to(caller))
         });
         let version = headers.version.value().and_then(Revision::parse);
         let revision = own.map(|token| token.revision).or(version);

@@ -1,6 +1,12 @@
 //! Session ids of the legacy era. They are sealed tokens: an idle session uses no memory, and every
 //! replica with the same key can open it.
 
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use quick_cache::Equivalent;
+use quick_cache::sync::Cache;
+
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
@@ -18,7 +24,7 @@ pub(crate) struct Token {
     /// Distinguishes this session from all others.
     pub nonce: Nonce,
     /// The id of the caller to whom the session belongs.
-    pub caller: String,
+    pub caller: Arc<str>,
 }
 
 /// The identity of a session or of a connection: 16 random bytes.
@@ -48,13 +54,13 @@ impl Token {
         caller: &Caller,
         now: UnixSeconds,
     ) -> Self {
-        let caller = caller.id().to_owned();
+        let caller = caller.id().into();
         Self { revision, capabilities, issued_at: now, nonce: Nonce::random(), caller }
     }
 
     /// Returns whether the session belongs to this caller.
     pub(crate) fn belongs_to(&self, caller: &Caller) -> bool {
-        self.caller == caller.id()
+        *self.caller == *caller.id()
     }
 
     /// Returns the session id: visible ASCII of at most 1,024 bytes (MCP 2025-11-25, Streamable HTTP,
@@ -78,8 +84,61 @@ impl Token {
             capabilities: ClientCapabilities::from_bits(capabilities),
             issued_at: UnixSeconds::from_be_bytes(*issued_at),
             nonce: Nonce::from_bytes(*nonce),
-            caller: String::from_utf8(caller.to_vec()).ok()?,
+            caller: std::str::from_utf8(caller).ok()?.into(),
         })
+    }
+}
+
+/// Opens session ids, and remembers the last ones: each request of a session brings its id.
+pub(crate) struct TokenOpener {
+    sealer: Arc<Sealer>,
+    opened: Cache<SealedToken<Box<str>>, Token>,
+}
+
+/// A session id at an endpoint.
+#[derive(Clone, Debug)]
+struct SealedToken<T> {
+    endpoint: T,
+    id: T,
+}
+
+/// Most session ids that are remembered: to open one takes microseconds.
+const REMEMBERED: usize = 1_024;
+
+impl TokenOpener {
+    pub(crate) fn new(sealer: Arc<Sealer>) -> Self {
+        Self { sealer, opened: Cache::new(REMEMBERED) }
+    }
+
+    /// As [`Token::open`].
+    pub(crate) fn open(&self, endpoint: &str, id: &str) -> Option<Token> {
+        if let Some(token) = self.opened.get(&SealedToken { endpoint, id }) {
+            return Some(token);
+        }
+        let token = Token::open(&self.sealer, endpoint, id)?;
+        let sealed = SealedToken { endpoint: endpoint.into(), id: id.into() };
+        self.opened.insert(sealed, token.clone());
+        Some(token)
+    }
+}
+
+impl<T: AsRef<str>> Hash for SealedToken<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.endpoint.as_ref(), self.id.as_ref()).hash(state);
+    }
+}
+
+impl PartialEq for SealedToken<Box<str>> {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.endpoint, &self.id) == (&other.endpoint, &other.id)
+    }
+}
+
+impl Eq for SealedToken<Box<str>> {}
+
+impl Equivalent<SealedToken<Box<str>>> for SealedToken<&str> {
+    fn equivalent(&self, key: &SealedToken<Box<str>>) -> bool {
+        (self.endpoint, self.id) == (&*key.endpoint, &*key.id)
     }
 }
 
@@ -106,6 +165,12 @@ mod tests {
         assert!(id.len() <= 512 && id.bytes().all(|b| b.is_ascii_graphic()));
         assert_eq!(Token::open(&there, "/mcp", &id), Some(token.clone()));
         assert_eq!(Token::open(&there, "/mcp/x", &id), None);
+        let opener = TokenOpener::new(Arc::new(there));
+        for _ in 0..2 {
+            assert_eq!(opener.open("/mcp", &id), Some(token.clone()));
+            assert_eq!(opener.open("/mcp/x", &id), None);
+            assert_eq!(opener.open("/mcp", &id[1..]), None);
+        }
         assert_eq!(Token::open(&Sealer::new(&SealKeys::ephemeral()), "/mcp", &id), None);
         let another = Token::new(
             Revision::V2025_06_18,

@@ -355,9 +355,10 @@ impl http_body::Body for SendingBody {
 
 #[cfg(test)]
 mod tests {
+    use crate::domain::chunks::Chunks;
     use std::path::Path;
 
-    use http_body_util::{BodyExt, Full};
+    use http_body_util::BodyExt;
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
@@ -394,7 +395,7 @@ mod tests {
                 let source = OneMessage(std::future::pending());
                 respond::events(EventStream::long_lived(first, source, Duration::from_secs(15)))
             } else {
-                Response::new(Either::Left(Full::from(LONG)))
+                Response::new(Either::Left(Chunks::from(LONG).into()))
             }
         }
     }

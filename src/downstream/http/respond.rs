@@ -1,13 +1,14 @@
 //! HTTP responses to MCP clients: status, headers and bodies. The status of an error is decided here only.
 
-use bytes::Bytes;
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::{Either, Full};
+use http_body_util::Either;
 
+use super::chunk_body::ChunkBody;
 use super::event_stream::EventStream;
+use crate::domain::chunks::Chunks;
 use crate::domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
@@ -16,7 +17,7 @@ use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
 /// A response body: complete, or a stream of events.
-pub(crate) type Body = Either<Full<Bytes>, EventStream>;
+pub(crate) type Body = Either<ChunkBody, EventStream>;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
@@ -30,14 +31,14 @@ pub(crate) fn accepted() -> Response<Body> {
 
 /// Returns a response without a body.
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Either::Left(Full::default()));
+    let mut response = Response::new(Either::Left(ChunkBody::default()));
     *response.status_mut() = status;
     response
 }
 
 /// Returns 200 with a JSON-RPC message.
-pub(crate) fn json(message: String) -> Response<Body> {
-    with_json(StatusCode::OK, message)
+pub(crate) fn json(message: impl Into<Chunks>) -> Response<Body> {
+    with_json(StatusCode::OK, message.into())
 }
 
 /// Adds `Mcp-Session-Id` to the response that opens a session (MCP 2025-11-25, transports).
@@ -59,7 +60,7 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
 
 /// Returns 200 with a line for a person who opens the endpoint in a browser.
 pub(crate) fn page() -> Response<Body> {
-    let mut response = Response::new(Either::Left(Full::from(PAGE)));
+    let mut response = Response::new(Either::Left(Chunks::from(PAGE).into()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -73,7 +74,7 @@ const PAGE: &str = "<!doctype html><title>promptgate</title><p>This is an MCP en
 /// Returns 200 with a JSON document that caches may keep for an hour: it changes only with the
 /// configuration.
 pub(crate) fn document(text: String) -> Response<Body> {
-    let mut response = with_json(StatusCode::OK, text);
+    let mut response = with_json(StatusCode::OK, text.into());
     let hour = HeaderValue::from_static("max-age=3600");
     response.headers_mut().insert(CACHE_CONTROL, hour);
     response
@@ -91,7 +92,7 @@ pub(crate) fn with_challenge(mut response: Response<Body>, challenge: &str) -> R
 pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
     let Refusal { fault, id, dialect } = refusal;
     let mut response =
-        with_json(status(fault, *dialect), error_message(fault, id.as_ref(), *dialect));
+        with_json(status(fault, *dialect), error_message(fault, id.as_ref(), *dialect).into());
     let headers = response.headers_mut();
     match fault {
         Fault::Transport(TransportFault::MethodNotAllowed { allow }) => {
@@ -116,8 +117,8 @@ pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
     response
 }
 
-fn with_json(status: StatusCode, message: String) -> Response<Body> {
-    let mut response = Response::new(Either::Left(Full::from(message)));
+fn with_json(status: StatusCode, message: Chunks) -> Response<Body> {
+    let mut response = Response::new(Either::Left(message.into()));
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);

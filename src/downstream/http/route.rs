@@ -26,10 +26,17 @@ use crate::downstream::channel::Sender;
 use crate::downstream::clock;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
+use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportContext};
 
 impl Endpoint {
+    /// Returns the dialect for a refusal of a request of which only the headers are known.
+    fn dialect_of(&self, request: &Request<Incoming>) -> Dialect {
+        let headers = request_head::read_headers(request.headers());
+        self.sessions.dialect_of(&headers, request.uri().path(), None)
+    }
+
     /// Authenticates a request whose host and origin are allowed, and returns its response.
     async fn authenticate(
         &self,
@@ -148,7 +155,7 @@ impl Endpoint {
                 let refuse = |fault: TransportFault| Refusal { fault: fault.into(), id, dialect };
                 let call = self.admission.call(&holder).map_err(refuse)?;
                 let permits = CallPermits { call, budget };
-                let call = PendingCall::start(self.sessions.clone(), prepared, permits);
+                let call = PendingCall::new(self.sessions.clone(), prepared, permits);
                 self.call_response(call, accepts).await
             }
         }
@@ -236,7 +243,8 @@ impl Endpoint {
     }
 
     fn call_stream(&self, first: Option<Event>, call: PendingCall) -> Response<Body> {
-        respond::events(EventStream::of_call(first, call, self.limits.keep_alive))
+        // A stream is polled only while its client reads.
+        respond::events(EventStream::of_call(first, call.in_task(), self.limits.keep_alive))
     }
 
     fn message_stream(
@@ -288,11 +296,9 @@ impl Serve for Endpoint {
         // The request is moved below; this clone shares its bytes.
         let uri = request.uri().clone();
         let path = uri.path();
-        let headers = request_head::read_headers(request.headers());
-        let dialect = self.sessions.dialect_of(&headers, path, None);
         let protected_resources = &self.protected_resources;
         let telemetry = self.sessions.telemetry();
-        let refuse = |fault: TransportFault| {
+        let refuse = |fault: TransportFault, dialect: Dialect| {
             telemetry.metrics().refused(fault.reason(), fault.limit());
             let challenge = protected_resources.challenge(path, &fault);
             let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
@@ -302,11 +308,11 @@ impl Serve for Endpoint {
             }
         };
         if let Err(fault) = self.guard.check_host(request.uri(), request.headers()) {
-            return refuse(fault);
+            return refuse(fault, self.dialect_of(&request));
         }
         let origin = match self.guard.check_origin(request.headers()) {
             Ok(origin) => origin,
-            Err(fault) => return refuse(fault),
+            Err(fault) => return refuse(fault, self.dialect_of(&request)),
         };
         if request.method() == Method::OPTIONS {
             let mut response = respond::empty(StatusCode::NO_CONTENT);
@@ -315,9 +321,10 @@ impl Serve for Endpoint {
             }
             return response;
         }
+        let dialect = self.dialect_of(&request);
         let result = self.authenticate(request, path, peer).await;
         let mut response = result.unwrap_or_else(|refused| match refused {
-            Refused::Transport(fault) => refuse(fault),
+            Refused::Transport(fault) => refuse(fault, dialect),
             Refused::Message(refusal) => {
                 // A refusal with an id is counted as the outcome of its call.
                 match &refusal.fault {

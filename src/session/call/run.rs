@@ -1,18 +1,22 @@
-//! Execution of calls: each in a task of its own, with cancellation by the rules of its era and with the
-//! messages before its response.
+//! Execution of calls, with cancellation by the rules of their eras and with the messages before their responses.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use opentelemetry::context::FutureExt;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::client_events::ClientEventSender;
 use crate::domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use crate::domain::unix_time::UnixSeconds;
-use crate::policy::Outcome;
+use crate::policy::{Gate, Outcome};
 use crate::router::call_channel::CallChannel;
 use crate::router::reply::Reply;
 use crate::seal::random;
@@ -22,20 +26,18 @@ use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Session
 use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
-    /// Runs a call in a task of its own, so that its deadline holds even if the returned future is not
-    /// polled. Dropping the future cancels the call where a client cancels by disconnecting (modern era
-    /// over HTTP); otherwise the call continues. `permits` are held until the call has ended. Messages
-    /// before the response go to `outgoing`. `now` is the wall-clock time.
+    /// Returns a call that runs where it is polled, until it is moved to a task of its own. `permits` are held until the
+    /// call has ended. Messages before the response go to `outgoing`. `now` is the wall-clock time.
     pub fn perform(
         self: Arc<Self>,
         mut pending: PreparedCall,
         permits: CallPermits,
         outgoing: mpsc::Sender<String>,
         now: UnixSeconds,
-    ) -> impl Future<Output = CallOutcome> + Send + 'static {
-        let cancels = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
+    ) -> RunningCall {
+        let cancels_on_drop = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
         let operation = self.begin(&mut pending);
-        let context = operation.context().unwrap_or_default();
+        let context = operation.context();
         let tasks = self.shared.tasks.clone();
         let gate = self.gate.clone();
         let performing = async move {
@@ -44,19 +46,12 @@ impl Sessions {
             drop(budget);
             outcome
         };
-        // Log records of the task belong to the trace of the call.
-        let task = tasks.spawn(performing.with_context(context));
-        let abort = cancels.then(|| AbortOnDrop(task.abort_handle()));
-        async move {
-            let outcome = task.await;
-            drop(abort);
-            outcome.unwrap_or_else(|error| {
-                if error.is_panic() {
-                    gate.note_panic();
-                }
-                CallOutcome::Fault(Fault::Internal)
-            })
-        }
+        let place = Place::Here(match context {
+            // Log records of the call belong to its trace.
+            Some(context) => Box::pin(performing.with_context(context)),
+            None => Box::pin(performing),
+        });
+        RunningCall { place: Some(place), cancels_on_drop, tasks, gate }
     }
 
     /// Begins the server span of the call. Requests to upstreams become its children.
@@ -135,7 +130,7 @@ impl Sessions {
         match outcome {
             // On record and in the metrics it is the fault that it is.
             CallOutcome::Fault(fault) if form == ResultForm::Tool && is_tool_result(&fault) => {
-                CallOutcome::Result(dialect.tool_error(&fault, &self.identity))
+                CallOutcome::Result(dialect.tool_error(&fault, &self.identity).into())
             }
             outcome => outcome,
         }
@@ -155,11 +150,75 @@ fn correlated(outcome: CallOutcome) -> CallOutcome {
     }
 }
 
-/// Aborts a task when the future that waits for it is dropped.
-struct AbortOnDrop(AbortHandle);
+/// A call in progress. A client that disconnects cancels it in the modern era over HTTP, where dropping it ends it;
+/// otherwise a call that is dropped continues in a task of its own.
+pub struct RunningCall {
+    /// `None` after the outcome.
+    place: Option<Place>,
+    cancels_on_drop: bool,
+    tasks: TaskTracker,
+    gate: Arc<Gate>,
+}
 
-impl Drop for AbortOnDrop {
+enum Place {
+    /// Polled with this future.
+    Here(Performing),
+    Task(JoinHandle<CallOutcome>),
+}
+
+type Performing = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
+
+impl RunningCall {
+    /// Continues in a task of its own, so that the deadline holds even if this future is not polled.
+    #[must_use]
+    pub fn in_task(mut self) -> Self {
+        self.place = self.place.take().map(|place| match place {
+            Place::Here(performing) => Place::Task(self.tasks.spawn(performing)),
+            task => task,
+        });
+        self
+    }
+}
+
+impl Future for RunningCall {
+    type Output = CallOutcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallOutcome> {
+        let outcome = match &mut self.place {
+            None => return Poll::Pending,
+            Some(Place::Task(task)) => {
+                ready!(Pin::new(task).poll(context)).map_err(|error| error.is_panic())
+            }
+            Some(Place::Here(performing)) => {
+                // A panic ends this call, and not the connection. The future is not polled again.
+                let polled = AssertUnwindSafe(|| performing.as_mut().poll(context));
+                match catch_unwind(polled) {
+                    Ok(polled) => Ok(ready!(polled)),
+                    Err(_) => Err(true),
+                }
+            }
+        };
+        self.place = None;
+        Poll::Ready(outcome.unwrap_or_else(|has_panicked| {
+            if has_panicked {
+                self.gate.note_panic();
+            }
+            CallOutcome::Fault(Fault::Internal)
+        }))
+    }
+}
+
+impl Drop for RunningCall {
     fn drop(&mut self) {
-        self.0.abort();
+        match self.place.take() {
+            Some(Place::Task(task)) if self.cancels_on_drop => task.abort(),
+            // Without a runtime the process is about to end.
+            Some(Place::Here(performing))
+                if !self.cancels_on_drop && Handle::try_current().is_ok() =>
+            {
+                self.tasks.spawn(performing);
+            }
+            _ => {}
+        }
     }
 }

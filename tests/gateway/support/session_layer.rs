@@ -101,7 +101,7 @@ impl SessionLayer {
         let permits = CallPermits { call: Arc::new(UnlimitedPermit), budget: Arc::new(()) };
         let (told, _heard) = mpsc::channel(16);
         match self.sessions.clone().perform(pending, permits, told, NOW).await {
-            CallOutcome::Result(result) => Ok(serde_json::from_str(&result).unwrap()),
+            CallOutcome::Result(result) => Ok(serde_json::from_str(&result.into_text()).unwrap()),
             CallOutcome::Fault(fault) => Err(fault),
             CallOutcome::Cancelled => panic!("nobody cancels"),
         }

@@ -1,0 +1,156 @@
+//! Texts in chunks: what is large in a response is shared with where it came from, not copied.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A text as a sequence of chunks of UTF-8.
+#[derive(Clone, Default, Eq, PartialEq)]
+pub struct Chunks(Vec<Bytes>);
+
+/// The large parts of a text while it is written, each with its place.
+#[derive(Debug, Default)]
+pub(crate) struct Splices(Vec<(usize, Bytes)>);
+
+/// A shared text as the owner of its bytes.
+struct SharedText(Arc<String>);
+
+/// Parts from this size on are shared, in bytes: for smaller ones a copy is cheaper than a write of its own.
+const SHARED: usize = 4 << 10;
+
+impl Chunks {
+    /// Bytes of the text.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Bytes::is_empty)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
+        self.0.iter()
+    }
+
+    /// The text between two others. Short texts become one chunk.
+    pub fn between(mut self, before: &str, after: &str) -> Self {
+        match self.0.as_slice() {
+            [] => [before, after].concat().into(),
+            [only] if only.len() < SHARED => {
+                Self(vec![[before.as_bytes(), only, after.as_bytes()].concat().into()])
+            }
+            _ => {
+                self.0.insert(0, before.to_owned().into());
+                self.0.push(after.to_owned().into());
+                self
+            }
+        }
+    }
+
+    /// The text in one piece.
+    pub fn into_text(self) -> String {
+        let mut chunks = self.0;
+        let bytes = match chunks.pop() {
+            Some(only) if chunks.is_empty() => only.into(),
+            last => chunks.into_iter().chain(last).fold(Vec::new(), |mut all, chunk| {
+                all.extend_from_slice(&chunk);
+                all
+            }),
+        };
+        // Chunks are cut out of texts at the borders of characters.
+        String::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl IntoIterator for Chunks {
+    type Item = Bytes;
+    type IntoIter = std::vec::IntoIter<Bytes>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl From<String> for Chunks {
+    fn from(text: String) -> Self {
+        Self(vec![text.into()])
+    }
+}
+
+impl From<&'static str> for Chunks {
+    fn from(text: &'static str) -> Self {
+        Self(vec![Bytes::from_static(text.as_bytes())])
+    }
+}
+
+impl fmt::Debug for Chunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunks({} bytes in {})", self.len(), self.0.len())
+    }
+}
+
+impl Splices {
+    /// Adds a part at the end of what is written so far; a small one is copied. `part` is UTF-8.
+    pub(crate) fn add(&mut self, out: &mut String, part: Bytes) {
+        if part.len() >= SHARED {
+            self.0.push((out.len(), part));
+        } else if let Ok(text) = std::str::from_utf8(&part) {
+            out.push_str(text);
+        }
+    }
+
+    /// The written text with the parts in their places.
+    pub(crate) fn into_chunks(self, out: String) -> Chunks {
+        if self.0.is_empty() {
+            return out.into();
+        }
+        let text = Bytes::from(out);
+        let mut chunks = Vec::with_capacity(2 * self.0.len() + 1);
+        let mut written = 0;
+        for (at, part) in self.0 {
+            chunks.extend([text.slice(written..at), part]);
+            written = at;
+        }
+        chunks.push(text.slice(written..));
+        chunks.retain(|chunk| !chunk.is_empty());
+        Chunks(chunks)
+    }
+}
+
+/// The bytes of a shared text.
+pub(crate) fn shared(text: &Arc<String>) -> Bytes {
+    Bytes::from_owner(SharedText(text.clone()))
+}
+
+impl AsRef<[u8]> for SharedText {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn chunks_are_the_text_with_its_parts_in_their_places(
+            parts in prop::collection::vec(("[a-é]{0,3}", 0usize..3), 0..6),
+        ) {
+            let (mut out, mut expected, mut splices) = (String::new(), String::new(), Splices::default());
+            for (text, size) in parts {
+                out.push_str(&text);
+                // Below the border, at it, and above.
+                let part = "x".repeat(SHARED - 1 + size);
+                splices.add(&mut out, part.clone().into());
+                expected.extend([text, part]);
+            }
+            let chunks = splices.into_chunks(out).between("(", ")");
+            prop_assert_eq!(chunks.len(), expected.len() + 2);
+            prop_assert_eq!(chunks.into_text(), format!("({expected})"));
+        }
+    }
+}
