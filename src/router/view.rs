@@ -9,6 +9,7 @@ use super::Digest;
 use super::segment::{Segment, SegmentWriter, name_of_tool};
 use crate::domain::json::Json;
 use crate::domain::name::UpstreamId;
+use crate::domain::rights::Allowed;
 use crate::domain::tool::definition::{write_find_prompt, write_prompt_tool, write_use_prompt};
 use crate::domain::tool::{FIND_PROMPT, USE_PROMPT};
 use crate::seal;
@@ -56,11 +57,11 @@ impl View {
     pub fn part<'a>(
         segments: impl IntoIterator<Item = &'a Arc<Segment>>,
         before: Option<&Self>,
-        mut visible: impl FnMut(&Segment) -> Visible,
+        mut visible: impl FnMut(&Segment) -> Allowed,
     ) -> Self {
         let part = |segment: &'a Arc<Segment>| {
             let known = before.and_then(|before| before.known(segment));
-            let ranges = known.unwrap_or_else(|| visible(segment).ranges(segment));
+            let ranges = known.unwrap_or_else(|| visible_ranges(visible(segment), segment));
             Part { segment: segment.clone(), ranges }
         };
         Self::of(segments.into_iter().map(part).collect())
@@ -225,31 +226,21 @@ impl View {
     }
 }
 
-/// The visible elements of a segment.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Visible {
-    All,
-    None,
-    /// For each element.
-    Some(Vec<bool>),
-}
-
-impl Visible {
-    fn ranges(self, segment: &Segment) -> Arc<[Range<u32>]> {
-        let each = match self {
-            Self::All => return segment.all().clone(),
-            Self::None => return Arc::default(),
-            Self::Some(each) => each,
-        };
-        let mut ranges: Vec<Range<u32>> = Vec::new();
-        for (at, _) in (0_u32..).zip(&each).filter(|(_, visible)| **visible) {
-            match ranges.last_mut() {
-                Some(last) if last.end == at => last.end += 1,
-                _ => ranges.push(at..at + 1),
-            }
+/// The positions of the visible elements of a segment.
+fn visible_ranges(visible: Allowed, segment: &Segment) -> Arc<[Range<u32>]> {
+    let each = match visible {
+        Allowed::All => return segment.all().clone(),
+        Allowed::None => return Arc::default(),
+        Allowed::Some(each) => each,
+    };
+    let mut ranges: Vec<Range<u32>> = Vec::new();
+    for (at, _) in (0_u32..).zip(&each).filter(|(_, visible)| **visible) {
+        match ranges.last_mut() {
+            Some(last) if last.end == at => last.end += 1,
+            _ => ranges.push(at..at + 1),
         }
-        ranges.into()
     }
+    ranges.into()
 }
 
 /// Bytes that these parts take, without their segments.
@@ -344,7 +335,7 @@ mod tests {
             let segments: Vec<_> = whole.parts.iter().map(|part| part.segment.clone()).collect();
             let visible = |segment: &Segment| {
                 let each = (0..segment.len()).map(|at| all[&**segment.name(at)]);
-                Visible::Some(each.collect())
+                Allowed::Some(each.collect())
             };
             let part = View::part(&segments, None, visible);
             let expected: Vec<String> = all.iter().filter(|(_, v)| **v).map(|(n, _)| n.clone()).collect();

@@ -14,7 +14,7 @@ use super::Digest;
 use super::catalog::Content;
 use super::owner::Owner;
 use super::segment::Segment;
-use super::view::{View, Visible};
+use super::view::View;
 use crate::config::{self, Exposure, ToolForm};
 use crate::domain::caller::Caller;
 use crate::domain::glob::Glob;
@@ -287,27 +287,26 @@ impl ViewCache {
     }
 
     /// Which prompts of a segment a caller sees at an endpoint.
-    fn visible(&self, caller: &Caller, endpoint: &str, segment: &Segment) -> Visible {
+    fn visible(&self, caller: &Caller, endpoint: &str, segment: &Segment) -> Allowed {
         let owners = segment.owners();
         let part = self.parts.get(endpoint);
         let Some(upstream) = segment.upstream() else {
             let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
-            return Visible::Some(owners.iter().map(sees).collect());
+            return Allowed::of(owners.iter().map(sees).collect());
         };
         if part.is_some_and(|part| !part.upstreams.contains(upstream)) {
-            return Visible::None;
+            return Allowed::None;
         }
         let mut raw_names = owners.iter().map(|owner| &*owner.raw_name);
         let allowed = self.rights.allowed(caller, Method::List, upstream.as_str(), &mut raw_names);
         let serves = |owner: &Owner| part.is_none_or(|part| part.serves_name(&owner.public_name));
         match allowed {
-            Allowed::None => Visible::None,
-            Allowed::All if part.is_none() => Visible::All,
-            Allowed::All => Visible::Some(owners.iter().map(serves).collect()),
+            Allowed::All if part.is_some() => Allowed::of(owners.iter().map(serves).collect()),
             Allowed::Some(each) => {
                 let both = owners.iter().zip(each).map(|(owner, allowed)| allowed && serves(owner));
-                Visible::Some(both.collect())
+                Allowed::of(both.collect())
             }
+            all_or_none => all_or_none,
         }
     }
 
