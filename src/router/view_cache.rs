@@ -222,7 +222,10 @@ impl ViewCache {
             return self.make(content, caller, key);
         }
         let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
-        self.beside_calls(&key.clone(), content, move || making.make(&owned, &holder, key)).await
+        let asked = key.clone();
+        let make = move || making.make(&owned, &holder, key);
+        // On the heap: each open stream holds a future that may come here, and seldom does.
+        Box::pin(self.beside_calls(&asked, content, make)).await
     }
 
     /// The tools that each stand for one prompt of a caller at an endpoint. Cancel safe.
