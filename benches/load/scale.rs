@@ -159,8 +159,8 @@ async fn by_prompts(options: &Options, scale: &ScaleOptions, figures: &mut Figur
         // What a list costs whose view is there.
         let (warm, ()) = cpu_of(&gateway, lists()).await;
         let mut stream = Stream::open(gateway.addr, "pg_admin").await;
-        // An upstream is walked at most once a second.
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        // An upstream is walked at most once a second, and was walked again when its stream was opened.
+        tokio::time::sleep(Duration::from_millis(2_200)).await;
         let changed = Instant::now();
         scripted.change(0).await;
         stream.event().await;
