@@ -317,6 +317,7 @@ fn domain_imports_no_runtime() {
         "serde_json",
         "thiserror",
         "base64",
+        "bytes",
         "icu_properties",
         "ipnet",
         "memchr",
