@@ -86,11 +86,11 @@ impl Sessions {
     ) -> Result<Dispatch, Refusal> {
         let dialect = context.assumed_dialect;
         let refuse = |id, fault| Refusal { fault, id, dialect };
-        let is_response = ["result", "error"].iter().any(|name| message.get(name).is_some());
+        let is_response = || ["result", "error"].iter().any(|name| message.get(name).is_some());
         let frame = Frame::read_strict(message).map_err(|error| {
             // A malformed response carries an id of the gateway. An error with this id would refer to
             // another request, one of the client.
-            let id = error.id.clone().filter(|_| !is_response);
+            let id = error.id.clone().filter(|_| !is_response());
             refuse(id, error.into())
         })?;
         let (id, method, params) = match frame {
