@@ -6,7 +6,7 @@ mod class;
 mod prompt_tests;
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cedar_policy::{PolicyId, PolicySet};
 use class::{CallerClass, Types};
@@ -22,8 +22,9 @@ pub(crate) struct Access {
     policies: PolicySet,
     rules: Vec<(PolicyId, RuleCallers)>,
     types: Arc<Types>,
-    /// `None` for a caller that Cedar does not accept.
-    callers: Cache<ByRights, Option<Arc<CallerClass>>>,
+    /// Without a share in the classes: these are bounded by their own cache.
+    callers: Cache<ByRights, Weak<CallerClass>>,
+    /// `None` for callers that Cedar does not accept.
     classes: Cache<String, Option<Arc<CallerClass>>>,
 }
 
@@ -43,8 +44,8 @@ pub(crate) struct Verdict {
 /// Most callers whose class is remembered: to find it again costs microseconds.
 const CALLERS: usize = 16_384;
 
-/// Most remembered classes. A forgotten one decides anew.
-const CLASSES: usize = 4_096;
+/// Most remembered classes, of some 10 KiB each. A forgotten one decides anew.
+const CLASSES: usize = 2_048;
 
 impl Access {
     /// Returns the access decisions of a configuration, with empty caches.
@@ -73,8 +74,8 @@ impl Access {
 
     fn class(&self, caller: &Caller) -> Option<Arc<CallerClass>> {
         let by_rights = ByRights(caller.clone());
-        if let Some(class) = self.callers.get(&by_rights) {
-            return class;
+        if let Some(class) = self.callers.get(&by_rights).and_then(|class| class.upgrade()) {
+            return Some(class);
         }
         let key = self.key_of(caller);
         let make = || {
@@ -86,8 +87,9 @@ impl Access {
             Ok(class) => class,
             Err(never) => match never {},
         };
-        self.callers.insert(by_rights, class.clone());
-        class
+        let class = class?;
+        self.callers.insert(by_rights, Arc::downgrade(&class));
+        Some(class)
     }
 
     /// What policies can see of a caller: which rules are for it, and everything where there are policies of a file.
