@@ -61,7 +61,9 @@ pub async fn run(options: &Options) {
             ("an upstream takes 1 s", Disturbance::SlowUpstream),
         ] {
             let requests = Requests::new(gateway.addr, key, "2025-06-18").await;
-            let disturbing = disturb(disturbance, &gateway, &scripted, &requests);
+            // Its own session: requests of one session that run at once must not share ids.
+            let others = Requests::new(gateway.addr, key, "2025-06-18").await;
+            let disturbing = disturb(disturbance, &gateway, &scripted, &others);
             let get = requests.get("u3__p-00007");
             tokio::select! {
                 () = measure(options, name, meanwhile, gateway.addr, get, &mut table) => {}
