@@ -32,7 +32,7 @@ pub(crate) struct Findings {
 /// # Errors
 /// [`ContentError`] for the first violation.
 pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
-    inspect_result(result).map(drop)
+    check_each(result, |_, _| {})
 }
 
 /// Checks the result of a `prompts/get`, and looks for hidden text and unsafe URIs in the same pass.
@@ -40,6 +40,16 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
 /// # Errors
 /// Those of [`check_result`].
 pub(crate) fn inspect_result(result: Json<'_>) -> Result<Findings, ContentError> {
+    let mut findings = Findings::default();
+    check_each(result, |index, content| findings.add(index, content))?;
+    Ok(findings)
+}
+
+/// Checks a result, and gives the content of each message with its index to `inspect`.
+fn check_each<'a>(
+    result: Json<'a>,
+    mut inspect: impl FnMut(usize, &Fields<'a>),
+) -> Result<(), ContentError> {
     let mut messages = None;
     for (key, value) in result.members().filter(|(_, value)| value.kind() != Kind::Null) {
         let key = key.as_str().unwrap_or_default();
@@ -59,40 +69,34 @@ pub(crate) fn inspect_result(result: Json<'_>) -> Result<Findings, ContentError>
         }
     }
     let messages = messages.ok_or(ContentError::NoMessages)?;
-    let mut findings = Findings::default();
     for (index, message) in messages.elements().enumerate() {
         let content = check_message(message);
-        let content = content.map_err(|what| ContentError::Message { index, what })?;
-        findings.add(index, &content);
+        inspect(index, &content.map_err(|what| ContentError::Message { index, what })?);
     }
-    Ok(findings)
+    Ok(())
 }
 
 impl Findings {
-    fn add(&mut self, index: usize, Content { fields, resource }: &Content<'_>) {
+    /// Adds what a message has in its content and in the resource there, whichever type the content has.
+    fn add(&mut self, index: usize, content: &Fields<'_>) {
+        let of_resource = |name| content.resource.and_then(|resource| resource.get(name));
         let hidden = |text: Option<Json<'_>>| {
             text.and_then(Json::as_str).map_or(0, |text| hidden_text::count(&text))
         };
-        let characters = hidden(fields.text) + hidden(resource.text);
+        let characters = hidden(content.text) + hidden(of_resource("text"));
         if characters > 0 {
             self.hidden_text.push((index, characters));
         }
-        let icons = fields.icons.iter().flat_map(|icons| icons.elements());
+        let icons = content.icons.iter().flat_map(|icons| icons.elements());
         let sources = icons.map(|icon| icon.get("src"));
-        let mut uris = [fields.uri, resource.uri].into_iter().chain(sources).flatten();
+        let mut uris = [content.uri, of_resource("uri")].into_iter().chain(sources).flatten();
         if uris.any(|uri| uri.as_str().is_some_and(|uri| is_unsafe(&uri))) {
             self.unsafe_uris.push(index);
         }
     }
 }
 
-/// The members of a checked content object, and of the resource in it.
-struct Content<'a> {
-    fields: Fields<'a>,
-    resource: Fields<'a>,
-}
-
-fn check_message(message: Json<'_>) -> Result<Content<'_>, &'static str> {
+fn check_message(message: Json<'_>) -> Result<Fields<'_>, &'static str> {
     let mut has_role = false;
     let mut content = None;
     for (key, value) in message.members() {
@@ -111,8 +115,7 @@ fn check_message(message: Json<'_>) -> Result<Content<'_>, &'static str> {
     }
 }
 
-fn check_content(content: Json<'_>) -> Result<Content<'_>, &'static str> {
-    let mut resource = Fields::default();
+fn check_content(content: Json<'_>) -> Result<Fields<'_>, &'static str> {
     let fields = Fields::read(content)?;
     match fields.kind.and_then(Json::as_str).as_deref() {
         Some("text") => is_string(fields.text, "text content needs `text`")?,
@@ -120,7 +123,7 @@ fn check_content(content: Json<'_>) -> Result<Content<'_>, &'static str> {
             base64(fields.data)?;
             mime_type(fields.mime_type, Presence::Required)?;
         }
-        Some("resource") => resource = check_resource(fields.resource)?,
+        Some("resource") => check_resource(fields.resource)?,
         Some("resource_link") => {
             uri(fields.uri)?;
             is_string(fields.name, "a resource link needs `name`")?;
@@ -129,17 +132,17 @@ fn check_content(content: Json<'_>) -> Result<Content<'_>, &'static str> {
         _ => return Err("unknown content type"),
     }
     fields.annotations.map_or(Ok(()), check_annotations)?;
-    Ok(Content { fields, resource })
+    Ok(fields)
 }
 
-fn check_resource(resource: Option<Json<'_>>) -> Result<Fields<'_>, &'static str> {
+fn check_resource(resource: Option<Json<'_>>) -> Result<(), &'static str> {
     let resource = resource.filter(|r| r.is_object());
     let fields = Fields::read(resource.ok_or("resource content needs `resource`")?)?;
     uri(fields.uri)?;
     mime_type(fields.mime_type, Presence::Optional)?;
     match (fields.text, fields.blob) {
-        (Some(text), None) if text.kind() == Kind::String => Ok(fields),
-        (None, Some(blob)) => base64(Some(blob)).map(|()| fields),
+        (Some(text), None) if text.kind() == Kind::String => Ok(()),
+        (None, Some(blob)) => base64(Some(blob)),
         _ => Err("a resource needs either `text` or `blob`, a string"),
     }
 }
@@ -341,5 +344,13 @@ mod tests {
         assert!(check_result(Json::parse(system.as_bytes(), 64).unwrap()).is_err());
         let none = check_result(Json::parse(b"{}", 64).unwrap());
         assert_eq!(none, Err(ContentError::NoMessages));
+    }
+
+    #[test]
+    fn u13_u17_a_resource_is_inspected_whichever_type_the_content_has() {
+        let text = r#"{"messages":[{"role":"user","content":{"type":"text","text":"t",
+            "resource":{"uri":"javascript:x","text":"a\u200bb"}}}]}"#;
+        let found = inspect_result(Json::parse(text.as_bytes(), 16).unwrap()).unwrap();
+        assert_eq!(found, Findings { hidden_text: vec![(0, 1)], unsafe_uris: vec![0] });
     }
 }

@@ -121,10 +121,12 @@ impl ListReply {
 pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {
     let fault = |what: String| Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
-    let found = content::inspect_result(result.json()).map_err(|e| fault(e.to_string()))?;
+    let refused = |error: content::ContentError| fault(error.to_string());
     if mode == HiddenText::Allow {
+        content::check_result(result.json()).map_err(refused)?;
         return Ok(Reply::Prompt { result, origin, flags: Flags::default() });
     }
+    let found = content::inspect_result(result.json()).map_err(refused)?;
     // Places refer to the result as the upstream sent it.
     let unsafe_uris = uri::report(&found.unsafe_uris);
     let hidden_text = hidden_text::report(&found.hidden_text);
