@@ -18,7 +18,7 @@ use promptgate::test_util::domain::revision::Revision;
 use promptgate::test_util::domain::unix_time::UnixSeconds;
 use promptgate::test_util::router::reply::{ListReply, Origin, Reply};
 use promptgate::test_util::router::segment::SegmentWriter;
-use promptgate::test_util::router::view::View;
+use promptgate::test_util::router::view::{Page, View};
 use promptgate::test_util::router::view_cache::ListKind;
 use promptgate::test_util::seal::{Kind, SealKeys, Sealer};
 use promptgate::test_util::session::dialect::{Dialect, Identity, ResultForm};
@@ -62,21 +62,26 @@ fn lists(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("list");
     group.sample_size(20);
     group.bench_function("merge 10 x 1000", |b| b.iter(|| black_box(view(10, 1000))));
-    let reply = Reply::List(ListReply {
-        kind: ListKind::Prompts,
-        view: Arc::new(view(10, 1000)),
-        scope: CacheScope::Public,
-        incomplete: Vec::new(),
-        after: Some("upstream-4__prompt-00499".to_owned()),
-        page_size: 1000,
-        next_cursor: Some("x".repeat(200)),
-        ttl: Duration::from_secs(60),
-        now: Instant::now(),
-    });
+    let view = view(10, 1000);
+    let reply = |page: Page<'_>| {
+        Reply::List(ListReply {
+            kind: ListKind::Prompts,
+            digest: *view.digest(),
+            scope: CacheScope::Public,
+            incomplete: Vec::new(),
+            elements: page.pieces,
+            next_cursor: Some("x".repeat(200)),
+            ttl: Duration::from_secs(60),
+            now: Instant::now(),
+        })
+    };
     let identity = Identity::new("promptgate", None);
     let dialect = Dialect::new(Revision::V2026_07_28);
     group.bench_function("page of 1000", |b| {
-        b.iter(|| black_box(dialect.reply(black_box(&reply), ResultForm::Prompt, &identity)));
+        b.iter(|| {
+            let page = view.page(Some("upstream-4__prompt-00499"), 1000);
+            black_box(dialect.reply(black_box(&reply(page)), ResultForm::Prompt, &identity))
+        });
     });
     group.finish();
 }

@@ -129,7 +129,7 @@ pub mod router {
     }
 
     pub mod view {
-        pub use crate::router::view::View;
+        pub use crate::router::view::{Page, View};
     }
 
     pub mod view_cache {

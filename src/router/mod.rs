@@ -255,7 +255,8 @@ impl Router {
             }
         };
         let after = place.as_ref().map(|place| place.last.as_str());
-        let next_cursor = view.page(after, self.listing.page_size).more_after.map(|last| {
+        let page = view.page(after, self.listing.page_size);
+        let next_cursor = page.more_after.map(|last| {
             let owner = catalog.content.owner(last).map(|owner| owner.upstream.to_string());
             let place = Place {
                 caller: call.caller.id().to_owned(),
@@ -266,15 +267,12 @@ impl Router {
             };
             self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
         });
-        let after = place.map(|place| place.last);
-        let page_size = self.listing.page_size;
         Ok(Reply::List(ListReply {
             kind,
-            view,
+            digest: *view.digest(),
             scope,
             incomplete,
-            after,
-            page_size,
+            elements: page.pieces,
             next_cursor,
             ttl,
             now: cut_at,
@@ -286,14 +284,13 @@ impl Router {
         if cursor.is_some() {
             return Err(RequestFault::InvalidCursor.into());
         }
-        let view = self.views.pair().clone();
+        let view = self.views.pair();
         Ok(Reply::List(ListReply {
             kind: ListKind::Tools,
-            page_size: view.len(),
-            view,
+            digest: *view.digest(),
             scope: CacheScope::Public,
             incomplete: Vec::new(),
-            after: None,
+            elements: view.page(None, view.len()).pieces,
             next_cursor: None,
             ttl,
             now: Instant::now(),

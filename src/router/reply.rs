@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::Digest;
 use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
-use super::view::{Page, View};
 use super::view_cache::ListKind;
 use crate::domain::content;
 use crate::domain::cursor::CacheScope;
@@ -70,18 +71,17 @@ pub struct FoundReply {
     pub now: Instant,
 }
 
-/// A page of a list, as a slice of its view.
+/// A page of a list.
 #[derive(Debug)]
 pub struct ListReply {
     pub kind: ListKind,
-    /// The view of the caller.
-    pub view: Arc<View>,
+    /// Of the caller's whole view.
+    pub digest: Digest,
     pub scope: CacheScope,
     /// Stale and missing upstreams that the caller may know of.
     pub incomplete: Vec<Incomplete>,
-    /// The public name after which the page starts.
-    pub after: Option<String>,
-    pub page_size: usize,
+    /// The elements, separated by commas, in pieces of UTF-8.
+    pub elements: Vec<Bytes>,
     pub next_cursor: Option<String>,
     pub ttl: Duration,
     /// The time of the request, for ages.
@@ -110,12 +110,6 @@ pub struct Completion {
 
 /// Values of one completion (2025-11-25, completion); more are cut off.
 const MAX_VALUES: usize = 100;
-
-impl ListReply {
-    pub fn page(&self) -> Page<'_> {
-        self.view.page(self.after.as_deref(), self.page_size)
-    }
-}
 
 /// Validates a `GetPromptResult`, and treats hidden text and unsafe URIs in it as `mode` says.
 pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {

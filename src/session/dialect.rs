@@ -441,7 +441,7 @@ impl Dialect {
             };
             result.written(member, |out| {
                 out.push('[');
-                list.page().pieces.into_iter().for_each(|piece| splices.add(out, piece));
+                list.elements.iter().for_each(|piece| splices.add(out, piece.clone()));
                 out.push(']');
             });
             if let Some(cursor) = &list.next_cursor {

@@ -86,7 +86,7 @@ impl Sessions {
         let answer = async {
             let reply = self.router.route(&call, &record, &channel, deadline, now).await?;
             if let Reply::List(reply) = &reply {
-                list = Some(*reply.view.digest());
+                list = Some(reply.digest);
             }
             // No event can follow: the receiver gets the end of the channel.
             drop(channel);
