@@ -8,6 +8,7 @@ pub(crate) mod sse_decoder;
 pub(crate) mod line_decoder;
 pub(crate) mod jsonrpc;
 pub(crate) mod address_policy;
+pub(crate) mod backoff;
 pub(crate) mod revision;
 pub(crate) mod method;
 pub(crate) mod unix_time;

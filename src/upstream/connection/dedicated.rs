@@ -18,10 +18,10 @@ use super::Connection;
 use super::connect::Connector;
 use crate::config;
 use crate::config::Transport;
+use crate::domain::backoff::Backoff;
 use crate::domain::caller::Caller;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::server_request::ClientCapabilities;
-use crate::upstream::guard::backoff::Backoff;
 
 /// Pool of the dedicated connections of one upstream.
 pub(crate) struct DedicatedPool {

@@ -1,6 +1,4 @@
-//! Protection of an upstream and its callers from each other: circuit breaker, concurrency limit,
-//! reconnect backoff.
+//! Protection of an upstream and its callers from each other: circuit breaker and concurrency limit.
 
-pub(crate) mod backoff;
 pub(crate) mod breaker;
 pub(crate) mod concurrency;

@@ -1,28 +1,40 @@
-//! Backoff between attempts to connect to an upstream.
+//! Backoff between attempts to connect to a peer.
 
 use std::time::Duration;
 
-/// Exponential backoff with jitter in the upper half: 50 to 100 ms at first, doubling up to one
-/// minute at most. The jitter prevents many gateways from retrying at the same moment.
-#[derive(Clone, Copy, Debug, Default)]
+/// Exponential backoff with jitter in the upper half: 50 to 100 ms at first, doubling up to a longest wait.
+/// The jitter prevents many gateways from retrying at the same moment.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     failures: u32,
+    longest: Duration,
 }
 
 /// Longest first wait.
 const FIRST: Duration = Duration::from_millis(100);
-/// Longest wait: an upstream that works again is found within a minute.
+/// Longest wait by default: a peer that works again is found within a minute.
 const LONGEST: Duration = Duration::from_secs(60);
 
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::up_to(LONGEST)
+    }
+}
+
 impl Backoff {
+    /// Returns a backoff whose waits are at most `longest`.
+    pub(crate) fn up_to(longest: Duration) -> Self {
+        Self { failures: 0, longest }
+    }
+
     /// Returns the wait before the next attempt. `random` is uniform in 0..1.
     pub(crate) fn next(&mut self, random: f64) -> Duration {
-        let ceiling = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        let ceiling = FIRST.saturating_mul(1 << self.failures.min(16)).min(self.longest);
         self.failures += 1;
         ceiling.mul_f64(0.5 + 0.5 * random)
     }
 
-    /// Resets the backoff to the shortest wait, after the upstream has answered.
+    /// Resets the backoff to the shortest wait, after the peer has answered.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
