@@ -6,6 +6,7 @@ mod addresses;
 mod admin;
 mod audit;
 mod auth;
+mod cluster;
 pub(crate) mod error;
 mod exposure;
 pub(crate) mod raw;
@@ -40,6 +41,9 @@ pub(crate) use audit::{Audit, Durability, OnAuditFailure};
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
 pub(crate) use auth::{Auth, Certificate, Identity};
+pub(crate) use cluster::{
+    Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer,
+};
 pub(crate) use error::ConfigError;
 pub(crate) use exposure::{Exposure, ToolForm};
 pub(crate) use jwt::{Jwt, is_https_or_loopback};
@@ -77,6 +81,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// `None`: the audit log is disabled.
     pub audit: Option<Audit>,
+    /// `None`: this replica stands alone.
+    pub cluster: Option<Cluster>,
     pub naming: Naming,
     pub listing: Listing,
     /// The enabled upstreams, sorted by id.
@@ -235,13 +241,13 @@ impl Config {
             admin: admin::read(root.section("admin")),
             listing: listing(root.section("listing")),
             views: views::read_all(&mut root, &server, &upstreams),
+            cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,
             upstreams,
             telemetry: telemetry::read(root.section("telemetry")),
             naming,
             has_end: end(&mut root, text),
         };
-        root.reject_reserved(&["cluster"]);
         for key in ["mcpServers", "servers", "mcp_servers"] {
             root.reject(
                 key,
@@ -562,13 +568,6 @@ mod tests {
                 "gateway.toml:7: upstreams.b.prefix: upstream a already has this prefix; set another one"
             ]
         );
-    }
-
-    #[test]
-    fn reserved_keys_are_rejected_rather_than_ignored() {
-        let found = mistakes("[cluster]\nredis = \"x\"\n");
-        assert_eq!(found.len(), 1);
-        assert!(found.iter().all(|line| line.contains("not available in this version")));
     }
 
     #[test]

@@ -240,7 +240,7 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
 }
 
 /// Reads the PEM file in `ca`.
-fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
+pub(super) fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
     let path = section.file("ca")?;
     let file = path.display().to_string();
     let pem = section.read_file(path).map_err(|error| format!("cannot read {file}: {error}"));

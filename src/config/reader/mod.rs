@@ -312,12 +312,26 @@ impl<'a> Section<'a> {
             (ValueKind::Array(items), _) => {
                 items.into_iter().map(|item| into_text(item.kind)).collect()
             }
-            (ValueKind::String(text), Source::Variable) => {
-                Some(text.split(',').map(|t| t.trim().to_owned()).collect())
-            }
+            (ValueKind::String(text), Source::Variable) => Some(separated(&text)),
             _ => None,
         };
         self.read(key, "a list of strings", parse).unwrap_or_default()
+    }
+
+    /// Reads a list of strings, of which a single one may stand by itself.
+    pub(super) fn text_or_texts(&mut self, key: &'static str) -> Vec<String> {
+        self.record(key, || {
+            json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+        });
+        let parse = |value: Value, source| match (value.kind, source) {
+            (ValueKind::Array(items), _) => {
+                items.into_iter().map(|item| into_text(item.kind)).collect()
+            }
+            (ValueKind::String(text), Source::File) => Some(vec![text]),
+            (ValueKind::String(text), Source::Variable) => Some(separated(&text)),
+            _ => None,
+        };
+        self.read(key, "a string or a list of strings", parse).unwrap_or_default()
     }
 
     /// Reads a table inside this one; it is empty if the key is not set.
@@ -435,16 +449,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Rejects keys that are reserved for later versions. They are not ignored, because an operator who
-    /// sets one relies on its effect.
-    pub(super) fn reject_reserved(&mut self, keys: &[&'static str]) {
-        for key in keys {
-            if self.table.remove(*key).is_some() {
-                self.mistake(key, "is not available in this version of promptgate; remove it");
-            }
-        }
-    }
-
     /// Ignores the keys that were not read yet.
     pub(super) fn ignore_rest(&mut self) {
         self.table.clear();
@@ -488,6 +492,11 @@ impl<'a> Section<'a> {
         }
         parsed
     }
+}
+
+/// Returns the texts of a variable, separated by commas.
+fn separated(text: &str) -> Vec<String> {
+    text.split(',').map(|part| part.trim().to_owned()).collect()
 }
 
 /// Parses a text in which `""` means "none": `Some(None)` if it is empty, else as `parse`.
