@@ -52,6 +52,11 @@ impl SealKeys {
         Self::new(keys.collect::<Result<_, _>>()?)
     }
 
+    /// Returns the key that seals.
+    pub(super) fn newest(&self) -> &[u8; KEY_LEN] {
+        &self.0[0]
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8; KEY_LEN]> {
         self.0.iter()
     }

@@ -16,6 +16,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use hkdf::Hkdf;
+use provider::hmac;
 use sha2::{Digest, Sha256};
 
 pub(crate) use keys::KEY_LEN;
@@ -28,30 +29,49 @@ pub enum Kind {
     Cursor,
     /// An SSE event id.
     Event,
+    /// A message of one replica for another.
+    Relay,
+    /// What a replica tells the others about itself.
+    Replica,
     /// An `Mcp-Session-Id`.
     Session,
     /// A `requestState`.
     State,
+    /// A terminated session, for the other replicas.
+    Terminated,
 }
 
 /// The ciphers that seal and open tokens, derived once from the configured keys.
 pub struct Sealer {
     /// For each key, newest first, one cipher per kind of token.
     ciphers: Vec<[XChaCha20Poly1305; Kind::ALL.len()]>,
+    /// Derived from the newest key.
+    names: hmac::Key,
 }
 
 const NONCE_LEN: usize = 24;
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Cursor, Kind::Event, Kind::Session, Kind::State];
+    const ALL: [Kind; 7] = [
+        Kind::Cursor,
+        Kind::Event,
+        Kind::Relay,
+        Kind::Replica,
+        Kind::Session,
+        Kind::State,
+        Kind::Terminated,
+    ];
 
     /// Returns the label for the key derivation. A change of the token's layout needs a new version here.
     fn label(self) -> &'static str {
         match self {
             Kind::Cursor => "promptgate cursor v1",
             Kind::Event => "promptgate event v1",
+            Kind::Relay => "promptgate relay v1",
+            Kind::Replica => "promptgate replica v1",
             Kind::Session => "promptgate session v2",
             Kind::State => "promptgate state v1",
+            Kind::Terminated => "promptgate terminated v1",
         }
     }
 
@@ -61,8 +81,11 @@ impl Kind {
             // Holds the id of its caller (128 characters of up to 4 bytes), a public name and an upstream's id.
             Kind::Cursor => 2048,
             Kind::Event => 512,
-            // Holds the id of its caller.
-            Kind::Session => 1024,
+            // Holds a message of up to 64 MiB (`cluster.relay_size`).
+            Kind::Relay => 96 << 20,
+            Kind::Replica => 2048,
+            // Hold the id of their caller.
+            Kind::Session | Kind::Terminated => 1024,
             Kind::State => 256 << 10,
         }
     }
@@ -72,7 +95,17 @@ impl Sealer {
     /// Derives the ciphers of all keys.
     pub fn new(keys: &SealKeys) -> Self {
         let ciphers = keys.iter().map(|key| Kind::ALL.map(|kind| derive(key, kind))).collect();
-        Self { ciphers }
+        let names = subkey(keys.newest(), "promptgate names v1");
+        Self { ciphers, names: hmac::Key::new(hmac::HMAC_SHA256, &names) }
+    }
+
+    /// Returns a name under which others can count something without learning what it is: the first 16 bytes of
+    /// an HMAC-SHA256. It changes with the newest key.
+    pub(crate) fn blind(&self, name: &str) -> [u8; 16] {
+        let tag = hmac::sign(&self.names, name.as_bytes());
+        let mut blind = [0; 16];
+        blind.copy_from_slice(&tag.as_ref()[..16]);
+        blind
     }
 
     /// Returns a token with the content `plain`, in base64url without padding. It opens only for the same kind
