@@ -29,6 +29,7 @@ mod session;
 mod policy;
 mod router;
 mod upstream;
+mod cluster;
 mod net;
 mod audit;
 mod domain;

@@ -65,6 +65,7 @@ impl Admin {
             "/metrics" => |state| (StatusCode::OK, Content::Metrics(state.telemetry.prometheus())),
             "/api/v1/status" => |state| (StatusCode::OK, Content::Json(state.status())),
             "/api/v1/upstreams" => |state| (StatusCode::OK, Content::Json(state.upstreams())),
+            "/api/v1/replicas" => |state| (StatusCode::OK, Content::Json(state.replicas())),
             "/api/v1/catalog" => |state| (StatusCode::OK, Content::Json(state.catalog())),
             _ => return error(StatusCode::NOT_FOUND, NOT_FOUND),
         };
@@ -100,7 +101,7 @@ enum Content {
 }
 
 const NOT_FOUND: &str = "not found; the admin API has /livez, /readyz, /metrics, /api/v1/status, \
-    /api/v1/upstreams and /api/v1/catalog";
+    /api/v1/upstreams, /api/v1/replicas and /api/v1/catalog";
 
 fn error(status: StatusCode, message: &str) -> (StatusCode, Content) {
     (status, Content::Json(json!({"error": message})))

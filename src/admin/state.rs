@@ -1,6 +1,7 @@
 //! The state of the gateway as JSON documents.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -9,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Reloads;
 use crate::audit::Audit;
+use crate::cluster::{Cluster, Replica};
+use crate::config::OnStoreFailure;
 use crate::domain::fault::UpstreamFaultKind;
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamStatus};
@@ -20,6 +23,8 @@ pub(crate) struct State {
     pub gate: Arc<Gate>,
     pub audit: Audit,
     pub telemetry: Telemetry,
+    /// `None` if this replica stands alone.
+    pub cluster: Option<Arc<Cluster>>,
     /// Cancelled when a shutdown starts.
     pub pre_drain: CancellationToken,
     /// The digest of the configuration, `sha256:…`.
@@ -37,6 +42,14 @@ impl State {
         }
         if self.audit.refuses() {
             add("audit_unavailable: the audit log cannot be written; calls are refused");
+        }
+        if let Some(cluster) = &self.cluster
+            && cluster.config().on_failure == OnStoreFailure::Refuse
+            && cluster.failure().is_some()
+        {
+            add(
+                "cluster_unavailable: the store of the cluster cannot be reached; calls are refused",
+            );
         }
         if !self.gate.can_know_callers() {
             add("auth_unavailable: the keys of auth.jwt cannot be fetched");
@@ -74,6 +87,35 @@ impl State {
                 (true, true) => "written",
                 (true, false) => "failing",
             },
+        })
+    }
+
+    /// Returns the document of `/api/v1/replicas`: those that lived at the last heartbeat, this one among them; empty
+    /// if it stands alone.
+    pub(super) fn replicas(&self) -> Value {
+        let Some(cluster) = &self.cluster else {
+            return json!({ "store": "none", "replicas": [] });
+        };
+        let failure = cluster.failure();
+        let started = |at: u64| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(at));
+        let uptime = |at| started(at).and_then(|at| at.elapsed().ok()).map(|up| up.as_secs());
+        let row = |replica: &Replica| {
+            let Replica { id, presence, seen } = replica;
+            json!({
+                "name": presence.name,
+                "self": *id == cluster.id(),
+                "version": presence.version,
+                "configDigest": presence.config,
+                "catalogDigest": presence.catalog,
+                "uptimeSecs": uptime(presence.started),
+                "seenMs": u64::try_from(seen.elapsed().as_millis()).unwrap_or(u64::MAX),
+            })
+        };
+        json!({
+            "store": if failure.is_some() { "unavailable" } else { "available" },
+            "error": failure,
+            "differing": cluster.differing(),
+            "replicas": cluster.replicas().iter().map(row).collect::<Vec<_>>(),
         })
     }
 

@@ -8,6 +8,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::policy::{self, Gate};
 use crate::router::{Router, RouterDeps, UpstreamDeps};
@@ -31,17 +32,23 @@ impl Edition {
     /// Builds the first edition. `drain` is cancelled when streams must end.
     pub(crate) fn first(
         config: Config,
+        sealer: Arc<Sealer>,
+        cluster: Option<Arc<Cluster>>,
         upstream_deps: UpstreamDeps,
         drain: CancellationToken,
     ) -> Self {
         let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = upstream_deps.clone();
-        let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let rights = policy::rights(&config);
-        let gate = Arc::new(Gate::new(&config, rights, audit.clone(), telemetry));
+        let mut gate = Gate::new(&config, rights, audit.clone(), telemetry);
+        let mut shared = session::SharedState::new(tasks.clone(), drain, stop.clone());
+        if let Some(cluster) = cluster {
+            gate = gate.in_cluster(cluster.clone());
+            shared = shared.in_cluster(cluster);
+        }
+        let (gate, shared) = (Arc::new(gate), Arc::new(shared));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let router = Router::start(&config, deps, upstream_deps);
         tasks.spawn(gate.tallies().watch(audit, stop.clone()));
-        let shared = Arc::new(session::SharedState::new(tasks.clone(), drain, stop.clone()));
         Self::new(config, gate, router, sealer, shared, &tasks, &stop)
     }
 
@@ -61,6 +68,9 @@ impl Edition {
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let (router, serves) = self.router.renew(&config, deps).await;
         let shared = self.shared.clone();
+        if let Some(cluster) = self.sessions.cluster() {
+            cluster.renew(&config.server.limits, sealer.clone());
+        }
         let Shutdown { background, stop, .. } = shutdown;
         (Self::new(config, gate, router, sealer, shared, background, stop), serves)
     }
@@ -85,7 +95,7 @@ impl Edition {
 }
 
 /// Returns the configured seal keys, or an ephemeral key.
-fn seal_keys(config: &Config) -> SealKeys {
+pub(super) fn seal_keys(config: &Config) -> SealKeys {
     config.server.seal_keys.clone().unwrap_or_else(|| {
         warn!(
             "no seal key is set; sessions and cursors end with this process, and other replicas do \

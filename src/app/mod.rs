@@ -3,6 +3,7 @@
 mod edition;
 mod observe;
 mod reload;
+mod replicas;
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,15 +20,17 @@ use tracing::{info, warn};
 use crate::admin::{self, Admin, Reloads};
 use crate::audit::Audit;
 use crate::audit::record::Event;
+use crate::cluster::Cluster;
 use crate::config::{self, ClientProof, Config, Tls, Transport};
 use crate::domain::fair_share::Share;
 use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
 use crate::router::{UpstreamDeps, UpstreamStatus};
+use crate::seal::Sealer;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
-use edition::Edition;
+use edition::{Edition, seal_keys};
 
 pub(crate) use reload::ConfigSource;
 
@@ -45,8 +48,17 @@ pub struct App {
     reloading: Mutex<()>,
     /// Held while the blocking part of a reload runs, also after the reload has timed out.
     preparing: Arc<Mutex<()>>,
+    /// `None` if this replica stands alone.
+    cluster: Option<Arc<Cluster>>,
     audit: Audit,
     telemetry: Telemetry,
+    shutdown: Shutdown,
+}
+
+/// What all other parts of a gateway stand on.
+struct Foundation {
+    telemetry: Telemetry,
+    audit: Audit,
     shutdown: Shutdown,
 }
 
@@ -72,28 +84,32 @@ impl App {
     /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
     pub fn new(mut config: Config) -> io::Result<Self> {
         share_with_nobody(&mut config);
-        Self::build(config, Instances::Several)
+        let foundation = Foundation::lay(&config, Instances::Several)?;
+        let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
+        Ok(Self::build(config, foundation, sealer, None))
     }
 
     /// Builds the parts and starts the drivers of the upstreams. No client is served yet.
-    fn build(config: Config, instances: Instances) -> io::Result<Self> {
-        let telemetry = Telemetry::new(&config.telemetry).map_err(io::Error::other)?;
-        let audit = match instances {
-            Instances::One => Audit::open(config.audit.as_ref())?,
-            Instances::Several => Audit::open_shared(config.audit.as_ref())?,
-        };
-        audit.note(config_event(&config, "config_loaded"));
-        let shutdown = Shutdown::default();
-        warn_about_config(&config);
+    fn build(
+        config: Config,
+        foundation: Foundation,
+        sealer: Arc<Sealer>,
+        cluster: Option<Arc<Cluster>>,
+    ) -> Self {
+        let Foundation { telemetry, audit, shutdown } = foundation;
         let tasks = shutdown.background.clone();
         let stop = shutdown.stop.clone();
         tasks.spawn(telemetry.clone().push(stop.clone()));
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks, stop);
-        let edition = Edition::first(config, upstream_deps, shutdown.drain.clone());
+        let drain = shutdown.drain.clone();
+        let edition = Edition::first(config, sealer, cluster.clone(), upstream_deps, drain);
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
         let edition = Arc::new(ArcSwap::from_pointee(edition));
         observe::gateway(&telemetry, &edition, &audit);
-        Ok(Self {
+        if let Some(cluster) = &cluster {
+            observe::cluster(&telemetry, cluster);
+        }
+        Self {
             edition,
             sessions,
             endpoint: None,
@@ -101,21 +117,27 @@ impl App {
             reloads: Arc::default(),
             reloading: Mutex::default(),
             preparing: Arc::default(),
+            cluster,
             audit,
             telemetry,
             shutdown,
-        })
+        }
     }
 
     /// Starts a gateway that serves over HTTP, with its admin API.
     ///
     /// # Errors
-    /// As [`App::new`]; or an address cannot be bound, or the TLS certificates cannot be used.
+    /// As [`App::new`]; or an address cannot be bound, the TLS certificates cannot be used, or the store of the
+    /// cluster cannot be used and `cluster.on_missing` is `refuse`.
     pub async fn start(mut config: Config) -> io::Result<Self> {
         let socket = bind(config.server.listen, "server.listen").await?;
         let addr = socket.local_addr()?;
         config.server.name_resource(addr);
-        let mut app = Self::build(config, Instances::One)?;
+        let foundation = Foundation::lay(&config, Instances::One)?;
+        let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
+        let (cluster, deliveries) =
+            replicas::join(&config, &foundation, sealer.clone()).await?.unzip();
+        let mut app = Self::build(config, foundation, sealer, cluster.clone());
         let edition = app.edition.load_full();
         let drain = app.shutdown.drain.clone();
         let tls = app.tls_server(&edition.config, None)?;
@@ -126,6 +148,9 @@ impl App {
         observe::endpoint(&app.telemetry, &endpoint, &listener.open());
         connections.spawn(listener.run(connections.clone(), drain));
         app.endpoint = Some(Listening { addr, service: endpoint });
+        if let Some((cluster, deliveries)) = cluster.zip(deliveries) {
+            app.take_part(&cluster, deliveries);
+        }
         app.serve_admin(&edition).await?;
         Ok(app)
     }
@@ -162,6 +187,7 @@ impl App {
             gate: edition.gate.clone(),
             audit: self.audit.clone(),
             telemetry: self.telemetry.clone(),
+            cluster: self.cluster.clone(),
             pre_drain: self.shutdown.pre_drain.clone(),
             config_digest: edition.config.digest.clone(),
             reloads: self.reloads.clone(),
@@ -257,8 +283,24 @@ impl App {
     }
 }
 
-/// A gateway that does not listen has one client, which shares nothing with others.
+impl Foundation {
+    /// # Errors
+    /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
+    fn lay(config: &Config, instances: Instances) -> io::Result<Self> {
+        let telemetry = Telemetry::new(&config.telemetry).map_err(io::Error::other)?;
+        let audit = match instances {
+            Instances::One => Audit::open(config.audit.as_ref())?,
+            Instances::Several => Audit::open_shared(config.audit.as_ref())?,
+        };
+        audit.note(config_event(config, "config_loaded"));
+        warn_about_config(config);
+        Ok(Self { telemetry, audit, shutdown: Shutdown::default() })
+    }
+}
+
+/// A gateway that does not listen has one client, which shares nothing with others, and stands alone.
 fn share_with_nobody(config: &mut Config) {
+    config.cluster = None;
     config.server.limits.share = Share::WHOLE;
     if let Some(audit) = &mut config.audit {
         audit.share = Share::WHOLE;

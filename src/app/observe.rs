@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use crate::audit::Audit;
+use crate::cluster::Cluster;
 use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use crate::router::UpstreamStatus;
 use crate::telemetry::{Telemetry, UPSTREAM};
@@ -120,6 +121,22 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
         ("promptgate.audit.lag", "s", "Waiting time of the oldest record that waits"),
         |audit| audit.lag().as_secs_f64(),
     );
+}
+
+/// Registers the gauges of the cluster; absent if this replica stands alone.
+pub(super) fn cluster(telemetry: &Telemetry, cluster: &Arc<Cluster>) {
+    let single = |what, value: fn(&Cluster) -> f64| {
+        let cluster = cluster.clone();
+        telemetry.gauge(what, move |observe| observe(value(&cluster), &[]));
+    };
+    let up = ("promptgate.cluster.up", "", "Whether the store of the cluster is available");
+    single(up, |cluster| flag(cluster.failure().is_none()));
+    let replicas = ("promptgate.cluster.replicas", "{replica}", "Replicas that were seen last");
+    single(replicas, |cluster| f64::from(cluster.count().get()));
+    let differing = "Other replicas with another configuration file or another catalog";
+    single(("promptgate.cluster.differing", "{replica}", differing), |cluster| {
+        cluster.differing() as f64
+    });
 }
 
 /// Registers the gauges of the load of the endpoint.

@@ -167,7 +167,7 @@ impl App {
         if !removals.is_empty() {
             return Err(removals.join("\n"));
         }
-        let needs_restart = keep_addresses(&mut config, &before.config);
+        let needs_restart = keep_for_life(&mut config, &before.config);
         // The new access settings may not be safe at the old addresses.
         let admin = config.admin.as_ref().and_then(|admin| admin.exposure());
         let exposed = config.server.exposure(&config.auth).map(|why| ("server.listen", why));
@@ -295,13 +295,17 @@ struct Polled {
     digests: Vec<String>,
 }
 
-/// Keeps the addresses, which cannot change while the gateway runs. Returns the keys whose values in the
-/// file are different.
-fn keep_addresses(config: &mut Config, before: &Config) -> Vec<&'static str> {
+/// Keeps the addresses and the cluster, which cannot change while the gateway runs. Returns the keys whose values
+/// in the file are different.
+fn keep_for_life(config: &mut Config, before: &Config) -> Vec<&'static str> {
     let mut needs_restart = Vec::new();
     if config.server.listen != before.server.listen {
         config.server.listen = before.server.listen;
         needs_restart.push("server.listen");
+    }
+    if config.cluster != before.cluster {
+        config.cluster.clone_from(&before.cluster);
+        needs_restart.push("cluster");
     }
     match (&mut config.admin, &before.admin) {
         (Some(admin), Some(before)) if admin.listen == before.listen => {}

@@ -27,7 +27,9 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
             Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
         let status = fetch(&egress, &url, "/api/v1/status").await?;
         let upstreams = fetch(&egress, &url, "/api/v1/upstreams").await?;
-        Ok::<_, Failure>(json!({"status": status, "upstreams": upstreams["upstreams"]}))
+        let cluster = fetch(&egress, &url, "/api/v1/replicas").await?;
+        let upstreams = &upstreams["upstreams"];
+        Ok::<_, Failure>(json!({"status": status, "upstreams": upstreams, "cluster": cluster}))
     })?;
     admin.output.print(&state, &text(&state))?;
     if state["status"]["ready"] == true {
@@ -81,6 +83,46 @@ const COLUMNS: [Column; 8] = [
     Column::new("BREAKER", "breaker"),
 ];
 
+/// The columns of the table of replicas.
+const REPLICA_COLUMNS: [Column; 6] = [
+    Column::new("REPLICA", "name"),
+    Column::new("VERSION", "version"),
+    Column { heading: "UP", member: "uptimeSecs", format: age },
+    Column { heading: "SEEN", member: "seenMs", format: millis_ago },
+    Column { heading: "CONFIGURATION", member: "configDigest", format: short_digest },
+    Column { heading: "CATALOG", member: "catalogDigest", format: short_digest },
+];
+
+/// Formats the time since something.
+fn millis_ago(millis: &Value) -> String {
+    millis.as_u64().map_or_else(String::new, |millis| format!("{millis} ms ago"))
+}
+
+/// Formats the first digits of a digest.
+fn short_digest(digest: &Value) -> String {
+    let digits = digest.as_str().and_then(|digest| digest.strip_prefix("sha256:"));
+    digits.and_then(|digits| digits.get(..12)).unwrap_or("-").to_owned()
+}
+
+/// Describes the replicas; nothing if this one stands alone.
+fn replicas_text(cluster: &Value) -> String {
+    let rows = cluster["replicas"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut out = String::new();
+    if let Some(error) = cluster["error"].as_str() {
+        let _ = write!(out, "\nthe store of the cluster is not available: {}\n", printable(error));
+    }
+    if !rows.is_empty() {
+        let _ = write!(out, "\n{}\n", table(&REPLICA_COLUMNS, rows));
+    }
+    match cluster["differing"].as_u64() {
+        None | Some(0) => {}
+        Some(count) => {
+            let _ = writeln!(out, "  {count} with another configuration file or another catalog");
+        }
+    }
+    out
+}
+
 fn text(state: &Value) -> String {
     let word = |value: &Value| value.as_str().map(printable).unwrap_or_default();
     let words =
@@ -107,6 +149,7 @@ fn text(state: &Value) -> String {
     for key in words(&reloads["removed"]) {
         let _ = writeln!(out, "  the configuration file has removed a protection: {key}");
     }
+    out += &replicas_text(&state["cluster"]);
     let rows = state["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
     let _ = write!(out, "\n{}", table(&COLUMNS, rows));
     let mut separator = "\n\n";

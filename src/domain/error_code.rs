@@ -13,6 +13,8 @@ pub(crate) fn of(fault: &Fault) -> i64 {
             | TransportFault::ShuttingDown
             | TransportFault::AuditUnavailable
             | TransportFault::AuthUnavailable
+            | TransportFault::ClusterUnavailable
+            | TransportFault::ReplicaUnreachable
             | TransportFault::TooManyStreams
             | TransportFault::RateLimited { .. },
         )

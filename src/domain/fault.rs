@@ -73,6 +73,17 @@ pub enum TransportFault {
         "the audit log cannot be written, and no call is served without a record; try again later"
     )]
     AuditUnavailable,
+    #[error(
+        "the replicas of the gateway cannot count together at present (cluster.on_failure); try again later"
+    )]
+    ClusterUnavailable,
+    /// A message was for a call or session of another replica, which did not acknowledge it.
+    #[error("the replica that holds this call did not acknowledge the message; send it again")]
+    ReplicaUnreachable,
+    #[error(
+        "the message is for a call of another replica, and larger than {limit} bytes (cluster.relay_size)"
+    )]
+    RelayTooLarge { limit: usize },
     #[error("the caller has too many open streams (server.limits.streams_per_caller); close one")]
     TooManyStreams,
     #[error(
@@ -101,6 +112,9 @@ impl TransportFault {
             Self::SessionRequired => "session_required",
             Self::SessionUnknown => "session_unknown",
             Self::Overloaded => "overloaded",
+            Self::ClusterUnavailable => "cluster_unavailable",
+            Self::ReplicaUnreachable => "replica_unreachable",
+            Self::RelayTooLarge { .. } => "relay_too_large",
             Self::TooManyStreams => "too_many_streams",
             Self::RateLimited { .. } => "rate_limited",
             Self::AuditUnavailable => "audit_unavailable",

@@ -38,6 +38,7 @@ use tracing::error;
 
 use crate::audit::record::Event;
 use crate::audit::{Audit, Ledger};
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::domain::call::Call;
 use crate::domain::caller::Caller;
@@ -110,6 +111,11 @@ impl Gate {
             tallies: Arc::default(),
             recorded_streams: Arc::default(),
         }
+    }
+
+    /// The gate with the limits of all replicas together.
+    pub(crate) fn in_cluster(self, cluster: Arc<Cluster>) -> Self {
+        Self { limits: self.limits.in_cluster(cluster), ..self }
     }
 
     /// The gate of another configuration, which keeps what this one has counted.

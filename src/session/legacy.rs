@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use tracing::debug;
 
+use super::call::server_requests::PendingServerRequests;
 use super::dialect::{Dialect, result_message};
 use super::headers::Headers;
 use super::message::{InboundMessage, Rejection, ReplyContext};
@@ -30,7 +31,7 @@ impl Sessions {
     ///
     /// # Errors
     /// The headers name no valid session of this caller, or a modern revision, which has no sessions.
-    pub fn terminate(
+    pub async fn terminate(
         &self,
         headers: &Headers<'_>,
         caller: &Caller,
@@ -39,7 +40,9 @@ impl Sessions {
         now: UnixSeconds,
     ) -> Result<(), Refusal> {
         let token = self.legacy_session(headers, caller, endpoint, now)?;
-        self.shared.terminated.insert(&Holder::of(caller, address), token.nonce);
+        let holder = Holder::of(caller, address);
+        self.shared.terminated.insert(&holder, token.nonce);
+        self.tell_terminated(&holder, token.nonce).await;
         Ok(())
     }
 
@@ -72,7 +75,7 @@ impl Sessions {
         Ok(self.with_url_elicitations(stream, token.nonce))
     }
 
-    pub(super) fn legacy(
+    pub(super) async fn legacy(
         &self,
         inbound: &InboundMessage<'_>,
         id: Option<Id>,
@@ -85,7 +88,8 @@ impl Sessions {
         let dialect = Dialect::new(token.revision);
         let Some(id) = id else {
             if inbound.method == CANCELLED {
-                self.cancel(token.nonce, inbound.params);
+                let cancelled = self.cancel(inbound, token.nonce).await;
+                cancelled.map_err(|fault| Rejection::new(fault, dialect))?;
             }
             return Ok(Dispatch::Accepted);
         };
@@ -100,14 +104,16 @@ impl Sessions {
         self.prepare(inbound, id, reply_context, Some(token.nonce))
     }
 
-    /// Resolves the server request that a response of the client belongs to. A response that belongs
-    /// to none is accepted and ignored.
+    /// Resolves the server request that a response of the client belongs to, here or on the replica that sent
+    /// it. A response that belongs to none is accepted and ignored.
     ///
     /// # Errors
-    /// Over HTTP, the headers name no valid session of this caller.
-    pub(super) fn response(
+    /// Over HTTP, the headers name no valid session of this caller; or the response is for another replica, which
+    /// did not acknowledge it.
+    pub(super) async fn response(
         &self,
         context: &RequestContext<'_>,
+        message: Json<'_>,
         id: Option<Id>,
         outcome: Outcome<'_>,
     ) -> Result<Dispatch, Fault> {
@@ -123,7 +129,11 @@ impl Sessions {
             TransportContext::Connection(connection) => connection.nonce,
         };
         if let Some(id) = id {
-            self.shared.server_requests.resolve(nonce, id, outcome);
+            let sender = PendingServerRequests::sender_of(&id);
+            let is_here = self.shared.server_requests.resolve(nonce, id, outcome);
+            if let Some(sender) = sender.filter(|_| !is_here) {
+                self.hand_response_over(context, sender, nonce, message).await?;
+            }
         }
         Ok(Dispatch::Accepted)
     }
@@ -245,10 +255,26 @@ impl Sessions {
         token.ok_or_else(|| TransportFault::SessionUnknown.into())
     }
 
-    /// Cancels the call that a `notifications/cancelled` names, if the session has one with this id.
-    pub(super) fn cancel(&self, session: Nonce, params: Option<Json<'_>>) {
-        if let Some(id) = params.and_then(|p| p.get("requestId")).and_then(Id::read) {
-            self.shared.in_flight.cancel(session, id);
+    /// Cancels the call that a `notifications/cancelled` names, if the session has one with this id, here or on
+    /// another replica.
+    ///
+    /// # Errors
+    /// Another replica may have the call, and not all of them have acknowledged the message.
+    async fn cancel(
+        &self,
+        inbound: &InboundMessage<'_>,
+        session: Nonce,
+    ) -> Result<(), TransportFault> {
+        let Some(id) = inbound.cancelled_request() else {
+            return Ok(());
+        };
+        let is_here = self.shared.in_flight.cancel(session, id.clone());
+        match inbound.context.transport {
+            TransportContext::Http(_) if !is_here => {
+                self.cancel_elsewhere(inbound.context, session, &id).await
+            }
+            // All calls of a connection are here.
+            _ => Ok(()),
         }
     }
 }

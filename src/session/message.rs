@@ -166,3 +166,10 @@ pub(super) struct InboundMessage<'a> {
     pub method: &'a str,
     pub params: Option<Json<'a>>,
 }
+
+impl InboundMessage<'_> {
+    /// Returns the id of the request that a `notifications/cancelled` names.
+    pub(super) fn cancelled_request(&self) -> Option<Id> {
+        self.params?.get("requestId").and_then(Id::read)
+    }
+}

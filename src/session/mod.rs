@@ -9,6 +9,7 @@ mod legacy;
 mod modern;
 mod tools;
 mod message;
+mod relay;
 pub(crate) mod call;
 pub(crate) mod notify;
 mod token;
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::cluster::Cluster;
 use crate::config::{Config, Limits};
 use crate::domain::caller::Caller;
 use crate::domain::fair_share::Share;
@@ -45,6 +47,7 @@ pub use message::{
     CallOutcome, CallPermit, CallPermits, Dispatch, Refusal, RequestContext, TransportContext,
 };
 pub(crate) use notify::streams::StreamEnd;
+pub(crate) use relay::fault as relay_fault;
 
 /// The session layer of one configuration. Serves clients of all revisions.
 pub struct Sessions {
@@ -67,6 +70,8 @@ pub struct SharedState {
     server_requests: PendingServerRequests,
     url_elicitations: PendingUrlElicitations,
     streams: Streams,
+    /// `None`: this replica stands alone.
+    cluster: Option<Arc<Cluster>>,
     /// The tasks of calls. A call may outlive its connection.
     tasks: TaskTracker,
     /// Ends notification streams when the gateway drains.
@@ -84,10 +89,17 @@ impl SharedState {
             server_requests: PendingServerRequests::default(),
             url_elicitations: PendingUrlElicitations::default(),
             streams: Streams::default(),
+            cluster: None,
             tasks,
             drain,
             stop,
         }
+    }
+
+    /// The state of one of several replicas.
+    pub(crate) fn in_cluster(self, cluster: Arc<Cluster>) -> Self {
+        let server_requests = PendingServerRequests::of_replica(cluster.id());
+        Self { server_requests, cluster: Some(cluster), ..self }
     }
 }
 
@@ -161,6 +173,11 @@ impl Sessions {
         endpoint: &str,
     ) -> Result<StreamRecord, TransportFault> {
         self.gate.stream(caller, address, endpoint).await
+    }
+
+    /// Returns the cluster of this replica; `None` if it stands alone.
+    pub(crate) fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.shared.cluster.as_ref()
     }
 
     /// Returns the number of requests in flight that a client can cancel by their ids.

@@ -31,8 +31,10 @@ impl Sessions {
         let Some(id) = id else {
             // Over HTTP the client cancels by closing the response stream, on a connection by
             // `notifications/cancelled`.
-            if let Some(connection) = connection.filter(|_| inbound.method == CANCELLED) {
-                self.cancel(connection.nonce, inbound.params);
+            if let Some(connection) = connection.filter(|_| inbound.method == CANCELLED)
+                && let Some(id) = inbound.cancelled_request()
+            {
+                self.shared.in_flight.cancel(connection.nonce, id);
             }
             return Ok(Dispatch::Accepted);
         };

@@ -97,7 +97,8 @@ impl Sessions {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
             Frame::Response { id, outcome } => {
-                return self.response(context, id, outcome).map_err(|fault| refuse(None, fault));
+                let accepted = self.response(context, message, id, outcome).await;
+                return accepted.map_err(|fault| refuse(None, fault));
             }
         };
         let method = &*method;
@@ -112,7 +113,7 @@ impl Sessions {
         let inbound = InboundMessage { context, method, params };
         let dispatch = match era(context.transport, method, params) {
             Some(Era::Modern) => self.modern(&inbound, id.clone()),
-            Some(Era::Legacy) => self.legacy(&inbound, id.clone()),
+            Some(Era::Legacy) => self.legacy(&inbound, id.clone()).await,
             None => match (context.transport, &id) {
                 // On a connection, notifications and `ping` are served before the era is known.
                 (TransportContext::Connection(_), None) => self.modern(&inbound, None),

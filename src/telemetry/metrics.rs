@@ -30,6 +30,7 @@ pub struct Metrics {
     list_changes_sent: Counter<u64>,
     definition_changed: Counter<u64>,
     reloads: Counter<u64>,
+    relayed: Counter<u64>,
     pub(super) prompts: LabelValues,
 }
 
@@ -122,6 +123,11 @@ impl Metrics {
                 "{reload}",
                 "Configuration reloads, by outcome",
             ),
+            relayed: count(
+                "promptgate.cluster.relayed",
+                "{message}",
+                "Messages that were handed to another replica, by outcome",
+            ),
             prompts: LabelValues::new(label_values),
             meter,
             reader,
@@ -186,6 +192,15 @@ impl Metrics {
 
     fn count_reload(&self, outcome: &'static str) {
         self.reloads.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
+    }
+
+    /// Counts a message that was to be handed to another replica.
+    pub fn relayed(&self, kind: &'static str, outcome: &'static str) {
+        let labels = [
+            KeyValue::new("promptgate.message", kind),
+            KeyValue::new("promptgate.outcome", outcome),
+        ];
+        self.relayed.add(1, &labels);
     }
 
     /// Counts a get or completion that an upstream answered.

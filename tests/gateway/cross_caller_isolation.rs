@@ -39,7 +39,7 @@ async fn a8_a_session_of_another_caller_is_unknown_in_every_way() {
     let opened = layer.sessions.open_stream(&headers, None, &bob, "/mcp", NOW);
     assert_eq!(opened.err().map(|refusal| refusal.fault), unknown);
     let ended = layer.sessions.terminate(&headers, &bob, None, "/mcp", NOW);
-    assert_eq!(ended.err().map(|refusal| refusal.fault), unknown);
+    assert_eq!(ended.await.err().map(|refusal| refusal.fault), unknown);
     // As if it had never been, and it is unharmed.
     let never = Headers { session: Field::Once("never"), ..Headers::default() };
     assert_eq!(fault(layer.read("bob", &never, &ping).await), unknown);

@@ -13,17 +13,18 @@ use tokio_util::sync::CancellationToken;
 use super::event_stream::{Event, EventSource, EventStream, NextEvent};
 use super::respond;
 use super::respond::Body;
+use crate::cluster::{Cluster, Handling, Message, ReplicaId};
 use crate::config::Limits;
 use crate::domain::caller::Caller;
 use crate::domain::fault::TransportFault;
-use crate::downstream::admission::{Admission, StreamPermit};
+use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
 use crate::downstream::channel::{ClientChannel, Sender};
 use crate::downstream::clock;
 use crate::policy::StreamRecord;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use crate::session::connection::{Connection, ConnectionKind};
-use crate::session::{Sessions, StreamEnd};
+use crate::session::{Sessions, StreamEnd, relay_fault};
 
 /// The HTTP+SSE transport of one configuration.
 pub(crate) struct HttpSse {
@@ -107,7 +108,7 @@ impl HttpSse {
         let permit = self.admission.stream(&sender.holder())?;
         let Sender { caller, address } = sender;
         let record = authenticated_by.record_stream(&caller, address, &self.endpoint).await?;
-        let id = hex(&random::<16>());
+        let id = self.new_id();
         let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
         let end = end.or_revoked(permit.revocation());
         let connection =
@@ -137,22 +138,99 @@ impl HttpSse {
         )))
     }
 
-    /// Returns the channel of the session that a URL names.
+    /// Draws the id of a session. In a cluster it begins with the id of the replica that holds its stream.
+    fn new_id(&self) -> String {
+        let random = hex(&random::<16>());
+        match self.sessions.load().cluster() {
+            Some(cluster) => format!("{}{random}", cluster.id()),
+            None => random,
+        }
+    }
+
+    /// Returns where the session that a URL names is.
     ///
     /// # Errors
     /// `session_required` without an id; `session_unknown` when no stream of this caller has it.
-    pub(crate) fn channel(
+    pub(crate) fn find<'a>(
         &self,
-        uri: &Uri,
+        uri: &'a Uri,
         caller: &Caller,
-    ) -> Result<ClientChannel, TransportFault> {
+    ) -> Result<SessionPlace<'a>, TransportFault> {
         let pairs = uri.query().unwrap_or_default().split('&');
         let id =
             pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == SESSION_ID);
         let (_, id) = id.ok_or(TransportFault::SessionRequired)?;
-        let channel =
-            self.channels.get(id).filter(|channel| channel.connection().caller() == caller);
-        channel.map(|channel| channel.clone()).ok_or(TransportFault::SessionUnknown)
+        if let Some(channel) = self.channel(id, caller) {
+            return Ok(SessionPlace::Here(channel));
+        }
+        let sessions = self.sessions.load();
+        let place = sessions.cluster().and_then(|cluster| {
+            let replica = ReplicaId::parse(id.get(..ReplicaId::LEN)?)?;
+            let is_other = replica != cluster.id();
+            is_other.then(|| SessionPlace::Elsewhere { cluster: cluster.clone(), replica, id })
+        });
+        place.ok_or(TransportFault::SessionUnknown)
+    }
+
+    /// Returns the channel of a session of this caller.
+    fn channel(&self, id: &str, caller: &Caller) -> Option<ClientChannel> {
+        let channel = self.channels.get(id)?;
+        (channel.connection().caller() == caller).then(|| channel.clone())
+    }
+
+    /// Takes a message that was posted to another replica.
+    pub(crate) async fn receive(&self, id: &str, sender: &Sender, body: &[u8]) -> Handling {
+        let Some(channel) = self.channel(id, &sender.caller) else {
+            return Handling::NotFound;
+        };
+        let budget = self.admission.budget(&sender.holder(), body.len());
+        match budget.and_then(|budget| budget.received().map(|()| budget)) {
+            Ok(budget) => {
+                channel.receive(sender, body, budget).await;
+                Handling::Handled
+            }
+            Err(_) => Handling::Overloaded,
+        }
+    }
+}
+
+/// Where a session is.
+pub(crate) enum SessionPlace<'a> {
+    Here(ClientChannel),
+    /// On another replica, if there.
+    Elsewhere {
+        cluster: Arc<Cluster>,
+        replica: ReplicaId,
+        id: &'a str,
+    },
+}
+
+impl SessionPlace<'_> {
+    /// Delivers a message of the client.
+    ///
+    /// # Errors
+    /// `session_unknown`, or another replica did not acknowledge the message.
+    pub(crate) async fn deliver(
+        self,
+        sender: &Sender,
+        body: &[u8],
+        budget: BodyBudget,
+    ) -> Result<(), TransportFault> {
+        let (cluster, replica, id) = match self {
+            Self::Here(channel) => {
+                channel.receive(sender, body, budget).await;
+                return Ok(());
+            }
+            Self::Elsewhere { cluster, replica, id } => (cluster, replica, id),
+        };
+        let Sender { caller, address } = sender.clone();
+        let body = body.to_vec();
+        let message = Message::Post { session_id: id.to_owned(), caller, address, body };
+        match cluster.hand_over(&sender.holder(), replica, message).await {
+            Ok(Handling::Handled) => Ok(()),
+            Ok(_) => Err(TransportFault::SessionUnknown),
+            Err(error) => Err(relay_fault(error)),
+        }
     }
 }
 

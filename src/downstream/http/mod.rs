@@ -18,11 +18,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::TlsServer;
 use super::admission::{Admission, AdmissionUsage};
+use super::channel::Sender;
 use super::conn::Peer;
 use super::http::http_sse::{HttpSse, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
+use crate::cluster::Handling;
 use crate::config::{Config, Limits};
+use crate::domain::caller::Caller;
 use crate::session::Sessions;
 
 /// All HTTP endpoints of the gateway under one configuration.
@@ -104,6 +107,21 @@ impl Endpoint {
             http_sse,
             shared,
             tls,
+        }
+    }
+
+    /// Takes a message that was posted to a session of HTTP+SSE at another replica.
+    pub(crate) async fn receive(
+        &self,
+        session_id: &str,
+        caller: &Caller,
+        address: Option<IpAddr>,
+        body: &[u8],
+    ) -> Handling {
+        let sender = Sender { caller: caller.clone(), address };
+        match &self.http_sse {
+            Some(http_sse) => http_sse.receive(session_id, &sender, body).await,
+            None => Handling::NotFound,
         }
     }
 

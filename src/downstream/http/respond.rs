@@ -107,7 +107,9 @@ pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
             | TransportFault::ShuttingDown
             | TransportFault::TooManyStreams
             | TransportFault::AuditUnavailable
-            | TransportFault::AuthUnavailable,
+            | TransportFault::AuthUnavailable
+            | TransportFault::ClusterUnavailable
+            | TransportFault::ReplicaUnreachable,
         )
         | Fault::Upstream(UpstreamFault { kind: Kind::Busy, .. }) => {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_OVERLOAD));
@@ -139,13 +141,16 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             T::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             T::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
-            T::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            T::BodyTooLarge { .. } | T::RelayTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             T::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
             T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
-            T::Overloaded | T::AuditUnavailable | T::AuthUnavailable | T::ShuttingDown => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            T::Overloaded
+            | T::AuditUnavailable
+            | T::AuthUnavailable
+            | T::ClusterUnavailable
+            | T::ReplicaUnreachable
+            | T::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             T::TooManyStreams | T::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
         },
         Fault::Request(request) => match request {

@@ -97,7 +97,7 @@ impl Endpoint {
                 self.take(&sender, Countable::Delete).await?;
                 let headers = request_head::read_headers(request.headers());
                 let Sender { caller, address } = &sender;
-                self.sessions.terminate(&headers, caller, *address, path, clock::now())?;
+                self.sessions.terminate(&headers, caller, *address, path, clock::now()).await?;
                 Ok(respond::empty(StatusCode::OK))
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
@@ -203,13 +203,14 @@ impl Endpoint {
             },
             Method::POST => {
                 request_head::check_media_type(request.headers())?;
-                let channel = http_sse.channel(request.uri(), &sender.caller)?;
+                let uri = request.uri().clone();
+                let session = http_sse.find(&uri, &sender.caller)?;
                 let (head, incoming) = request.into_parts();
                 let Self { limits, admission, .. } = self;
                 let holder = sender.holder();
                 let (bytes, budget) =
                     body::read(incoming, &head.headers, limits, admission, &holder).await?;
-                channel.receive(&sender, &bytes, budget).await;
+                session.deliver(&sender, &bytes, budget).await?;
                 Ok(respond::accepted())
             }
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST" }.into()),

@@ -1,58 +1,25 @@
-//! Store of the rate-limit buckets: a request takes a cell from several buckets in one step.
+//! The rate-limit buckets of this process: a request takes a cell from several buckets in one step.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lru::LruCache;
 use tokio::time::Instant;
 
-use super::gcra::{self, Nanos, Quota};
-
-/// One bucket, with its rate.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Bucket {
-    /// The identity of the limit, and the values by which the limit counts.
-    pub(crate) key: String,
-    pub(crate) quota: Quota,
-}
-
-/// A bucket without a free cell.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Exhausted {
-    /// Index of the bucket in the slice that was passed to [`BucketStore::take_all`].
-    pub(crate) index: usize,
-    /// Time until the bucket has a cell; with several empty buckets the longest of their times.
-    pub(crate) retry_after: Duration,
-}
-
-/// A store of bucket states. Asynchronous, since replicas may share a store.
-pub(crate) trait BucketStore: Send + Sync {
-    /// Takes one cell from each bucket in one step, or from no bucket.
-    ///
-    /// # Errors
-    /// The empty bucket with the longest wait; then no cell was taken.
-    fn take_all(&self, buckets: &[Bucket]) -> impl Future<Output = Result<(), Exhausted>> + Send;
-}
+use super::bucket::{Bucket, Exhausted};
+use super::gcra::{self, Nanos};
+use super::sharded::Sharded;
 
 /// The buckets of this process. Bounded: the least recently used bucket is dropped first, so that it is
 /// full again.
 pub(crate) struct LocalBuckets {
-    shards: Vec<Mutex<LruCache<String, Nanos>>>,
-    hasher: RandomState,
+    /// The theoretical arrival time of each bucket.
+    arrivals: Sharded<Nanos>,
     /// Time 0 of [`Nanos`].
     epoch: Instant,
-    /// Most buckets of one shard.
-    capacity: usize,
 }
 
 /// Most buckets of all limits together: more than there are callers, prompts and addresses within the
 /// time in which a bucket fills. About 150 bytes each, allocated at the first use.
-const BUCKETS: usize = 1 << 18;
-
-/// Number of shards of the store, each with a lock of its own. A request locks the shards of its buckets
-/// in ascending order, which rules out a deadlock.
-const SHARDS: usize = 16;
+pub(super) const BUCKETS: usize = 1 << 18;
 
 impl Default for LocalBuckets {
     fn default() -> Self {
@@ -60,24 +27,12 @@ impl Default for LocalBuckets {
     }
 }
 
-impl BucketStore for LocalBuckets {
-    async fn take_all(&self, buckets: &[Bucket]) -> Result<(), Exhausted> {
-        self.take(buckets)
-    }
-}
-
 impl LocalBuckets {
     fn with_capacity(buckets: usize) -> Self {
-        let shard = |_| Mutex::new(LruCache::unbounded());
-        Self {
-            shards: (0..SHARDS).map(shard).collect(),
-            hasher: RandomState::new(),
-            epoch: Instant::now(),
-            capacity: (buckets / SHARDS).max(1),
-        }
+        Self { arrivals: Sharded::with_capacity(buckets), epoch: Instant::now() }
     }
 
-    /// Does the same as [`BucketStore::take_all`], synchronously.
+    /// Takes one cell from each bucket in one step, or from no bucket.
     ///
     /// # Errors
     /// The empty bucket with the longest wait; then no cell was taken.
@@ -86,13 +41,12 @@ impl LocalBuckets {
     }
 
     fn take_at(&self, buckets: &[Bucket], now: Nanos) -> Result<(), Exhausted> {
-        let homes: Vec<usize> = buckets.iter().map(|bucket| self.shard_of(&bucket.key)).collect();
-        let mut locked = self.lock(&homes);
+        let mut locked = self.arrivals.lock(buckets);
         let mut arrivals = Vec::with_capacity(buckets.len());
         let mut exhausted: Option<Exhausted> = None;
-        for (index, (bucket, home)) in buckets.iter().zip(&homes).enumerate() {
+        for (index, bucket) in buckets.iter().enumerate() {
             // The lookup makes a bucket recently used, so the bucket of a refused caller is kept.
-            let arrival = locked.shard(*home).get(&bucket.key).copied();
+            let arrival = locked.get(index).copied();
             match gcra::take(bucket.quota, arrival, now) {
                 Ok(next) => arrivals.push(next),
                 Err(retry_after) => {
@@ -106,44 +60,10 @@ impl LocalBuckets {
         if let Some(exhausted) = exhausted {
             return Err(exhausted);
         }
-        for ((bucket, home), arrival) in buckets.iter().zip(homes).zip(arrivals) {
-            let shard = locked.shard(home);
-            match shard.get_mut(&bucket.key) {
-                Some(state) => *state = arrival,
-                None => {
-                    if shard.len() >= self.capacity {
-                        shard.pop_lru();
-                    }
-                    shard.put(bucket.key.clone(), arrival);
-                }
-            }
+        for (index, arrival) in arrivals.into_iter().enumerate() {
+            locked.put(index, arrival);
         }
         Ok(())
-    }
-
-    fn shard_of(&self, key: &str) -> usize {
-        self.hasher.hash_one(key) as usize % self.shards.len()
-    }
-
-    fn lock(&self, homes: &[usize]) -> Locked<'_> {
-        let mut indexes = homes.to_vec();
-        indexes.sort_unstable();
-        indexes.dedup();
-        let lock = |index: usize| {
-            (index, self.shards[index].lock().unwrap_or_else(PoisonError::into_inner))
-        };
-        Locked(indexes.into_iter().map(lock).collect())
-    }
-}
-
-/// The locked shards of one request, in ascending order of their indexes.
-struct Locked<'a>(Vec<(usize, MutexGuard<'a, LruCache<String, Nanos>>)>);
-
-impl Locked<'_> {
-    /// Returns the shard with this index, which must be locked.
-    fn shard(&mut self, index: usize) -> &mut LruCache<String, Nanos> {
-        let at = self.0.partition_point(|(locked, _)| *locked < index);
-        &mut self.0[at].1
     }
 }
 
@@ -155,6 +75,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::rate_limit::gcra::Quota;
+    use crate::policy::rate_limit::sharded::SHARDS;
 
     fn bucket(key: &str, burst: u32) -> Bucket {
         let burst = NonZeroU32::new(burst).unwrap();
@@ -200,7 +122,7 @@ mod tests {
                 "the hot bucket was forgotten"
             );
         }
-        let kept: usize = store.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
+        let kept = store.arrivals.len();
         assert!(kept <= SHARDS * 8, "{kept}");
     }
 

@@ -1,13 +1,18 @@
 //! Rate limits (`[[limits]]`): the buckets of a request, and its refusal when a bucket is empty.
 
+mod bucket;
 mod buckets;
 mod gcra;
+mod leases;
+mod sharded;
+mod shared;
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cluster::Cluster;
 use crate::config::{self, Per};
 use crate::domain::caller::Caller;
 use crate::domain::fair_share;
@@ -15,18 +20,46 @@ use crate::domain::fault::TransportFault;
 use crate::domain::method::{Countable, Method};
 use crate::seal;
 use crate::seal::hex::hex;
-use buckets::{Bucket, BucketStore, Exhausted, LocalBuckets};
+use bucket::{Bucket, Exhausted};
+use buckets::LocalBuckets;
 use gcra::Quota;
+use shared::SharedBuckets;
 
 use super::target::Target;
 
 /// The rate limits of one configuration. All configurations share the buckets.
-pub(crate) struct RateLimits<S: BucketStore = LocalBuckets> {
+pub(crate) struct RateLimits {
     limits: Vec<Limit>,
-    store: Arc<S>,
+    buckets: Arc<Buckets>,
     /// Buckets of the limits by address, before authentication. Each process counts for itself: a flood of
     /// unauthenticated requests must not reach a shared store.
     addresses: Arc<LocalBuckets>,
+}
+
+/// The buckets that requests are counted in after authentication.
+enum Buckets {
+    /// Of this process alone.
+    Local(LocalBuckets),
+    /// Of all replicas.
+    Shared(Box<SharedBuckets>),
+}
+
+/// Why a request is not counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Refused {
+    Exhausted(Exhausted),
+    /// The store of the cluster is not available, and `cluster.on_failure` is `refuse`.
+    Unavailable,
+}
+
+impl Buckets {
+    /// Takes one cell from each bucket in one step, or from no bucket.
+    async fn take(&self, buckets: &[Bucket]) -> Result<(), Refused> {
+        match self {
+            Self::Local(local) => local.take(buckets).map_err(Refused::Exhausted),
+            Self::Shared(shared) => shared.take(buckets).await,
+        }
+    }
 }
 
 /// One rate limit.
@@ -53,17 +86,23 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 impl RateLimits {
     /// Returns the limits of the first configuration, with full buckets.
     pub(crate) fn new(limits: &[config::Limit]) -> Self {
-        let store = Arc::new(LocalBuckets::default());
-        Self { limits: read(limits), addresses: store.clone(), store }
+        let buckets = Arc::new(Buckets::Local(LocalBuckets::default()));
+        Self { limits: read(limits), buckets, addresses: Arc::default() }
     }
-}
 
-impl<S: BucketStore> RateLimits<S> {
+    /// Returns the limits with the buckets of all replicas.
+    pub(crate) fn in_cluster(self, cluster: Arc<Cluster>) -> Self {
+        let config = cluster.config();
+        let (limits, on_failure) = (config.limits, config.on_failure);
+        let shared = SharedBuckets::new(cluster, limits, on_failure);
+        Self { buckets: Arc::new(Buckets::Shared(Box::new(shared))), ..self }
+    }
+
     /// Returns the limits of the next configuration, with the same buckets.
     pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
-        let store = self.store.clone();
+        let buckets = self.buckets.clone();
         let addresses = self.addresses.clone();
-        Self { limits: read(limits), store, addresses }
+        Self { limits: read(limits), buckets, addresses }
     }
 
     /// Counts a request before authentication, by its IP address.
@@ -94,6 +133,7 @@ impl<S: BucketStore> RateLimits<S> {
     ///
     /// # Errors
     /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the request.
+    /// [`TransportFault::ClusterUnavailable`] if the replicas cannot count together, and must not count alone.
     pub(crate) async fn take(
         &self,
         counted: Counted<'_>,
@@ -104,8 +144,10 @@ impl<S: BucketStore> RateLimits<S> {
         if buckets.is_empty() {
             return Ok(());
         }
-        let result = self.store.take_all(&buckets).await;
-        result.map_err(|empty| refusal(limits(), empty))
+        self.buckets.take(&buckets).await.map_err(|refused| match refused {
+            Refused::Exhausted(empty) => refusal(limits(), empty),
+            Refused::Unavailable => TransportFault::ClusterUnavailable,
+        })
     }
 }
 

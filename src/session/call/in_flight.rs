@@ -49,11 +49,10 @@ impl InFlightCalls {
         self.0.iter().filter(|call| call.key().0 == session).for_each(|call| call.cancel());
     }
 
-    /// Cancels a request of the session. An unknown id is ignored: the response may be on its way.
-    pub(crate) fn cancel(&self, session: Nonce, id: Id) {
-        if let Some(call) = self.0.get(&(session, id)) {
-            call.cancel();
-        }
+    /// Cancels a request of the session. Returns whether there is one: the response may be on its way.
+    pub(crate) fn cancel(&self, session: Nonce, id: Id) -> bool {
+        let call = self.0.get(&(session, id));
+        call.inspect(|call| call.cancel()).is_some()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 use tokio::sync::oneshot;
 
+use crate::cluster::ReplicaId;
 use crate::domain::fault::excerpt;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Id, Outcome};
@@ -18,7 +19,12 @@ use crate::session::token::Nonce;
 pub(crate) struct PendingServerRequests {
     open: Arc<DashMap<(Nonce, Id), Open>>,
     next: Arc<AtomicU64>,
+    /// This replica, whose id is part of the ids of server requests; `None` if it stands alone.
+    replica: Option<ReplicaId>,
 }
+
+/// The beginning of the ids of server requests.
+const PREFIX: &str = "promptgate-";
 
 #[derive(Debug)]
 struct Open {
@@ -35,6 +41,18 @@ pub(crate) struct PendingServerRequest {
 }
 
 impl PendingServerRequests {
+    /// Returns the server requests of one of several replicas.
+    pub(crate) fn of_replica(replica: ReplicaId) -> Self {
+        Self { replica: Some(replica), ..Self::default() }
+    }
+
+    /// Returns the replica that sent a server request, by its id.
+    pub(crate) fn sender_of(id: &Id) -> Option<ReplicaId> {
+        let name = id.text().strip_prefix('"')?.strip_prefix(PREFIX)?;
+        let (replica, number) = name.split_at_checked(ReplicaId::LEN)?;
+        number.starts_with('-').then(|| ReplicaId::parse(replica))?
+    }
+
     /// Registers a server request to the client of a session under a new id. The client's answer is sent
     /// to `answer`.
     pub(crate) fn register(
@@ -44,16 +62,20 @@ impl PendingServerRequests {
         answer: oneshot::Sender<Answer>,
     ) -> PendingServerRequest {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let key = (session, Id::of_text(&format!("promptgate-{number}")));
+        let name = match self.replica {
+            Some(replica) => format!("{PREFIX}{replica}-{number}"),
+            None => format!("{PREFIX}{number}"),
+        };
+        let key = (session, Id::of_text(&name));
         self.open.insert(key.clone(), Open { server_request, answer });
         PendingServerRequest { open: self.open.clone(), key }
     }
 
-    /// Resolves a server request with the client's response. A response that belongs to no server request
-    /// of the session is ignored.
-    pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) {
+    /// Resolves a server request with the client's response. Returns whether there is one: a response that
+    /// belongs to no server request of the session is ignored.
+    pub(crate) fn resolve(&self, session: Nonce, id: Id, outcome: Outcome<'_>) -> bool {
         let Some((_, Open { server_request, answer })) = self.open.remove(&(session, id)) else {
-            return;
+            return false;
         };
         let error = |code, message: &str| Answer::Error { code, message: excerpt(message) };
         let response = match outcome {
@@ -67,6 +89,7 @@ impl PendingServerRequests {
         };
         // The call may have ended meanwhile.
         let _ = answer.send(response);
+        true
     }
 }
 
@@ -99,15 +122,31 @@ mod tests {
         let (sender, answer) = oneshot::channel();
         let registered = pending.register(Nonce::from_bytes([1; 16]), server_request(), sender);
         let result = Json::parse(br#"{"roots":[]}"#, 4).unwrap();
-        let respond = |session| {
-            pending.resolve(session, registered.id().clone(), Outcome::Result(result));
-        };
-        respond(Nonce::from_bytes([2; 16]));
-        respond(Nonce::from_bytes([1; 16]));
-        respond(Nonce::from_bytes([1; 16]));
+        let respond =
+            |session| pending.resolve(session, registered.id().clone(), Outcome::Result(result));
+        let [own, other] = [1, 2].map(|n| Nonce::from_bytes([n; 16]));
+        assert_eq!([respond(other), respond(own), respond(own)], [false, true, false]);
         assert!(matches!(answer.await, Ok(Answer::Result(_))));
         let (sender, answer) = oneshot::channel();
         drop(pending.register(Nonce::from_bytes([1; 16]), server_request(), sender));
         assert!(answer.await.is_err() && pending.open.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_id_of_a_server_request_names_the_replica_that_sent_it() {
+        let replica = ReplicaId::parse("00112233445566ff").unwrap();
+        let register = |pending: &PendingServerRequests| {
+            let server_request = ServerRequest::read("roots/list", None).unwrap();
+            let (sender, _) = oneshot::channel();
+            pending.register(Nonce::from_bytes([1; 16]), server_request, sender).id().clone()
+        };
+        let of_replica = register(&PendingServerRequests::of_replica(replica));
+        assert_eq!(of_replica.text(), "\"promptgate-00112233445566ff-0\"");
+        assert_eq!(PendingServerRequests::sender_of(&of_replica), Some(replica));
+        let alone = register(&PendingServerRequests::default());
+        let others = [Id::of_text("promptgate-0000000000000000"), Id::number(1), alone];
+        for id in others {
+            assert_eq!(PendingServerRequests::sender_of(&id), None);
+        }
     }
 }

@@ -1,0 +1,97 @@
+//! The rate-limit buckets that all replicas share.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use redis::Script;
+
+use super::Cluster;
+use super::store::StoreUnavailable;
+use crate::seal::hex::hex;
+
+/// What is taken from one bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Take<'a> {
+    /// The bucket. The store sees a blinded name.
+    pub key: &'a str,
+    /// Emission interval.
+    pub interval: Duration,
+    pub burst: NonZeroU32,
+    /// The most cells to take, at least 1.
+    pub cells: u32,
+}
+
+/// The outcome of a take.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Taken {
+    /// The cells that were taken from each bucket, at least one of each.
+    Cells(Vec<u32>),
+    /// Nothing was taken. Of the empty buckets this one fills last.
+    Empty { index: usize, retry_after: Duration },
+}
+
+/// Nanoseconds of one tick (`take.lua`).
+const TICK: u128 = 125;
+
+impl Cluster {
+    /// Takes cells from several buckets in one step, or from none: one round trip.
+    ///
+    /// # Errors
+    /// [`StoreUnavailable`]; the cells may be taken then, or not.
+    pub(crate) async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
+        let sealer = self.sealer.load();
+        let script: &Script = &self.scripts.take;
+        let mut invocation = script.prepare_invoke();
+        for take in takes {
+            invocation.key(self.store.key(&hex(&sealer.blind(take.key))));
+            let interval = (take.interval.as_nanos() + TICK / 2) / TICK;
+            invocation.arg(u64::try_from(interval.max(1)).unwrap_or(u64::MAX));
+            invocation.arg(take.burst.get()).arg(take.cells);
+        }
+        drop(sealer);
+        let run = self
+            .store
+            .run(async |mut connection| invocation.invoke_async::<Vec<i64>>(&mut connection).await);
+        read(&run.await?).filter(|taken| taken.is_for(takes.len())).ok_or(StoreUnavailable)
+    }
+}
+
+impl Taken {
+    fn is_for(&self, count: usize) -> bool {
+        match self {
+            Self::Cells(cells) => cells.len() == count,
+            Self::Empty { index, .. } => *index < count,
+        }
+    }
+}
+
+/// Reads the answer of `take.lua`.
+fn read(answer: &[i64]) -> Option<Taken> {
+    match *answer {
+        [empty, wait] if empty < 0 => {
+            let index = usize::try_from(-empty - 1).ok()?;
+            let nanos = u64::try_from(wait).ok()?.saturating_mul(TICK as u64);
+            Some(Taken::Empty { index, retry_after: Duration::from_nanos(nanos) })
+        }
+        _ => {
+            let cells = answer.iter().map(|cells| u32::try_from(*cells).ok().filter(|n| *n > 0));
+            cells.collect::<Option<_>>().map(Taken::Cells)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_the_script_are_read_and_others_refused() {
+        let retry_after = Duration::from_millis(1);
+        assert_eq!(read(&[-2, 8000]), Some(Taken::Empty { index: 1, retry_after }));
+        assert_eq!(read(&[1, 7]), Some(Taken::Cells(vec![1, 7])));
+        assert_eq!(read(&[1, 0]), None);
+        assert_eq!(read(&[1, -1]), None);
+        assert!(!Taken::Cells(vec![1]).is_for(2));
+        assert!(!Taken::Empty { index: 1, retry_after }.is_for(1));
+    }
+}

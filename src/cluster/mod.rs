@@ -1,0 +1,251 @@
+//! The cluster: the replicas of one gateway, which share rate limits, terminated sessions and messages for each other
+//! through a store, a Redis or Valkey server. A gateway without `[cluster]` has none of this.
+
+mod buckets;
+mod membership;
+mod relay;
+mod scripts;
+mod store;
+mod terminated;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use crate::audit::Audit;
+use crate::config::{self, Limits, OnMissing};
+use crate::domain::fair_share::Holder;
+use crate::seal::hex::{from_hex, hex};
+use crate::seal::{Sealer, random};
+use crate::telemetry::Telemetry;
+use relay::Relay;
+use scripts::Scripts;
+use store::Store;
+
+pub(crate) use buckets::{Take, Taken};
+pub(crate) use membership::{Presence, Replica};
+pub(crate) use relay::{Handling, Message, RelayError, Relayed};
+pub(crate) use store::StoreUnavailable;
+
+/// This replica, and its connection to the others.
+pub(crate) struct Cluster {
+    id: ReplicaId,
+    name: String,
+    /// Seconds since the Unix epoch.
+    started: u64,
+    config: config::Cluster,
+    store: Store,
+    scripts: Scripts,
+    /// The sealer of the newest configuration.
+    sealer: ArcSwap<Sealer>,
+    bounds: ArcSwap<Bounds>,
+    /// The replicas that live, this one among them, in the order of their names.
+    replicas: ArcSwap<Vec<Replica>>,
+    relay: Relay,
+    /// The last entry of the stream of terminated sessions that is known here.
+    last_terminated: ArcSwap<String>,
+    /// Terminated sessions that the others were not told of.
+    untold: Mutex<VecDeque<String>>,
+    telemetry: Telemetry,
+    audit: Audit,
+    tasks: TaskTracker,
+}
+
+/// The limits of a configuration that concern the cluster.
+struct Bounds {
+    /// `server.limits.request`: the longest time for a message to another replica.
+    request: Duration,
+    deleted_sessions: usize,
+    session_lifetime: Duration,
+}
+
+/// What other replicas bring.
+pub(crate) enum Delivery {
+    Terminated { holder: Holder, session: [u8; 16] },
+    Relayed(Relayed),
+}
+
+/// The id of one process, drawn at its start.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(crate) struct ReplicaId([u8; 8]);
+
+/// What a cluster is built from.
+pub(crate) struct ClusterDeps {
+    pub sealer: Arc<Sealer>,
+    pub telemetry: Telemetry,
+    pub audit: Audit,
+    pub tasks: TaskTracker,
+    pub stop: CancellationToken,
+}
+
+/// What other replicas bring, in the order of arrival.
+pub(crate) struct Deliveries {
+    sender: mpsc::Sender<Delivery>,
+    receiver: mpsc::Receiver<Delivery>,
+}
+
+/// Deliveries that wait to be handled.
+const DELIVERIES: usize = 256;
+
+impl Cluster {
+    /// Joins the cluster of a configuration: tries once to reach the store.
+    ///
+    /// # Errors
+    /// `cluster.ca` cannot be used; or the store cannot be reached, and `cluster.on_missing` is `refuse`.
+    pub(crate) async fn join(
+        config: config::Cluster,
+        limits: &Limits,
+        config_digest: &str,
+        deps: ClusterDeps,
+    ) -> Result<(Arc<Self>, Deliveries), String> {
+        let ClusterDeps { sealer, telemetry, audit, tasks, stop } = deps;
+        let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
+        let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let cluster = Arc::new(Self {
+            id: ReplicaId(random()),
+            name: config.replica.clone().unwrap_or_else(random_name),
+            started: started.unwrap_or_default().as_secs(),
+            store,
+            scripts: Scripts::default(),
+            sealer: ArcSwap::new(sealer),
+            bounds: ArcSwap::from_pointee(Bounds::of(limits)),
+            replicas: ArcSwap::default(),
+            relay: Relay::new(limits.share),
+            last_terminated: ArcSwap::from_pointee("0-0".to_owned()),
+            untold: Mutex::default(),
+            telemetry,
+            audit,
+            tasks: tasks.clone(),
+            config,
+        });
+        match cluster.attach(cluster.presence(config_digest, None)).await {
+            Ok(()) => cluster.note_up(),
+            Err(why) if cluster.config.on_missing == OnMissing::Refuse => {
+                return Err(format!(
+                    "the store of the cluster cannot be used: {why}; check cluster.store, or set \
+                     cluster.on_missing = \"alone\" to start without it"
+                ));
+            }
+            Err(why) => {
+                cluster.store.note_failure(&why);
+                warn!(
+                    why,
+                    "the store of the cluster cannot be used; this replica counts for itself"
+                );
+            }
+        }
+        let (sender, receiver) = mpsc::channel(DELIVERIES);
+        tasks.spawn(cluster.clone().take_messages(pushes, sender.clone(), stop));
+        Ok((cluster, Deliveries { sender, receiver }))
+    }
+
+    /// Applies another configuration. The keys of `[cluster]` need a restart.
+    pub(crate) fn renew(&self, limits: &Limits, sealer: Arc<Sealer>) {
+        self.bounds.store(Arc::new(Bounds::of(limits)));
+        self.relay.resize(limits.share);
+        self.sealer.store(sealer);
+    }
+
+    /// What this replica tells the others.
+    pub(crate) fn presence(&self, config: &str, catalog: Option<String>) -> Presence {
+        Presence {
+            name: self.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            config: config.to_owned(),
+            catalog: catalog.unwrap_or_default(),
+            started: self.started,
+        }
+    }
+
+    /// The id of this replica.
+    pub(crate) fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    /// `[cluster]`, as it was at the start.
+    pub(crate) fn config(&self) -> &config::Cluster {
+        &self.config
+    }
+
+    /// The replicas that lived at the last heartbeat, this one among them.
+    pub(crate) fn replicas(&self) -> Arc<Vec<Replica>> {
+        self.replicas.load_full()
+    }
+
+    /// The number of replicas that were seen last, at least 1.
+    pub(crate) fn count(&self) -> NonZeroU32 {
+        let count = u32::try_from(self.replicas.load().len()).unwrap_or(u32::MAX);
+        NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// The number of other replicas with another configuration file, or another catalog.
+    pub(crate) fn differing(&self) -> usize {
+        let replicas = self.replicas.load();
+        let Some(own) = replicas.iter().find(|replica| replica.id == self.id) else {
+            return 0;
+        };
+        let differs = |other: &&Replica| {
+            (&other.presence.config, &other.presence.catalog)
+                != (&own.presence.config, &own.presence.catalog)
+        };
+        replicas.iter().filter(differs).count()
+    }
+
+    /// Why the store is not available; `None` while it is.
+    pub(crate) fn failure(&self) -> Option<String> {
+        (!self.store.is_up()).then(|| self.store.failure())
+    }
+}
+
+impl Deliveries {
+    /// The end to which [`Cluster::keep`] sends.
+    pub(crate) fn sender(&self) -> mpsc::Sender<Delivery> {
+        self.sender.clone()
+    }
+
+    pub(crate) fn into_receiver(self) -> mpsc::Receiver<Delivery> {
+        self.receiver
+    }
+}
+
+impl Bounds {
+    fn of(limits: &Limits) -> Self {
+        Self {
+            request: limits.request,
+            deleted_sessions: limits.deleted_sessions,
+            session_lifetime: limits.session_lifetime,
+        }
+    }
+}
+
+impl ReplicaId {
+    /// The number of characters of an id.
+    pub(crate) const LEN: usize = 16;
+
+    /// Reads 16 lower-case hexadecimal digits.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        from_hex(text).map(Self)
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+/// Returns the host name and a random part.
+fn random_name() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_str().unwrap_or("replica").to_owned();
+    format!("{host}-{}", hex(&random::<3>()))
+}

@@ -1,0 +1,20 @@
+//! The scripts that the store runs in one step. A server that does not know a script (NOSCRIPT, as after a restart)
+//! is taught it.
+
+use redis::Script;
+
+pub(super) struct Scripts {
+    pub take: Script,
+    pub beat: Script,
+    pub terminate: Script,
+}
+
+impl Default for Scripts {
+    fn default() -> Self {
+        Self {
+            take: Script::new(include_str!("take.lua")),
+            beat: Script::new(include_str!("beat.lua")),
+            terminate: Script::new(include_str!("terminate.lua")),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Opens a connection to one server of the store: TCP, TLS, and the handshake of RESP3.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::push::PushSender;
+use crate::config::{Cluster, StoreCredential, StoreServer};
+use crate::net::tls;
+
+/// Requests that wait to be written. More wait for room, within the time of one operation.
+const QUEUE: usize = 1024;
+
+/// Opens connections with the settings of `[cluster]`.
+pub(super) struct Connector {
+    tls: TlsConnector,
+    credential: Option<StoreCredential>,
+    tasks: TaskTracker,
+}
+
+/// An open connection. Dropping the last clone of `closed`'s owner does not close it: cancel `closed`.
+#[derive(Clone)]
+pub(super) struct Opened {
+    pub connection: MultiplexedConnection,
+    /// Cancelled when the connection has ended; cancelling it ends the connection.
+    pub closed: CancellationToken,
+}
+
+impl Connector {
+    /// # Errors
+    /// When `cluster.ca` holds no usable certificate.
+    pub(super) fn new(cluster: &Cluster, tasks: TaskTracker) -> Result<Self, String> {
+        let tls = tls::client(cluster.ca.as_deref())?;
+        let credential = cluster.credential.clone();
+        Ok(Self { tls: TlsConnector::from(std::sync::Arc::new(tls)), credential, tasks })
+    }
+
+    /// Opens a connection, whose messages of channels go to `pushes`. A Sentinel may know no credential: where
+    /// ours is refused, it is tried without one, and a store that demands one refuses that in turn.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses the credential.
+    pub(super) async fn open(
+        &self,
+        server: &StoreServer,
+        pushes: Option<PushSender>,
+    ) -> Result<Opened, RedisError> {
+        match self.open_as(server, self.credential.as_ref(), pushes.clone()).await {
+            Err(error)
+                if self.credential.is_some() && error.kind() == ErrorKind::AuthenticationFailed =>
+            {
+                self.open_as(server, None, pushes).await.map_err(|_| error)
+            }
+            opened => opened,
+        }
+    }
+
+    async fn open_as(
+        &self,
+        server: &StoreServer,
+        credential: Option<&StoreCredential>,
+        pushes: Option<PushSender>,
+    ) -> Result<Opened, RedisError> {
+        let StoreServer { host, port, is_tls, database, .. } = server;
+        let mut info = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_db(*database)
+            .set_lib_name("promptgate", env!("CARGO_PKG_VERSION"));
+        if let Some(StoreCredential { username, password }) = credential {
+            info = info.set_password(password.expose());
+            if let Some(username) = username {
+                info = info.set_username(username);
+            }
+        }
+        let tcp = TcpStream::connect((host.as_str(), *port)).await?;
+        tcp.set_nodelay(true)?;
+        if !is_tls {
+            return self.handshake(&info, tcp, pushes).await;
+        }
+        let name = ServerName::try_from(host.clone()).map_err(std::io::Error::other)?;
+        let stream = self.tls.connect(name, tcp).await?;
+        self.handshake(&info, stream, pushes).await
+    }
+
+    async fn handshake(
+        &self,
+        info: &RedisConnectionInfo,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        pushes: Option<PushSender>,
+    ) -> Result<Opened, RedisError> {
+        // The time of each operation is bounded by the caller.
+        let mut config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(QUEUE);
+        if let Some(pushes) = pushes {
+            config = config.set_push_sender(move |push| pushes.send(push));
+        }
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(info, stream, config).await?;
+        let closed = CancellationToken::new();
+        let ended = closed.clone();
+        self.tasks.spawn(async move {
+            ended.run_until_cancelled(driver).await;
+            ended.cancel();
+        });
+        Ok(Opened { connection, closed })
+    }
+}
+
+/// Time to find the store and to open a connection to it. No call waits for this.
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,0 +1,161 @@
+//! Leases (`cluster.limits = "leased"`): cells that this replica has taken ahead, so that most requests ask nobody.
+//!
+//! A cell is used within `lease` of its take. So the requests that pass in any time W, on all replicas together, are
+//! cells that were taken within W + lease: at most `burst + (W + lease) / interval`, which is `lease / interval` more
+//! than without leases, however many replicas there are.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::bucket::Bucket;
+use super::buckets::BUCKETS;
+use super::gcra::Quota;
+use super::sharded::Sharded;
+use crate::cluster::Take;
+
+/// The leases of this replica.
+pub(super) struct Leases {
+    leases: Sharded<Lease>,
+    lease: Duration,
+}
+
+/// The cells of one bucket that were taken ahead.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    left: u32,
+    /// Cells of this lease that were used.
+    used: u32,
+    /// The cells are not used from then on.
+    until: Instant,
+    /// Whether a request asks for the next lease already.
+    is_asking: bool,
+}
+
+/// A request that needs cells of the store. Dropping it without an answer gives its leased cells back.
+pub(super) struct Ask<'a> {
+    leases: &'a Leases,
+    buckets: &'a [Bucket],
+    wanted: Vec<Wanted>,
+    /// The buckets of which a leased cell was used, and the ends of those leases.
+    used: Vec<(usize, Instant)>,
+    at: Instant,
+    is_answered: bool,
+}
+
+/// What is asked for one bucket.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// The index of the bucket.
+    index: usize,
+    cells: u32,
+    /// Whether the request asks for a lease; those beside it ask for themselves alone.
+    is_lease: bool,
+}
+
+impl Leases {
+    pub(super) fn new(lease: Duration) -> Self {
+        Self { leases: Sharded::with_capacity(BUCKETS), lease }
+    }
+
+    /// Uses a leased cell of each bucket that has one. Returns what is to be asked for the others; `None` if all have
+    /// one.
+    pub(super) fn take<'a>(&'a self, buckets: &'a [Bucket], now: Instant) -> Option<Ask<'a>> {
+        let mut locked = self.leases.lock(buckets);
+        let (mut wanted, mut used) = (Vec::new(), Vec::new());
+        for (index, bucket) in buckets.iter().enumerate() {
+            let cells = match locked.get(index) {
+                Some(lease) if lease.until > now && lease.left > 0 => {
+                    (lease.left, lease.used) = (lease.left - 1, lease.used + 1);
+                    used.push((index, lease.until));
+                    continue;
+                }
+                Some(lease) if lease.is_asking => None,
+                Some(lease) => {
+                    lease.is_asking = true;
+                    // Twice as many as were used up before their end; else as many as were used.
+                    let factor = if lease.until > now { 2 } else { 1 };
+                    let most = self.most(bucket.quota);
+                    Some(lease.used.saturating_mul(factor).clamp(1, most))
+                }
+                None => {
+                    locked.put(index, Lease { left: 0, used: 0, until: now, is_asking: true });
+                    Some(1)
+                }
+            };
+            let is_lease = cells.is_some();
+            wanted.push(Wanted { index, cells: cells.unwrap_or(1), is_lease });
+        }
+        drop(locked);
+        let is_answered = false;
+        let ask = Ask { leases: self, buckets, wanted, used, at: now, is_answered };
+        if ask.wanted.is_empty() {
+            ask.answered();
+            return None;
+        }
+        Some(ask)
+    }
+
+    /// The most cells of one lease: those that come free while it lasts.
+    fn most(&self, quota: Quota) -> u32 {
+        let cells = self.lease.as_nanos().div_ceil(quota.interval.as_nanos().max(1));
+        u32::try_from(cells).unwrap_or(u32::MAX).clamp(1, quota.burst.get())
+    }
+}
+
+impl Ask<'_> {
+    /// What is to be taken from the store.
+    pub(super) fn takes(&self) -> Vec<Take<'_>> {
+        let take = |wanted: &Wanted| {
+            let Bucket { key, quota } = &self.buckets[wanted.index];
+            Take { key, interval: quota.interval, burst: quota.burst, cells: wanted.cells }
+        };
+        self.wanted.iter().map(take).collect()
+    }
+
+    /// The index of the bucket of a take.
+    pub(super) fn bucket(&self, take: usize) -> usize {
+        self.wanted.get(take).map_or(0, |wanted| wanted.index)
+    }
+
+    /// Keeps the cells that the store gave. One of each bucket is used by this request.
+    pub(super) fn given(self, cells: &[u32]) {
+        let until = self.at + self.leases.lease;
+        let mut locked = self.leases.leases.lock(self.buckets);
+        for (wanted, cells) in self.wanted.iter().zip(cells) {
+            let Some(lease) = locked.get(wanted.index) else {
+                continue;
+            };
+            if wanted.is_lease {
+                *lease = Lease { left: cells - 1, used: 1, until, is_asking: false };
+            } else {
+                lease.used += 1;
+            }
+        }
+        drop(locked);
+        self.answered();
+    }
+
+    fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Ask<'_> {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        let mut locked = self.leases.leases.lock(self.buckets);
+        for (index, until) in &self.used {
+            if let Some(lease) = locked.get(*index).filter(|lease| lease.until == *until) {
+                (lease.left, lease.used) = (lease.left + 1, lease.used.saturating_sub(1));
+            }
+        }
+        for wanted in self.wanted.iter().filter(|wanted| wanted.is_lease) {
+            if let Some(lease) = locked.get(wanted.index) {
+                lease.is_asking = false;
+            }
+        }
+    }
+}
