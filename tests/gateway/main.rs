@@ -15,6 +15,8 @@ mod calls;
 mod canaries;
 mod cli;
 #[cfg(target_os = "linux")]
+mod cluster;
+#[cfg(target_os = "linux")]
 mod crashes;
 mod cross_caller_isolation;
 mod cursors;

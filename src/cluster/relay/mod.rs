@@ -135,7 +135,12 @@ impl Cluster {
         let receivers = self.publish(to, envelope).await.ok_or(RelayError::Unreachable)?;
         // This replica hears itself.
         let others = receivers.saturating_sub(usize::from(to == Recipient::All));
-        if others == 0 && to == Recipient::All {
+        let nobody = match to {
+            Recipient::All => true,
+            // One that lives may be connecting again.
+            Recipient::Replica(id) => !self.replicas.load().iter().any(|replica| replica.id == id),
+        };
+        if others == 0 && nobody {
             return Ok(Handling::NotFound);
         }
         let mut last = Err(RelayError::Unreachable);

@@ -72,7 +72,7 @@ impl Connector {
         let mut info = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
             .set_db(*database)
-            .set_lib_name("promptgate", env!("CARGO_PKG_VERSION"));
+            .set_skip_set_lib_name();
         if let Some(StoreCredential { username, password }) = credential {
             info = info.set_password(password.expose());
             if let Some(username) = username {

@@ -57,25 +57,42 @@ impl ModeClient {
         client_mode: ClientMode,
         capabilities: Value,
     ) -> Self {
-        let client = gateway.client();
-        let (wire, revision) = match client_mode {
+        let wire = match client_mode {
+            ClientMode::Stdio(_) | ClientMode::ModernStdio => stdio(gateway),
+            _ => return Self::over_http(gateway.client(), client_mode, capabilities).await,
+        };
+        Self::over(wire, client_mode, capabilities).await
+    }
+
+    /// A client of whatever listens there.
+    pub async fn over_http(client: Client, client_mode: ClientMode, capabilities: Value) -> Self {
+        let wire = match client_mode {
             ClientMode::Modern => {
                 let stream = client.listen().await;
-                (Wire::Http { client, stream }, MODERN)
+                Wire::Http { client, stream }
             }
             ClientMode::Http(revision) => {
                 let client = client.legacy_with(revision, capabilities.clone()).await;
                 let stream = client.stream("GET", &[EVENTS], b"").await;
-                (Wire::Http { client, stream }, revision)
+                Wire::Http { client, stream }
             }
-            ClientMode::Sse(revision) => {
+            ClientMode::Sse(_) => {
                 let mut stream = client.stream_at("GET", "/sse", &[EVENTS], b"").await;
                 let post = stream.event().await.expect("the endpoint").data;
                 assert!(post.starts_with("/sse?"), "{post}");
-                (Wire::Sse { client, post, stream }, revision)
+                Wire::Sse { client, post, stream }
             }
-            ClientMode::Stdio(revision) => (stdio(gateway), revision),
-            ClientMode::ModernStdio => (stdio(gateway), MODERN),
+            ClientMode::Stdio(_) | ClientMode::ModernStdio => panic!("no HTTP: {client_mode:?}"),
+        };
+        Self::over(wire, client_mode, capabilities).await
+    }
+
+    async fn over(wire: Wire, client_mode: ClientMode, capabilities: Value) -> Self {
+        let revision = match client_mode {
+            ClientMode::Sse(revision)
+            | ClientMode::Http(revision)
+            | ClientMode::Stdio(revision) => revision,
+            ClientMode::Modern | ClientMode::ModernStdio => MODERN,
         };
         let unsolicited = VecDeque::new();
         let mut client = Self { wire, revision, next_id: 100, capabilities, unsolicited };

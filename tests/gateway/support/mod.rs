@@ -8,6 +8,8 @@ pub mod counter;
 pub mod gateway;
 pub mod h2;
 pub mod process;
+#[cfg(target_os = "linux")]
+pub mod replicas;
 pub mod provider;
 pub mod server;
 pub mod server_request_upstream;

@@ -1,0 +1,88 @@
+//! Rate limits of all replicas together.
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{bearer, limited};
+use crate::support::Client;
+use crate::support::replicas::{Replicas, Store};
+
+/// Patience with the store: these tests are about what it counts, however slow the machine is.
+const PATIENT: &str = "[cluster]\ntimeout = \"30s\"\n";
+
+/// Sends this many lists at once; returns how many were answered.
+async fn at_once(client: &Client, count: usize) -> usize {
+    let lists = (0..count).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.modern("prompts/list", json!({})).await.status })
+    });
+    let mut passed = 0;
+    for list in lists.collect::<Vec<_>>() {
+        match list.await.unwrap() {
+            200 => passed += 1,
+            429 => {}
+            status => panic!("{status}"),
+        }
+    }
+    passed
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn p4_exactly_n_of_ten_n_requests_pass_on_three_replicas() {
+    let store = Store::start().await;
+    let replicas = Replicas::start(&store.url(), &(limited() + PATIENT)).await;
+    let client = replicas.client().with("Authorization", &bearer(0));
+    let mut passed = 0;
+    for _ in 0..300 {
+        passed += usize::from(client.modern("prompts/list", json!({})).await.status == 200);
+    }
+    assert_eq!(passed, 30, "one after the other");
+    let client = replicas.client().with("Authorization", &bearer(1));
+    assert_eq!(at_once(&client, 300).await, 30, "all at once");
+    // A legacy client is counted in the same bucket, on each replica.
+    for replica in &replicas.replicas {
+        let client = replica.client().with("Authorization", &bearer(1));
+        let client = client.legacy("2025-06-18").await;
+        let list = crate::support::client::request(1, "prompts/list", json!({}));
+        let refused = client.post(&list).await;
+        assert_eq!(refused.status, 429, "{refused:?}");
+        let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+        assert!((1..=120).contains(&wait), "{wait}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn p4_a_request_that_one_bucket_refuses_costs_the_others_nothing() {
+    let store = Store::start().await;
+    let limits = "[[limits]]\nname = \"all\"\nper = []\nrate = \"40/h\"\nburst = 40\n";
+    let replicas = Replicas::start(&store.url(), &(limited() + limits + PATIENT)).await;
+    let client = |number| replicas.client().with("Authorization", &bearer(number));
+    assert_eq!(at_once(&client(0), 100).await, 30);
+    assert_eq!(at_once(&client(1), 100).await, 10, "what is left of 40");
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn p4_leases_of_three_replicas_stay_within_their_bound() {
+    let store = Store::start().await;
+    let leased = format!("{PATIENT}limits = \"leased\"\nlease = \"200ms\"\n");
+    // A cell comes free in 120 s: a lease is one cell, so that nothing is taken ahead.
+    let replicas = Replicas::start(&store.url(), &(limited() + &leased)).await;
+    let client = replicas.client().with("Authorization", &bearer(0));
+    assert_eq!(at_once(&client, 300).await, 30);
+    drop(replicas);
+
+    let fast = "[[limits]]\nname = \"fast\"\nper = []\nrate = \"200/s\"\nburst = 50\n";
+    let replicas = Replicas::start(&store.url(), &format!("{leased}{fast}")).await;
+    let client = replicas.client();
+    let start = Instant::now();
+    let mut passed = 0;
+    for _ in 0..5 {
+        passed += at_once(&client, 150).await;
+    }
+    let most = 50.0 + (start.elapsed().as_secs_f64() + 0.2) * 200.0;
+    assert!((passed as f64) <= most, "{passed} of at most {most}");
+    assert!(passed >= 50, "{passed}");
+}

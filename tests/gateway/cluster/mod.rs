@@ -1,0 +1,28 @@
+//! Several replicas behind a balancer, as one gateway. The tests start a real Redis or Valkey server:
+//! `apt-get install redis-server`, then `cargo test --test gateway cluster:: -- --ignored`.
+
+mod addressing;
+mod consistency;
+mod limits;
+mod relay;
+mod store_failures;
+
+use crate::support::gateway::api_key;
+
+/// The keys of four callers, and a limit of 30 requests of each, which refills nothing meanwhile.
+fn limited() -> String {
+    let keys: String = (0..4).map(|n| api_key(&caller(n), &caller(n))).collect();
+    format!(
+        "{keys}[[limits]]\nname = \"calls\"\nper = [\"caller\"]\nrate = \"30/h\"\nburst = 30\n\
+         [access]\n[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n"
+    )
+}
+
+/// The id of a caller, which is also its key.
+fn caller(number: usize) -> String {
+    format!("caller-{number}")
+}
+
+fn bearer(number: usize) -> String {
+    format!("Bearer {}", caller(number))
+}

@@ -1,0 +1,184 @@
+//! Messages that reach another replica than the one that holds their call.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::client::request;
+use crate::support::replicas::{Replica, Replicas, Store};
+use crate::support::server_request_upstream::{accept_blue, form_elicitation};
+use crate::support::{Client, ClientMode, ModeClient, Upstream, eventually, metrics};
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
+
+fn get() -> Value {
+    json!({"name": "up__p", "arguments": {"a": "1"}})
+}
+
+async fn asking(settings: &str) -> (Store, Upstream, Replicas) {
+    let store = Store::start().await;
+    let questions = vec![form_elicitation("Which colour?")];
+    let upstream = Upstream::legacy_with_server_requests(questions).await;
+    let toml = upstream.patient_table("up") + settings;
+    let replicas = Replicas::start(&store.url(), &toml).await;
+    (store, upstream, replicas)
+}
+
+/// A legacy client of a replica whose get waits for an answer: the stream of the get, and the server request.
+async fn asked(replica: &Replica) -> (Client, crate::support::client::Stream, Value) {
+    let capabilities = json!({"elicitation": {"form": {}}});
+    let client = replica.client().legacy_with("2025-11-25", capabilities).await;
+    let body = request(7, "prompts/get", get()).to_string();
+    let accept = ("Accept", "application/json, text/event-stream");
+    let mut stream = client.stream("POST", &[JSON, accept], body.as_bytes()).await;
+    let question = stream.event().await.expect("a server request").json();
+    assert_eq!(question["method"], "elicitation/create");
+    (client, stream, question)
+}
+
+fn answer(question: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": question["id"], "result": accept_blue()})
+}
+
+fn at(replica: &Replica, client: &Client) -> Client {
+    replica.client().with("Mcp-Session-Id", client.session())
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn questions_are_answered_through_any_replica_in_every_cell() {
+    let store = Store::start().await;
+    let questions = || vec![form_elicitation("One?"), form_elicitation("Two?")];
+    let upstreams = [
+        Upstream::legacy_with_server_requests(questions()).await,
+        Upstream::modern_with_input_requests(questions()).await,
+    ];
+    for upstream in upstreams {
+        let toml = upstream.patient_table("up");
+        let replicas = Replicas::start(&store.url(), &toml).await;
+        let modes = [
+            ClientMode::Http("2025-11-25"),
+            ClientMode::Http("2025-06-18"),
+            ClientMode::Sse("2025-11-25"),
+            ClientMode::Modern,
+        ];
+        for mode in modes {
+            // Three times, so that each message comes to each replica.
+            for _ in 0..3 {
+                let capabilities = json!({"elicitation": {"form": {}}});
+                let client = replicas.client();
+                let mut client = ModeClient::over_http(client, mode, capabilities).await;
+                let (asked, answer) = client.get_answering(get(), |_| accept_blue()).await;
+                assert_eq!(asked.len(), 2, "{mode:?}: {answer}");
+                let text = answer["result"]["messages"][0]["content"]["text"].as_str().unwrap();
+                assert_eq!(text, json!([accept_blue(), accept_blue()]).to_string(), "{mode:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn an_answer_is_taken_once_and_from_its_session_only() {
+    let (_store, upstream, replicas) = asking("").await;
+    let [first, second, third] = &replicas.replicas[..] else { panic!("three") };
+    let (client, mut stream, question) = asked(first).await;
+    // Another session knows the id of the question, and is answered as if it were its own.
+    let stranger = second.client().legacy("2025-11-25").await;
+    assert_eq!(stranger.post(&answer(&question)).await.status, 202);
+    let [second, third] = [second, third].map(|replica| at(replica, &client));
+    assert_eq!(second.post(&answer(&question)).await.status, 202);
+    assert_eq!(third.post(&answer(&question)).await.status, 202, "as on one replica");
+    let done = stream.event().await.expect("the response").json();
+    let text = done["result"]["messages"][0]["content"]["text"].as_str().unwrap();
+    assert_eq!(text, json!([accept_blue()]).to_string());
+    let received = upstream.received().into_iter();
+    let answers = received.filter(|r| r.message.get("result").is_some());
+    assert_eq!(answers.count(), 1, "the upstream gets one answer");
+    let relayed = metrics(&replicas.replicas[1].admin, &["promptgate_cluster_relayed"]).await;
+    let count = |outcome: &str| -> f64 {
+        relayed.iter().filter(|(name, _)| name.contains(outcome)).map(|(_, n)| n).sum()
+    };
+    assert_eq!((count("\"handled\""), count("\"not_found\"")), (1.0, 1.0), "{relayed:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_call_is_cancelled_through_another_replica() {
+    let store = Store::start().await;
+    let (upstream, _open) = Upstream::holding_a_get().await;
+    let replicas = Replicas::start(&store.url(), &upstream.table("up")).await;
+    let client = replicas.replicas[0].client().legacy("2025-06-18").await;
+    let call = {
+        let client = client.clone();
+        tokio::spawn(async move { client.post(&request(7, "prompts/get", get())).await })
+    };
+    upstream.received_gets(1).await;
+    let cancel = |id: u64| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+    let other = at(&replicas.replicas[1], &client);
+    assert_eq!(other.post(&cancel(8)).await.status, 202, "no replica has it: it has ended");
+    assert_eq!(other.post(&cancel(7)).await.status, 202);
+    let ended = call.await.unwrap();
+    assert!(!String::from_utf8_lossy(&ended.body).contains("result"), "{ended:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn posts_of_the_older_transport_reach_their_stream_and_nobody_elses() {
+    let (_store, _upstream, replicas) = asking("").await;
+    let [first, second, _] = &replicas.replicas[..] else { panic!("three") };
+    let mut stream = first.client().stream_at("GET", "/sse", &[EVENTS], b"").await;
+    let endpoint = stream.event().await.unwrap().data;
+    let ping = request(1, "ping", json!({})).to_string();
+    let post = async |client: &Client, path: &str, body: &str| {
+        client.send("POST", path, &[JSON], body.as_bytes()).await
+    };
+    assert_eq!(post(&second.client(), &endpoint, &ping).await.status, 202);
+    assert_eq!(stream.event().await.unwrap().json()["id"], 1);
+    // A session that the replica does not have, and a replica that does not exist.
+    let unknown = format!("{}{}", &endpoint[..endpoint.len() - 32], "0".repeat(32));
+    assert_eq!(post(&second.client(), &unknown, &ping).await.status, 404);
+    let nowhere = format!("/sse?sessionId={}", "0".repeat(48));
+    assert_eq!(post(&second.client(), &nowhere, &ping).await.status, 404);
+    drop(stream);
+    let gone = async || post(&second.client(), &endpoint, &ping).await.status;
+    eventually(gone, |status| *status == 404).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_message_that_is_too_large_for_the_relay_is_refused_at_its_border() {
+    let (_store, _upstream, replicas) = asking("[cluster]\nrelay_size = \"1KiB\"\n").await;
+    let (client, mut stream, question) = asked(&replicas.replicas[0]).await;
+    let other = at(&replicas.replicas[1], &client);
+    let mut message = answer(&question);
+    message["result"]["_meta"] = json!({"pad": ""});
+    let pad = |message: &mut Value, length: usize| {
+        message["result"]["_meta"]["pad"] = json!("");
+        let bare = message.to_string().len();
+        message["result"]["_meta"]["pad"] = json!("x".repeat(length - bare));
+    };
+    pad(&mut message, 1025);
+    let (status, _, reason) = other.post(&message).await.refusal();
+    assert_eq!((status, reason.as_str()), (413, "relay_too_large"));
+    pad(&mut message, 1024);
+    assert_eq!(other.post(&message).await.status, 202);
+    assert!(stream.event().await.expect("the response").json().get("result").is_some());
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_message_that_nobody_acknowledges_is_refused_within_the_deadline_of_the_call() {
+    let (_store, _upstream, replicas) = asking("[server.limits]\nrequest = \"300ms\"\n").await;
+    let [first, second, third] = &replicas.replicas[..] else { panic!("three") };
+    let (client, _stream, question) = asked(first).await;
+    first.process.signal(Signal::STOP);
+    let refused = at(second, &client).post(&answer(&question)).await;
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let (status, _, reason) = refused.refusal();
+    assert_eq!((status, reason.as_str()), (503, "replica_unreachable"));
+    first.process.signal(Signal::CONT);
+    // Once more, as the error says.
+    let again = async || at(third, &client).post(&answer(&question)).await.status;
+    eventually(again, |status| *status == 202).await;
+}
