@@ -54,6 +54,9 @@ impl State {
         if !self.gate.can_know_callers() {
             add("auth_unavailable: the keys of auth.jwt cannot be fetched");
         }
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.is_learning()) {
+            add("starting: not every session that was terminated on another replica is known yet");
+        }
         let catalog = self.router.catalog();
         if catalog.pending {
             add("starting: not every upstream has reported its list yet");
@@ -115,6 +118,7 @@ impl State {
             "store": if failure.is_some() { "unavailable" } else { "available" },
             "error": failure,
             "differing": cluster.differing(),
+            "unreadable": cluster.unreadable(),
             "replicas": cluster.replicas().iter().map(row).collect::<Vec<_>>(),
         })
     }

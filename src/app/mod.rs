@@ -147,10 +147,10 @@ impl App {
         let listener = Listener::new(socket, endpoint.clone());
         observe::endpoint(&app.telemetry, &endpoint, &listener.open());
         connections.spawn(listener.run(connections.clone(), drain));
-        app.endpoint = Some(Listening { addr, service: endpoint });
         if let Some((cluster, deliveries)) = cluster.zip(deliveries) {
-            app.take_part(&cluster, deliveries);
+            app.take_part(&cluster, deliveries, endpoint.clone());
         }
+        app.endpoint = Some(Listening { addr, service: endpoint });
         app.serve_admin(&edition).await?;
         Ok(app)
     }

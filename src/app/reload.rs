@@ -306,6 +306,11 @@ fn keep_for_life(config: &mut Config, before: &Config) -> Vec<&'static str> {
     if config.cluster != before.cluster {
         config.cluster.clone_from(&before.cluster);
         needs_restart.push("cluster");
+        if config.cluster.is_some() && config.server.seal_keys.is_none() {
+            // Without it this replica could not read the others.
+            config.server.seal_keys.clone_from(&before.server.seal_keys);
+            needs_restart.push("server.seal_key");
+        }
     }
     match (&mut config.admin, &before.admin) {
         (Some(admin), Some(before)) if admin.listen == before.listen => {}

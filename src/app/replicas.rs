@@ -9,16 +9,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::edition::Edition;
-use super::{App, Foundation, Listening};
-use crate::cluster::{
-    Cluster, ClusterDeps, Deliveries, Delivery, Handling, Message, Presence, Relayed,
-};
+use super::{App, Foundation};
+use crate::cluster::{Cluster, ClusterDeps, Delivery, Handling, Message, Presence, Relayed};
 use crate::config::Config;
+use crate::domain::fair_share::Holder;
 use crate::downstream::Endpoint;
 use crate::seal::{Sealer, digest_text};
 use crate::session::Sessions;
+use crate::shutdown::Shutdown;
 
-/// Messages of other replicas that are handled at once. More wait, and their senders with them.
+/// Messages of other replicas that are handled at once. More are refused.
 const HANDLED_AT_ONCE: usize = 256;
 
 /// Joins the cluster of the configuration; `None` without one.
@@ -29,7 +29,7 @@ pub(super) async fn join(
     config: &Config,
     foundation: &Foundation,
     sealer: Arc<Sealer>,
-) -> io::Result<Option<(Arc<Cluster>, Deliveries)>> {
+) -> io::Result<Option<(Arc<Cluster>, mpsc::Receiver<Delivery>)>> {
     let Some(cluster) = config.cluster.clone() else {
         return Ok(None);
     };
@@ -47,19 +47,22 @@ pub(super) async fn join(
 
 impl App {
     /// Takes part in the cluster, until the end of the shutdown.
-    pub(super) fn take_part(&self, cluster: &Arc<Cluster>, deliveries: Deliveries) {
-        let stop = &self.shutdown.stop;
-        let tasks = &self.shutdown.background;
-        let edition = Arc::downgrade(&self.edition);
-        let describe = presence(cluster.clone(), edition);
-        let keeping = cluster.clone().keep(describe, deliveries.sender(), stop.clone());
-        tasks.spawn(keeping);
-        let Some(Listening { service: endpoint, .. }) = &self.endpoint else {
-            return;
+    pub(super) fn take_part(
+        &self,
+        cluster: &Arc<Cluster>,
+        deliveries: mpsc::Receiver<Delivery>,
+        endpoint: Arc<ArcSwap<Endpoint>>,
+    ) {
+        let Shutdown { stop, background: tasks, .. } = &self.shutdown;
+        let describe = presence(cluster.clone(), Arc::downgrade(&self.edition));
+        let sessions = self.sessions.clone();
+        let terminated = move |holder: &Holder, session| {
+            sessions.load().terminated_elsewhere(holder, session);
         };
-        let (sessions, endpoint) = (self.sessions.clone(), endpoint.clone());
-        let receiver = deliveries.into_receiver();
-        tasks.spawn(take_deliveries(receiver, sessions, endpoint, tasks.clone(), stop.clone()));
+        tasks.spawn(cluster.clone().keep(describe, terminated, stop.clone()));
+        let sessions = self.sessions.clone();
+        let handling = handle_all(deliveries, sessions, endpoint, tasks.clone(), stop.clone());
+        tasks.spawn(handling);
     }
 }
 
@@ -78,8 +81,8 @@ fn presence(
     }
 }
 
-/// Handles what other replicas bring, until `stop`.
-async fn take_deliveries(
+/// Handles the messages of other replicas, until `stop`.
+async fn handle_all(
     mut deliveries: mpsc::Receiver<Delivery>,
     sessions: Arc<ArcSwap<Sessions>>,
     endpoint: Arc<ArcSwap<Endpoint>>,
@@ -87,28 +90,22 @@ async fn take_deliveries(
     stop: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(HANDLED_AT_ONCE));
-    while let Some(Some(delivery)) = stop.run_until_cancelled(deliveries.recv()).await {
-        match delivery {
-            Delivery::Terminated { holder, session } => {
-                sessions.load().terminated_elsewhere(&holder, session);
-            }
-            Delivery::Relayed(relayed) => {
-                let Ok(place) = places.clone().acquire_owned().await else {
-                    return;
-                };
-                let (sessions, endpoint) = (sessions.load_full(), endpoint.load_full());
-                tasks.spawn(async move {
-                    let _place = place;
-                    handle(relayed, &sessions, &endpoint).await;
-                });
-            }
-        }
+    while let Some(Some(Delivery(relayed))) = stop.run_until_cancelled(deliveries.recv()).await {
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            tasks.spawn(relayed.acknowledge(Handling::Overloaded));
+            continue;
+        };
+        let (sessions, endpoint) = (sessions.load_full(), endpoint.load_full());
+        tasks.spawn(async move {
+            let _place = place;
+            handle(relayed, &sessions, &endpoint).await;
+        });
     }
 }
 
 /// Handles a message, and acknowledges it.
 async fn handle(relayed: Relayed, sessions: &Sessions, endpoint: &Endpoint) {
-    let handling: Handling = match &relayed.message {
+    let handling = match &relayed.message {
         Message::Post { session_id, caller, address, body } => {
             endpoint.receive(session_id, caller, *address, body).await
         }

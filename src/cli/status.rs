@@ -27,7 +27,9 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
             Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
         let status = fetch(&egress, &url, "/api/v1/status").await?;
         let upstreams = fetch(&egress, &url, "/api/v1/upstreams").await?;
-        let cluster = fetch(&egress, &url, "/api/v1/replicas").await?;
+        let cluster = fetch(&egress, &url, "/api/v1/replicas").await;
+        // An older gateway has none.
+        let cluster = cluster.unwrap_or_default();
         let upstreams = &upstreams["upstreams"];
         Ok::<_, Failure>(json!({"status": status, "upstreams": upstreams, "cluster": cluster}))
     })?;
@@ -114,10 +116,13 @@ fn replicas_text(cluster: &Value) -> String {
     if !rows.is_empty() {
         let _ = write!(out, "\n{}\n", table(&REPLICA_COLUMNS, rows));
     }
-    match cluster["differing"].as_u64() {
-        None | Some(0) => {}
-        Some(count) => {
-            let _ = writeln!(out, "  {count} with another configuration file or another catalog");
+    let others = [
+        ("differing", "with another configuration file or another catalog"),
+        ("unreadable", "with another server.seal_key: nothing is shared with them"),
+    ];
+    for (member, how) in others {
+        if let Some(count) = cluster[member].as_u64().filter(|count| *count > 0) {
+            let _ = writeln!(out, "  {count} {how}");
         }
     }
     out

@@ -3,8 +3,6 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use redis::Script;
-
 use super::Cluster;
 use super::store::StoreUnavailable;
 use crate::seal::hex::hex;
@@ -40,8 +38,7 @@ impl Cluster {
     /// [`StoreUnavailable`]; the cells may be taken then, or not.
     pub(crate) async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
         let sealer = self.sealer.load();
-        let script: &Script = &self.scripts.take;
-        let mut invocation = script.prepare_invoke();
+        let mut invocation = self.scripts.take.prepare_invoke();
         for take in takes {
             invocation.key(self.store.key(&hex(&sealer.blind(take.key))));
             let interval = (take.interval.as_nanos() + TICK / 2) / TICK;
@@ -69,7 +66,7 @@ impl Taken {
 fn read(answer: &[i64]) -> Option<Taken> {
     match *answer {
         [empty, wait] if empty < 0 => {
-            let index = usize::try_from(-empty - 1).ok()?;
+            let index = usize::try_from(empty.unsigned_abs() - 1).ok()?;
             let nanos = u64::try_from(wait).ok()?.saturating_mul(TICK as u64);
             Some(Taken::Empty { index, retry_after: Duration::from_nanos(nanos) })
         }

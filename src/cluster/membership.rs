@@ -1,9 +1,11 @@
 //! Membership: each replica tells the others that it lives, and what it serves.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::{RedisError, Value, aio::MultiplexedConnection, cmd};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, cmd};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -11,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::store::Push;
-use super::{Cluster, Delivery, ReplicaId, terminated};
+use super::{Cluster, Delivery, ReplicaId, terminated, whole_millis};
 use crate::audit::record::Event;
 use crate::domain::backoff::{Backoff, jittered};
+use crate::domain::fair_share::Holder;
 use crate::seal::{Kind, Sealer};
 
 /// What a replica tells the others about itself.
@@ -41,52 +44,60 @@ pub(crate) struct Replica {
 /// Time between two heartbeats. A terminated session is known everywhere after one of them.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
+/// Time between a heartbeat that failed and the next.
+const RETRY: Duration = Duration::from_millis(50);
+
 /// A replica that was silent for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(5);
 
 /// Longest wait between two attempts to reach the store.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
+/// A store that was available for this long is reached again without a longer wait.
+const STABLE: Duration = Duration::from_secs(10);
+
 /// Terminated sessions that one heartbeat brings.
 const NEWS: usize = 1_000;
 
 /// The answer of `beat.lua`: the replicas (id, milliseconds of silence, what it told), and the terminated sessions
-/// (entry, members).
-type Beat = (Vec<(String, u64, String)>, Vec<(String, Vec<String>)>);
-
-/// What a heartbeat has brought.
-struct News {
-    terminated: Vec<Delivery>,
-    /// Whether there is more of it.
-    is_more: bool,
-}
+/// (entry, members). What others wrote there may be any bytes.
+type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
 
 impl Cluster {
-    /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it serves.
+    /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it serves, and
+    /// `terminated` takes each session that another replica has terminated.
     pub(crate) async fn keep(
         self: Arc<Self>,
         describe: impl Fn() -> Presence + Send,
-        deliveries: mpsc::Sender<Delivery>,
+        terminated: impl Fn(&Holder, [u8; 16]) + Send,
         stop: CancellationToken,
     ) {
-        stop.run_until_cancelled(self.keep_connected(&describe, &deliveries)).await;
+        stop.run_until_cancelled(self.keep_connected(&describe, &terminated)).await;
+        self.tell_untold().await;
         let (key, id) = (self.store.key("replicas"), self.id.to_string());
         let left = self.store.run(async |mut connection| {
             cmd("HDEL").arg(key).arg(id).query_async::<Value>(&mut connection).await
         });
         // Without it the others forget this replica by themselves.
         let _ = left.await;
+        self.store.disconnect();
     }
 
     async fn keep_connected(
         &self,
         describe: &(impl Fn() -> Presence + Send),
-        deliveries: &mpsc::Sender<Delivery>,
+        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
     ) {
+        let mut backoff = Backoff::up_to(LONGEST_WAIT);
         loop {
-            self.keep_beating(describe, deliveries).await;
-            self.note_down();
-            let mut backoff = Backoff::up_to(LONGEST_WAIT);
+            if self.store.is_up() {
+                let since = Instant::now();
+                self.keep_beating(describe, terminated).await;
+                self.note_down();
+                if since.elapsed() >= STABLE {
+                    backoff.reset();
+                }
+            }
             loop {
                 sleep(backoff.next(fastrand::f64())).await;
                 match self.attach(describe()).await {
@@ -102,7 +113,7 @@ impl Cluster {
     async fn keep_beating(
         &self,
         describe: &(impl Fn() -> Presence + Send),
-        deliveries: &mpsc::Sender<Delivery>,
+        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
     ) {
         let mut next = Instant::now();
         while self.store.is_up() {
@@ -112,17 +123,19 @@ impl Cluster {
             }
             self.tell_untold().await;
             let presence = describe();
-            let beat = self.store.run(async |connection| self.beat(connection, &presence).await);
-            next = Instant::now();
-            // A failed heartbeat is repeated at once: a store that is lost is known soon.
-            let Ok(beat) = beat.await else {
+            let beat =
+                self.store.run(async |connection| self.beat(connection, &presence, NEWS).await);
+            let Ok((replicas, news)) = beat.await else {
+                // A store that is lost is known soon.
+                next = Instant::now() + RETRY;
                 continue;
             };
-            let News { terminated, is_more } = self.learn(beat);
-            for delivery in terminated {
-                let _ = deliveries.send(delivery).await;
-            }
+            self.learn(&replicas);
+            let is_more = news.len() >= NEWS;
+            self.learn_terminated(&news, terminated);
+            next = Instant::now();
             if !is_more {
+                self.knows_terminated.store(true, Ordering::Relaxed);
                 next += jittered(HEARTBEAT, fastrand::f64());
             }
         }
@@ -134,12 +147,14 @@ impl Cluster {
     /// Why the store cannot be used, in words for operators.
     pub(super) async fn attach(&self, presence: Presence) -> Result<(), String> {
         let candidate = self.store.open(&self.channels()).await?;
-        let beat = candidate
-            .try_it(self.config.timeout, async |connection| self.beat(connection, &presence).await);
+        let beat = candidate.probe(self.config.timeout, async |connection| {
+            self.beat(connection, &presence, 1).await
+        });
         let (replicas, _) = beat.await?;
-        // The sessions are learnt with the first heartbeat of many.
-        self.learn((replicas, Vec::new()));
-        self.store.use_it(candidate);
+        self.learn(&replicas);
+        // Another server may number the entries in another way.
+        self.last_terminated.store(Arc::new("0-0".to_owned()));
+        self.store.adopt(candidate);
         Ok(())
     }
 
@@ -147,40 +162,55 @@ impl Cluster {
         &self,
         mut connection: MultiplexedConnection,
         presence: &Presence,
+        news: usize,
     ) -> Result<Beat, RedisError> {
         let told = serde_json::to_vec(presence).unwrap_or_default();
         let told = self.sealer.load().seal(Kind::Replica, &self.id.to_string(), &told);
         let last = self.last_terminated.load_full();
         let mut beat = self.scripts.beat.key(self.store.key("replicas"));
         beat.key(self.store.key("terminated")).arg(self.id.to_string()).arg(told);
-        beat.arg(FORGOTTEN.as_millis() as u64).arg(last.as_str()).arg(NEWS);
+        beat.arg(whole_millis(FORGOTTEN)).arg(last.as_str()).arg(news);
         beat.invoke_async(&mut connection).await
     }
 
-    /// Learns what a heartbeat has brought. What is not sealed with the shared key is ignored.
-    fn learn(&self, (replicas, terminated): Beat) -> News {
+    /// Learns which replicas live.
+    fn learn(&self, told: &[(Vec<u8>, u64, Vec<u8>)]) {
         let sealer = self.sealer.load();
         let now = Instant::now();
-        let replica = |(id, silent, told): &(String, u64, String)| {
+        let replica = |(id, silent, told): &(Vec<u8>, u64, Vec<u8>)| {
             let seen = now.checked_sub(Duration::from_millis(*silent)).unwrap_or(now);
             read(&sealer, id, told).map(|(id, presence)| Replica { id, presence, seen })
         };
-        let mut replicas: Vec<_> = replicas.iter().filter_map(replica).collect();
+        let mut replicas: Vec<_> = told.iter().filter_map(replica).collect();
         replicas.sort_by(|a, b| (&a.presence.name, a.id).cmp(&(&b.presence.name, b.id)));
-        self.replicas.store(Arc::new(replicas));
-        if let Some((last, _)) = terminated.last() {
-            self.last_terminated.store(Arc::new(last.clone()));
+        let unreadable = told.len() - replicas.len();
+        if self.unreadable.swap(unreadable, Ordering::Relaxed) < unreadable {
+            warn!(
+                unreadable,
+                "other replicas use another server.seal_key: sessions, messages and rate limits are not shared \
+                 with them"
+            );
         }
-        let is_more = terminated.len() >= NEWS;
-        let sealed = terminated.iter().filter_map(|(_, members)| members.get(1));
-        let terminated = sealed
-            .filter_map(|sealed| terminated::open(&sealer, sealed))
-            .map(|(holder, session)| Delivery::Terminated { holder, session })
-            .collect();
-        News { terminated, is_more }
+        self.replicas.store(Arc::new(replicas));
     }
 
-    /// Takes the messages of the channels, until the store is dropped.
+    /// Learns which sessions were terminated. What is not sealed with the shared key is ignored.
+    fn learn_terminated(
+        &self,
+        news: &[(String, Vec<Vec<u8>>)],
+        terminated: &(impl Fn(&Holder, [u8; 16]) + Send),
+    ) {
+        let sealer = self.sealer.load();
+        let sealed = news.iter().filter_map(|(_, members)| members.get(1));
+        for (holder, session) in sealed.filter_map(|sealed| terminated::open(&sealer, sealed)) {
+            terminated(&holder, session);
+        }
+        if let Some((last, _)) = news.last() {
+            self.last_terminated.store(Arc::new(last.clone()));
+        }
+    }
+
+    /// Takes the messages of the channels, until `stop`.
     pub(super) async fn take_messages(
         self: Arc<Self>,
         mut pushes: mpsc::Receiver<Push>,
@@ -188,7 +218,7 @@ impl Cluster {
         stop: CancellationToken,
     ) {
         while let Some(Some(push)) = stop.run_until_cancelled(pushes.recv()).await {
-            self.receive(&push, &deliveries);
+            self.receive(push, &deliveries);
         }
     }
 
@@ -210,7 +240,8 @@ impl Cluster {
 }
 
 /// Opens what a replica told about itself.
-fn read(sealer: &Sealer, id: &str, told: &str) -> Option<(ReplicaId, Presence)> {
+fn read(sealer: &Sealer, id: &[u8], told: &[u8]) -> Option<(ReplicaId, Presence)> {
+    let (id, told) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(told).ok()?);
     let plain = sealer.open(Kind::Replica, id, told)?;
     Some((ReplicaId::parse(id)?, serde_json::from_slice(&plain).ok()?))
 }

@@ -11,6 +11,7 @@ mod terminated;
 use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +24,6 @@ use tracing::warn;
 
 use crate::audit::Audit;
 use crate::config::{self, Limits, OnMissing};
-use crate::domain::fair_share::Holder;
 use crate::seal::hex::{from_hex, hex};
 use crate::seal::{Sealer, random};
 use crate::telemetry::Telemetry;
@@ -53,8 +53,12 @@ pub(crate) struct Cluster {
     relay: Relay,
     /// The last entry of the stream of terminated sessions that is known here.
     last_terminated: ArcSwap<String>,
+    /// Whether all terminated sessions that the store had at the start are known here.
+    knows_terminated: AtomicBool,
     /// Terminated sessions that the others were not told of.
-    untold: Mutex<VecDeque<String>>,
+    untold: Mutex<VecDeque<Arc<str>>>,
+    /// Replicas that live and cannot be read: they have another seal key.
+    unreadable: AtomicUsize,
     telemetry: Telemetry,
     audit: Audit,
     tasks: TaskTracker,
@@ -68,14 +72,11 @@ struct Bounds {
     session_lifetime: Duration,
 }
 
-/// What other replicas bring.
-pub(crate) enum Delivery {
-    Terminated { holder: Holder, session: [u8; 16] },
-    Relayed(Relayed),
-}
+/// A message that another replica hands over.
+pub(crate) struct Delivery(pub Relayed);
 
 /// The id of one process, drawn at its start.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct ReplicaId([u8; 8]);
 
 /// What a cluster is built from.
@@ -85,12 +86,6 @@ pub(crate) struct ClusterDeps {
     pub audit: Audit,
     pub tasks: TaskTracker,
     pub stop: CancellationToken,
-}
-
-/// What other replicas bring, in the order of arrival.
-pub(crate) struct Deliveries {
-    sender: mpsc::Sender<Delivery>,
-    receiver: mpsc::Receiver<Delivery>,
 }
 
 /// Deliveries that wait to be handled.
@@ -106,7 +101,7 @@ impl Cluster {
         limits: &Limits,
         config_digest: &str,
         deps: ClusterDeps,
-    ) -> Result<(Arc<Self>, Deliveries), String> {
+    ) -> Result<(Arc<Self>, mpsc::Receiver<Delivery>), String> {
         let ClusterDeps { sealer, telemetry, audit, tasks, stop } = deps;
         let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -121,7 +116,9 @@ impl Cluster {
             replicas: ArcSwap::default(),
             relay: Relay::new(limits.share),
             last_terminated: ArcSwap::from_pointee("0-0".to_owned()),
+            knows_terminated: AtomicBool::new(false),
             untold: Mutex::default(),
+            unreadable: AtomicUsize::new(0),
             telemetry,
             audit,
             tasks: tasks.clone(),
@@ -143,9 +140,9 @@ impl Cluster {
                 );
             }
         }
-        let (sender, receiver) = mpsc::channel(DELIVERIES);
-        tasks.spawn(cluster.clone().take_messages(pushes, sender.clone(), stop));
-        Ok((cluster, Deliveries { sender, receiver }))
+        let (sender, deliveries) = mpsc::channel(DELIVERIES);
+        tasks.spawn(cluster.clone().take_messages(pushes, sender, stop));
+        Ok((cluster, deliveries))
     }
 
     /// Applies another configuration. The keys of `[cluster]` need a restart.
@@ -183,7 +180,8 @@ impl Cluster {
 
     /// The number of replicas that were seen last, at least 1.
     pub(crate) fn count(&self) -> NonZeroU32 {
-        let count = u32::try_from(self.replicas.load().len()).unwrap_or(u32::MAX);
+        let count = self.replicas.load().len() + self.unreadable();
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
         NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
     }
 
@@ -193,27 +191,27 @@ impl Cluster {
         let Some(own) = replicas.iter().find(|replica| replica.id == self.id) else {
             return 0;
         };
+        let differ = |one: &str, other: &str| one != other && !one.is_empty() && !other.is_empty();
         let differs = |other: &&Replica| {
-            (&other.presence.config, &other.presence.catalog)
-                != (&own.presence.config, &own.presence.catalog)
+            let (other, own) = (&other.presence, &own.presence);
+            other.config != own.config || differ(&other.catalog, &own.catalog)
         };
         replicas.iter().filter(differs).count()
+    }
+
+    /// The number of other replicas that have another seal key.
+    pub(crate) fn unreadable(&self) -> usize {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
+    /// Whether sessions that were terminated before this replica started may still be accepted here.
+    pub(crate) fn is_learning(&self) -> bool {
+        self.store.is_up() && !self.knows_terminated.load(Ordering::Relaxed)
     }
 
     /// Why the store is not available; `None` while it is.
     pub(crate) fn failure(&self) -> Option<String> {
         (!self.store.is_up()).then(|| self.store.failure())
-    }
-}
-
-impl Deliveries {
-    /// The end to which [`Cluster::keep`] sends.
-    pub(crate) fn sender(&self) -> mpsc::Sender<Delivery> {
-        self.sender.clone()
-    }
-
-    pub(crate) fn into_receiver(self) -> mpsc::Receiver<Delivery> {
-        self.receiver
     }
 }
 
@@ -241,6 +239,11 @@ impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex(&self.0))
     }
+}
+
+/// Returns a duration in whole milliseconds.
+fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the host name and a random part.

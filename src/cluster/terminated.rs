@@ -2,15 +2,25 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::PoisonError;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use super::Cluster;
+use redis::Value;
+
+use super::store::StoreUnavailable;
+use super::{Cluster, whole_millis};
 use crate::domain::caller::Caller;
 use crate::domain::fair_share::Holder;
 use crate::seal::{Kind, Sealer};
 
 /// Terminated sessions that wait until the store can be reached. The oldest is dropped first: it stays terminated here.
 const UNTOLD: usize = 10_000;
+
+/// Sessions that are told in one operation: it must not keep the store from others.
+const TOLD_AT_ONCE: usize = 200;
+
+/// Longest time for which the store keeps terminated sessions.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// What the seal of a terminated session is bound to.
 const BOUND_TO: &str = "terminated";
@@ -25,36 +35,39 @@ impl Cluster {
             if untold.len() >= UNTOLD {
                 untold.pop_front();
             }
-            untold.push_back(sealed);
+            untold.push_back(sealed.into());
         }
         self.tell_untold().await;
     }
 
-    /// Tells the terminated sessions that nobody was told of.
+    /// Tells the terminated sessions that nobody was told of. Cancel safe: a session is untold until the store has
+    /// answered.
     pub(super) async fn tell_untold(&self) {
-        let untold = std::mem::take(&mut *self.untold());
-        if untold.is_empty() {
-            return;
-        }
-        let bounds = self.bounds.load_full();
-        let mut told = self.scripts.terminate.key(self.store.key("terminated"));
-        told.arg(bounds.deleted_sessions);
-        told.arg(u64::try_from(bounds.session_lifetime.as_millis()).unwrap_or(u64::MAX).max(1));
-        untold.iter().for_each(|sealed| {
-            told.arg(sealed);
-        });
-        let run = self
-            .store
-            .run(async |mut connection| told.invoke_async::<redis::Value>(&mut connection).await);
-        if run.await.is_err() {
-            let mut since = self.untold();
-            let room = UNTOLD.saturating_sub(since.len());
-            let dropped = untold.len().saturating_sub(room);
-            untold.into_iter().skip(dropped).rev().for_each(|sealed| since.push_front(sealed));
+        loop {
+            let told: Vec<_> = self.untold().iter().take(TOLD_AT_ONCE).cloned().collect();
+            if told.is_empty() || self.tell(&told).await.is_err() {
+                return;
+            }
+            // Those at the front may be told by others meanwhile, or have been dropped.
+            self.untold().retain(|untold| !told.iter().any(|told| Arc::ptr_eq(told, untold)));
         }
     }
 
-    fn untold(&self) -> std::sync::MutexGuard<'_, VecDeque<String>> {
+    async fn tell(&self, sessions: &[Arc<str>]) -> Result<(), StoreUnavailable> {
+        let bounds = self.bounds.load_full();
+        let lifetime = bounds.session_lifetime.clamp(Duration::from_millis(1), LONGEST);
+        let mut script = self.scripts.terminate.key(self.store.key("terminated"));
+        script.arg(bounds.deleted_sessions).arg(whole_millis(lifetime));
+        sessions.iter().for_each(|session| {
+            script.arg(&**session);
+        });
+        let run = self
+            .store
+            .run(async |mut connection| script.invoke_async::<Value>(&mut connection).await);
+        run.await.map(drop)
+    }
+
+    fn untold(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,8 +89,8 @@ fn seal(sealer: &Sealer, holder: &Holder, session: [u8; 16]) -> String {
 }
 
 /// Opens a terminated session; `None` for any other text.
-pub(super) fn open(sealer: &Sealer, sealed: &str) -> Option<(Holder, [u8; 16])> {
-    let plain = sealer.open(Kind::Terminated, BOUND_TO, sealed)?;
+pub(super) fn open(sealer: &Sealer, sealed: &[u8]) -> Option<(Holder, [u8; 16])> {
+    let plain = sealer.open(Kind::Terminated, BOUND_TO, std::str::from_utf8(sealed).ok()?)?;
     let (session, rest) = plain.split_first_chunk()?;
     let (kind, holder) = rest.split_first()?;
     let holder = std::str::from_utf8(holder).ok()?;
@@ -105,8 +118,8 @@ mod tests {
             Holder::Network("2001:db8::".parse().unwrap()),
         ] {
             let sealed = seal(&sealer, &holder, [7; 16]);
-            assert_eq!(open(&sealer, &sealed), Some((holder, [7; 16])));
-            assert_eq!(open(&Sealer::new(&SealKeys::ephemeral()), &sealed), None);
+            assert_eq!(open(&sealer, sealed.as_bytes()), Some((holder, [7; 16])));
+            assert_eq!(open(&Sealer::new(&SealKeys::ephemeral()), sealed.as_bytes()), None);
         }
     }
 }

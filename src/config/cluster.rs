@@ -115,7 +115,7 @@ pub(super) fn read(mut section: Section<'_>, has_seal_key: bool) -> Option<Clust
         on_missing: section.choice("on_missing", OnMissing::Alone, &on_missing),
         on_failure: section.choice("on_failure", OnStoreFailure::Local, &on_failure),
         limits: section.choice("limits", SharedLimits::Exact, &limits),
-        relay_size: section.size("relay_size", 1 << 20, 1 << 10..=64 << 20),
+        relay_size: section.size("relay_size", 1 << 20, 1 << 10..=16 << 20),
         replica: replica.filter(|name| !name.is_empty()),
     };
     let is_used = !cluster.servers.is_empty();

@@ -215,9 +215,10 @@ impl Gate {
         caller: &Caller,
         outcome: Outcome<'_>,
     ) -> Result<(), TransportFault> {
-        use TransportFault::{AuditUnavailable, RateLimited};
-        if let Outcome::Fault(Fault::Transport(fault @ (RateLimited { .. } | AuditUnavailable))) =
-            outcome
+        use TransportFault::{AuditUnavailable, ClusterUnavailable, RateLimited};
+        if let Outcome::Fault(Fault::Transport(
+            fault @ (RateLimited { .. } | AuditUnavailable | ClusterUnavailable),
+        )) = outcome
             && record.is_unwritten()
         {
             record.forget();
@@ -304,9 +305,9 @@ impl Gate {
     }
 }
 
-/// Counts a refusal by a limit.
+/// Counts a refusal by a limit, or because nothing can be counted.
 fn count_limited(telemetry: &Telemetry, fault: &TransportFault) {
-    if fault.limit().is_some() {
+    if fault.limit().is_some() || *fault == TransportFault::ClusterUnavailable {
         telemetry.metrics().refused(fault.reason(), fault.limit());
     }
 }

@@ -81,8 +81,8 @@ impl Kind {
             // Holds the id of its caller (128 characters of up to 4 bytes), a public name and an upstream's id.
             Kind::Cursor => 2048,
             Kind::Event => 512,
-            // Holds a message of up to 64 MiB (`cluster.relay_size`).
-            Kind::Relay => 96 << 20,
+            // Holds a message of up to 16 MiB (`cluster.relay_size`).
+            Kind::Relay => 24 << 20,
             Kind::Replica => 2048,
             // Hold the id of their caller.
             Kind::Session | Kind::Terminated => 1024,

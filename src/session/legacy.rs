@@ -128,12 +128,15 @@ impl Sessions {
             }
             TransportContext::Connection(connection) => connection.nonce,
         };
-        if let Some(id) = id {
-            let sender = PendingServerRequests::sender_of(&id);
-            let is_here = self.shared.server_requests.resolve(nonce, id, outcome);
-            if let Some(sender) = sender.filter(|_| !is_here) {
-                self.hand_response_over(context, sender, nonce, message).await?;
-            }
+        let Some(id) = id else {
+            return Ok(Dispatch::Accepted);
+        };
+        let sender = PendingServerRequests::sender_of(&id);
+        let is_here = self.shared.server_requests.resolve(nonce, id, outcome);
+        // All calls of a connection are here.
+        let is_http = matches!(context.transport, TransportContext::Http(_));
+        if let Some(sender) = sender.filter(|_| is_http && !is_here) {
+            self.hand_response_over(context, sender, nonce, message).await?;
         }
         Ok(Dispatch::Accepted)
     }

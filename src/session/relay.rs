@@ -1,6 +1,5 @@
 //! Messages for the calls and sessions of other replicas, and those of other replicas for the calls here.
 
-use super::call::server_requests::PendingServerRequests;
 use super::token::Nonce;
 use super::{RequestContext, Sessions};
 use crate::cluster::{Handling, Message, RelayError, ReplicaId};
@@ -82,8 +81,7 @@ impl Sessions {
         let message = Json::parse(body, self.limits.json_depth).ok();
         match message.map(Frame::read_strict) {
             Some(Ok(Frame::Response { id: Some(id), outcome })) => {
-                let server_requests: &PendingServerRequests = &self.shared.server_requests;
-                server_requests.resolve(session, id, outcome)
+                self.shared.server_requests.resolve(session, id, outcome)
             }
             _ => false,
         }

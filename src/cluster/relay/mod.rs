@@ -4,31 +4,42 @@
 mod message;
 mod seen;
 
+use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
 use redis::cmd;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
-use tracing::debug;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, warn};
 
 use super::store::Push;
-use super::{Cluster, Delivery, ReplicaId};
+use super::{Cluster, Delivery, ReplicaId, whole_millis};
 use crate::domain::fair_share::{FairShare, Holder, Share};
 use crate::seal::random;
 use message::{Content, Envelope, MessageId, Recipient};
-use seen::{Rejected, SeenMessages};
+use seen::{Rejected, SeenMessages, VALIDITY};
 
 pub(crate) use message::{Handling, Message};
 
 /// The messages on their way to and from this replica.
 pub(super) struct Relay {
-    /// The messages of which the acknowledgement is awaited.
-    waiting: DashMap<MessageId, mpsc::Sender<Handling>>,
+    /// The messages of which acknowledgements are awaited.
+    waiting: DashMap<MessageId, mpsc::Sender<Acknowledgement>>,
     /// The same, by the callers whose messages they are.
     shares: Mutex<FairShare<Holder>>,
+    /// Held while a large message is published: more than one would keep the store from rate limits.
+    large: Semaphore,
     seen: Mutex<SeenMessages>,
+}
+
+/// What one replica did with a message.
+#[derive(Clone, Copy, Debug)]
+struct Acknowledgement {
+    from: ReplicaId,
+    handling: Handling,
 }
 
 /// Why a message was not handed over.
@@ -48,25 +59,30 @@ pub(crate) struct Relayed {
     cluster: Arc<Cluster>,
     from: ReplicaId,
     id: MessageId,
+    _memory: OwnedSemaphorePermit,
 }
 
 /// Most messages whose acknowledgements are awaited at once.
 const WAITING: usize = 1024;
 
-/// Acknowledgements of one message that wait to be read: one of each replica.
-const ACKNOWLEDGEMENTS: usize = 64;
+/// Acknowledgements of one message that wait to be read.
+const ACKNOWLEDGEMENTS: usize = 256;
+
+/// A larger message, in bytes, takes its turn to be published.
+const LARGE: usize = 64 << 10;
 
 impl Cluster {
     /// The channels on which messages for this replica come.
     pub(super) fn channels(&self) -> [String; 2] {
-        self.recipients().map(|recipient| self.store.key(&recipient.channel()))
+        self.recipients().map(|recipient| self.store.channel(&recipient.channel()))
     }
 
     fn recipients(&self) -> [Recipient; 2] {
         [Recipient::Replica(self.id), Recipient::All]
     }
 
-    /// Hands a message to a replica, and waits for its acknowledgement, at most for `server.limits.request`.
+    /// Hands a message of `holder` to a replica, and waits for its acknowledgement, at most for
+    /// `server.limits.request` and a minute.
     ///
     /// # Errors
     /// The message was not handed over, or nobody knows whether it was.
@@ -76,10 +92,10 @@ impl Cluster {
         to: ReplicaId,
         message: Message,
     ) -> Result<Handling, RelayError> {
-        self.send(holder, Recipient::Replica(to), message).await
+        self.send(holder, Recipient::Replica(to), HashSet::from([to]), message).await
     }
 
-    /// Hands a message to all other replicas, and waits until one has handled it or all have answered.
+    /// Hands a message to all other replicas, and waits until one has handled it or all that live have answered.
     ///
     /// # Errors
     /// As [`Cluster::hand_over`].
@@ -88,17 +104,24 @@ impl Cluster {
         holder: &Holder,
         message: Message,
     ) -> Result<Handling, RelayError> {
-        self.send(holder, Recipient::All, message).await
+        let replicas = self.replicas.load_full();
+        let others = replicas.iter().map(|replica| replica.id).filter(|id| *id != self.id);
+        self.send(holder, Recipient::All, others.collect(), message).await
     }
 
+    /// Sends a message, and waits for the answers of `whom`.
     async fn send(
         &self,
         holder: &Holder,
         to: Recipient,
+        whom: HashSet<ReplicaId>,
         message: Message,
     ) -> Result<Handling, RelayError> {
+        if whom.is_empty() {
+            return Ok(Handling::NotFound);
+        }
         let kind = message.kind();
-        let sent = self.send_and_wait(holder, to, message).await;
+        let sent = self.send_and_wait(holder, to, whom, message).await;
         let outcome = match sent {
             Ok(Handling::Handled) => "handled",
             Ok(Handling::NotFound) => "not_found",
@@ -117,66 +140,92 @@ impl Cluster {
         &self,
         holder: &Holder,
         to: Recipient,
+        mut whom: HashSet<ReplicaId>,
         message: Message,
     ) -> Result<Handling, RelayError> {
         let limit = self.config.relay_size;
         if message.body_len() > limit {
             return Err(RelayError::TooLarge { limit });
         }
-        let patience = self.bounds.load().request;
+        let patience = self.bounds.load().request.min(VALIDITY);
         let deadline = Instant::now() + patience;
         let (waiting, mut acknowledged) = Waiting::register(&self.relay, holder)?;
         let envelope = Envelope {
             from: self.id,
             id: waiting.id,
-            expires: now().saturating_add(millis(patience)),
+            expires: now().saturating_add(whole_millis(patience)),
             content: Content::Message(message),
         };
-        let receivers = self.publish(to, envelope).await.ok_or(RelayError::Unreachable)?;
-        // This replica hears itself.
-        let others = receivers.saturating_sub(usize::from(to == Recipient::All));
-        let nobody = match to {
-            Recipient::All => true,
-            // One that lives may be connecting again.
-            Recipient::Replica(id) => !self.replicas.load().iter().any(|replica| replica.id == id),
-        };
-        if others == 0 && nobody {
-            return Ok(Handling::NotFound);
-        }
-        let mut last = Err(RelayError::Unreachable);
-        for _ in 0..others {
-            match timeout_at(deadline, acknowledged.recv()).await {
-                Ok(Some(Handling::Handled)) => return Ok(Handling::Handled),
-                Ok(Some(handling)) => last = Ok(handling),
-                Ok(None) | Err(_) => return Err(RelayError::Unreachable),
+        let mut publishing = pin!(self.publish(to, envelope, patience));
+        let mut is_published = false;
+        let mut answer = Handling::NotFound;
+        while !whom.is_empty() {
+            let Acknowledgement { from, handling } = tokio::select! {
+                Some(acknowledgement) = acknowledged.recv() => acknowledgement,
+                published = &mut publishing, if !is_published => {
+                    if published? == 0 && !self.lives(to) {
+                        return Ok(Handling::NotFound);
+                    }
+                    is_published = true;
+                    continue;
+                }
+                () = sleep_until(deadline) => return Err(RelayError::Unreachable),
+            };
+            match handling {
+                Handling::Handled => return Ok(Handling::Handled),
+                Handling::Overloaded => answer = Handling::Overloaded,
+                Handling::NotFound => {}
             }
+            whom.remove(&from);
         }
-        last
+        Ok(answer)
     }
 
-    /// Publishes an envelope. Returns how many connections got it; `None` if the store is not available.
-    async fn publish(&self, to: Recipient, envelope: Envelope) -> Option<usize> {
+    /// Whether a recipient was heard lately: one that lives may be connecting to the store again.
+    fn lives(&self, recipient: Recipient) -> bool {
+        match recipient {
+            Recipient::Replica(id) => self.replicas.load().iter().any(|replica| replica.id == id),
+            Recipient::All => true,
+        }
+    }
+
+    /// Publishes an envelope. Returns how many connections got it.
+    ///
+    /// # Errors
+    /// [`RelayError::Unreachable`] if the store is not available, or does not answer within `patience`.
+    async fn publish(
+        &self,
+        to: Recipient,
+        envelope: Envelope,
+        patience: Duration,
+    ) -> Result<usize, RelayError> {
         let sealed = envelope.seal(&self.sealer.load(), to);
-        let channel = self.store.key(&to.channel());
-        let published = self.store.run(async |mut connection| {
+        let _turn = match sealed.len() > LARGE {
+            true => self.relay.large.acquire().await.ok(),
+            false => None,
+        };
+        let channel = self.store.channel(&to.channel());
+        let published = self.store.run_within(patience, async |mut connection| {
             cmd("PUBLISH").arg(channel).arg(sealed).query_async::<usize>(&mut connection).await
         });
-        published.await.ok()
+        published.await.map_err(|_| RelayError::Unreachable)
     }
 
     /// Takes a message of a channel: an acknowledgement, or a message to be delivered.
-    pub(super) fn receive(self: &Arc<Self>, push: &Push, deliveries: &mpsc::Sender<Delivery>) {
+    pub(super) fn receive(self: &Arc<Self>, push: Push, deliveries: &mpsc::Sender<Delivery>) {
+        let Push { channel, payload, memory } = push;
         let mut recipients = self.recipients().into_iter();
-        let meant =
-            |recipient: &Recipient| self.store.key(&recipient.channel()).as_bytes() == push.channel;
-        let Some(recipient) = recipients.find(meant) else {
+        let is_meant =
+            |recipient: &Recipient| self.store.channel(&recipient.channel()).as_bytes() == channel;
+        let Some(recipient) = recipients.find(is_meant) else {
             return;
         };
-        let opened = Envelope::open(&self.sealer.load(), recipient, &push.payload);
-        let Some(Envelope { from, id, expires, content }) = opened else {
+        let Some(envelope) = Envelope::open(&self.sealer.load(), recipient, &payload) else {
             debug!("a message on a channel of the cluster was not sealed with server.seal_key");
             return;
         };
+        drop(payload);
+        let Envelope { from, id, expires, content } = envelope;
         if from == self.id {
             return;
         }
@@ -184,50 +233,66 @@ impl Cluster {
             Content::Acknowledgement(handling) => {
                 if let Some(waiting) = self.relay.waiting.get(&id) {
                     // The sender may have its answer already.
-                    let _ = waiting.try_send(handling);
+                    let _ = waiting.try_send(Acknowledgement { from, handling });
                 }
                 return;
             }
             Content::Message(message) => message,
         };
-        let relayed = Relayed { message, cluster: self.clone(), from, id };
-        let longest = self.bounds.load().request;
-        let noted = {
-            let mut seen = self.relay.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.note(id, expires, longest, now())
+        let relayed = Relayed { message, cluster: self.clone(), from, id, _memory: memory };
+        let refused = match self.relay.admit(&relayed, expires) {
+            Ok(()) => match deliveries.try_send(Delivery(relayed)) {
+                Ok(()) => return,
+                Err(refused) => refused.into_inner().0,
+            },
+            Err(Rejected::Full) => relayed,
+            Err(Rejected::Repeated) => return,
         };
-        let refused = match noted {
-            Ok(()) => deliveries.try_send(Delivery::Relayed(relayed)).err().map(|refused| {
-                match refused.into_inner() {
-                    Delivery::Relayed(relayed) => Some(relayed),
-                    Delivery::Terminated { .. } => None,
-                }
-            }),
-            Err(Rejected::Full) => Some(Some(relayed)),
-            Err(rejected) => {
-                debug!(?rejected, replica = %from, "a message of another replica was not handled");
-                None
-            }
-        };
-        if let Some(Some(relayed)) = refused {
-            self.tasks.spawn(relayed.acknowledge(Handling::Overloaded));
-        }
+        self.tasks.spawn(refused.acknowledge(Handling::Overloaded));
     }
 }
 
 impl Relay {
     pub(super) fn new(share: Share) -> Self {
-        let shares = Mutex::new(FairShare::new(WAITING, share.of(WAITING)));
-        Self { waiting: DashMap::new(), shares, seen: Mutex::default() }
+        Self {
+            waiting: DashMap::new(),
+            shares: Mutex::new(FairShare::new(WAITING, share.of(WAITING))),
+            large: Semaphore::new(1),
+            seen: Mutex::new(SeenMessages::new(share)),
+        }
     }
 
     /// Changes the share of one caller.
     pub(super) fn resize(&self, share: Share) {
         self.shares().resize(WAITING, share.of(WAITING));
+        self.seen().resize(share);
+    }
+
+    /// Decides whether a message is handled. Only a post would be harmful twice: a response and a cancellation find
+    /// nothing the second time.
+    fn admit(&self, relayed: &Relayed, expires: u64) -> Result<(), Rejected> {
+        let now = now();
+        if !seen::is_valid(expires, now) {
+            warn!(
+                replica = %relayed.from,
+                "a message of another replica has expired, or its clock differs by more than 5 s"
+            );
+            return Err(Rejected::Repeated);
+        }
+        match &relayed.message {
+            Message::Post { caller, address, .. } => {
+                self.seen().note(relayed.id, &Holder::of(caller, *address), now)
+            }
+            Message::Response { .. } | Message::Cancelled { .. } => Ok(()),
+        }
     }
 
     fn shares(&self) -> MutexGuard<'_, FairShare<Holder>> {
         self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, SeenMessages> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -235,11 +300,11 @@ impl Relayed {
     /// Tells the sender what became of the message.
     pub(crate) async fn acknowledge(self, handling: Handling) {
         let Self { cluster, from, id, .. } = self;
-        let expires = now().saturating_add(millis(cluster.bounds.load().request));
+        let expires = now().saturating_add(whole_millis(VALIDITY));
         let content = Content::Acknowledgement(handling);
         let envelope = Envelope { from: cluster.id, id, expires, content };
         // Without the store the sender gives up at its deadline.
-        let _ = cluster.publish(Recipient::Replica(from), envelope).await;
+        let _ = cluster.publish(Recipient::Replica(from), envelope, VALIDITY).await;
     }
 }
 
@@ -254,7 +319,7 @@ impl<'a> Waiting<'a> {
     fn register(
         relay: &'a Relay,
         holder: &'a Holder,
-    ) -> Result<(Self, mpsc::Receiver<Handling>), RelayError> {
+    ) -> Result<(Self, mpsc::Receiver<Acknowledgement>), RelayError> {
         relay.shares().take(holder, 1).map_err(|_| RelayError::Overloaded)?;
         let (sender, acknowledged) = mpsc::channel(ACKNOWLEDGEMENTS);
         let id = random();
@@ -273,9 +338,5 @@ impl Drop for Waiting<'_> {
 /// The wall-clock time, in milliseconds since the Unix epoch.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    millis(since.unwrap_or_default())
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    whole_millis(since.unwrap_or_default())
 }

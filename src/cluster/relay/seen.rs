@@ -1,67 +1,93 @@
-//! The messages that were received: each is handled at most once.
+//! The posted messages that were received: each is handled at most once.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use super::message::MessageId;
+use crate::domain::fair_share::{FairShare, Holder, Share};
 
 /// The ids of received messages, until they expire. Pure: the clock is an argument, in milliseconds since the Unix
 /// epoch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SeenMessages {
     ids: HashSet<MessageId>,
-    /// In the order of arrival, with the time from which the clock alone refuses the message.
-    order: VecDeque<(u64, MessageId)>,
+    /// In the order of arrival.
+    order: VecDeque<Seen>,
+    shares: FairShare<Holder>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    id: MessageId,
+    holder: Holder,
+    /// From then on the clock alone refuses the message.
+    until: u64,
 }
 
 /// Why a message is not handled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Rejected {
-    /// It has expired, or its sender's clock differs too much.
-    Expired,
     Repeated,
-    /// No more ids can be remembered.
+    /// No more ids can be remembered for this holder.
     Full,
 }
 
-/// Most ids that are remembered: about 3 MiB.
+/// Most ids that are remembered: about 10 MiB.
 const MAX: usize = 1 << 16;
 
-/// Difference of the clocks of two replicas that does no harm, in milliseconds.
-const SKEW: u64 = 5_000;
+/// Longest time for which a message is valid, on all replicas alike.
+pub(super) const VALIDITY: Duration = Duration::from_secs(60);
+
+/// Difference of the clocks of two replicas that does no harm.
+const SKEW: Duration = Duration::from_secs(5);
+
+/// Whether a message that expires at `expires` may be handled: it has not expired, and its end is not too far away.
+pub(super) fn is_valid(expires: u64, now: u64) -> bool {
+    now <= expires.saturating_add(millis(SKEW)) && expires <= latest(now)
+}
+
+fn latest(now: u64) -> u64 {
+    now.saturating_add(millis(VALIDITY)).saturating_add(millis(SKEW))
+}
+
+fn millis(duration: Duration) -> u64 {
+    crate::cluster::whole_millis(duration)
+}
 
 impl SeenMessages {
-    /// Notes a message that expires at `expires`, not later than `longest` after it was sent.
+    pub(super) fn new(share: Share) -> Self {
+        let shares = FairShare::new(MAX, share.of(MAX));
+        Self { ids: HashSet::new(), order: VecDeque::new(), shares }
+    }
+
+    /// Changes the share of one holder.
+    pub(super) fn resize(&mut self, share: Share) {
+        self.shares.resize(MAX, share.of(MAX));
+    }
+
+    /// Notes a message that [`is_valid`].
     ///
     /// # Errors
     /// Why the message must not be handled.
     pub(super) fn note(
         &mut self,
         id: MessageId,
-        expires: u64,
-        longest: Duration,
+        holder: &Holder,
         now: u64,
     ) -> Result<(), Rejected> {
-        let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        let latest = now.saturating_add(longest).saturating_add(SKEW);
-        if now > expires.saturating_add(SKEW) || expires > latest {
-            return Err(Rejected::Expired);
-        }
         // All are kept for the longest time, so that the order is the one of their ends.
-        while let Some((until, oldest)) = self.order.front()
-            && *until < now
-        {
-            self.ids.remove(oldest);
+        while let Some(oldest) = self.order.front().filter(|oldest| oldest.until < now) {
+            self.ids.remove(&oldest.id);
+            self.shares.put_back(&oldest.holder, 1);
             self.order.pop_front();
         }
         if self.ids.contains(&id) {
             return Err(Rejected::Repeated);
         }
-        if self.ids.len() >= MAX {
-            return Err(Rejected::Full);
-        }
+        self.shares.take(holder, 1).map_err(|_| Rejected::Full)?;
         self.ids.insert(id);
-        self.order.push_back((latest.saturating_add(SKEW), id));
+        let until = latest(now).saturating_add(millis(SKEW));
+        self.order.push_back(Seen { id, holder: holder.clone(), until });
         Ok(())
     }
 }
@@ -69,8 +95,10 @@ impl SeenMessages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::caller::Caller;
 
-    const LONGEST: Duration = Duration::from_secs(60);
+    const NOW: u64 = 1_000_000;
+    const SKEWED: u64 = 5_000;
 
     fn id(n: u32) -> MessageId {
         let mut id = [0; 16];
@@ -78,43 +106,40 @@ mod tests {
         id
     }
 
+    fn holder(id: &str) -> Holder {
+        Holder::Caller(Caller::new(id))
+    }
+
     #[test]
-    fn a_message_is_handled_once_and_not_after_its_end() {
-        let mut seen = SeenMessages::default();
-        let sent = 1_000_000;
-        let expires = sent + 60_000;
-        assert_eq!(seen.note(id(1), expires, LONGEST, sent), Ok(()));
-        assert_eq!(seen.note(id(1), expires, LONGEST, sent + 1), Err(Rejected::Repeated));
-        assert_eq!(seen.note(id(1), expires, LONGEST, expires + SKEW), Err(Rejected::Repeated));
-        assert_eq!(seen.note(id(1), expires, LONGEST, expires + SKEW + 1), Err(Rejected::Expired));
-        assert_eq!(seen.note(id(2), sent - SKEW, LONGEST, sent), Ok(()), "the clocks differ");
-        assert_eq!(seen.note(id(3), sent - SKEW - 1, LONGEST, sent), Err(Rejected::Expired));
-        assert_eq!(seen.note(id(4), expires + SKEW, LONGEST, sent), Ok(()));
-        assert_eq!(seen.note(id(5), expires + SKEW + 1, LONGEST, sent), Err(Rejected::Expired));
+    fn a_message_is_valid_until_its_end_and_the_difference_of_clocks() {
+        assert!(is_valid(NOW - SKEWED, NOW) && !is_valid(NOW - SKEWED - 1, NOW));
+        let longest = NOW + 60_000 + SKEWED;
+        assert!(is_valid(longest, NOW) && !is_valid(longest + 1, NOW));
     }
 
     #[test]
     fn a_repeated_message_is_refused_as_long_as_the_clock_would_accept_it() {
-        // Whatever its end, an id is forgotten only when the clock refuses it.
-        for expires in [1_000_000 - SKEW, 1_000_000, 1_060_000 + SKEW] {
-            let mut seen = SeenMessages::default();
-            assert_eq!(seen.note(id(1), expires, LONGEST, 1_000_000), Ok(()));
-            for now in 1_000_000..=1_075_000 {
-                assert!(seen.note(id(1), expires, LONGEST, now).is_err(), "{expires} {now}");
+        for expires in [NOW - SKEWED, NOW, NOW + 60_000 + SKEWED] {
+            let mut seen = SeenMessages::new(Share::WHOLE);
+            assert_eq!(seen.note(id(1), &holder("a"), NOW), Ok(()));
+            for now in (NOW..=NOW + 80_000).filter(|now| is_valid(expires, *now)) {
+                let again = seen.note(id(1), &holder("a"), now);
+                assert_eq!(again, Err(Rejected::Repeated), "{expires} {now}");
             }
         }
     }
 
     #[test]
-    fn ids_are_bounded_and_forgotten_after_their_end() {
-        let mut seen = SeenMessages::default();
-        for n in 0..MAX as u32 {
-            assert_eq!(seen.note(id(n), 1_000, LONGEST, 1_000), Ok(()));
-        }
-        let next = id(MAX as u32);
-        assert_eq!(seen.note(next, 1_000, LONGEST, 1_000), Err(Rejected::Full));
-        let later = 1_000 + 60_000 + 2 * SKEW + 1;
-        assert_eq!(seen.note(next, later, LONGEST, later), Ok(()));
+    fn ids_are_shared_fairly_and_forgotten_after_their_end() {
+        let mut seen = SeenMessages::new(Share::new(0.25));
+        let noted = |seen: &mut SeenMessages, from: usize, holder: &Holder| {
+            (from..from + MAX).filter(|n| seen.note(id(*n as u32), holder, NOW).is_ok()).count()
+        };
+        assert_eq!(noted(&mut seen, 0, &holder("flood")), MAX / 2 + 1);
+        assert_eq!(noted(&mut seen, MAX, &holder("other")), MAX / 4);
+        assert_eq!(seen.note(id(u32::MAX), &holder("flood"), NOW), Err(Rejected::Full));
+        let later = NOW + 60_000 + 2 * SKEWED + 1;
+        assert_eq!(seen.note(id(0), &holder("flood"), later), Ok(()));
         assert_eq!(seen.ids.len(), 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Opens a connection to one server of the store: TCP, TLS, and the handshake of RESP3.
 
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -25,12 +26,31 @@ pub(super) struct Connector {
     tasks: TaskTracker,
 }
 
-/// An open connection. Dropping the last clone of `closed`'s owner does not close it: cancel `closed`.
-#[derive(Clone)]
+/// An open connection. Dropping it ends the connection.
 pub(super) struct Opened {
     pub connection: MultiplexedConnection,
-    /// Cancelled when the connection has ended; cancelling it ends the connection.
-    pub closed: CancellationToken,
+    /// Cancelled when the connection has ended.
+    closed: CancellationToken,
+    /// Operations that timed out, one after another.
+    pub timeouts: AtomicU32,
+}
+
+impl Opened {
+    /// Resolves when the connection has ended.
+    pub(super) async fn ended(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Ends the connection, also for the operations that wait for an answer.
+    pub(super) fn end(&self) {
+        self.closed.cancel();
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl Connector {
@@ -53,9 +73,7 @@ impl Connector {
         pushes: Option<PushSender>,
     ) -> Result<Opened, RedisError> {
         match self.open_as(server, self.credential.as_ref(), pushes.clone()).await {
-            Err(error)
-                if self.credential.is_some() && error.kind() == ErrorKind::AuthenticationFailed =>
-            {
+            Err(error) if self.credential.is_some() && is_refusal(&error) => {
                 self.open_as(server, None, pushes).await.map_err(|_| error)
             }
             opened => opened,
@@ -109,9 +127,16 @@ impl Connector {
             ended.run_until_cancelled(driver).await;
             ended.cancel();
         });
-        Ok(Opened { connection, closed })
+        Ok(Opened { connection, closed, timeouts: AtomicU32::new(0) })
     }
 }
 
-/// Time to find the store and to open a connection to it. No call waits for this.
+/// Whether a server refuses the credential itself, or knows none.
+fn is_refusal(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))
+        || error.to_string().contains("AUTH")
+}
+
+/// Time to find the store by way of one server, and to open a connection to it. No call waits for this.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(3);

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use redis::{FromRedisValue, RedisError, Value, cmd};
+use tokio::time::timeout;
 
-use super::connect::{Connector, Opened};
+use super::connect::{Connector, OPEN_TIMEOUT, Opened};
 use super::push::PushSender;
 use crate::config::{Cluster, StoreServer};
 
@@ -37,7 +38,11 @@ pub(super) async fn locate(
 ) -> Result<Opened, LocateError> {
     let mut result = Err(unusable("cluster.store", "names no server"));
     for server in &cluster.servers {
-        result = follow(connector, server, key, pushes).await;
+        let following = follow(connector, server, key, pushes);
+        result = timeout(OPEN_TIMEOUT, following).await.unwrap_or_else(|_| {
+            let what = format!("no answer within {} s", OPEN_TIMEOUT.as_secs());
+            Err(unusable(&address(server), &what))
+        });
         if result.is_ok() {
             return result;
         }
@@ -60,15 +65,12 @@ async fn follow(
         "cluster" => primary_of(&asked, &mut opened, key).await?,
         _ => server.clone(),
     };
-    opened.closed.cancel();
+    drop(opened);
     let target = StoreServer { database: server.database, ..target };
     let mut opened = open(connector, &target, Some(pushes.clone())).await?;
     match self::hello(&target, &mut opened).await?.role.as_str() {
         "master" => Ok(opened),
-        _ => {
-            opened.closed.cancel();
-            Err(unusable(&address(&target), "is a read-only replica of another server"))
-        }
+        _ => Err(unusable(&address(&target), "is a read-only replica of another server")),
     }
 }
 
@@ -142,7 +144,8 @@ async fn primary_of(
         return Err(unusable(&address(server), "no node of the Cluster serves the shard"));
     };
     // A node that does not know its own address names none: it is the one that was asked.
-    let host = host.filter(|host| !host.is_empty()).unwrap_or_else(|| server.host.clone());
+    let host = host.filter(|host| !matches!(host.as_str(), "" | "?"));
+    let host = host.unwrap_or_else(|| server.host.clone());
     Ok(StoreServer { host, port, ..server.clone() })
 }
 

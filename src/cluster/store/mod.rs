@@ -5,7 +5,7 @@ mod connect;
 mod locate;
 mod push;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,8 +27,6 @@ pub(super) struct Store {
     connector: Connector,
     /// `None` while the circuit breaker is open.
     opened: ArcSwapOption<Opened>,
-    /// Failed operations, one after another.
-    failures: AtomicU32,
     /// Why the last operation or attempt failed.
     failure: Mutex<String>,
     pushes: PushSender,
@@ -51,22 +49,21 @@ impl Store {
         tasks: TaskTracker,
     ) -> Result<(Self, mpsc::Receiver<Push>), String> {
         let connector = Connector::new(&config, tasks)?;
-        let (pushes, received) = push::queue();
-        let store = Self {
-            config,
-            connector,
-            opened: ArcSwapOption::empty(),
-            failures: AtomicU32::new(0),
-            failure: Mutex::default(),
-            pushes,
-        };
+        let (pushes, received) = push::queue(config.relay_size);
+        let opened = ArcSwapOption::empty();
+        let store = Self { config, connector, opened, failure: Mutex::default(), pushes };
         Ok((store, received))
     }
 
-    /// Returns the key or the channel of this name. All have one hash tag, so that a Cluster holds them on one
-    /// shard.
+    /// Returns the key of this name. All keys have one hash tag, so that a Cluster holds them on one shard.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{{{}}}{name}", self.config.prefix)
+    }
+
+    /// Returns the channel of this name. Unlike keys, channels are the same for all databases of a server.
+    pub(super) fn channel(&self, name: &str) -> String {
+        let database = self.config.servers.first().map_or(0, |server| server.database);
+        self.key(&format!("{database}:{name}"))
     }
 
     /// Whether the circuit breaker is closed.
@@ -79,49 +76,51 @@ impl Store {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Notes why an operation or attempt failed.
+    pub(super) fn note_failure(&self, why: &str) {
+        why.clone_into(&mut self.failure.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Finds the store, connects to it, and subscribes to `channels`. The connection is not used before
-    /// [`Store::use_it`].
+    /// [`Store::adopt`].
     ///
     /// # Errors
     /// Why no server can be used, in words for operators.
     pub(super) async fn open(&self, channels: &[String]) -> Result<Candidate, String> {
         let key = self.key("");
-        let opening = async {
-            let located = locate::locate(&self.connector, &self.config, &key, &self.pushes).await;
-            let mut opened = located.map_err(|error| error.to_string())?;
-            for channel in channels {
-                let subscribed = opened.connection.subscribe(channel).await;
-                subscribed.map_err(|error| format!("cannot subscribe to {channel}: {error}"))?;
-            }
-            Ok(Candidate(opened))
-        };
-        match timeout(OPEN_TIMEOUT, opening).await {
-            Ok(opened) => opened,
-            Err(_) => Err(format!("no answer within {} s", OPEN_TIMEOUT.as_secs())),
+        let located = locate::locate(&self.connector, &self.config, &key, &self.pushes).await;
+        let mut opened = located.map_err(|error| error.to_string())?;
+        for channel in channels {
+            let subscribing = timeout(OPEN_TIMEOUT, opened.connection.subscribe(channel)).await;
+            let subscribed = subscribing.map_err(|_| "no answer".to_owned())?;
+            subscribed.map_err(|error| format!("cannot subscribe to {channel}: {error}"))?;
         }
-    }
-
-    /// Notes why an attempt to open the store failed.
-    pub(super) fn note_failure(&self, why: &str) {
-        why.clone_into(&mut self.failure.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Candidate(opened))
     }
 
     /// Uses a connection for all operations from now on.
-    pub(super) fn use_it(&self, Candidate(opened): Candidate) {
-        self.failures.store(0, Ordering::Relaxed);
+    pub(super) fn adopt(&self, Candidate(opened): Candidate) {
         self.opened.store(Some(Arc::new(opened)));
+    }
+
+    /// Ends the connection, at the end of the shutdown.
+    pub(super) fn disconnect(&self) {
+        if let Some(opened) = self.opened.swap(None) {
+            opened.end();
+        }
     }
 
     /// Resolves when the present connection has ended, or at once while there is none.
     pub(super) async fn lost(&self) {
         let opened = self.opened.load_full();
         if let Some(opened) = opened {
-            opened.closed.cancelled().await;
-            self.close(&opened, "the connection has ended");
+            opened.ended().await;
+            self.trip(&opened, "the connection has ended");
         }
     }
 
-    /// Does one operation on the connection, within `cluster.timeout`.
+    /// Does one operation within `cluster.timeout`. Several that time out, one after another, open the circuit
+    /// breaker.
     ///
     /// # Errors
     /// [`StoreUnavailable`], at once while the circuit breaker is open.
@@ -134,31 +133,59 @@ impl Store {
     {
         let opened = self.opened.load_full().ok_or(StoreUnavailable)?;
         match timeout(self.config.timeout, operation(opened.connection.clone())).await {
-            Ok(Ok(value)) => {
-                if self.failures.load(Ordering::Relaxed) != 0 {
-                    self.failures.store(0, Ordering::Relaxed);
+            Ok(answer) => self.judge(&opened, answer),
+            Err(_) => {
+                if opened.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS {
+                    self.trip(&opened, &no_answer(self.config.timeout));
+                }
+                Err(StoreUnavailable)
+            }
+        }
+    }
+
+    /// Does one operation that may take longer, because it sends much.
+    ///
+    /// # Errors
+    /// As [`Store::run`]; a timeout says nothing about the store.
+    pub(super) async fn run_within<T, F>(
+        &self,
+        time: Duration,
+        operation: impl FnOnce(MultiplexedConnection) -> F,
+    ) -> Result<T, StoreUnavailable>
+    where
+        F: Future<Output = Result<T, RedisError>>,
+    {
+        let opened = self.opened.load_full().ok_or(StoreUnavailable)?;
+        let answer = timeout(time, operation(opened.connection.clone())).await;
+        self.judge(&opened, answer.map_err(|_| StoreUnavailable)?)
+    }
+
+    /// Opens the circuit breaker after an answer that every other operation would get, too.
+    fn judge<T>(
+        &self,
+        opened: &Arc<Opened>,
+        answer: Result<T, RedisError>,
+    ) -> Result<T, StoreUnavailable> {
+        match answer {
+            Ok(value) => {
+                if opened.timeouts.load(Ordering::Relaxed) != 0 {
+                    opened.timeouts.store(0, Ordering::Relaxed);
                 }
                 return Ok(value);
             }
-            Ok(Err(error)) if is_lasting(&error) => self.close(&opened, &error.to_string()),
-            Ok(Err(error)) => self.note_failure(&error.to_string()),
-            Err(_) => {
-                let why = format!("no answer within {:?} (cluster.timeout)", self.config.timeout);
-                if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS {
-                    self.close(&opened, &why);
-                }
-            }
+            Err(error) if is_momentary(&error) => self.note_failure(&error.to_string()),
+            Err(error) => self.trip(opened, &error.to_string()),
         }
         Err(StoreUnavailable)
     }
 
     /// Opens the circuit breaker, unless another connection is in use by now.
-    fn close(&self, opened: &Arc<Opened>, why: &str) {
-        let current = self.opened.compare_and_swap(opened, None);
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, opened)) {
+    fn trip(&self, opened: &Arc<Opened>, why: &str) {
+        if self.opened.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, opened)) {
             self.note_failure(why);
         }
-        opened.closed.cancel();
+        self.opened.compare_and_swap(opened, None);
+        opened.end();
     }
 }
 
@@ -170,7 +197,7 @@ impl Candidate {
     ///
     /// # Errors
     /// Why it failed, in words for operators.
-    pub(super) async fn try_it<T, F>(
+    pub(super) async fn probe<T, F>(
         &self,
         within: Duration,
         operation: impl FnOnce(MultiplexedConnection) -> F,
@@ -179,20 +206,22 @@ impl Candidate {
         F: Future<Output = Result<T, RedisError>>,
     {
         match timeout(within, operation(self.0.connection.clone())).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {within:?} (cluster.timeout)")),
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(_) => Err(no_answer(within)),
         }
     }
 }
 
-/// Whether the next operation would fail like this one, until another connection is opened: all but an answer
-/// that concerns one operation alone.
-fn is_lasting(error: &RedisError) -> bool {
-    let is_momentary = matches!(
+fn no_answer(within: Duration) -> String {
+    format!("no answer within {within:?} (cluster.timeout)")
+}
+
+/// Whether an answer concerns one operation alone: the next one may succeed.
+fn is_momentary(error: &RedisError) -> bool {
+    matches!(
         error.kind(),
         ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::NoScript)
+            | ErrorKind::Parse
             | ErrorKind::UnexpectedReturnType
-    );
-    !is_momentary
+    )
 }

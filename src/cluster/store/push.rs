@@ -1,26 +1,38 @@
 //! Messages of the channels that this replica subscribes to.
 
-use redis::{PushInfo, PushKind, Value};
-use tokio::sync::mpsc;
+use std::sync::Arc;
 
-/// Messages that wait to be handled. More are dropped: their senders get no acknowledgement.
-const QUEUE: usize = 256;
+use redis::{PushInfo, PushKind, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+/// Messages that wait to be taken. More are dropped: their senders get no acknowledgement.
+const QUEUE: usize = 1024;
+
+/// Memory for messages until they are handled, in KiB, beside one of the largest.
+const MEMORY: usize = 64 << 10;
 
 /// A message of a channel.
 #[derive(Debug)]
 pub(crate) struct Push {
     pub channel: Vec<u8>,
     pub payload: Vec<u8>,
+    /// Held until the message is handled.
+    pub memory: OwnedSemaphorePermit,
 }
 
 /// The sending end, for each connection in turn.
 #[derive(Clone)]
-pub(super) struct PushSender(mpsc::Sender<Push>);
+pub(super) struct PushSender {
+    queue: mpsc::Sender<Push>,
+    memory: Arc<Semaphore>,
+}
 
-/// Returns both ends of the queue of messages.
-pub(super) fn queue() -> (PushSender, mpsc::Receiver<Push>) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    (PushSender(sender), receiver)
+/// Returns both ends of the queue of messages of at most `largest` bytes.
+pub(super) fn queue(largest: usize) -> (PushSender, mpsc::Receiver<Push>) {
+    let (queue, receiver) = mpsc::channel(QUEUE);
+    // Sealed and encoded, a message has a third more bytes.
+    let memory = Arc::new(Semaphore::new(MEMORY + (largest * 2).div_ceil(1024)));
+    (PushSender { queue, memory }, receiver)
 }
 
 /// A message that found no room. The connection lives on.
@@ -38,6 +50,29 @@ impl PushSender {
         else {
             return Ok(());
         };
-        self.0.try_send(Push { channel, payload }).map_err(|_| Dropped)
+        let size = u32::try_from(payload.len().div_ceil(1024)).map_err(|_| Dropped)?;
+        let memory = self.memory.clone().try_acquire_many_owned(size).map_err(|_| Dropped)?;
+        self.queue.try_send(Push { channel, payload, memory }).map_err(|_| Dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_bounded_by_their_memory() {
+        let (sender, mut receiver) = queue(1 << 20);
+        let push = |kind, size| {
+            let [channel, payload] = [1, size].map(|size| Value::BulkString(vec![0; size]));
+            PushInfo { kind, data: vec![channel, payload] }
+        };
+        let size = 1 << 20;
+        let taken = (0..200).filter(|_| sender.send(push(PushKind::Message, size)).is_ok());
+        assert_eq!(taken.count(), 66, "64 MiB, and twice the largest");
+        assert!(sender.send(push(PushKind::Subscribe, size)).is_ok());
+        drop(receiver.try_recv());
+        assert!(sender.send(push(PushKind::Message, size)).is_ok());
+        assert!(sender.send(push(PushKind::Message, size)).is_err());
     }
 }
