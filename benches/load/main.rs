@@ -12,6 +12,7 @@ mod hop;
 mod instructions;
 mod open_loop;
 mod process;
+mod replicas;
 mod report;
 mod rounds;
 mod scale;
@@ -71,6 +72,8 @@ enum Role {
     Scale(scale::ScaleOptions),
     /// Latency at 70 % of the highest rate, with correction for coordinated omission.
     Open,
+    /// What rate limits of several replicas cost (needs redis-server).
+    Replicas,
     /// Counts instructions with callgrind, and compares them with benches/instructions.json.
     Instructions(instructions::InstructionOptions),
     /// The scripted upstreams (started by the harness).
@@ -94,6 +97,7 @@ fn main() {
         None => runtime.block_on(rounds::run(&options)),
         Some(Role::Scale(scale)) => runtime.block_on(scale::run(&options, &scale)),
         Some(Role::Open) => runtime.block_on(open_loop::run(&options)),
+        Some(Role::Replicas) => runtime.block_on(replicas::run(&options)),
         Some(Role::Instructions(chosen)) => runtime.block_on(instructions::run(&chosen)),
         Some(Role::Upstreams(upstreams)) => runtime.block_on(upstreams::serve(upstreams)),
         Some(Role::Hop { target }) => runtime.block_on(hop::serve(&target)),
