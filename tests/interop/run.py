@@ -57,13 +57,16 @@ class Stage:
         config = self.folder / "gateway.toml"
         config.write_text(self.gateway_toml(at, sse))
         self.stdio = [binary, "serve", "--stdio", "--config", str(config)]
-        url = self.start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
+        url = self.gateway(binary, config)
         self.sse = url.removesuffix("/mcp") + "/sse"
         asking = self.folder / "asking.toml"
         asking.write_text(self.asking_toml(self.start(FIXTURE, r"listening: (\S+)")))
-        asking_url = self.start([binary, "serve", "--config", str(asking)], r"listens on (\S+)")
-        self.asking = self.validated(asking_url, schemas)
+        self.asking = self.validated(self.gateway(binary, asking), schemas)
         self.url = self.validated(url, schemas)
+
+    def gateway(self, binary, config):
+        """Starts a gateway and returns its URL."""
+        return self.start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
 
     def validated(self, url, schemas):
         """The URL of a proxy that validates every message on its way, if there are schemas."""
