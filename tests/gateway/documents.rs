@@ -160,6 +160,7 @@ fn every_reason_of_an_error_is_documented() {
 /// The configuration inside a ConfigMap, as the gateway would see it.
 fn config_map(text: &str) -> String {
     let (_, block) = text.split_once("gateway.toml: |\n").expect("a file in it");
+    let block = block.split("\n---\n").next().unwrap_or_default();
     let lines = block.lines().map(|line| line.strip_prefix("    ").unwrap_or(line));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -168,13 +169,22 @@ fn config_map(text: &str) -> String {
 fn the_examples_for_containers_lack_nothing_but_their_secrets() {
     let compose = read("examples/compose/config/gateway.toml");
     let kubernetes = config_map(&read("examples/kubernetes/configmap.yaml"));
+    let replicas = read("examples/replicas/gateway.toml");
+    let pods = config_map(&read("examples/replicas/kubernetes.yaml"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for text in [compose, kubernetes] {
+    for text in [compose, kubernetes, replicas, pods] {
         // Where the image keeps prompts is not here.
         let text = text.replace("/etc/promptgate/examples/library", "examples/library");
         let text = text.replace("/prompts/library", "examples/library");
         let mistakes = Config::parse("example", &text, root, &[]).unwrap_err().to_string();
-        let secrets = ["cannot read /run/secrets/", "is required beyond loopback"];
+        let secrets = [
+            "cannot read /run/secrets/",
+            "is required beyond loopback",
+            "is not set: set it",
+            // They are in the environment, or in files that are not here.
+            "needs server.seal_key",
+            "is required with cluster.username",
+        ];
         for mistake in mistakes.lines() {
             assert!(secrets.iter().any(|missing| mistake.contains(missing)), "{mistake}");
         }
@@ -201,6 +211,7 @@ fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
         "examples/monitoring/dashboard.json",
         "examples/monitoring/alerts.yaml",
         "docs/operating.md",
+        "docs/scaling.md",
     ] {
         let text = read(path);
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -208,8 +219,13 @@ fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
             let starts =
                 ["promptgate_", "mcp_server_", "mcp_client_", "process_memory", "process_open"];
             // Labels, and names that are cut in the text.
-            let labels =
-                ["promptgate_upstream", "promptgate_limit", "promptgate_outcome", "mcp_server_"];
+            let labels = [
+                "promptgate_upstream",
+                "promptgate_limit",
+                "promptgate_message",
+                "promptgate_outcome",
+                "mcp_server_",
+            ];
             starts.iter().any(|start| word.starts_with(start)) && !labels.contains(word)
         };
         for word in words.filter(is_metric) {
