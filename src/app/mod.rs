@@ -135,7 +135,7 @@ impl App {
         config.server.name_resource(addr);
         let foundation = Foundation::lay(&config, Instances::One)?;
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
-        let (cluster, deliveries) =
+        let (cluster, relayed) =
             replicas::join(&config, &foundation, sealer.clone()).await?.unzip();
         let mut app = Self::build(config, foundation, sealer, cluster.clone());
         let edition = app.edition.load_full();
@@ -147,8 +147,8 @@ impl App {
         let listener = Listener::new(socket, endpoint.clone());
         observe::endpoint(&app.telemetry, &endpoint, &listener.open());
         connections.spawn(listener.run(connections.clone(), drain));
-        if let Some((cluster, deliveries)) = cluster.zip(deliveries) {
-            app.take_part(&cluster, deliveries, endpoint.clone());
+        if let Some((cluster, relayed)) = cluster.zip(relayed) {
+            app.take_part(&cluster, relayed, endpoint.clone());
         }
         app.endpoint = Some(Listening { addr, service: endpoint });
         app.serve_admin(&edition).await?;

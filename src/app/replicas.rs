@@ -10,7 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::edition::Edition;
 use super::{App, Foundation};
-use crate::cluster::{Cluster, ClusterDeps, Delivery, Handling, Message, Presence, Relayed};
+use crate::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
 use crate::config::Config;
 use crate::domain::fair_share::Holder;
 use crate::downstream::Endpoint;
@@ -29,7 +29,7 @@ pub(super) async fn join(
     config: &Config,
     foundation: &Foundation,
     sealer: Arc<Sealer>,
-) -> io::Result<Option<(Arc<Cluster>, mpsc::Receiver<Delivery>)>> {
+) -> io::Result<Option<(Arc<Cluster>, mpsc::Receiver<Relayed>)>> {
     let Some(cluster) = config.cluster.clone() else {
         return Ok(None);
     };
@@ -50,7 +50,7 @@ impl App {
     pub(super) fn take_part(
         &self,
         cluster: &Arc<Cluster>,
-        deliveries: mpsc::Receiver<Delivery>,
+        relayed: mpsc::Receiver<Relayed>,
         endpoint: Arc<ArcSwap<Endpoint>>,
     ) {
         let Shutdown { stop, background: tasks, .. } = &self.shutdown;
@@ -61,7 +61,7 @@ impl App {
         };
         tasks.spawn(cluster.clone().keep(describe, terminated, stop.clone()));
         let sessions = self.sessions.clone();
-        let handling = handle_all(deliveries, sessions, endpoint, tasks.clone(), stop.clone());
+        let handling = handle_all(relayed, sessions, endpoint, tasks.clone(), stop.clone());
         tasks.spawn(handling);
     }
 }
@@ -83,14 +83,14 @@ fn presence(
 
 /// Handles the messages of other replicas, until `stop`.
 async fn handle_all(
-    mut deliveries: mpsc::Receiver<Delivery>,
+    mut messages: mpsc::Receiver<Relayed>,
     sessions: Arc<ArcSwap<Sessions>>,
     endpoint: Arc<ArcSwap<Endpoint>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(HANDLED_AT_ONCE));
-    while let Some(Some(Delivery(relayed))) = stop.run_until_cancelled(deliveries.recv()).await {
+    while let Some(Some(relayed)) = stop.run_until_cancelled(messages.recv()).await {
         let Ok(place) = places.clone().try_acquire_owned() else {
             tasks.spawn(relayed.acknowledge(Handling::Overloaded));
             continue;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::store::Push;
-use super::{Cluster, Delivery, ReplicaId, terminated, whole_millis};
+use super::{Cluster, Relayed, ReplicaId, terminated, whole_millis};
 use crate::audit::record::Event;
 use crate::domain::backoff::{Backoff, jittered};
 use crate::domain::fair_share::Holder;
@@ -214,11 +214,11 @@ impl Cluster {
     pub(super) async fn take_messages(
         self: Arc<Self>,
         mut pushes: mpsc::Receiver<Push>,
-        deliveries: mpsc::Sender<Delivery>,
+        relayed: mpsc::Sender<Relayed>,
         stop: CancellationToken,
     ) {
         while let Some(Some(push)) = stop.run_until_cancelled(pushes.recv()).await {
-            self.receive(push, &deliveries);
+            self.receive(push, &relayed);
         }
     }
 

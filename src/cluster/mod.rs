@@ -72,9 +72,6 @@ struct Bounds {
     session_lifetime: Duration,
 }
 
-/// A message that another replica hands over.
-pub(crate) struct Delivery(pub Relayed);
-
 /// The id of one process, drawn at its start.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct ReplicaId([u8; 8]);
@@ -88,11 +85,12 @@ pub(crate) struct ClusterDeps {
     pub stop: CancellationToken,
 }
 
-/// Deliveries that wait to be handled.
-const DELIVERIES: usize = 256;
+/// Messages of other replicas that wait to be handled.
+const RELAYED: usize = 256;
 
 impl Cluster {
-    /// Joins the cluster of a configuration: tries once to reach the store.
+    /// Joins the cluster of a configuration: tries once to reach the store. Also returns the messages that other
+    /// replicas hand over.
     ///
     /// # Errors
     /// `cluster.ca` cannot be used; or the store cannot be reached, and `cluster.on_missing` is `refuse`.
@@ -101,7 +99,7 @@ impl Cluster {
         limits: &Limits,
         config_digest: &str,
         deps: ClusterDeps,
-    ) -> Result<(Arc<Self>, mpsc::Receiver<Delivery>), String> {
+    ) -> Result<(Arc<Self>, mpsc::Receiver<Relayed>), String> {
         let ClusterDeps { sealer, telemetry, audit, tasks, stop } = deps;
         let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -140,9 +138,9 @@ impl Cluster {
                 );
             }
         }
-        let (sender, deliveries) = mpsc::channel(DELIVERIES);
+        let (sender, relayed) = mpsc::channel(RELAYED);
         tasks.spawn(cluster.clone().take_messages(pushes, sender, stop));
-        Ok((cluster, deliveries))
+        Ok((cluster, relayed))
     }
 
     /// Applies another configuration. The keys of `[cluster]` need a restart.

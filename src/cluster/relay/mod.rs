@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
 use super::store::Push;
-use super::{Cluster, Delivery, ReplicaId, whole_millis};
+use super::{Cluster, ReplicaId, whole_millis};
 use crate::domain::fair_share::{FairShare, Holder, Share};
 use crate::seal::random;
 use message::{Content, Envelope, MessageId, Recipient};
@@ -211,8 +211,8 @@ impl Cluster {
         published.await.map_err(|_| RelayError::Unreachable)
     }
 
-    /// Takes a message of a channel: an acknowledgement, or a message to be delivered.
-    pub(super) fn receive(self: &Arc<Self>, push: Push, deliveries: &mpsc::Sender<Delivery>) {
+    /// Takes a message of a channel: an acknowledgement, or a message to be handled, which goes to `handlers`.
+    pub(super) fn receive(self: &Arc<Self>, push: Push, handlers: &mpsc::Sender<Relayed>) {
         let Push { channel, payload, memory } = push;
         let mut recipients = self.recipients().into_iter();
         let is_meant =
@@ -241,12 +241,19 @@ impl Cluster {
         };
         let relayed = Relayed { message, cluster: self.clone(), from, id, _memory: memory };
         let refused = match self.relay.admit(&relayed, expires) {
-            Ok(()) => match deliveries.try_send(Delivery(relayed)) {
+            Ok(()) => match handlers.try_send(relayed) {
                 Ok(()) => return,
-                Err(refused) => refused.into_inner().0,
+                Err(refused) => refused.into_inner(),
             },
             Err(Rejected::Full) => relayed,
             Err(Rejected::Repeated) => return,
+            Err(Rejected::Expired) => {
+                warn!(
+                    replica = %from,
+                    "a message of another replica has expired, or its clock differs by more than 5 s"
+                );
+                return;
+            }
         };
         self.tasks.spawn(refused.acknowledge(Handling::Overloaded));
     }
@@ -273,11 +280,7 @@ impl Relay {
     fn admit(&self, relayed: &Relayed, expires: u64) -> Result<(), Rejected> {
         let now = now();
         if !seen::is_valid(expires, now) {
-            warn!(
-                replica = %relayed.from,
-                "a message of another replica has expired, or its clock differs by more than 5 s"
-            );
-            return Err(Rejected::Repeated);
+            return Err(Rejected::Expired);
         }
         match &relayed.message {
             Message::Post { caller, address, .. } => {

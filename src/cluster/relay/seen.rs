@@ -27,6 +27,8 @@ struct Seen {
 /// Why a message is not handled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Rejected {
+    /// It has expired, or the clock of its sender differs too much.
+    Expired,
     Repeated,
     /// No more ids can be remembered for this holder.
     Full,

@@ -5,11 +5,11 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::limited;
-use crate::support::client::{modern, request};
+use crate::support::client::{Event, Stream, modern, request};
 use crate::support::process::run;
-use crate::support::replicas::{Replica, Replicas, Store};
+use crate::support::replicas::{Replica, Replicas, SEAL_KEY, Store};
 use crate::support::server_request_upstream::{accept_blue, form_elicitation};
-use crate::support::{ClientMode, ModeClient, Upstream, eventually, metrics};
+use crate::support::{ClientMode, Gateway, ModeClient, Upstream, eventually, metrics};
 
 const PAGES: &str = "[listing]\npage_size = 2\n";
 
@@ -153,10 +153,14 @@ async fn a_change_is_announced_once_to_a_client_that_moves_between_replicas() {
     for mode in modes {
         clients.push(ModeClient::over_http(replicas.client(), mode, json!({})).await);
     }
+    let client = replicas.client().legacy("2025-11-25").await;
+    let events = ("Accept", "text/event-stream");
+    let mut first = client.stream("GET", &[events], b"").await;
     crate::support::write_greeting(&library, "after");
     for client in &mut clients {
         client.await_list_changed().await;
     }
+    let told = next_change(&mut first).await.expect("a change").id.expect("an id");
     // All replicas tell the same list by now.
     let digests = async || {
         let cluster = replicas.replicas[0].cluster().await;
@@ -164,4 +168,47 @@ async fn a_change_is_announced_once_to_a_client_that_moves_between_replicas() {
         rows.iter().map(|row| row["catalogDigest"].clone()).collect::<Vec<Value>>()
     };
     eventually(digests, |digests| digests.iter().all(|digest| *digest == digests[0])).await;
+    // A client that comes back to any of them has been told already, and hears of the next change once.
+    let session = client.session();
+    let mut streams = Vec::new();
+    for replica in &replicas.replicas {
+        let client = replica.client().with("Mcp-Session-Id", session);
+        let headers = [events, ("Last-Event-ID", told.as_str())];
+        streams.push(client.stream("GET", &headers, b"").await);
+    }
+    crate::support::write_greeting(&library, "once more");
+    for stream in &mut streams {
+        let event = next_change(stream).await.expect("a change").json();
+        assert_eq!(event["method"], "notifications/prompts/list_changed");
+    }
+    for replica in replicas.replicas {
+        replica.process.stop().await;
+    }
+    for mut stream in streams {
+        assert!(next_change(&mut stream).await.is_none(), "told twice");
+    }
+}
+
+/// The next event that says something: the first one of a stream may bring an id only.
+async fn next_change(stream: &mut Stream) -> Option<Event> {
+    loop {
+        match stream.event().await {
+            Some(event) if event.data.is_empty() => {}
+            event => return event,
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn k2_the_keys_of_the_cluster_need_a_restart_and_the_seal_key_stays_with_them() {
+    let store = Store::start().await;
+    let key = format!("[server]\nseal_key = {{ value = \"{SEAL_KEY}\" }}\n");
+    let gateway = Gateway::start(&format!("{key}[cluster]\nstore = {:?}\n", store.url())).await;
+    let client = gateway.client().legacy("2025-06-18").await;
+    let renamed = format!("{key}[cluster]\nstore = {:?}\nreplica = \"b\"\n", store.url());
+    assert_eq!(gateway.try_reload(&renamed).await.unwrap(), ["cluster"]);
+    // Without both tables it goes on as one of the replicas.
+    assert_eq!(gateway.try_reload("").await.unwrap(), ["cluster", "server.seal_key"]);
+    assert_eq!(client.post(&request(1, "ping", json!({}))).await.status, 200);
 }

@@ -7,9 +7,6 @@ use super::{bearer, limited};
 use crate::support::Client;
 use crate::support::replicas::{Replicas, Store};
 
-/// Patience with the store: these tests are about what it counts, however slow the machine is.
-const PATIENT: &str = "[cluster]\ntimeout = \"30s\"\n";
-
 /// Sends this many lists at once; returns how many were answered.
 async fn at_once(client: &Client, count: usize) -> usize {
     let lists = (0..count).map(|_| {
@@ -31,7 +28,7 @@ async fn at_once(client: &Client, count: usize) -> usize {
 #[ignore = "needs redis-server"]
 async fn p4_exactly_n_of_ten_n_requests_pass_on_three_replicas() {
     let store = Store::start().await;
-    let replicas = Replicas::start(&store.url(), &(limited() + PATIENT)).await;
+    let replicas = Replicas::start(&store.url(), &limited()).await;
     let client = replicas.client().with("Authorization", &bearer(0));
     let mut passed = 0;
     for _ in 0..300 {
@@ -57,7 +54,7 @@ async fn p4_exactly_n_of_ten_n_requests_pass_on_three_replicas() {
 async fn p4_a_request_that_one_bucket_refuses_costs_the_others_nothing() {
     let store = Store::start().await;
     let limits = "[[limits]]\nname = \"all\"\nper = []\nrate = \"40/h\"\nburst = 40\n";
-    let replicas = Replicas::start(&store.url(), &(limited() + limits + PATIENT)).await;
+    let replicas = Replicas::start(&store.url(), &(limited() + limits)).await;
     let client = |number| replicas.client().with("Authorization", &bearer(number));
     assert_eq!(at_once(&client(0), 100).await, 30);
     assert_eq!(at_once(&client(1), 100).await, 10, "what is left of 40");
@@ -67,9 +64,9 @@ async fn p4_a_request_that_one_bucket_refuses_costs_the_others_nothing() {
 #[ignore = "needs redis-server"]
 async fn p4_leases_of_three_replicas_stay_within_their_bound() {
     let store = Store::start().await;
-    let leased = format!("{PATIENT}limits = \"leased\"\nlease = \"200ms\"\n");
+    let leased = "[cluster]\nlimits = \"leased\"\nlease = \"200ms\"\n";
     // A cell comes free in 120 s: a lease is one cell, so that nothing is taken ahead.
-    let replicas = Replicas::start(&store.url(), &(limited() + &leased)).await;
+    let replicas = Replicas::start(&store.url(), &(limited() + leased)).await;
     let client = replicas.client().with("Authorization", &bearer(0));
     assert_eq!(at_once(&client, 300).await, 30);
     drop(replicas);

@@ -121,7 +121,7 @@ async fn a_store_that_is_full() {
 #[tokio::test]
 #[ignore = "needs redis-server"]
 async fn a_store_that_fails_over_to_its_replica() {
-    let first = Store::start().await;
+    let mut first = Store::start().await;
     let second = Store::start().await;
     second.command(&format!("REPLICAOF 127.0.0.1 {}", first.port)).await;
     let linked = async || second.command("INFO replication").await;
@@ -133,11 +133,13 @@ async fn a_store_that_fails_over_to_its_replica() {
     let replicated = async || second.command("DBSIZE").await;
     let expected = first.command("DBSIZE").await;
     eventually(replicated, |size| *size == expected).await;
-    drop(first);
+    first.kill().await;
+    for replica in &replicas.replicas {
+        replica.sees_store(false).await;
+    }
     second.command("REPLICAOF NO ONE").await;
     for replica in &replicas.replicas {
-        eventually(async || replica.cluster().await, |cluster| cluster["store"] == "available")
-            .await;
+        replica.sees_store(true).await;
     }
     assert_eq!(passed(&clients, 0, 30).await, 0, "what was counted is counted there");
     replicas.know_each_other().await;

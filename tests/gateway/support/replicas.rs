@@ -231,6 +231,8 @@ pub fn environment(store: &str, name: &str) -> Vec<(&'static str, String)> {
     vec![
         ("PROMPTGATE__CLUSTER__STORE", store.to_owned()),
         ("PROMPTGATE__CLUSTER__REPLICA", name.to_owned()),
+        // The machine may be slow: an answer that comes late would be counted by a share.
+        ("PROMPTGATE__CLUSTER__TIMEOUT", "2s".to_owned()),
         ("PROMPTGATE_SEAL_KEY", SEAL_KEY.to_owned()),
         ("PROMPTGATE__TELEMETRY__LOG", LOG_WARNINGS.to_owned()),
     ]
