@@ -80,7 +80,7 @@ struct State {
     closing: bool,
     closed: bool,
     sync_outcome: Option<io::Result<()>>,
-    /// Whether the writer waits, and nobody has woken it since.
+    /// Whether the writer sleeps and was not woken since.
     writer_waits: bool,
 }
 

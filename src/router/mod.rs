@@ -1,6 +1,7 @@
 //! The router: answers lists from the catalog, and forwards gets and completions to the owner of the prompt.
 
 pub(crate) mod announce;
+mod blocking;
 mod build;
 mod bridge;
 pub(crate) mod catalog;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::Router;
+use super::blocking::beside_calls;
 use super::reply::{FoundReply, Reply};
 use super::view::View;
 use crate::domain::call::Call;
@@ -50,9 +50,7 @@ impl Router {
         } else {
             // Each search reads the whole view: only so many at once.
             let _permit = self.shared.searches.acquire().await.map_err(|_| Fault::Internal)?;
-            // Fails only if the search panics.
-            let searching = spawn_blocking(move || page(&view, &query, after));
-            searching.await.map_err(|_| Fault::Internal)?
+            beside_calls(move || page(&view, &query, after)).await
         };
         let next_cursor = more_after.map(|last| {
             let place = Place {

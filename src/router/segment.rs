@@ -16,8 +16,8 @@ use crate::domain::name::UpstreamId;
 use crate::domain::tool::name::tool_name;
 use crate::seal;
 
-/// Consecutive elements of a list, in byte order of their names, already serialised. Between the names of one segment
-/// lies no name of another one.
+/// Consecutive elements of a list, in byte order of their names, already serialised. The names of every other segment are
+/// all before them or all behind them.
 #[derive(Default)]
 pub struct Segment {
     /// The elements, with a comma behind each.

@@ -25,7 +25,7 @@ pub struct View {
     size: usize,
 }
 
-/// The visible elements of one segment; at least one.
+/// The visible elements of one segment; none if the segment is known and hidden.
 #[derive(Clone, Debug)]
 struct Part {
     segment: Arc<Segment>,
@@ -355,7 +355,7 @@ mod tests {
             }
             prop_assert_eq!(&walked, &expected);
             prop_assert!(names.iter().all(|name| part.contains(name) == all[name]));
-            // Made of the view before, in which one segment was another one, only that segment is decided anew.
+            // With a view before it in which one segment was different, only that segment is decided anew.
             let mut before = segments.clone();
             if let Some(other) = before.get_mut(changed) {
                 *other = Arc::new(SegmentWriter::default().finish());

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Options, OptionsBuilder, Weighter};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::spawn_blocking;
 
 use super::Digest;
+use super::blocking::beside_calls;
 use super::catalog::Content;
 use super::owner::Owner;
 use super::segment::Segment;
@@ -225,7 +225,7 @@ impl ViewCache {
         let asked = key.clone();
         let make = move || making.make(&owned, &holder, key);
         // On the heap: each open stream holds a future that may come here, and seldom does.
-        Box::pin(self.beside_calls(&asked, content, make)).await
+        Box::pin(self.make_beside_calls(&asked, content, make)).await
     }
 
     /// The tools that each stand for one prompt of a caller at an endpoint. Cancel safe.
@@ -248,11 +248,11 @@ impl ViewCache {
             making.store(&holder, key, generation, &view);
             view
         };
-        self.beside_calls(&asked, content, make).await
+        self.make_beside_calls(&asked, content, make).await
     }
 
-    /// Makes a view on a thread that may block, a few at a time.
-    async fn beside_calls(
+    /// Makes a view beside the calls, a few at a time.
+    async fn make_beside_calls(
         &self,
         key: &Key,
         content: &Content,
@@ -264,14 +264,7 @@ impl ViewCache {
         if let Some(view) = self.cached(key, content) {
             return view;
         }
-        match spawn_blocking(make).await {
-            Ok(view) => view,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime shuts down.
-                Err(_) => std::future::pending().await,
-            },
-        }
+        beside_calls(make).await
     }
 
     fn cached(&self, key: &Key, content: &Content) -> Option<Arc<View>> {
@@ -371,8 +364,7 @@ impl ViewCache {
     /// Releases what only earlier contents hold. What is left of their views is what the next ones are made of.
     pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<Content>) {
         let (views, content) = (self.clone(), content.clone());
-        // Fails only at shutdown.
-        let _ = spawn_blocking(move || views.release(&content)).await;
+        beside_calls(move || views.release(&content)).await;
     }
 
     fn release(&self, content: &Content) {

@@ -110,7 +110,7 @@ impl PromptTests {
         let mut text = String::new();
         for piece in pieces {
             match piece["Literal"].as_str() {
-                // A star that stands for itself is no pattern that a glob can express.
+                // A glob has no escape for a star that is meant literally.
                 Some(literal) if literal.contains('*') => return false,
                 Some(literal) => text.push_str(literal),
                 None => text.push('*'),

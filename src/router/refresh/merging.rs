@@ -351,7 +351,7 @@ fn hash_of_skeleton(hasher: &RandomState, text: &str) -> u64 {
     }
 }
 
-/// The skeleton of each ASCII character. That of an ASCII text is made of them: none of them is composed with another one.
+/// The skeleton of each ASCII character. The skeleton of an ASCII text is their concatenation, because ASCII characters do not compose.
 static ASCII_SKELETONS: LazyLock<[String; 128]> = LazyLock::new(|| {
     std::array::from_fn(|byte| skeleton(char::from(byte as u8).encode_utf8(&mut [0; 4])).collect())
 });

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use merging::Groups;
 
 use super::announce::{Announcer, Redefined};
+use super::blocking::beside_calls;
 use super::catalog::{Catalog, Content, Incomplete, WalkInfo};
 use super::debounce::Debounce;
 use super::definition_pins::DefinitionPins;
@@ -84,7 +84,7 @@ struct Known {
     pins: DefinitionPins,
 }
 
-/// The list of an upstream: another one has another number.
+/// One version of the list of an upstream. No two versions have the same number.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct ListVersion {
     upstream: UpstreamId,
@@ -213,18 +213,11 @@ impl Refresh {
             self.take(reports, now);
             return self;
         }
-        let merging = spawn_blocking(move || {
+        beside_calls(move || {
             self.take(reports, now);
             self
-        });
-        match merging.await {
-            Ok(merged) => merged,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime shuts down.
-                Err(_) => std::future::pending().await,
-            },
-        }
+        })
+        .await
     }
 
     /// Applies reports.
