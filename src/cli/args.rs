@@ -46,12 +46,12 @@ pub(super) enum Command {
     /// Validate the configuration and report every mistake with its line
     ///
     /// Also reads the prompts of libraries. Exit code: 64 if there is a mistake; 1 if a prompt file is not
-    /// valid, and with --dial also if an upstream does not answer.
+    /// valid, and with --dial also if an upstream does not answer, or the store of the cluster cannot be used.
     Check {
         #[command(flatten)]
         file: ConfigFile,
         /// Also connect to each upstream and list its prompts: shows the era, the revision, the
-        /// number of prompts, and which prompts are left out and why
+        /// number of prompts, and which prompts are left out and why. Connects to the store of the cluster, too
         #[arg(long)]
         dial: bool,
         #[command(flatten)]

@@ -16,6 +16,7 @@ use super::failure::Failure;
 use super::load::load;
 use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
+use crate::cluster::Cluster;
 use crate::config::{Config, Upstream};
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -31,12 +32,19 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let runtime = runtime()?;
     let progress =
         if output.json || !io::stderr().is_terminal() { Progress::Hidden } else { Progress::Shown };
-    let dialed = runtime.block_on(dial_all(&config, progress));
+    let (dialed, store) =
+        runtime.block_on(async { tokio::join!(dial_all(&config, progress), dial_store(&config)) });
     runtime.shutdown_background();
     let failed = dialed.iter().filter(|dialed| dialed.outcome.is_err()).count();
-    let report = report(&config, dialed);
+    let mut report = report(&config, dialed);
+    if let Some(store) = &store {
+        report["cluster"] = json!({"available": store.is_ok(), "error": store.as_ref().err()});
+    }
     output.print(&report, &text(&report))?;
     match failed {
+        0 if matches!(store, Some(Err(_))) => {
+            Err(Failure::new("the store of the cluster cannot be used"))
+        }
         0 => Ok(()),
         1 => Err(Failure::new("1 upstream does not answer")),
         n => Err(Failure::new(format!("{n} upstreams do not answer"))),
@@ -94,6 +102,14 @@ async fn dial_all(config: &Config, progress: Progress) -> Vec<Dialed> {
     tasks.close();
     let _ = timeout(CHILDREN_TIMEOUT, tasks.wait()).await;
     dialed
+}
+
+/// Connects to the store of the cluster; `None` without `[cluster]`.
+async fn dial_store(config: &Config) -> Option<Result<(), String>> {
+    match &config.cluster {
+        Some(cluster) => Some(Cluster::dial(cluster).await),
+        None => None,
+    }
 }
 
 async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Dialed {
@@ -214,6 +230,13 @@ fn text(report: &Value) -> String {
     for pair in report["lookAlikes"].as_array().into_iter().flatten() {
         let shown = |side: &Value| format!("{} ({:?})", text(&side["name"]), text(&side["text"]));
         let _ = writeln!(notes, "{} looks like {}", shown(&pair["one"]), shown(&pair["other"]));
+    }
+    match (report["cluster"]["available"].as_bool(), report["cluster"]["error"].as_str()) {
+        (_, Some(error)) => {
+            let _ = writeln!(notes, "cluster.store: {}", printable(error));
+        }
+        (Some(true), None) => notes.push_str("cluster.store: available\n"),
+        _ => {}
     }
     let separator = if notes.is_empty() { "" } else { "\n\n" };
     format!("{}{separator}{}", table(&COLUMNS, rows), notes.trim_end())

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use redis::cmd;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -141,6 +142,21 @@ impl Cluster {
         let (sender, relayed) = mpsc::channel(RELAYED);
         tasks.spawn(cluster.clone().take_messages(pushes, sender, stop));
         Ok((cluster, relayed))
+    }
+
+    /// Connects to the store of a configuration, and writes a key that expires at once.
+    ///
+    /// # Errors
+    /// Why the store cannot be used, in words for operators.
+    pub(crate) async fn dial(config: &config::Cluster) -> Result<(), String> {
+        let (store, _) = Store::new(config.clone(), TaskTracker::new())?;
+        let candidate = store.open(&[]).await?;
+        let key = store.key("check");
+        let write = async |mut connection| {
+            let mut set = cmd("SET");
+            set.arg(key).arg("").arg("PX").arg(1).query_async::<()>(&mut connection).await
+        };
+        candidate.probe(config.timeout, write).await
     }
 
     /// Applies another configuration. The keys of `[cluster]` need a restart.

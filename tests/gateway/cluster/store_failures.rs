@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{bearer, limited};
-use crate::support::process::{BINARY, command};
-use crate::support::replicas::{Balancer, Replica, Replicas, SEAL_KEY, Store, environment, url};
+use crate::support::process::command;
+use crate::support::replicas::{Balancer, Replica, Replicas, Store, environment, url};
 use crate::support::{Client, Process, eventually, metrics};
 
 /// Sends lists of a caller to one replica after the other; returns how many passed. All others were limited.
@@ -209,7 +209,16 @@ async fn a_store_that_is_missing_at_the_start_is_waited_for_or_refused() {
         .unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success(), "{said}");
-    assert!(said.contains("cluster.store") && said.contains("on_missing"), "{BINARY}: {said}");
+    assert!(said.contains("cluster.store") && said.contains("on_missing"), "{said}");
+
+    let dialed = |is_there: bool| {
+        let mut check = command(folder.path(), &["check", "--dial"]);
+        let output = check.envs(variables.iter().copied()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.success(), is_there, "{said}");
+        said
+    };
+    assert!(dialed(false).contains("cluster.store: 127.0.0.1:"), "it says why");
 
     let (process, admin) = Process::serve_admin(folder.path(), &variables).await;
     let replica = Replica { process, admin, folder: folder.path().to_owned() };
@@ -218,5 +227,5 @@ async fn a_store_that_is_missing_at_the_start_is_waited_for_or_refused() {
     store.restart().await;
     replica.sees_store(true).await;
     assert_eq!(passed(&client, 1, 60).await, 30);
-    assert_eq!(SEAL_KEY.len(), 44, "32 bytes");
+    assert!(dialed(true).contains("cluster.store: available"));
 }
