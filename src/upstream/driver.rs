@@ -85,9 +85,11 @@ pub(super) struct Driver {
     pub held_secrets: Arc<HeldSecrets>,
 }
 
-/// Debounce of `list_changed` and of edits in a library: an editor writes, renames and touches a file, which
-/// is one change.
-const CHANGE_DEBOUNCE: Duration = Duration::from_millis(100);
+/// Debounce of edits in a library: an editor writes, renames and touches a file, which is one change.
+const EDIT_DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// Debounce of `list_changed`: a server that adds several prompts at once sends a notification for each.
+const LIST_CHANGED_DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// A connection or stream that lasts longer counts as stable: its backoff starts over.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
@@ -271,9 +273,12 @@ impl Driver {
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.signals.list_changed.notified() => {
-                    let debounced = Instant::now() + CHANGE_DEBOUNCE;
-                    let earliest = if connection.is_snapshot() { started } else { started + MIN_WALK_INTERVAL };
-                    sleep_until(debounced.max(earliest)).await;
+                    let (debounce, earliest) = if connection.is_snapshot() {
+                        (EDIT_DEBOUNCE, started)
+                    } else {
+                        (LIST_CHANGED_DEBOUNCE, started + MIN_WALK_INTERVAL)
+                    };
+                    sleep_until((Instant::now() + debounce).max(earliest)).await;
                 }
                 () = self.signals.session_lost.notified() => return,
                 () = connection.closed() => return,
