@@ -126,8 +126,12 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
 /// Registers the gauges of the cluster; absent if this replica stands alone.
 pub(super) fn cluster(telemetry: &Telemetry, cluster: &Arc<Cluster>) {
     let single = |what, value: fn(&Cluster) -> f64| {
-        let cluster = cluster.clone();
-        telemetry.gauge(what, move |observe| observe(value(&cluster), &[]));
+        let cluster = Arc::downgrade(cluster);
+        telemetry.gauge(what, move |observe| {
+            if let Some(cluster) = cluster.upgrade() {
+                observe(value(&cluster), &[]);
+            }
+        });
     };
     let up = ("promptgate.cluster.up", "", "Whether the store of the cluster is available");
     single(up, |cluster| flag(cluster.failure().is_none()));

@@ -1,10 +1,10 @@
 //! This replica among the others: it joins them, tells them what it serves, and takes what they hand over.
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -12,13 +12,12 @@ use super::edition::Edition;
 use super::{App, Foundation};
 use crate::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
 use crate::config::Config;
-use crate::domain::fair_share::Holder;
+use crate::domain::fair_share::{FairShare, Holder, Share};
 use crate::downstream::Endpoint;
 use crate::seal::{Sealer, digest_text};
-use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
-/// Messages of other replicas that are handled at once. More are refused.
+/// Posts of other replicas that are handled at once. More are refused.
 const HANDLED_AT_ONCE: usize = 256;
 
 /// Joins the cluster of the configuration; `None` without one.
@@ -60,8 +59,8 @@ impl App {
             sessions.load().terminated_elsewhere(holder, session);
         };
         tasks.spawn(cluster.clone().keep(describe, terminated, stop.clone()));
-        let sessions = self.sessions.clone();
-        let handling = handle_all(relayed, sessions, endpoint, tasks.clone(), stop.clone());
+        let edition = self.edition.clone();
+        let handling = handle_all(relayed, edition, endpoint, tasks.clone(), stop.clone());
         tasks.spawn(handling);
     }
 }
@@ -84,32 +83,92 @@ fn presence(
 /// Handles the messages of other replicas, until `stop`.
 async fn handle_all(
     mut messages: mpsc::Receiver<Relayed>,
-    sessions: Arc<ArcSwap<Sessions>>,
+    edition: Arc<ArcSwap<Edition>>,
     endpoint: Arc<ArcSwap<Endpoint>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(HANDLED_AT_ONCE));
+    let places = Places::default();
     while let Some(Some(relayed)) = stop.run_until_cancelled(messages.recv()).await {
-        let Ok(place) = places.clone().try_acquire_owned() else {
+        let edition = edition.load_full();
+        let Message::Post { caller, address, .. } = &relayed.message else {
+            let handling = edition.sessions.receive(&relayed.message);
+            tasks.spawn(relayed.acknowledge(handling));
+            continue;
+        };
+        let holder = Holder::of(caller, *address);
+        let Some(place) = places.take(holder, edition.config.server.limits.share) else {
             tasks.spawn(relayed.acknowledge(Handling::Overloaded));
             continue;
         };
-        let (sessions, endpoint) = (sessions.load_full(), endpoint.load_full());
+        let endpoint = endpoint.load_full();
         tasks.spawn(async move {
             let _place = place;
-            handle(relayed, &sessions, &endpoint).await;
+            handle_post(relayed, &endpoint).await;
         });
     }
 }
 
-/// Handles a message, and acknowledges it.
-async fn handle(relayed: Relayed, sessions: &Sessions, endpoint: &Endpoint) {
+/// Handles a post, which may wait for the reader of its stream, and acknowledges it.
+async fn handle_post(relayed: Relayed, endpoint: &Endpoint) {
     let handling = match &relayed.message {
         Message::Post { session_id, caller, address, body } => {
             endpoint.receive(session_id, caller, *address, body).await
         }
-        message => sessions.receive(message),
+        Message::Response { .. } | Message::Cancelled { .. } => Handling::NotFound,
     };
     relayed.acknowledge(handling).await;
+}
+
+/// The posts that are handled, with a fair share for each caller.
+#[derive(Clone)]
+struct Places(Arc<Mutex<FairShare<Holder>>>);
+
+/// The place of one post. Dropping it gives it back.
+struct Place {
+    places: Places,
+    holder: Holder,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(FairShare::new(0, 0))))
+    }
+}
+
+impl Places {
+    fn take(&self, holder: Holder, share: Share) -> Option<Place> {
+        let mut shares = self.lock();
+        shares.resize(HANDLED_AT_ONCE, share.of(HANDLED_AT_ONCE));
+        shares.take(&holder, 1).ok()?;
+        Some(Place { places: self.clone(), holder })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FairShare<Holder>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().put_back(&self.holder, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::caller::Caller;
+
+    #[test]
+    fn f23_a_caller_that_does_not_read_leaves_places_for_others() {
+        let places = Places::default();
+        let take = |id: &str| places.take(Holder::Caller(Caller::new(id)), Share::new(0.25));
+        let held: Vec<_> = std::iter::from_fn(|| take("flood")).collect();
+        assert_eq!(held.len(), HANDLED_AT_ONCE / 2 + 1);
+        let others: Vec<_> = std::iter::from_fn(|| take("other")).collect();
+        assert_eq!(others.len(), HANDLED_AT_ONCE / 4);
+        drop(held);
+        assert!(take("flood").is_some());
+    }
 }

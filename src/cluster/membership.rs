@@ -155,6 +155,7 @@ impl Cluster {
         // Another server may number the entries in another way.
         self.last_terminated.store(Arc::new("0-0".to_owned()));
         self.store.adopt(candidate);
+        self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -222,7 +223,7 @@ impl Cluster {
         }
     }
 
-    fn note_down(&self) {
+    pub(super) fn note_down(&self) {
         let why = self.store.failure();
         warn!(
             why,

@@ -11,17 +11,15 @@ mod terminated;
 use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use redis::cmd;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
 
 use crate::audit::Audit;
 use crate::config::{self, Limits, OnMissing};
@@ -58,11 +56,16 @@ pub(crate) struct Cluster {
     knows_terminated: AtomicBool,
     /// Terminated sessions that the others were not told of.
     untold: Mutex<VecDeque<Arc<str>>>,
+    /// Held while they are told.
+    telling: Semaphore,
     /// Replicas that live and cannot be read: they have another seal key.
     unreadable: AtomicUsize,
     telemetry: Telemetry,
     audit: Audit,
     tasks: TaskTracker,
+    stop: CancellationToken,
+    /// Increases whenever buckets may be full again: with each connection to the store, and each seal key.
+    generation: AtomicU64,
 }
 
 /// The limits of a configuration that concern the cluster.
@@ -117,6 +120,9 @@ impl Cluster {
             last_terminated: ArcSwap::from_pointee("0-0".to_owned()),
             knows_terminated: AtomicBool::new(false),
             untold: Mutex::default(),
+            telling: Semaphore::new(1),
+            generation: AtomicU64::new(0),
+            stop: stop.clone(),
             unreadable: AtomicUsize::new(0),
             telemetry,
             audit,
@@ -133,10 +139,7 @@ impl Cluster {
             }
             Err(why) => {
                 cluster.store.note_failure(&why);
-                warn!(
-                    why,
-                    "the store of the cluster cannot be used; this replica counts for itself"
-                );
+                cluster.note_down();
             }
         }
         let (sender, relayed) = mpsc::channel(RELAYED);
@@ -144,19 +147,20 @@ impl Cluster {
         Ok((cluster, relayed))
     }
 
-    /// Connects to the store of a configuration, and writes a key that expires at once.
+    /// Connects to the store of a configuration as a replica would, and takes a cell of a bucket of its own.
     ///
     /// # Errors
     /// Why the store cannot be used, in words for operators.
     pub(crate) async fn dial(config: &config::Cluster) -> Result<(), String> {
         let (store, _) = Store::new(config.clone(), TaskTracker::new())?;
-        let candidate = store.open(&[]).await?;
-        let key = store.key("check");
-        let write = async |mut connection| {
-            let mut set = cmd("SET");
-            set.arg(key).arg("").arg("PX").arg(1).query_async::<()>(&mut connection).await
-        };
-        candidate.probe(config.timeout, write).await
+        let candidate = store.open(&[store.channel("check")]).await?;
+        let scripts = Scripts::default();
+        let mut take = scripts.take.key(store.key("check"));
+        take.arg(1).arg(1).arg(1);
+        let taken = candidate.probe(config.timeout, async |mut connection| {
+            take.invoke_async::<Vec<i64>>(&mut connection).await
+        });
+        taken.await.map(drop)
     }
 
     /// Applies another configuration. The keys of `[cluster]` need a restart.
@@ -164,6 +168,12 @@ impl Cluster {
         self.bounds.store(Arc::new(Bounds::of(limits)));
         self.relay.resize(limits.share);
         self.sealer.store(sealer);
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that is the same as long as buckets that were empty can only fill with time.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// What this replica tells the others.

@@ -37,12 +37,22 @@ impl Cluster {
             }
             untold.push_back(sealed.into());
         }
-        self.tell_untold().await;
+        // Whoever waits here finds that its session was told.
+        let Ok(_turn) = self.telling.acquire().await else {
+            return;
+        };
+        self.tell_all().await;
     }
 
-    /// Tells the terminated sessions that nobody was told of. Cancel safe: a session is untold until the store has
-    /// answered.
+    /// Tells the terminated sessions that nobody was told of, unless somebody does already.
     pub(super) async fn tell_untold(&self) {
+        if let Ok(_turn) = self.telling.try_acquire() {
+            self.tell_all().await;
+        }
+    }
+
+    /// Cancel safe: a session is untold until the store has answered.
+    async fn tell_all(&self) {
         loop {
             let told: Vec<_> = self.untold().iter().take(TOLD_AT_ONCE).cloned().collect();
             if told.is_empty() || self.tell(&told).await.is_err() {

@@ -164,6 +164,16 @@ impl Envelope {
     }
 }
 
+impl Content {
+    /// The length of its body in bytes.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Message(message) => message.body_len(),
+            Self::Acknowledgement(_) => 0,
+        }
+    }
+}
+
 impl Message {
     /// The length of its body in bytes.
     pub(super) fn body_len(&self) -> usize {

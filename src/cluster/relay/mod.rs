@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use dashmap::DashMap;
 use redis::cmd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval_at, sleep_until};
 use tracing::{debug, warn};
 
 use super::store::Push;
@@ -59,7 +59,7 @@ pub(crate) struct Relayed {
     cluster: Arc<Cluster>,
     from: ReplicaId,
     id: MessageId,
-    _memory: OwnedSemaphorePermit,
+    _memory: Option<OwnedSemaphorePermit>,
 }
 
 /// Most messages whose acknowledgements are awaited at once.
@@ -67,6 +67,9 @@ const WAITING: usize = 1024;
 
 /// Acknowledgements of one message that wait to be read.
 const ACKNOWLEDGEMENTS: usize = 256;
+
+/// Interval in which it is looked whether the replicas that have not answered still live.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A larger message, in bytes, takes its turn to be published.
 const LARGE: usize = 64 << 10;
@@ -158,17 +161,25 @@ impl Cluster {
         };
         let mut publishing = pin!(self.publish(to, envelope, patience));
         let mut is_published = false;
+        let mut look = interval_at(Instant::now() + LOOK, LOOK);
         let mut answer = Handling::NotFound;
         while !whom.is_empty() {
             let Acknowledgement { from, handling } = tokio::select! {
                 Some(acknowledgement) = acknowledged.recv() => acknowledgement,
                 published = &mut publishing, if !is_published => {
-                    if published? == 0 && !self.lives(to) {
-                        return Ok(Handling::NotFound);
+                    // Nobody has it: one that lives may be connecting to the store again.
+                    match (published?, self.lives(to)) {
+                        (0, true) => return Err(RelayError::Unreachable),
+                        (0, false) => return Ok(Handling::NotFound),
+                        _ => is_published = true,
                     }
-                    is_published = true;
                     continue;
                 }
+                _ = look.tick() => {
+                    whom.retain(|id| self.lives(Recipient::Replica(*id)));
+                    continue;
+                }
+                () = self.stop.cancelled() => return Err(RelayError::Unreachable),
                 () = sleep_until(deadline) => return Err(RelayError::Unreachable),
             };
             match handling {
@@ -181,7 +192,7 @@ impl Cluster {
         Ok(answer)
     }
 
-    /// Whether a recipient was heard lately: one that lives may be connecting to the store again.
+    /// Whether a recipient was heard lately.
     fn lives(&self, recipient: Recipient) -> bool {
         match recipient {
             Recipient::Replica(id) => self.replicas.load().iter().any(|replica| replica.id == id),
@@ -199,11 +210,11 @@ impl Cluster {
         envelope: Envelope,
         patience: Duration,
     ) -> Result<usize, RelayError> {
-        let sealed = envelope.seal(&self.sealer.load(), to);
-        let _turn = match sealed.len() > LARGE {
+        let _turn = match envelope.content.len() > LARGE {
             true => self.relay.large.acquire().await.ok(),
             false => None,
         };
+        let sealed = envelope.seal(&self.sealer.load(), to);
         let channel = self.store.channel(&to.channel());
         let published = self.store.run_within(patience, async |mut connection| {
             cmd("PUBLISH").arg(channel).arg(sealed).query_async::<usize>(&mut connection).await

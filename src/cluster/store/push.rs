@@ -11,13 +11,16 @@ const QUEUE: usize = 1024;
 /// Memory for messages until they are handled, in KiB, beside one of the largest.
 const MEMORY: usize = 64 << 10;
 
+/// Messages up to this size, in bytes, are bounded by [`QUEUE`] alone.
+const SMALL: usize = 1024;
+
 /// A message of a channel.
 #[derive(Debug)]
 pub(crate) struct Push {
     pub channel: Vec<u8>,
     pub payload: Vec<u8>,
-    /// Held until the message is handled.
-    pub memory: OwnedSemaphorePermit,
+    /// Held until the message is handled; `None` for a small one.
+    pub memory: Option<OwnedSemaphorePermit>,
 }
 
 /// The sending end, for each connection in turn.
@@ -51,7 +54,11 @@ impl PushSender {
             return Ok(());
         };
         let size = u32::try_from(payload.len().div_ceil(1024)).map_err(|_| Dropped)?;
-        let memory = self.memory.clone().try_acquire_many_owned(size).map_err(|_| Dropped)?;
+        let memory = match payload.len() <= SMALL {
+            // Acknowledgements, which must not wait for the messages of others.
+            true => None,
+            false => Some(self.memory.clone().try_acquire_many_owned(size).map_err(|_| Dropped)?),
+        };
         self.queue.try_send(Push { channel, payload, memory }).map_err(|_| Dropped)
     }
 }
@@ -71,6 +78,7 @@ mod tests {
         let taken = (0..200).filter(|_| sender.send(push(PushKind::Message, size)).is_ok());
         assert_eq!(taken.count(), 66, "64 MiB, and twice the largest");
         assert!(sender.send(push(PushKind::Subscribe, size)).is_ok());
+        assert!(sender.send(push(PushKind::Message, SMALL)).is_ok());
         drop(receiver.try_recv());
         assert!(sender.send(push(PushKind::Message, size)).is_ok());
         assert!(sender.send(push(PushKind::Message, size)).is_err());

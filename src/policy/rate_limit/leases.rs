@@ -115,7 +115,7 @@ impl Ask<'_> {
 
     /// The index of the bucket of a take.
     pub(super) fn bucket(&self, take: usize) -> usize {
-        self.wanted.get(take).map_or(0, |wanted| wanted.index)
+        self.wanted[take].index
     }
 
     /// Keeps the cells that the store gave. One of each bucket is used by this request.

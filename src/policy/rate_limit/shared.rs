@@ -24,6 +24,9 @@ pub(super) trait SharedStore: Send + Sync {
 
     /// The number of replicas that were seen last.
     fn replicas(&self) -> NonZeroU32;
+
+    /// See [`Cluster::generation`].
+    fn generation(&self) -> u64;
 }
 
 impl SharedStore for Cluster {
@@ -34,6 +37,10 @@ impl SharedStore for Cluster {
     fn replicas(&self) -> NonZeroU32 {
         self.count()
     }
+
+    fn generation(&self) -> u64 {
+        self.generation()
+    }
 }
 
 /// The buckets that the replicas share.
@@ -42,10 +49,16 @@ pub(super) struct SharedBuckets<S = Cluster> {
     on_failure: OnStoreFailure,
     /// `None`: the store counts each request.
     leases: Option<Leases>,
-    /// Until when each bucket is known to be empty.
-    empty: Sharded<Instant>,
+    empty: Sharded<Empty>,
     /// This replica's shares, while the store is not available.
     shares: LocalBuckets,
+}
+
+/// What is known of an empty bucket.
+struct Empty {
+    until: Instant,
+    /// The generation of the store in which it is empty.
+    generation: u64,
 }
 
 /// Buckets that are known to be empty.
@@ -70,6 +83,7 @@ impl<S: SharedStore> SharedBuckets<S> {
         if let Some(exhausted) = self.known_empty(buckets, Instant::now()) {
             return Err(Refused::Exhausted(exhausted));
         }
+        let generation = self.store.generation();
         let taken = match &self.leases {
             None => self.take_exactly(buckets).await,
             Some(leases) => self.take_leased(leases, buckets).await,
@@ -79,7 +93,7 @@ impl<S: SharedStore> SharedBuckets<S> {
             (Ok(Err(exhausted)), _) => {
                 let until = Instant::now() + exhausted.retry_after;
                 let bucket = std::slice::from_ref(&buckets[exhausted.index]);
-                self.empty.lock(bucket).put(0, until);
+                self.empty.lock(bucket).put(0, Empty { until, generation });
                 Err(Refused::Exhausted(exhausted))
             }
             (Err(StoreUnavailable), OnStoreFailure::Local) => {
@@ -95,8 +109,9 @@ impl<S: SharedStore> SharedBuckets<S> {
     /// filled one.
     fn known_empty(&self, buckets: &[Bucket], now: Instant) -> Option<Exhausted> {
         let mut locked = self.empty.lock(buckets);
+        let generation = self.store.generation();
         let wait = |index| {
-            let until = locked.get(index)?;
+            let Empty { until, .. } = locked.get(index).filter(|it| it.generation == generation)?;
             let retry_after = until.checked_duration_since(now).filter(|wait| !wait.is_zero())?;
             Some(Exhausted { index, retry_after })
         };
@@ -152,7 +167,7 @@ fn share(bucket: &Bucket, replicas: NonZeroU32) -> Bucket {
 mod tests {
     use std::collections::HashMap;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     use std::time::Duration;
 
     use proptest::prelude::*;
@@ -168,6 +183,7 @@ mod tests {
         asked: AtomicU32,
         is_down: AtomicBool,
         replicas: u32,
+        generation: AtomicU64,
     }
 
     impl Model {
@@ -178,6 +194,7 @@ mod tests {
                 asked: AtomicU32::new(0),
                 is_down: AtomicBool::new(false),
                 replicas,
+                generation: AtomicU64::new(1),
             })
         }
 
@@ -225,6 +242,10 @@ mod tests {
         fn replicas(&self) -> NonZeroU32 {
             NonZeroU32::new(self.replicas).unwrap()
         }
+
+        fn generation(&self) -> u64 {
+            self.generation.load(Ordering::Relaxed)
+        }
     }
 
     const LEASE: Duration = Duration::from_millis(100);
@@ -255,6 +276,11 @@ mod tests {
         advance(Duration::from_nanos(1)).await;
         assert_eq!(replica.take(&buckets).await, Ok(()));
         assert_eq!(store.asked(), 3);
+        // A store that is found again may have lost its buckets.
+        assert_eq!(replica.take(&buckets).await, refused(second));
+        store.arrivals.lock().unwrap().clear();
+        store.generation.store(2, Ordering::Relaxed);
+        assert_eq!(replica.take(&buckets).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -40,12 +40,22 @@ async fn each_node_of_a_cluster_leads_to_the_shard_that_holds_the_keys() {
         let slots = async || node.command("CLUSTER SLOTS").await;
         eventually(slots, |slots| slots.contains(&format!(":{}", nodes[1].port))).await;
     }
-    for node in &nodes {
-        count_together(&node.url(), &format!("[cluster]\nprefix = \"{}:\"\n", node.port)).await;
+    // One prefix for each half of the slots, so that each node is asked for its own keys and for those of the other.
+    let mut prefixes = [None, None];
+    for letter in 'a'..='z' {
+        let slot = nodes[0].command(&format!("CLUSTER KEYSLOT {{{letter}:}}")).await;
+        let slot: u16 = slot.trim_start_matches(':').trim().parse().unwrap();
+        prefixes[usize::from(slot > 8191)].get_or_insert(letter);
     }
-    let sizes = [nodes[0].command("DBSIZE").await, nodes[1].command("DBSIZE").await];
-    let held = sizes.iter().filter(|size| !size.starts_with(":0")).count();
-    assert!(held >= 1, "{sizes:?}");
+    for (owner, prefix) in prefixes.into_iter().enumerate() {
+        let toml = format!("[cluster]\nprefix = \"{}:\"\n", prefix.expect("a letter of each half"));
+        for asked in &nodes {
+            drop(count_together(&asked.url(), &toml).await);
+            let held = nodes[owner].command("DBSIZE").await;
+            assert_ne!(held, ":0\r\n", "the owner holds the keys");
+            nodes[owner].command("FLUSHALL").await;
+        }
+    }
 }
 
 #[tokio::test]

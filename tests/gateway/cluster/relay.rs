@@ -171,7 +171,7 @@ async fn a_message_that_is_too_large_for_the_relay_is_refused_at_its_border() {
 async fn a_message_that_nobody_acknowledges_is_refused_within_the_deadline_of_the_call() {
     let (_store, _upstream, replicas) = asking("[server.limits]\nrequest = \"300ms\"\n").await;
     let [first, second, third] = &replicas.replicas[..] else { panic!("three") };
-    let (client, _stream, question) = asked(first).await;
+    let (client, mut stream, question) = asked(first).await;
     first.process.signal(Signal::STOP);
     let refused = at(second, &client).post(&answer(&question)).await;
     assert_eq!(refused.header("retry-after"), Some("1"));
@@ -181,4 +181,47 @@ async fn a_message_that_nobody_acknowledges_is_refused_within_the_deadline_of_th
     // Once more, as the error says.
     let again = async || at(third, &client).post(&answer(&question)).await.status;
     eventually(again, |status| *status == 202).await;
+    assert!(stream.event().await.expect("the response").json().get("result").is_some());
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_session_of_the_older_transport_takes_posts_of_its_caller_only() {
+    let store = Store::start().await;
+    let replicas = Replicas::start(&store.url(), &super::limited()).await;
+    let [first, second, _] = &replicas.replicas[..] else { panic!("three") };
+    let [own, other] = [0, 1].map(|n| ("Authorization", super::bearer(n)));
+    let own = (own.0, own.1.as_str());
+    let mut stream = first.client().stream_at("GET", "/sse", &[EVENTS, own], b"").await;
+    let endpoint = stream.event().await.unwrap().data;
+    let ping = request(1, "ping", json!({})).to_string();
+    let post = async |by: (&str, &str)| {
+        second.client().send("POST", &endpoint, &[JSON, by], ping.as_bytes()).await.status
+    };
+    assert_eq!(post((other.0, other.1.as_str())).await, 404);
+    assert_eq!(post(own).await, 202);
+    assert_eq!(stream.event().await.unwrap().json()["id"], 1, "and nothing of the other caller");
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn messages_for_a_replica_that_was_killed_are_refused_and_later_unknown() {
+    let store = Store::start().await;
+    let mut replicas = Replicas::start(&store.url(), "").await;
+    let killed = replicas.replicas.remove(0);
+    let mut stream = killed.client().stream_at("GET", "/sse", &[EVENTS], b"").await;
+    let endpoint = stream.event().await.unwrap().data;
+    let session = killed.client().legacy("2025-06-18").await.session().to_owned();
+    killed.process.kill().await;
+    let left = replicas.replicas[0].client();
+    let ping = request(1, "ping", json!({})).to_string();
+    let post = async || left.send("POST", &endpoint, &[JSON], ping.as_bytes()).await.status;
+    let first = post().await;
+    assert!([404, 503].contains(&first), "{first}");
+    eventually(post, |status| *status == 404).await;
+    // Nobody that lives has the call: it has ended.
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+        "params": {"requestId": 1}});
+    let client = left.clone().with("Mcp-Session-Id", &session);
+    assert_eq!(client.post(&cancel).await.status, 202);
 }

@@ -229,3 +229,24 @@ async fn a_store_that_is_missing_at_the_start_is_waited_for_or_refused() {
     assert_eq!(passed(&client, 1, 60).await, 30);
     assert!(dialed(true).contains("cluster.store: available"));
 }
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_session_that_is_deleted_without_the_store_ends_everywhere_once_it_is_back() {
+    let mut store = Store::start().await;
+    let replicas = Replicas::start(&store.url(), "").await;
+    let session = replicas.client().legacy("2025-06-18").await.session().to_owned();
+    store.kill().await;
+    for replica in &replicas.replicas {
+        replica.sees_store(false).await;
+    }
+    let with_session = |replica: &Replica| replica.client().with("Mcp-Session-Id", &session);
+    let [first, second, _] = &replicas.replicas[..] else { panic!("three") };
+    assert_eq!(with_session(first).send("DELETE", "/mcp", &[], b"").await.status, 200);
+    let ping = crate::support::client::request(1, "ping", json!({}));
+    assert_eq!(with_session(first).post(&ping).await.status, 404);
+    assert_eq!(with_session(second).post(&ping).await.status, 200, "it could not be told");
+    store.restart().await;
+    let second = with_session(second);
+    eventually(async || second.post(&ping).await.status, |status| *status == 404).await;
+}

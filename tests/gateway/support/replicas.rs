@@ -39,7 +39,7 @@ impl Store {
     /// The same, with more arguments.
     pub async fn start_with(arguments: &[&str]) -> Self {
         let arguments: Vec<_> = arguments.iter().map(|text| (*text).to_owned()).collect();
-        loop {
+        for _ in 0..5 {
             let folder = tempfile::tempdir().unwrap();
             let port = free_port().await;
             let child = spawn(folder.path(), port, &arguments);
@@ -49,6 +49,7 @@ impl Store {
                 return store;
             }
         }
+        panic!("{} ends at once with {arguments:?}", program());
     }
 
     /// Waits until it answers; false if it has ended.
