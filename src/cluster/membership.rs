@@ -56,8 +56,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// A store that was available for this long is reached again without a longer wait.
 const STABLE: Duration = Duration::from_secs(10);
 
-/// Terminated sessions that one heartbeat brings.
-const NEWS: usize = 1_000;
+/// Terminated sessions that one heartbeat brings: they are opened within a millisecond.
+const NEWS: usize = 250;
 
 /// The answer of `beat.lua`: the replicas (id, milliseconds of silence, what it told), and the terminated sessions
 /// (entry, members). What others wrote there may be any bytes.
