@@ -87,13 +87,7 @@ fn machine() -> String {
 }
 
 async fn count() -> BTreeMap<String, u64> {
-    let scripted = Upstreams::start(&UpstreamOptions {
-        upstreams: 10,
-        prompts: 50,
-        text: 1_000,
-        big: 1_000,
-        slow: 0,
-    });
+    let scripted = Upstreams::start(&UpstreamOptions::usual(1_000));
     let mut collector = Process::role(&["collector"]);
     let collector = address(&collector.line());
     let mut counts = BTreeMap::new();

@@ -57,13 +57,7 @@ struct System {
 
 /// Measures all systems and prints them.
 pub async fn run(options: &Options) {
-    let scripted = Upstreams::start(&UpstreamOptions {
-        upstreams: 10,
-        prompts: 50,
-        text: 1_000,
-        big: 1_000,
-        slow: 0,
-    });
+    let scripted = Upstreams::start(&UpstreamOptions::usual(1_000));
     let store = Store::start();
     let limits = "[[limits]]\nper = [\"caller\"]\nrate = \"1000000/s\"\n[[limits]]\nper = [\"upstream\"]\nrate = \"1000000/s\"\n";
     let cluster = |more: &str| {

@@ -67,13 +67,7 @@ struct Figure {
 
 /// Measures all rows and prints them.
 pub async fn run(options: &Options) {
-    let scripted = Upstreams::start(&UpstreamOptions {
-        upstreams: 10,
-        prompts: 50,
-        text: 1_000,
-        big: 1 << 20,
-        slow: 0,
-    });
+    let scripted = Upstreams::start(&UpstreamOptions::usual(1 << 20));
     let mut collector = Process::role(&["collector"]);
     let collector_address = address(&collector.line());
     let mut hop = Process::role(&["hop", &scripted.addresses[0].to_string()]);

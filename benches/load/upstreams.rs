@@ -39,6 +39,13 @@ pub struct UpstreamOptions {
     pub slow: u64,
 }
 
+impl UpstreamOptions {
+    /// Ten upstreams of fifty prompts, with big results of this many bytes.
+    pub fn usual(big: usize) -> Self {
+        Self { upstreams: 10, prompts: 50, text: 1_000, big, slow: 0 }
+    }
+}
+
 struct Upstream {
     index: usize,
     options: Arc<UpstreamOptions>,

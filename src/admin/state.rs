@@ -13,6 +13,7 @@ use crate::audit::Audit;
 use crate::cluster::{Cluster, Replica};
 use crate::config::OnStoreFailure;
 use crate::domain::fault::UpstreamFaultKind;
+use crate::domain::millis::whole_millis;
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamStatus};
 use crate::telemetry::Telemetry;
@@ -111,7 +112,7 @@ impl State {
                 "configDigest": presence.config,
                 "catalogDigest": presence.catalog,
                 "uptimeSecs": uptime(presence.started),
-                "seenMs": u64::try_from(seen.elapsed().as_millis()).unwrap_or(u64::MAX),
+                "seenMs": whole_millis(seen.elapsed()),
             })
         };
         json!({
@@ -165,7 +166,7 @@ fn upstream(status: UpstreamStatus) -> Value {
         "breaker": if next_probe.is_some() { "open" } else { "closed" },
     });
     if let Some(next_probe) = next_probe {
-        row["nextTryMs"] = u64::try_from(next_probe.as_millis()).unwrap_or(u64::MAX).into();
+        row["nextTryMs"] = whole_millis(next_probe).into();
     }
     if let Some(walk) = status.walk {
         row["prompts"] = walk.prompts.into();

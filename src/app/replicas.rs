@@ -1,7 +1,7 @@
 //! This replica among the others: it joins them, tells them what it serves, and takes what they hand over.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
@@ -12,7 +12,7 @@ use super::edition::Edition;
 use super::{App, Foundation};
 use crate::cluster::{Cluster, ClusterDeps, Handling, Message, Presence, Relayed};
 use crate::config::Config;
-use crate::domain::fair_share::{FairShare, Holder, Share};
+use crate::domain::fair_share::{Holder, Places};
 use crate::downstream::Endpoint;
 use crate::seal::{Sealer, digest_text};
 use crate::shutdown::Shutdown;
@@ -88,87 +88,26 @@ async fn handle_all(
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
-    let places = Places::default();
+    let places = Places::new(HANDLED_AT_ONCE);
     while let Some(Some(relayed)) = stop.run_until_cancelled(messages.recv()).await {
         let edition = edition.load_full();
-        let Message::Post { caller, address, .. } = &relayed.message else {
-            let handling = edition.sessions.receive(&relayed.message);
-            tasks.spawn(relayed.acknowledge(handling));
+        let Relayed { message, receipt } = relayed;
+        let Message::Post { session_id, caller, address, body } = message else {
+            let handling = edition.sessions.receive(&message);
+            tasks.spawn(receipt.acknowledge(handling));
             continue;
         };
-        let holder = Holder::of(caller, *address);
+        let holder = Holder::of(&caller, address);
         let Some(place) = places.take(holder, edition.config.server.limits.share) else {
-            tasks.spawn(relayed.acknowledge(Handling::Overloaded));
+            tasks.spawn(receipt.acknowledge(Handling::Overloaded));
             continue;
         };
         let endpoint = endpoint.load_full();
+        // It may wait for the reader of its stream.
         tasks.spawn(async move {
             let _place = place;
-            handle_post(relayed, &endpoint).await;
+            let handling = endpoint.receive(&session_id, &caller, address, &body).await;
+            receipt.acknowledge(handling).await;
         });
-    }
-}
-
-/// Handles a post, which may wait for the reader of its stream, and acknowledges it.
-async fn handle_post(relayed: Relayed, endpoint: &Endpoint) {
-    let handling = match &relayed.message {
-        Message::Post { session_id, caller, address, body } => {
-            endpoint.receive(session_id, caller, *address, body).await
-        }
-        Message::Response { .. } | Message::Cancelled { .. } => Handling::NotFound,
-    };
-    relayed.acknowledge(handling).await;
-}
-
-/// The posts that are handled, with a fair share for each caller.
-#[derive(Clone)]
-struct Places(Arc<Mutex<FairShare<Holder>>>);
-
-/// The place of one post. Dropping it gives it back.
-struct Place {
-    places: Places,
-    holder: Holder,
-}
-
-impl Default for Places {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(FairShare::new(0, 0))))
-    }
-}
-
-impl Places {
-    fn take(&self, holder: Holder, share: Share) -> Option<Place> {
-        let mut shares = self.lock();
-        shares.resize(HANDLED_AT_ONCE, share.of(HANDLED_AT_ONCE));
-        shares.take(&holder, 1).ok()?;
-        Some(Place { places: self.clone(), holder })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FairShare<Holder>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.places.lock().put_back(&self.holder, 1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::caller::Caller;
-
-    #[test]
-    fn f23_a_caller_that_does_not_read_leaves_places_for_others() {
-        let places = Places::default();
-        let take = |id: &str| places.take(Holder::Caller(Caller::new(id)), Share::new(0.25));
-        let held: Vec<_> = std::iter::from_fn(|| take("flood")).collect();
-        assert_eq!(held.len(), HANDLED_AT_ONCE / 2 + 1);
-        let others: Vec<_> = std::iter::from_fn(|| take("other")).collect();
-        assert_eq!(others.len(), HANDLED_AT_ONCE / 4);
-        drop(held);
-        assert!(take("flood").is_some());
     }
 }

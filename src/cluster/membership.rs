@@ -13,10 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::store::Push;
-use super::{Cluster, Relayed, ReplicaId, terminated, whole_millis};
+use super::{Cluster, Relayed, ReplicaId, terminated};
 use crate::audit::record::Event;
 use crate::domain::backoff::{Backoff, jittered};
 use crate::domain::fair_share::Holder;
+use crate::domain::millis::whole_millis;
 use crate::seal::{Kind, Sealer};
 
 /// What a replica tells the others about itself.

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
 use crate::config::{self, Limits, OnMissing};
+use crate::domain::fair_share::Share;
 use crate::seal::hex::{from_hex, hex};
 use crate::seal::{Sealer, random};
 use crate::telemetry::Telemetry;
@@ -56,7 +57,7 @@ pub(crate) struct Cluster {
     knows_terminated: AtomicBool,
     /// Terminated sessions that the others were not told of.
     untold: Mutex<VecDeque<Arc<str>>>,
-    /// Held while they are told.
+    /// Serialises the writes of `untold` to the store.
     telling: Semaphore,
     /// Replicas that live and cannot be read: they have another seal key.
     unreadable: AtomicUsize,
@@ -72,6 +73,8 @@ pub(crate) struct Cluster {
 struct Bounds {
     /// `server.limits.request`: the longest time for a message to another replica.
     request: Duration,
+    /// What one caller may have of the messages that wait for acknowledgements.
+    share: Share,
     deleted_sessions: usize,
     session_lifetime: Duration,
 }
@@ -243,6 +246,7 @@ impl Bounds {
     fn of(limits: &Limits) -> Self {
         Self {
             request: limits.request,
+            share: limits.share,
             deleted_sessions: limits.deleted_sessions,
             session_lifetime: limits.session_lifetime,
         }
@@ -263,11 +267,6 @@ impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex(&self.0))
     }
-}
-
-/// Returns a duration in whole milliseconds.
-fn whole_millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the host name and a random part.

@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::Cluster;
 use super::store::StoreUnavailable;
-use super::{Cluster, whole_millis};
 use crate::domain::caller::Caller;
 use crate::domain::fair_share::Holder;
+use crate::domain::millis::whole_millis;
 use crate::seal::{Kind, Sealer};
 
 /// Terminated sessions that wait until the store can be reached. The oldest is dropped first: it stays terminated here.
 const UNTOLD: usize = 10_000;
 
-/// Sessions that are told in one operation: it must not keep the store from others.
+/// Sessions that one script writes: a longer script would block the store for its other clients.
 const TOLD_AT_ONCE: usize = 200;
 
 /// Longest time for which the store keeps terminated sessions.
@@ -37,7 +38,7 @@ impl Cluster {
             }
             untold.push_back(sealed.into());
         }
-        // Whoever waits here finds that its session was told.
+        // A session that waits here is usually written by the one before it.
         let Ok(_turn) = self.telling.acquire().await else {
             return;
         };

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::domain::millis::whole_millis;
+
 /// Duration units in milliseconds, smallest first.
 const DURATIONS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -36,7 +38,7 @@ pub(super) fn duration_text(duration: Duration) -> String {
     if duration.is_zero() {
         return "0s".to_owned();
     }
-    text(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX), &DURATIONS)
+    text(whole_millis(duration), &DURATIONS)
 }
 
 /// Formats a number of bytes as [`size`] parses it.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::caller::Caller;
 
@@ -171,11 +172,60 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
     }
 }
 
+/// Places of one bounded resource that are given back by themselves. Clones share the places.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    shares: Arc<Mutex<FairShare<Holder>>>,
+    total: usize,
+}
+
+/// One place of a holder. Dropping it gives the place back.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Places,
+    holder: Holder,
+}
+
+impl Places {
+    pub(crate) fn new(total: usize) -> Self {
+        Self { shares: Arc::new(Mutex::new(FairShare::new(total, 0))), total }
+    }
+
+    /// Takes a place, if there is one for a holder with this share.
+    pub(crate) fn take(&self, holder: Holder, share: Share) -> Option<Place> {
+        let share = share.of(self.total);
+        self.lock().take_below(&holder, 1, self.total, share).ok()?;
+        Some(Place { places: self.clone(), holder })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FairShare<Holder>> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().put_back(&self.holder, 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn f23_a_holder_that_keeps_its_places_leaves_some_for_others() {
+        let places = Places::new(256);
+        let take = |id: &str| places.take(Holder::Caller(Caller::new(id)), Share::new(0.25));
+        let held: Vec<_> = std::iter::from_fn(|| take("flood")).collect();
+        assert_eq!(held.len(), 129);
+        let others: Vec<_> = std::iter::from_fn(|| take("other")).collect();
+        assert_eq!(others.len(), 64);
+        drop(held);
+        assert!(take("flood").is_some());
+    }
 
     #[test]
     fn a_holder_borrows_beyond_its_share_only_while_half_is_free() {

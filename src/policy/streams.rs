@@ -12,6 +12,7 @@ use crate::audit::record::Event;
 use crate::audit::{Audit, Unrecorded};
 use crate::domain::caller::Caller;
 use crate::domain::fair_share::Holder;
+use crate::domain::millis::whole_millis;
 
 /// The record of an open stream; dropping it records the end.
 pub(crate) struct StreamRecord {
@@ -62,7 +63,7 @@ impl Drop for Started {
         if !self.is_recorded {
             return;
         }
-        let open_for = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let open_for = whole_millis(self.at.elapsed());
         let event = Event::new("stream_ended").number("call", self.number);
         self.audit.end(event.number("duration_ms", open_for));
     }

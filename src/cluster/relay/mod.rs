@@ -16,8 +16,9 @@ use tokio::time::{Instant, interval_at, sleep_until};
 use tracing::{debug, warn};
 
 use super::store::Push;
-use super::{Cluster, ReplicaId, whole_millis};
-use crate::domain::fair_share::{FairShare, Holder, Share};
+use super::{Cluster, ReplicaId};
+use crate::domain::fair_share::{Holder, Place, Places, Share};
+use crate::domain::millis::whole_millis;
 use crate::seal::random;
 use message::{Content, Envelope, MessageId, Recipient};
 use seen::{Rejected, SeenMessages, VALIDITY};
@@ -29,7 +30,7 @@ pub(super) struct Relay {
     /// The messages of which acknowledgements are awaited.
     waiting: DashMap<MessageId, mpsc::Sender<Acknowledgement>>,
     /// The same, by the callers whose messages they are.
-    shares: Mutex<FairShare<Holder>>,
+    places: Places,
     /// Held while a large message is published: more than one would keep the store from rate limits.
     large: Semaphore,
     seen: Mutex<SeenMessages>,
@@ -56,6 +57,11 @@ pub(crate) enum RelayError {
 /// A message of another replica, to be handled and then acknowledged.
 pub(crate) struct Relayed {
     pub message: Message,
+    pub receipt: Receipt,
+}
+
+/// The acknowledgement that a message of another replica is owed.
+pub(crate) struct Receipt {
     cluster: Arc<Cluster>,
     from: ReplicaId,
     id: MessageId,
@@ -88,7 +94,7 @@ impl Cluster {
     /// `server.limits.request` and a minute.
     ///
     /// # Errors
-    /// The message was not handed over, or nobody knows whether it was.
+    /// The message was not delivered, or its delivery was not acknowledged.
     pub(crate) async fn hand_over(
         &self,
         holder: &Holder,
@@ -150,9 +156,10 @@ impl Cluster {
         if message.body_len() > limit {
             return Err(RelayError::TooLarge { limit });
         }
-        let patience = self.bounds.load().request.min(VALIDITY);
+        let bounds = self.bounds.load_full();
+        let patience = bounds.request.min(VALIDITY);
         let deadline = Instant::now() + patience;
-        let (waiting, mut acknowledged) = Waiting::register(&self.relay, holder)?;
+        let (waiting, mut acknowledged) = Waiting::register(&self.relay, holder, bounds.share)?;
         let envelope = Envelope {
             from: self.id,
             id: waiting.id,
@@ -167,7 +174,7 @@ impl Cluster {
             let Acknowledgement { from, handling } = tokio::select! {
                 Some(acknowledgement) = acknowledged.recv() => acknowledgement,
                 published = &mut publishing, if !is_published => {
-                    // Nobody has it: one that lives may be connecting to the store again.
+                    // No subscriber received it. A replica that lives may be reconnecting to the store.
                     match (published?, self.lives(to)) {
                         (0, true) => return Err(RelayError::Unreachable),
                         (0, false) => return Ok(Handling::NotFound),
@@ -250,8 +257,10 @@ impl Cluster {
             }
             Content::Message(message) => message,
         };
-        let relayed = Relayed { message, cluster: self.clone(), from, id, _memory: memory };
-        let refused = match self.relay.admit(&relayed, expires) {
+        let admitted = self.relay.admit(&message, id, expires);
+        let receipt = Receipt { cluster: self.clone(), from, id, _memory: memory };
+        let relayed = Relayed { message, receipt };
+        let refused = match admitted {
             Ok(()) => match handlers.try_send(relayed) {
                 Ok(()) => return,
                 Err(refused) => refused.into_inner(),
@@ -266,7 +275,7 @@ impl Cluster {
                 return;
             }
         };
-        self.tasks.spawn(refused.acknowledge(Handling::Overloaded));
+        self.tasks.spawn(refused.receipt.acknowledge(Handling::Overloaded));
     }
 }
 
@@ -274,7 +283,7 @@ impl Relay {
     pub(super) fn new(share: Share) -> Self {
         Self {
             waiting: DashMap::new(),
-            shares: Mutex::new(FairShare::new(WAITING, share.of(WAITING))),
+            places: Places::new(WAITING),
             large: Semaphore::new(1),
             seen: Mutex::new(SeenMessages::new(share)),
         }
@@ -282,27 +291,22 @@ impl Relay {
 
     /// Changes the share of one caller.
     pub(super) fn resize(&self, share: Share) {
-        self.shares().resize(WAITING, share.of(WAITING));
         self.seen().resize(share);
     }
 
     /// Decides whether a message is handled. Only a post would be harmful twice: a response and a cancellation find
     /// nothing the second time.
-    fn admit(&self, relayed: &Relayed, expires: u64) -> Result<(), Rejected> {
+    fn admit(&self, message: &Message, id: MessageId, expires: u64) -> Result<(), Rejected> {
         let now = now();
         if !seen::is_valid(expires, now) {
             return Err(Rejected::Expired);
         }
-        match &relayed.message {
+        match message {
             Message::Post { caller, address, .. } => {
-                self.seen().note(relayed.id, &Holder::of(caller, *address), now)
+                self.seen().note(id, &Holder::of(caller, *address), now)
             }
             Message::Response { .. } | Message::Cancelled { .. } => Ok(()),
         }
-    }
-
-    fn shares(&self) -> MutexGuard<'_, FairShare<Holder>> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self) -> MutexGuard<'_, SeenMessages> {
@@ -310,7 +314,7 @@ impl Relay {
     }
 }
 
-impl Relayed {
+impl Receipt {
     /// Tells the sender what became of the message.
     pub(crate) async fn acknowledge(self, handling: Handling) {
         let Self { cluster, from, id, .. } = self;
@@ -325,27 +329,27 @@ impl Relayed {
 /// The registration of a message that waits for its acknowledgements. Dropping it removes the registration.
 struct Waiting<'a> {
     relay: &'a Relay,
-    holder: &'a Holder,
     id: MessageId,
+    _place: Place,
 }
 
 impl<'a> Waiting<'a> {
     fn register(
         relay: &'a Relay,
-        holder: &'a Holder,
+        holder: &Holder,
+        share: Share,
     ) -> Result<(Self, mpsc::Receiver<Acknowledgement>), RelayError> {
-        relay.shares().take(holder, 1).map_err(|_| RelayError::Overloaded)?;
+        let place = relay.places.take(holder.clone(), share).ok_or(RelayError::Overloaded)?;
         let (sender, acknowledged) = mpsc::channel(ACKNOWLEDGEMENTS);
         let id = random();
         relay.waiting.insert(id, sender);
-        Ok((Self { relay, holder, id }, acknowledged))
+        Ok((Self { relay, id, _place: place }, acknowledged))
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.relay.waiting.remove(&self.id);
-        self.relay.shares().put_back(self.holder, 1);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::message::MessageId;
 use crate::domain::fair_share::{FairShare, Holder, Share};
+use crate::domain::millis::whole_millis;
 
 /// The ids of received messages, until they expire. Pure: the clock is an argument, in milliseconds since the Unix
 /// epoch.
@@ -45,15 +46,11 @@ const SKEW: Duration = Duration::from_secs(5);
 
 /// Whether a message that expires at `expires` may be handled: it has not expired, and its end is not too far away.
 pub(super) fn is_valid(expires: u64, now: u64) -> bool {
-    now <= expires.saturating_add(millis(SKEW)) && expires <= latest(now)
+    now <= expires.saturating_add(whole_millis(SKEW)) && expires <= latest(now)
 }
 
 fn latest(now: u64) -> u64 {
-    now.saturating_add(millis(VALIDITY)).saturating_add(millis(SKEW))
-}
-
-fn millis(duration: Duration) -> u64 {
-    crate::cluster::whole_millis(duration)
+    now.saturating_add(whole_millis(VALIDITY)).saturating_add(whole_millis(SKEW))
 }
 
 impl SeenMessages {
@@ -88,7 +85,7 @@ impl SeenMessages {
         }
         self.shares.take(holder, 1).map_err(|_| Rejected::Full)?;
         self.ids.insert(id);
-        let until = latest(now).saturating_add(millis(SKEW));
+        let until = latest(now).saturating_add(whole_millis(SKEW));
         self.order.push_back(Seen { id, holder: holder.clone(), until });
         Ok(())
     }

@@ -308,14 +308,8 @@ impl<'a> Section<'a> {
     /// Reads a list of strings. A variable may also separate them by commas.
     pub(super) fn texts(&mut self, key: &'static str) -> Vec<String> {
         self.record(key, || json!({"type": "array", "items": {"type": "string"}}));
-        let parse = |value: Value, source| match (value.kind, source) {
-            (ValueKind::Array(items), _) => {
-                items.into_iter().map(|item| into_text(item.kind)).collect()
-            }
-            (ValueKind::String(text), Source::Variable) => Some(separated(&text)),
-            _ => None,
-        };
-        self.read(key, "a list of strings", parse).unwrap_or_default()
+        self.read(key, "a list of strings", |value, source| text_list(value.kind, source))
+            .unwrap_or_default()
     }
 
     /// Reads a list of strings, of which a single one may stand by itself.
@@ -324,12 +318,8 @@ impl<'a> Section<'a> {
             json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
         });
         let parse = |value: Value, source| match (value.kind, source) {
-            (ValueKind::Array(items), _) => {
-                items.into_iter().map(|item| into_text(item.kind)).collect()
-            }
             (ValueKind::String(text), Source::File) => Some(vec![text]),
-            (ValueKind::String(text), Source::Variable) => Some(separated(&text)),
-            _ => None,
+            (kind, source) => text_list(kind, source),
         };
         self.read(key, "a string or a list of strings", parse).unwrap_or_default()
     }
@@ -494,9 +484,17 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Returns the texts of a variable, separated by commas.
-fn separated(text: &str) -> Vec<String> {
-    text.split(',').map(|part| part.trim().to_owned()).collect()
+/// Reads a list of strings. A variable separates them by commas.
+fn text_list(kind: ValueKind, source: Source) -> Option<Vec<String>> {
+    match (kind, source) {
+        (ValueKind::Array(items), _) => {
+            items.into_iter().map(|item| into_text(item.kind)).collect()
+        }
+        (ValueKind::String(text), Source::Variable) => {
+            Some(text.split(',').map(|part| part.trim().to_owned()).collect())
+        }
+        _ => None,
+    }
 }
 
 /// Parses a text in which `""` means "none": `Some(None)` if it is empty, else as `parse`.

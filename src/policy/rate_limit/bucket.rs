@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::gcra::Quota;
+use crate::cluster::Take;
 
 /// One bucket, with its rate.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -10,6 +11,14 @@ pub(crate) struct Bucket {
     /// The identity of the limit, and the values by which the limit counts.
     pub(crate) key: String,
     pub(crate) quota: Quota,
+}
+
+impl Bucket {
+    /// A take of up to this many cells from the bucket that all replicas share.
+    pub(super) fn cells(&self, cells: u32) -> Take<'_> {
+        let Quota { interval, burst } = self.quota;
+        Take { key: &self.key, interval, burst, cells }
+    }
 }
 
 /// A bucket without a free cell.

@@ -106,10 +106,7 @@ impl Leases {
 impl Ask<'_> {
     /// What is to be taken from the store.
     pub(super) fn takes(&self) -> Vec<Take<'_>> {
-        let take = |wanted: &Wanted| {
-            let Bucket { key, quota } = &self.buckets[wanted.index];
-            Take { key, interval: quota.interval, burst: quota.burst, cells: wanted.cells }
-        };
+        let take = |wanted: &Wanted| self.buckets[wanted.index].cells(wanted.cells);
         self.wanted.iter().map(take).collect()
     }
 

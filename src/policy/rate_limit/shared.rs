@@ -80,10 +80,10 @@ impl<S: SharedStore> SharedBuckets<S> {
     /// The empty bucket with the longest wait; [`Refused::Unavailable`] if the store is not available and
     /// `cluster.on_failure` is `refuse`.
     pub(super) async fn take(&self, buckets: &[Bucket]) -> Result<(), Refused> {
-        if let Some(exhausted) = self.known_empty(buckets, Instant::now()) {
+        let generation = self.store.generation();
+        if let Some(exhausted) = self.known_empty(buckets, generation, Instant::now()) {
             return Err(Refused::Exhausted(exhausted));
         }
-        let generation = self.store.generation();
         let taken = match &self.leases {
             None => self.take_exactly(buckets).await,
             Some(leases) => self.take_leased(leases, buckets).await,
@@ -107,9 +107,8 @@ impl<S: SharedStore> SharedBuckets<S> {
 
     /// The bucket that stays empty for longest, of those that are known to be empty: no other replica can have
     /// filled one.
-    fn known_empty(&self, buckets: &[Bucket], now: Instant) -> Option<Exhausted> {
+    fn known_empty(&self, buckets: &[Bucket], generation: u64, now: Instant) -> Option<Exhausted> {
         let mut locked = self.empty.lock(buckets);
-        let generation = self.store.generation();
         let wait = |index| {
             let Empty { until, .. } = locked.get(index).filter(|it| it.generation == generation)?;
             let retry_after = until.checked_duration_since(now).filter(|wait| !wait.is_zero())?;
@@ -122,7 +121,7 @@ impl<S: SharedStore> SharedBuckets<S> {
         &self,
         buckets: &[Bucket],
     ) -> Result<Result<(), Exhausted>, StoreUnavailable> {
-        let takes: Vec<_> = buckets.iter().map(one_cell).collect();
+        let takes: Vec<_> = buckets.iter().map(|bucket| bucket.cells(1)).collect();
         Ok(match self.store.take(&takes).await? {
             Taken::Cells(_) => Ok(()),
             Taken::Empty { index, retry_after } => Err(Exhausted { index, retry_after }),
@@ -148,11 +147,6 @@ impl<S: SharedStore> SharedBuckets<S> {
             }
         }
     }
-}
-
-fn one_cell(bucket: &Bucket) -> Take<'_> {
-    let Quota { interval, burst } = bucket.quota;
-    Take { key: &bucket.key, interval, burst, cells: 1 }
 }
 
 /// The part of a bucket that one of several replicas has by itself: at least one cell at once.

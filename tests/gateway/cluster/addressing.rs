@@ -62,10 +62,7 @@ async fn each_node_of_a_cluster_leads_to_the_shard_that_holds_the_keys() {
 #[ignore = "needs redis-server"]
 async fn a_sentinel_names_the_master_before_and_after_a_failover() {
     let mut master = Store::start().await;
-    let replica = Store::start().await;
-    replica.command(&format!("REPLICAOF 127.0.0.1 {}", master.port)).await;
-    let linked = async || replica.command("INFO replication").await;
-    eventually(linked, |info| info.contains("master_link_status:up")).await;
+    let replica = master.replica().await;
     let folder = tempfile::tempdir().unwrap();
     let port = free_port().await;
     let file = folder.path().join("sentinel.conf");
@@ -89,14 +86,10 @@ async fn a_sentinel_names_the_master_before_and_after_a_failover() {
     .await;
     let replicas = count_together(&url(port), "").await;
     master.kill().await;
-    for replica in &replicas.replicas {
-        replica.sees_store(false).await;
-    }
+    replicas.see_store(false).await;
     let promoted = async || replica.command("ROLE").await;
     eventually(promoted, |role| role.contains("master")).await;
-    for replica in &replicas.replicas {
-        replica.sees_store(true).await;
-    }
+    replicas.see_store(true).await;
     replicas.know_each_other().await;
     let client = replicas.client().with("Authorization", &super::bearer(1));
     assert_eq!(client.modern("prompts/list", json!({})).await.status, 200);

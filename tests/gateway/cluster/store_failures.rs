@@ -122,10 +122,7 @@ async fn a_store_that_is_full() {
 #[ignore = "needs redis-server"]
 async fn a_store_that_fails_over_to_its_replica() {
     let mut first = Store::start().await;
-    let second = Store::start().await;
-    second.command(&format!("REPLICAOF 127.0.0.1 {}", first.port)).await;
-    let linked = async || second.command("INFO replication").await;
-    eventually(linked, |info| info.contains("master_link_status:up")).await;
+    let second = first.replica().await;
     let stores = format!("{},{}", first.url(), second.url());
     let replicas = Replicas::start(&stores, &limited()).await;
     let clients = clients(&replicas);
@@ -134,13 +131,9 @@ async fn a_store_that_fails_over_to_its_replica() {
     let expected = first.command("DBSIZE").await;
     eventually(replicated, |size| *size == expected).await;
     first.kill().await;
-    for replica in &replicas.replicas {
-        replica.sees_store(false).await;
-    }
+    replicas.see_store(false).await;
     second.command("REPLICAOF NO ONE").await;
-    for replica in &replicas.replicas {
-        replica.sees_store(true).await;
-    }
+    replicas.see_store(true).await;
     assert_eq!(passed(&clients, 0, 30).await, 0, "what was counted is counted there");
     replicas.know_each_other().await;
     assert_eq!(passed(&clients, 1, 60).await, 30);
@@ -237,9 +230,7 @@ async fn a_session_that_is_deleted_without_the_store_ends_everywhere_once_it_is_
     let replicas = Replicas::start(&store.url(), "").await;
     let session = replicas.client().legacy("2025-06-18").await.session().to_owned();
     store.kill().await;
-    for replica in &replicas.replicas {
-        replica.sees_store(false).await;
-    }
+    replicas.see_store(false).await;
     let with_session = |replica: &Replica| replica.client().with("Mcp-Session-Id", &session);
     let [first, second, _] = &replicas.replicas[..] else { panic!("three") };
     assert_eq!(with_session(first).send("DELETE", "/mcp", &[], b"").await.status, 200);

@@ -63,6 +63,15 @@ impl Store {
         eventually(look, Option::is_some).await.unwrap_or_default()
     }
 
+    /// Starts a server that follows this one.
+    pub async fn replica(&self) -> Self {
+        let replica = Self::start().await;
+        replica.command(&format!("REPLICAOF 127.0.0.1 {}", self.port)).await;
+        let linked = async || replica.command("INFO replication").await;
+        eventually(linked, |info| info.contains("master_link_status:up")).await;
+        replica
+    }
+
     pub fn url(&self) -> String {
         url(self.port)
     }
@@ -218,6 +227,13 @@ impl Replicas {
                 rows.len() == 3 && rows.iter().all(|row| row["catalogDigest"] != "")
             })
             .await;
+        }
+    }
+
+    /// Waits until the store is available to all of them, or to none.
+    pub async fn see_store(&self, is_available: bool) {
+        for replica in &self.replicas {
+            replica.sees_store(is_available).await;
         }
     }
 
