@@ -34,6 +34,77 @@ impl Glob {
         rest.ends_with(last.as_str())
     }
 
+    /// Returns the text that each star matched, each the shortest that is possible from the left; `None` if the
+    /// pattern does not match.
+    pub(crate) fn captures<'a>(&self, name: &'a str) -> Option<Vec<&'a str>> {
+        let [first, inner @ .., last] = self.pieces.as_slice() else {
+            return self.matches(name).then(Vec::new);
+        };
+        let mut rest = name.strip_prefix(first.as_str())?;
+        let mut captures = Vec::with_capacity(self.stars());
+        for piece in inner {
+            let (captured, after) = rest.split_once(piece.as_str())?;
+            captures.push(captured);
+            rest = after;
+        }
+        captures.push(rest.strip_suffix(last.as_str())?);
+        Some(captures)
+    }
+
+    /// Returns the number of stars.
+    pub(crate) fn stars(&self) -> usize {
+        self.pieces.len() - 1
+    }
+
+    /// Returns the pattern with a text in the place of each star.
+    pub(crate) fn filled_in(&self, texts: &[&str]) -> String {
+        let mut texts = texts.iter();
+        let mut name = String::new();
+        for (index, piece) in self.pieces.iter().enumerate() {
+            if index > 0 {
+                name.push_str(texts.next().copied().unwrap_or_default());
+            }
+            name.push_str(piece);
+        }
+        name
+    }
+
+    /// Returns whether a name exists that both patterns match. Takes time in the product of their lengths.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let (ours, theirs) = (self.symbols(), other.symbols());
+        // Whether the rests of both patterns match a common text, by the length of the rest of `theirs`.
+        let mut below = vec![false; theirs.len() + 1];
+        for at in (0..=ours.len()).rev() {
+            let mut row = vec![false; theirs.len() + 1];
+            for other_at in (0..=theirs.len()).rev() {
+                row[other_at] = match (ours.get(at), theirs.get(other_at)) {
+                    (None, None) => true,
+                    (Some(None), None) => below[other_at],
+                    (None, Some(None)) => row[other_at + 1],
+                    (None, Some(Some(_))) | (Some(Some(_)), None) => false,
+                    (Some(None), Some(_)) | (Some(_), Some(None)) => {
+                        below[other_at] || row[other_at + 1]
+                    }
+                    (Some(Some(one)), Some(Some(same))) => one == same && below[other_at + 1],
+                };
+            }
+            below = row;
+        }
+        below[0]
+    }
+
+    /// The characters of the pattern; `None` for a star.
+    fn symbols(&self) -> Vec<Option<char>> {
+        let mut symbols = Vec::new();
+        for (index, piece) in self.pieces.iter().enumerate() {
+            if index > 0 {
+                symbols.push(None);
+            }
+            symbols.extend(piece.chars().map(Some));
+        }
+        symbols
+    }
+
     /// Returns whether the pattern matches any name that begins with `prefix`.
     pub(crate) fn matches_some_with(&self, prefix: &str) -> bool {
         let mut rest = prefix;
@@ -117,6 +188,30 @@ mod tests {
                 names = names.iter().flat_map(|name| [format!("{name}a"), format!("{name}b")]).collect();
             }
             prop_assert_eq!(glob.matches_some_with(&prefix), found);
+        }
+
+        #[test]
+        fn patterns_overlap_where_a_name_matches_both(one in "[ab*]{1,4}", other in "[ab*]{1,4}") {
+            let (one, other) = (Glob::parse(&one).unwrap(), Glob::parse(&other).unwrap());
+            // A common name needs no more letters than both patterns have.
+            let mut names = vec![String::new()];
+            let mut found = false;
+            for _ in 0..=8 {
+                found |= names.iter().any(|name| one.matches(name) && other.matches(name));
+                names = names.iter().flat_map(|name| [format!("{name}a"), format!("{name}b")]).collect();
+            }
+            prop_assert_eq!(one.overlaps(&other), found);
+        }
+
+        #[test]
+        fn captures_fill_the_pattern_in(pattern in "[ab*]{1,7}", name in "[ab]{0,9}") {
+            let glob = Glob::parse(&pattern).unwrap();
+            let captures = glob.captures(&name);
+            prop_assert_eq!(captures.is_some(), glob.matches(&name));
+            if let Some(captures) = captures {
+                prop_assert_eq!(captures.len(), glob.stars());
+                prop_assert_eq!(glob.filled_in(&captures), name);
+            }
         }
 
         #[test]

@@ -5,6 +5,7 @@
 //! double. After the scan, [`Json`] returns slices of the same bytes and allocates only for decoded strings that
 //! contain escapes, so a large image is never copied into a tree.
 
+pub(crate) mod canonical;
 pub(crate) mod object;
 mod scan;
 
