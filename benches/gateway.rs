@@ -16,7 +16,7 @@ use promptgate::test_util::domain::name::{Naming, Prefix, UpstreamId};
 use promptgate::test_util::domain::prompt::Prompt;
 use promptgate::test_util::domain::revision::Revision;
 use promptgate::test_util::domain::unix_time::UnixSeconds;
-use promptgate::test_util::router::reply::{ListReply, Origin, Reply};
+use promptgate::test_util::router::reply::{ListReply, Origin, PromptReply, Reply};
 use promptgate::test_util::router::segment::SegmentWriter;
 use promptgate::test_util::router::view::{Page, View};
 use promptgate::test_util::router::view_cache::ListKind;
@@ -103,7 +103,7 @@ fn gets(criterion: &mut Criterion) {
                 let upstream = UpstreamId::parse("a").expect("an id");
                 let origin = Origin { upstream, digest: "sha256:0".into(), name: "a__p".into() };
                 black_box(dialect.reply(
-                    &Reply::Prompt { result, origin, flags: Default::default() },
+                    &Reply::Prompt(PromptReply::of(result, origin)),
                     ResultForm::Prompt,
                     &identity,
                 ))

@@ -129,7 +129,7 @@ pub fn translate(data: &[u8]) {
     for revision in Revision::ALL {
         if let (Ok(()), Some(messages)) = (content::check_result(json), json.get("messages")) {
             let mut text = String::from("{\"messages\":");
-            translate::write_messages(messages, "up__p", revision, &mut text);
+            translate::write_messages(messages.elements(), "up__p", revision, &mut text);
             text.push('}');
             let written = Json::parse(text.as_bytes(), DEPTH + 2).expect("what we write is JSON");
             assert_eq!(content::check_result(written), Ok(()), "{text}");

@@ -87,7 +87,7 @@ pub mod domain {
     }
 
     pub mod rights {
-        pub use crate::domain::rights::{Everything, Rights};
+        pub use crate::domain::rights::{Everything, PromptRef, Rights};
     }
 
     pub mod server_request {
@@ -121,7 +121,7 @@ pub mod router {
     pub use crate::router::{Router, RouterDeps, UpstreamDeps};
 
     pub mod reply {
-        pub use crate::router::reply::{ListReply, Origin, Reply};
+        pub use crate::router::reply::{ListReply, Origin, PromptReply, Reply};
     }
 
     pub mod segment {

@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, Replica};
 use crate::config::OnStoreFailure;
 use crate::domain::fault::UpstreamFaultKind;
 use crate::domain::millis::whole_millis;
+use crate::domain::overlay;
 use crate::policy::Gate;
 use crate::router::{Router, UpstreamStatus};
 use crate::telemetry::Telemetry;
@@ -137,8 +138,11 @@ impl State {
             .content
             .owners()
             .map(|owner| {
+                let overlays = owner.overlay.iter().flat_map(|overlay| &overlay.numbers);
+                let overlays: Vec<_> = overlays.map(|number| overlay::key(*number)).collect();
                 json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
-                    "rawName": owner.raw_name, "digest": owner.digest})
+                    "rawName": owner.raw_name, "digest": owner.digest, "overlays": overlays,
+                    "state": owner.pin.state.as_str()})
             })
             .collect();
         let left_out = &catalog.content.left_out;

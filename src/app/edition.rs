@@ -87,6 +87,7 @@ impl Edition {
         let router = Arc::new(router);
         let current = stop.child_token();
         tasks.spawn(gate.clone().keep_keys(current.clone()));
+        tasks.spawn(router.clone().keep_probing(current.clone()));
         let sessions =
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());
         let sessions = Arc::new(sessions);

@@ -25,7 +25,7 @@ use crate::config::{self, ClientProof, Config, Tls, Transport};
 use crate::domain::fair_share::Share;
 use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
-use crate::router::{UpstreamDeps, UpstreamStatus};
+use crate::router::{Router, UpstreamDeps, UpstreamStatus};
 use crate::seal::Sealer;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
@@ -223,6 +223,11 @@ impl App {
         let server = self.edition.load().config.server.clone();
         let serving = streams.serve(&server, self.sessions.clone(), &self.shutdown.drain);
         self.shutdown.connections.track_future(serving).await;
+    }
+
+    /// Returns the router of the newest edition.
+    pub(crate) fn router(&self) -> Arc<Router> {
+        self.edition.load().router.clone()
     }
 
     /// Returns the address of the endpoint, if the gateway listens.

@@ -9,8 +9,10 @@ use tokio::time::Instant;
 use super::edition::Edition;
 use crate::audit::Audit;
 use crate::cluster::Cluster;
+use crate::domain::pin::State;
 use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use crate::router::UpstreamStatus;
+use crate::router::pin::PinRow;
 use crate::telemetry::{Telemetry, UPSTREAM};
 
 /// Registers the gauges of the newest edition.
@@ -78,6 +80,18 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
     });
     single(("promptgate.catalog.left_out", "{prompt}", "Prompts that are left out"), |edition| {
         edition.router.catalog().content.left_out.len() as f64
+    });
+    let by_state = Arc::downgrade(edition);
+    let states = "Prompts that are offered at upstreams with pins, by state";
+    telemetry.gauge(("promptgate.pins", "{prompt}", states), move |observe| {
+        let Some(edition) = newest(&by_state) else { return };
+        let catalog = edition.router.catalog();
+        let rows = || catalog.pins.iter().flat_map(|rows| rows.iter());
+        for state in State::ALL.into_iter().filter(|state| *state != State::Unpinned) {
+            let is_so = |row: &&PinRow| row.offered.is_some() && row.decision.state == state;
+            let count = rows().filter(is_so).count();
+            observe(count as f64, &[("promptgate.state", state.as_str())]);
+        }
     });
     let look_alikes = "Pairs of prompts of different upstreams that look alike";
     single(("promptgate.catalog.look_alikes", "{pair}", look_alikes), |edition| {

@@ -88,6 +88,12 @@ pub(super) enum Command {
     },
     /// Show what a caller may do with a prompt, and which rule decides
     Explain(Explain),
+    /// Approve prompts: only approved ones are served where release = "enforce"
+    ///
+    /// Connects to the upstreams itself, and reads and writes the lock file promptgate.lock, which a running gateway
+    /// follows. Prompts are given by their public names.
+    #[command(subcommand)]
+    Pins(PinsCommand),
     /// Verify the audit log, or compute the digest of a value in it
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -144,6 +150,75 @@ pub(super) enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PinsCommand {
+    /// Show the state of each prompt, and what its pin compares
+    Status(PinsView),
+    /// Show how what upstreams offer differs from what is approved
+    Diff {
+        /// Public name of a prompt [default: all that are not approved]
+        prompt: Option<String>,
+        #[command(flatten)]
+        view: PinsView,
+    },
+    /// Check that upstreams offer only what is approved: exit code 0, or 1 with the diff
+    ///
+    /// For CI. An upstream that cannot be reached is a failure, too.
+    Check(PinsView),
+    /// Approve what upstreams offer, after showing the diff
+    Approve {
+        /// Public names of prompts
+        #[arg(value_name = "PROMPT", required_unless_present = "upstream")]
+        prompts: Vec<String>,
+        /// Approve all prompts of an upstream
+        #[arg(long, value_name = "ID", conflicts_with = "prompts")]
+        upstream: Option<String>,
+        /// Approve without asking
+        #[arg(long, short)]
+        yes: bool,
+        #[command(flatten)]
+        decision: PinsDecision,
+    },
+    /// Reject what upstreams offer: the approved version stays, if there is another one
+    Reject {
+        /// Public names of prompts
+        #[arg(value_name = "PROMPT", required = true)]
+        prompts: Vec<String>,
+        #[command(flatten)]
+        decision: PinsDecision,
+    },
+    /// Approve a version that was approved before
+    ///
+    /// An upstream does not serve an old text because of it: gets of another text are refused, or answered with the
+    /// approved text where releases.snapshot is set.
+    Rollback {
+        /// Public name of a prompt
+        prompt: String,
+        /// A digest of the version, or the first 8 or more digits of it [default: the last version before]
+        #[arg(long, value_name = "DIGEST")]
+        to: Option<String>,
+        #[command(flatten)]
+        decision: PinsDecision,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(super) struct PinsView {
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct PinsDecision {
+    /// The reason, for the lock file and the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) why: Option<String>,
+    #[command(flatten)]
+    pub(super) view: PinsView,
 }
 
 #[derive(Debug, Subcommand)]

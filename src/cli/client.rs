@@ -126,6 +126,7 @@ pub(super) fn get(
             name: name.into(),
             arguments: Document::parse(given, 2).ok(),
             answers: None,
+            source: None,
         },
         forwarded: ForwardedMeta::default(),
         capabilities: ClientCapabilities::NONE,

@@ -151,7 +151,7 @@ impl Dialed {
 /// Returns all results as `--json` prints them. The lists are merged as in the gateway, to know which
 /// prompts are left out.
 fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
-    let sources = config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u));
+    let sources = config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u, config));
     let sources: Vec<_> = sources.collect();
     let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
     let mut refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);

@@ -6,29 +6,49 @@ use super::args::Explain;
 use super::failure::Failure;
 use super::load::load;
 use super::output::{print, printable};
-use crate::config::{Config, action};
+use crate::config::{Access as Rules, Config, Upstream, action};
 use crate::domain::caller::Caller;
 use crate::domain::method::Method;
+use crate::domain::overlay;
+use crate::domain::pin::{Mode, State};
+use crate::domain::rights::PromptRef;
 use crate::policy::{Access, Verdict};
 
-/// Prints for each method whether the caller may use the prompt. Reads the configuration only; no
-/// upstream is called.
+/// Prints for each method whether the caller may use the prompt, and which overlays change it. Reads the configuration
+/// and the lock file only; no upstream is called.
 pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
-    let Some(rules) = &config.access else {
-        return print("There are no access rules: every caller may use every prompt.");
-    };
-    let Target { upstream, raw_name } = target(&config, &query.name)?;
+    let prompt = target(&config, &query.name)?;
     let caller = caller(&config, &query.caller, &query.groups);
-    let access = Access::new(rules);
     let mut out = format!(
-        "caller {} in groups {:?}, prompt {} of upstream {upstream}",
+        "caller {} in groups {:?}, prompt {} of upstream {}",
         printable(caller.id()),
         caller.groups(),
-        printable(raw_name)
+        printable(&prompt.raw_name),
+        prompt.upstream
     );
+    explain_pin(&config, &prompt, &mut out);
+    match &config.access {
+        Some(rules) => explain_access(rules, &caller, prompt.as_ref(), &mut out),
+        None => out += "\n  There are no access rules: every caller may use every prompt.",
+    }
+    explain_overlays(&config, &prompt, &mut out);
+    print(&out)
+}
+
+/// Adds the state of the prompt as the lock file has it.
+fn explain_pin(config: &Config, prompt: &Target, out: &mut String) {
+    if prompt.state != State::Unpinned {
+        let lock = config.releases.store.path().display();
+        let state = prompt.state.as_str();
+        let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
+    }
+}
+
+fn explain_access(rules: &Rules, caller: &Caller, prompt: PromptRef<'_>, out: &mut String) {
+    let access = Access::new(rules);
     for method in Method::ALL {
-        let Verdict { is_allowed, reasons } = access.decide(&caller, method, upstream, raw_name);
+        let Verdict { is_allowed, reasons } = access.decide(caller, method, prompt);
         let verdict = if is_allowed { "allowed" } else { "denied" };
         let by = if reasons.is_empty() {
             "no rule allows it".to_owned()
@@ -44,7 +64,17 @@ pub(super) fn run(query: &Explain) -> Result<(), Failure> {
             }
         }
     }
-    print(&out)
+}
+
+/// Adds the overlays that match the prompt, with what each of them changes.
+fn explain_overlays(config: &Config, prompt: &Target, out: &mut String) {
+    let matching = config.overlays.iter().filter(|overlay| {
+        overlay.upstream.as_str() == prompt.upstream && overlay.prompt.matches(&prompt.raw_name)
+    });
+    for overlay in matching {
+        let changes = overlay.action.changed_keys().join(", ");
+        let _ = write!(out, "\n  {}: {}", overlay::key(overlay.number), printable(&changes));
+    }
 }
 
 /// Returns the caller with its groups in the configuration and `more` groups.
@@ -57,27 +87,50 @@ fn caller(config: &Config, id: &str, more: &[String]) -> Caller {
 }
 
 /// A prompt at its upstream.
-struct Target<'a> {
-    upstream: &'a str,
-    raw_name: &'a str,
+struct Target {
+    upstream: String,
+    raw_name: String,
+    /// As the lock file has it.
+    state: State,
 }
 
-/// Splits a public name. A name without a known prefix belongs to the upstream with an empty prefix, if
-/// there is exactly one.
-fn target<'a>(config: &'a Config, name: &'a str) -> Result<Target<'a>, Failure> {
+impl Target {
+    fn as_ref(&self) -> PromptRef<'_> {
+        PromptRef { upstream: &self.upstream, raw_name: &self.raw_name, state: self.state }
+    }
+}
+
+/// Splits a public name, and undoes what overlays rename. A name without a known prefix belongs to the upstream with an
+/// empty prefix, if there is exactly one.
+fn target(config: &Config, name: &str) -> Result<Target, Failure> {
     let upstreams = config.upstreams.iter();
-    if let Some((prefix, raw_name)) = config.naming.claimed(name)
+    if let Some((prefix, listed_name)) = config.naming.claimed(name)
         && let Some(upstream) = upstreams.clone().find(|u| u.prefix.as_str() == prefix)
     {
-        return Ok(Target { upstream: upstream.id.as_str(), raw_name });
+        return Ok(at(config, upstream, listed_name));
     }
     let bare: Vec<_> = upstreams.filter(|upstream| upstream.prefix.is_bare()).collect();
     match bare.as_slice() {
-        [upstream] => Ok(Target { upstream: upstream.id.as_str(), raw_name: name }),
+        [upstream] => Ok(at(config, upstream, name)),
         _ => Err(Failure::usage(format!(
             "The prefix of {} belongs to no upstream of the configuration. Give the public name, as \
              `promptgate list` shows it.",
             printable(name)
         ))),
     }
+}
+
+fn at(config: &Config, upstream: &Upstream, listed_name: &str) -> Target {
+    let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
+    let overlays: Vec<_> = overlays.cloned().collect();
+    let raw_name = overlay::raw_name(&overlays, listed_name);
+    let pin = config.releases.lock.of_upstream(upstream.id.as_str());
+    let pin = pin.and_then(|pins| pins.get(&raw_name));
+    let state = match (config.releases.mode_of(&upstream.id), pin) {
+        (Mode::Off, _) => State::Unpinned,
+        (_, Some(pin)) if pin.approved.is_some() => State::Approved,
+        (_, Some(_)) => State::Rejected,
+        (_, None) => State::Pending,
+    };
+    Target { upstream: upstream.id.to_string(), raw_name, state }
 }

@@ -20,6 +20,7 @@ mod health;
 mod import;
 mod init;
 mod key;
+mod pins;
 mod serve;
 mod status;
 #[cfg(target_os = "linux")]
@@ -59,6 +60,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Completions { shell } => documents::completions(shell)?,
         Command::Man { command } => documents::man(command.as_deref())?,
         Command::Explain(query) => explain::run(&query)?,
+        Command::Pins(command) => pins::run(&command)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
         Command::Key(KeyCommand::New) => key::new()?,

@@ -13,6 +13,7 @@ use super::views::{all, globs, upstream_ids};
 use crate::domain::caller::{ANONYMOUS, Caller};
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
+use crate::domain::pin::State;
 
 /// Cedar schema of the policies. There is no context: decisions depend neither on time nor on
 /// addresses.
@@ -20,7 +21,7 @@ pub const SCHEMA: &str = r#"
 entity Group;
 entity Upstream;
 entity Caller in [Group] = { scopes: Set<String> };
-entity Prompt in [Upstream] = { name: String };
+entity Prompt in [Upstream] = { name: String, state: String };
 action "list", "get", "complete" appliesTo { principal: [Caller], resource: [Prompt] };
 "#;
 
@@ -154,7 +155,10 @@ fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], callers: &RuleCa
         .map(|id| format!("resource in Upstream::{:?}", id.as_str()))
         .collect();
     let names: Vec<_> = globs(table, "prompts").unwrap_or_else(all).iter().map(like).collect();
-    let conditions: Vec<_> = [callers.conditions(), upstreams, names]
+    let states = State::ALL.map(|state| (state.as_str(), state));
+    let states = table.choices("states", &states).into_iter();
+    let states = states.map(|state| format!("resource.state == {:?}", state.as_str())).collect();
+    let conditions: Vec<_> = [callers.conditions(), upstreams, names, states]
         .into_iter()
         .filter(|alternatives| !alternatives.is_empty())
         .map(|alternatives| format!("({})", alternatives.join(" || ")))

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::reader::{Section, optional};
 use crate::seal;
 
-/// The read-only admin API.
+/// The admin API.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
@@ -13,6 +13,8 @@ pub struct Admin {
     pub is_default: bool,
     /// SHA-256 of the bearer token; always set beyond loopback.
     pub token: Option<[u8; 32]>,
+    /// Whether it takes decisions on prompts; only with a token.
+    pub write: bool,
 }
 
 impl Admin {
@@ -42,7 +44,14 @@ pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let listen = configured.unwrap_or(Some(DEFAULT_LISTEN));
     let token = section.secret("token").filter(|token| !token.expose().is_empty());
     let token = token.map(|token| seal::sha256(token.expose().as_bytes()));
-    let admin = listen.map(|listen| Admin { listen, is_default, token });
+    let write = section.flag("write", false);
+    if write && token.is_none() {
+        section.mistake(
+            "write",
+            "needs admin.token, so that not everyone who reaches the address can decide",
+        );
+    }
+    let admin = listen.map(|listen| Admin { listen, is_default, token, write });
     if let Some(message) = admin.as_ref().and_then(Admin::exposure) {
         section.mistake("token", message);
     }
@@ -64,6 +73,12 @@ mod tests {
         assert_eq!(parse("[admin]\nlisten = \"\"\n").unwrap().admin, None);
         let open = "[admin]\nlisten = \"0.0.0.0:9877\"\n";
         assert!(parse(open).unwrap_err().to_string().contains("admin.token: is required"));
+        let writable = "[admin]\nwrite = true\n";
+        assert!(
+            parse(writable).unwrap_err().to_string().contains("admin.write: needs admin.token")
+        );
+        let with_token = format!("{writable}token = {{ value = \"t\" }}\n");
+        assert!(parse(&with_token).unwrap().admin.unwrap().write);
         let with_token = format!("{open}token = {{ value = \"t0ken\" }}\n");
         let admin = parse(&with_token).unwrap().admin.unwrap();
         assert!(!format!("{admin:?}").contains("t0ken"));

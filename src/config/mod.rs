@@ -12,9 +12,12 @@ mod exposure;
 pub(crate) mod raw;
 mod jwt;
 mod limits;
+pub(crate) mod lock;
 mod oauth;
+mod overlays;
 mod protection;
 mod reader;
+mod releases;
 #[cfg(test)]
 mod schema_check;
 pub(crate) mod secret;
@@ -49,6 +52,7 @@ pub(crate) use exposure::{Exposure, ToolForm};
 pub(crate) use jwt::{Jwt, is_https_or_loopback};
 pub(crate) use limits::{Limit, Per};
 pub(crate) use oauth::{ClientProof, OAuth};
+pub(crate) use releases::Releases;
 pub(crate) use secret::Secret;
 pub(crate) use server::{Limits, Server, from_here};
 pub use settings::Settings;
@@ -59,9 +63,11 @@ pub(crate) use upstream::{Http, Stdio, Transport, Upstream, is_reserved_header};
 pub(crate) use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
+use crate::domain::overlay::Overlay;
 use crate::seal;
 use error::Origin;
 use reader::{Context, Section};
+use upstream::Upstreams;
 
 /// The validated configuration. Every value is within its bounds, and all defaults are applied.
 #[derive(Clone, Debug)]
@@ -87,6 +93,9 @@ pub struct Config {
     pub listing: Listing,
     /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<Upstream>,
+    /// In the order of the file.
+    pub overlays: Vec<Overlay>,
+    pub releases: Releases,
     /// Sorted by name.
     pub views: Vec<View>,
     pub telemetry: Telemetry,
@@ -223,7 +232,7 @@ impl Config {
     fn read(tree: config::Map<String, config::Value>, text: &str, context: &Context<'_>) -> Self {
         let mut root = Section::root(tree, context);
         let naming = naming(root.section("naming"));
-        let upstreams = upstream::read_all(&mut root);
+        let Upstreams { list: upstreams, modes } = upstream::read_all(&mut root);
         let mut server = root.section("server");
         let tls = tls::read(&mut server);
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
@@ -240,6 +249,8 @@ impl Config {
             audit: audit::read(root.section("audit"), server.limits.share),
             admin: admin::read(root.section("admin")),
             listing: listing(root.section("listing")),
+            overlays: overlays::read_all(&mut root, &upstreams),
+            releases: releases::read(root.section("releases"), &upstreams, modes),
             views: views::read_all(&mut root, &server, &upstreams),
             cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,
@@ -277,6 +288,10 @@ transport = "stdio"
 [[auth.mtls]]
 [[access.rules]]
 [[limits]]
+[[releases.probes]]
+[[overlays]]
+arguments.argument = {}
+icons = [{}]
 [end]
 "#;
 

@@ -3,6 +3,9 @@
 //! explicitly.
 
 use super::Config;
+use super::lock::NO_FILE;
+use crate::domain::name::UpstreamId;
+use crate::domain::pin::Mode;
 
 impl Config {
     /// Returns why this configuration must not replace `before`: what it would open without saying so, one
@@ -27,6 +30,17 @@ impl Config {
                  is meant, set server.tls = { cert = \"\", key = \"\" }",
             ),
             (
+                self.unenforced(before).any(|id| !self.releases.is_mode_given(id)),
+                "releases: the file enforces no approvals for an upstream any more, so prompts that nobody approved \
+                 would be served; if that is meant, set releases.mode, or release of the upstream",
+            ),
+            (
+                self.releases.lock.digest == NO_FILE
+                    && !before.releases.lock.is_empty()
+                    && self.upstreams.iter().any(|up| self.releases.mode_of(&up.id) != Mode::Off),
+                "releases.lock: the lock file is gone; restore it, or restart the gateway if that is meant",
+            ),
+            (
                 before.has_end && !self.has_end,
                 "end: the file has no table [end] any more, so it may have lost its end; restore it, or restart the \
                  gateway if that is meant",
@@ -43,8 +57,18 @@ impl Config {
             (before.auth.required && !self.auth.required, "auth"),
             (before.server.tls.is_some() && self.server.tls.is_none(), "server.tls"),
             (before.audit.is_some() && self.audit.is_none(), "audit"),
+            (self.unenforced(before).next().is_some(), "releases"),
         ];
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
+    }
+
+    /// The upstreams whose approvals `before` enforces, and this configuration does not.
+    fn unenforced<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a UpstreamId> {
+        let is_enforced =
+            |config: &Self, id: &UpstreamId| config.releases.mode_of(id) == Mode::Enforce;
+        let stay = before.upstreams.iter().map(|upstream| &upstream.id);
+        let stay = stay.filter(|id| self.upstreams.iter().any(|upstream| upstream.id == **id));
+        stay.filter(move |id| is_enforced(before, id) && !is_enforced(self, id))
     }
 }
 

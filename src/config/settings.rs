@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section};
 use crate::domain::hidden_text::HiddenText;
+use crate::domain::pin::Mode;
 use crate::domain::server_request::ClientCapabilities;
 
 /// Timeouts, limits and policies of one upstream.
@@ -91,6 +92,26 @@ const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
     ("hold", OnChangedDefinition::Hold),
     ("block", OnChangedDefinition::Block),
 ];
+
+/// The modes of pins in a lock file.
+pub(super) const MODES: [(&str, Mode); 3] =
+    [("off", Mode::Off), ("warn", Mode::Warn), ("enforce", Mode::Enforce)];
+
+/// The mistake of definitions that are pinned in two ways.
+pub(super) const BOTH_PINS: &str =
+    "pins definitions in a lock file; remove on_changed_definition, which pins them without one";
+
+/// Reads the mode of pins of one upstream; `None` if it has none of its own.
+pub(super) fn release(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
+    let mode = section.choice("release", Mode::Off, &MODES);
+    let mode = section.was_read("release").then_some(mode)?;
+    let is_held = settings
+        .is_some_and(|settings| settings.on_changed_definition != OnChangedDefinition::Allow);
+    if mode != Mode::Off && is_held {
+        section.mistake("release", BOTH_PINS);
+    }
+    Some(mode)
+}
 
 /// Reads the settings of one table. Keys that are not set are as in `base`, except `questions`, which
 /// the caller sets.

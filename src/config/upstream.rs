@@ -1,6 +1,6 @@
 //! `[upstreams.NAME]`: the upstreams and their transports.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,9 +10,10 @@ use super::jwt::is_https_or_loopback;
 use super::oauth::{self, ClientProof, OAuth};
 use super::reader::Section;
 use super::secret::Secret;
-use super::settings::{Settings, questions, settings};
+use super::settings::{Settings, questions, release, settings};
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::name::{Prefix, UpstreamId};
+use crate::domain::pin::Mode;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::seal::pem::certificates;
@@ -109,13 +110,20 @@ impl Upstream {
     }
 }
 
-pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
+/// The enabled upstreams, sorted by id, and those with their own mode of pins.
+pub(super) struct Upstreams {
+    pub list: Vec<Upstream>,
+    pub modes: BTreeMap<UpstreamId, Mode>,
+}
+
+pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
     let mut defaults = root.section("defaults");
     let base = settings(&mut defaults, &Settings::default());
     let base_questions = questions(&mut defaults);
     defaults.finish();
     let sections = root.sections("upstreams");
     let mut upstreams = Vec::with_capacity(sections.len());
+    let mut modes = BTreeMap::new();
     let mut owners: HashMap<Prefix, UpstreamId> = HashMap::new();
     for (name, mut section) in sections {
         let Some(id) = UpstreamId::parse(&name) else {
@@ -123,7 +131,9 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
             continue;
         };
         let enabled = section.flag("enabled", true);
-        let upstream = read(id, &mut section, &base, base_questions);
+        let upstream = read(id.clone(), &mut section, &base, base_questions);
+        let mode = release(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
+        modes.extend(mode.map(|mode| (id, mode)));
         section.finish();
         let Some(upstream) = upstream.filter(|_| enabled) else {
             continue;
@@ -137,7 +147,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Upstream> {
         }
         upstreams.push(upstream);
     }
-    upstreams
+    Upstreams { list: upstreams, modes }
 }
 
 const ID_RULE: &str = "an upstream id must have 1 to 64 characters of a-z, 0-9 and -, and start with a \

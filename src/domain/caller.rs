@@ -69,6 +69,9 @@ pub(crate) fn is_id(text: &str) -> bool {
 /// The id of the caller without a credential. Reserved: no configured caller and no token's subject may have it.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
+/// The id of the gateway itself, as the caller of probes.
+pub(crate) const PROBER: &str = "promptgate";
+
 impl Caller {
     /// Returns the caller of requests without a credential, where no credential is required.
     pub fn anonymous() -> Self {

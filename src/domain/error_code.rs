@@ -33,6 +33,8 @@ pub(crate) fn of(fault: &Fault) -> i64 {
             | R::MetaMissing { .. }
             | R::LogLevelUnknown
             | R::MissingArgument { .. }
+            | R::PresetArgument { .. }
+            | R::NoChoice { .. }
             | R::UnknownPrompt
             | R::UnknownTool
             | R::InvalidCursor

@@ -161,6 +161,14 @@ pub enum RequestFault {
     LogLevelUnknown,
     #[error("required argument `{argument}` is missing")]
     MissingArgument { argument: String },
+    #[error("argument `{argument}` is set by the gateway; leave it out")]
+    PresetArgument { argument: String },
+    #[error("argument `{argument}` must be one of: {choices}")]
+    NoChoice {
+        argument: String,
+        /// Separated by commas.
+        choices: String,
+    },
     #[error("unknown prompt; list the prompts again")]
     UnknownPrompt,
     #[error("unknown tool; list the tools again")]
@@ -207,6 +215,8 @@ impl RequestFault {
             Self::MetaMissing { .. } => "meta_missing",
             Self::LogLevelUnknown => "log_level_unknown",
             Self::MissingArgument { .. } => "missing_argument",
+            Self::PresetArgument { .. } => "preset_argument",
+            Self::NoChoice { .. } => "no_choice",
             Self::UnknownPrompt => "unknown_prompt",
             Self::UnknownTool => "unknown_tool",
             Self::UnknownResource { .. } => "unknown_resource",
@@ -283,6 +293,9 @@ pub enum UpstreamFaultKind {
     Protocol(String),
     #[error("the list exceeds a limit")]
     PaginationLimit(String),
+    /// The text is not the one that was approved; the digests of both.
+    #[error("offers a text that was not approved")]
+    NotApproved { approved: Arc<str>, offered: Arc<str> },
     /// The upstream's own JSON-RPC error.
     #[error("error {code}: {message}")]
     Error {
@@ -348,6 +361,9 @@ impl UpstreamFaultKind {
         let (what, report) = match self {
             Self::Unavailable(detail) => return format!("not reachable: {detail}"),
             Self::NoToken(detail) => return format!("no access token: {detail}"),
+            Self::NotApproved { approved, offered } => {
+                return format!("{self}: approved {approved}, offered {offered}");
+            }
             Self::Protocol(detail) => return format!("protocol violation: {detail}"),
             Self::Reset(detail) | Self::Internal(detail) | Self::PaginationLimit(detail) => {
                 return format!("{self}: {detail}");
@@ -382,6 +398,7 @@ impl UpstreamFaultKind {
             | Self::Internal(_)
             | Self::NoToken(_)
             | Self::Protocol(_)
+            | Self::NotApproved { .. }
             | Self::PaginationLimit(_) => true,
             Self::Timeout
             | Self::RateLimited { .. }
@@ -419,6 +436,7 @@ impl UpstreamFaultKind {
             Self::TooLarge { .. } => "upstream_too_large",
             Self::Protocol(_) => "upstream_protocol_error",
             Self::PaginationLimit(_) => "pagination_limit",
+            Self::NotApproved { .. } => "not_approved",
             Self::Error { .. } => "upstream_error",
             Self::UrlElicitationRequired { .. } => "url_elicitation_required",
             Self::QuestionNotAllowed => "question_not_allowed",

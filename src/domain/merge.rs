@@ -76,7 +76,8 @@ pub fn merge(
     merged
 }
 
-const CONFLICT: &str = "the upstream lists this name twice with different definitions";
+const CONFLICT: &str = "the upstream lists this name twice with different definitions, or an overlay gives one name to \
+                        two prompts";
 
 const SHARED: &str = "another upstream lists the same bare name: set `prefix` on one of them";
 
@@ -122,7 +123,7 @@ fn duplicates(
     // The positions of names that occur again, by the first one.
     let mut again: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (position, prompt) in prompts.iter().enumerate() {
-        let at = *first.entry(fold(&prompt.name)).or_insert(position);
+        let at = *first.entry(fold(prompt.listed_name())).or_insert(position);
         if at != position {
             again.entry(at).or_default().push(position);
         }
@@ -145,7 +146,7 @@ fn public_name(
     naming: &Naming,
     prefixes: &HashSet<&str>,
 ) -> Result<String, String> {
-    let public = naming.public(prefix, &prompt.name).map_err(|e| e.to_string())?;
+    let public = naming.public(prefix, prompt.listed_name()).map_err(|e| e.to_string())?;
     let claimed = naming.claimed(&public).map(|(claimed, _)| claimed);
     match claimed.filter(|_| prefix.is_bare()) {
         Some(claimed) if prefixes.contains(claimed) => {

@@ -2,9 +2,13 @@
 //! definition does not affect other prompts.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use super::call_overlay::CallOverlay;
 use super::fault::excerpt;
 use super::hidden_text;
+use super::json::canonical::write_canonical;
 use super::json::object::{ObjectWriter, append_members, write_array, write_members};
 use super::json::{Json, Kind};
 use super::meta;
@@ -15,11 +19,25 @@ use super::uri::is_unsafe;
 pub struct Prompt {
     /// The raw name, unchecked: [`Naming`](super::name::Naming) decides whether it can be listed.
     pub name: String,
+    /// The name that an overlay gives to the prompt.
+    renamed: Option<Box<str>>,
     /// The title as it is listed, without hidden text.
     pub title: Option<String>,
     pub arguments: Vec<Argument>,
     /// All members except `name` as JSON text, with a comma before each: `,"title":"…","arguments":[…]`.
     rest: String,
+    /// What overlays change about calls of the prompt; `None` if no overlay matches it.
+    pub overlay: Option<Arc<CallOverlay>>,
+    /// The file of a library prompt.
+    pub source: Option<Arc<PromptSource>>,
+}
+
+/// The file that a library prompt comes from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PromptSource {
+    /// `sha256:…` of the file, with the files that it embeds.
+    pub digest: Arc<str>,
+    pub path: PathBuf,
 }
 
 /// A declared argument of a prompt.
@@ -85,7 +103,70 @@ impl Prompt {
             }
             append_members(&mut rest, |rest| write_member(key, member, rest));
         }
-        Ok(Self { name, title, arguments, rest })
+        Ok(Self { name, renamed: None, title, arguments, rest, overlay: None, source: None })
+    }
+
+    /// A prompt of which nothing but the raw name is known.
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            renamed: None,
+            title: None,
+            arguments: Vec::new(),
+            rest: String::new(),
+            overlay: None,
+            source: None,
+        }
+    }
+
+    /// Reads a definition that [`Prompt::canonical`] wrote, as an approved form of the prompt `offered`. `None` if it is no
+    /// definition, or that of another prompt.
+    pub(crate) fn approved(definition: Json<'_>, offered: &Self) -> Option<Self> {
+        let listed_name = definition.get("name").and_then(Json::as_str)?;
+        let mut prompt = offered.with_members(|out| {
+            for (key, value) in definition.members().filter(|(key, _)| !key.is("name")) {
+                out.member(key, value);
+            }
+        });
+        prompt.renamed = (listed_name != prompt.name).then(|| listed_name.into());
+        Some(prompt)
+    }
+
+    /// The effective definition: this one under the name that an overlay gives to it, with the members that `write` makes
+    /// of its own. They include no `name`.
+    pub(super) fn overlaid(
+        &self,
+        name: Option<String>,
+        overlay: Arc<CallOverlay>,
+        write: impl FnOnce(Json<'_>, &mut ObjectWriter<'_>),
+    ) -> Self {
+        let mut definition = String::new();
+        self.write(&self.name, &mut definition);
+        let mut prompt = self.with_members(|out| write(Json::accepted(&definition), out));
+        prompt.renamed = name.map(String::into_boxed_str);
+        prompt.overlay = Some(overlay);
+        prompt
+    }
+
+    /// The prompt with other members, which have the types of a prompt's.
+    fn with_members(&self, write: impl FnOnce(&mut ObjectWriter<'_>)) -> Self {
+        let mut rest = String::new();
+        append_members(&mut rest, write);
+        let text = format!("{{\"name\":\"\"{rest}}}");
+        let definition = Json::accepted(&text);
+        let title = definition.get("title").and_then(Json::as_str).map(|title| title.into_owned());
+        let arguments = definition.get("arguments").into_iter().flat_map(Json::elements);
+        let arguments = arguments.map(|argument| Argument {
+            name: argument.get("name").and_then(Json::as_str).unwrap_or_default().into_owned(),
+            required: argument.get("required").and_then(Json::as_bool) == Some(true),
+        });
+        let arguments = arguments.collect();
+        Self { title, arguments, rest, ..self.clone() }
+    }
+
+    /// Returns the name that public names are made of: the raw name, or the one that an overlay gives to the prompt.
+    pub fn listed_name(&self) -> &str {
+        self.renamed.as_deref().unwrap_or(&self.name)
     }
 
     /// Appends the definition under its public name, as one element of `prompts`.
@@ -98,9 +179,19 @@ impl Prompt {
         out.push('}');
     }
 
-    /// Returns the parts of the listed definition, for a digest: equal definitions have equal bytes.
-    pub fn definition(&self) -> impl Iterator<Item = &str> {
-        [self.name.as_str(), self.rest.as_str()].into_iter()
+    /// Returns the canonical text (RFC 8785) of the effective definition, before prefixes: equal definitions have equal
+    /// texts, however their upstream writes them.
+    pub fn canonical(&self) -> String {
+        let mut definition = String::with_capacity(self.rest.len() + 64);
+        self.write(self.listed_name(), &mut definition);
+        let mut canonical = String::with_capacity(definition.len());
+        write_canonical(Json::accepted(&definition), &mut canonical);
+        canonical
+    }
+
+    /// Bytes of the definition, approximately.
+    pub fn size(&self) -> usize {
+        self.name.len() + self.rest.len()
     }
 }
 

@@ -2,19 +2,65 @@
 //! with, as error messages for developers do.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::fault::{ChildReport, UpstreamFaultKind as Kind, excerpt};
+use super::json::Json;
 
 /// Takes the place of a secret.
 const REDACTED: &str = "[redacted]";
 
-/// Shortest secret that is looked for, in bytes. A shorter one would be found in ordinary words, and protects
-/// nothing.
-const MIN_SECRET: usize = 6;
+/// Nesting within which `error.data` is searched; deeper data is dropped.
+const MAX_DEPTH: usize = 64;
+
+/// Returns a fault without the secrets in its texts, and with the message of an upstream's error truncated. `error.data` with
+/// a secret in it is left out.
+pub(crate) fn without_secrets(kind: Kind, mut secrets: Vec<&str>) -> Kind {
+    secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+    let clean_report = |report: &ChildReport| {
+        let lines = report.stderr.iter().map(|line| redact(line, &secrets).into_owned());
+        Arc::new(ChildReport { stderr: lines.collect(), ..report.clone() })
+    };
+    let clean = |text: String| redact(&text, &secrets).into_owned();
+    match kind {
+        Kind::Error { code, message, data } => {
+            let data = data.filter(|data| {
+                let json = Json::parse(data.as_bytes(), MAX_DEPTH);
+                json.is_ok_and(|json| !has_secret(json, &secrets))
+            });
+            Kind::Error { code, message: excerpt(&clean(message)), data }
+        }
+        Kind::UrlElicitationRequired { message, data } => {
+            Kind::UrlElicitationRequired { message: clean(message), data }
+        }
+        Kind::Unavailable(detail) => Kind::Unavailable(clean(detail)),
+        Kind::Reset(detail) => Kind::Reset(clean(detail)),
+        Kind::NoToken(detail) => Kind::NoToken(clean(detail)),
+        Kind::Protocol(detail) => Kind::Protocol(clean(detail)),
+        Kind::PaginationLimit(detail) => Kind::PaginationLimit(clean(detail)),
+        Kind::Internal(detail) => Kind::Internal(clean(detail)),
+        Kind::ChildExited(report) => Kind::ChildExited(clean_report(&report)),
+        Kind::ChildSilent { startup, report } => {
+            Kind::ChildSilent { startup, report: clean_report(&report) }
+        }
+        other => other,
+    }
+}
+
+/// Whether a string in the value, or the name of a member, has a secret in it.
+fn has_secret(value: Json<'_>, secrets: &[&str]) -> bool {
+    value.as_str().is_some_and(|text| holds_secret(&text, secrets))
+        || value
+            .members()
+            .any(|(name, value)| has_secret(name, secrets) || has_secret(value, secrets))
+        || value.elements().any(|value| has_secret(value, secrets))
+}
 
 /// Returns a text without the secrets in it. Of two secrets the longer one comes first, so that no rest of it stays.
 /// A part of a secret is not looked for: a caller whose arguments come back could guess it byte by byte.
 pub(crate) fn redact<'a>(text: &'a str, secrets: &[&str]) -> Cow<'a, str> {
     let mut text = Cow::Borrowed(text);
-    for secret in secrets.iter().filter(|secret| secret.len() >= MIN_SECRET) {
+    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
         if text.contains(secret) {
             text = Cow::Owned(text.replace(secret, REDACTED));
         }
@@ -35,12 +81,11 @@ mod tests {
 
     #[test]
     fn f10_secrets_are_removed_wherever_they_stand() {
-        let secrets = ["s3cret-token", "pg_other", "abc"];
+        let secrets = ["s3cret-token", "pg_other"];
         for (text, expected) in [
             ("bad key: Bearer s3cret-token", "bad key: Bearer [redacted]"),
             ("s3cret-tokens3cret-token pg_other", "[redacted][redacted] [redacted]"),
             ("a part s3cret-tok", "a part s3cret-tok"),
-            ("abc is too short", "abc is too short"),
             ("the secret is safe", "the secret is safe"),
         ] {
             assert_eq!(redact(text, &secrets), expected);

@@ -5,26 +5,36 @@ use std::sync::Arc;
 
 use super::caller::Caller;
 use super::method::Method;
+use super::pin::State;
 
-/// The access decisions of a policy. They depend only on caller, method, upstream and raw name, never on time
-/// or address, so that the view of a caller can be built once and cached.
+/// A prompt, as access decisions see it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PromptRef<'a> {
+    /// Id of the upstream.
+    pub upstream: &'a str,
+    pub raw_name: &'a str,
+    /// The state of its pin.
+    pub state: State,
+}
+
+/// The access decisions of a policy. They depend only on caller, method, and the prompt's upstream, raw name and state, never
+/// on time or address, so that the view of a caller can be built once and cached.
 pub trait Rights: Send + Sync {
     /// Returns the part of the caller that decisions depend on: callers with the same entitlement have the
     /// same rights. `None` if all callers have the same rights.
     fn entitlement(&self, caller: &Caller) -> Option<Arc<str>>;
 
     /// Returns whether the caller may use the method on this prompt of the upstream.
-    fn allows(&self, caller: &Caller, method: Method, upstream: &str, raw_name: &str) -> bool;
+    fn allows(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> bool;
 
-    /// Decides on several prompts of one upstream, in the order of their raw names.
+    /// Decides on several prompts of one upstream, in their order.
     fn allowed(
         &self,
         caller: &Caller,
         method: Method,
-        upstream: &str,
-        raw_names: &mut dyn Iterator<Item = &str>,
+        prompts: &mut dyn Iterator<Item = PromptRef<'_>>,
     ) -> Allowed {
-        Allowed::of(raw_names.map(|name| self.allows(caller, method, upstream, name)).collect())
+        Allowed::of(prompts.map(|prompt| self.allows(caller, method, prompt)).collect())
     }
 }
 
@@ -59,7 +69,7 @@ impl Rights for Everything {
         None
     }
 
-    fn allows(&self, _: &Caller, _: Method, _: &str, _: &str) -> bool {
+    fn allows(&self, _: &Caller, _: Method, _: PromptRef<'_>) -> bool {
         true
     }
 
@@ -67,8 +77,7 @@ impl Rights for Everything {
         &self,
         _: &Caller,
         _: Method,
-        _: &str,
-        _: &mut dyn Iterator<Item = &str>,
+        _: &mut dyn Iterator<Item = PromptRef<'_>>,
     ) -> Allowed {
         Allowed::All
     }

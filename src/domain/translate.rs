@@ -27,8 +27,13 @@ fn is_unknown(kind: Json<'_>, revision: Revision) -> bool {
 
 /// Appends the array `messages` of a checked `prompts/get` result, translated for a client of this revision.
 /// `name` is the prompt's public name.
-pub fn write_messages(messages: Json<'_>, name: &str, revision: Revision, out: &mut String) {
-    write_array(out, messages.elements().enumerate(), |(index, message), out| {
+pub fn write_messages<'a>(
+    messages: impl Iterator<Item = Json<'a>>,
+    name: &str,
+    revision: Revision,
+    out: &mut String,
+) {
+    write_array(out, messages.enumerate(), |(index, message), out| {
         let content = message.get("content");
         match content.and_then(|content| translated(content, index, name, revision)) {
             None => out.push_str(message.text()),
@@ -132,7 +137,7 @@ mod tests {
         let text = json!([{"role": "user", "content": content}]).to_string();
         let mut out = String::new();
         let messages = Json::parse(text.as_bytes(), 64).unwrap();
-        write_messages(messages, "up__p", revision, &mut out);
+        write_messages(messages.elements(), "up__p", revision, &mut out);
         let checked = format!("{{\"messages\":{out}}}");
         let result = Json::parse(checked.as_bytes(), 64).unwrap();
         assert_eq!(content::check_result(result), Ok(()));

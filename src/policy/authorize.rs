@@ -119,9 +119,8 @@ impl Gate {
         resolution: Resolution<'a>,
     ) -> Result<Authorized<'a>, Fault> {
         let method = call.request.method();
-        let may_use = |target: &Target<'_>| {
-            self.rights.allows(&call.caller, method, target.upstream, target.raw_name)
-        };
+        let may_use =
+            |target: &Target<'_>| self.rights.allows(&call.caller, method, target.prompt());
         let is_allowed = match &resolution {
             Resolution::Listed(target) | Resolution::Unlisted(target, _) => may_use(target),
             Resolution::NotServed(_) | Resolution::Unknown => false,

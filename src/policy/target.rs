@@ -1,5 +1,8 @@
 //! What a call is for, as limits and records see it.
 
+use crate::domain::pin::State;
+use crate::domain::rights::PromptRef;
+
 /// The prompt that a call is for, as its upstream knows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
@@ -8,4 +11,13 @@ pub(crate) struct Target<'a> {
     pub(crate) raw_name: &'a str,
     /// `sha256:…` of the definition as listed; empty where none is known.
     pub(crate) definition: &'a str,
+    /// The state of the prompt's pin.
+    pub(crate) state: State,
+}
+
+impl<'a> Target<'a> {
+    /// The prompt, as access decisions see it.
+    pub(super) fn prompt(self) -> PromptRef<'a> {
+        PromptRef { upstream: self.upstream, raw_name: self.raw_name, state: self.state }
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::catalog::{Catalog, Content};
 use super::debounce::Debounce;
@@ -12,6 +12,8 @@ use super::view_cache::{Published, ViewCache};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::domain::fault::excerpt;
+use crate::domain::overlay;
+use crate::domain::pin::State;
 use crate::seal;
 use crate::telemetry::Telemetry;
 
@@ -38,6 +40,22 @@ pub(crate) struct Redefined {
     /// `sha256:…` of the definitions before and now.
     pub before: String,
     pub now: String,
+    /// The overlays that made the definition, by their numbers in the file.
+    pub overlays: Vec<usize>,
+}
+
+/// A prompt whose state has changed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Transition {
+    pub upstream: String,
+    pub raw_name: String,
+    /// `None` if the prompt was not known.
+    pub before: Option<State>,
+    pub now: State,
+    pub reason: &'static str,
+    /// `sha256:…` of the definitions.
+    pub offered: Option<String>,
+    pub approved: Option<String>,
 }
 
 /// Changed definitions that get a record of their own after one merge; the others are recorded as a count,
@@ -100,14 +118,45 @@ impl Announcer {
     pub(crate) fn record(&self, redefined: &[Redefined]) {
         let metrics = self.telemetry.metrics();
         redefined.iter().for_each(|redefined| metrics.definition_changed(&redefined.upstream));
-        for Redefined { upstream, raw_name, before, now } in redefined.iter().take(RECORDED) {
-            warn!(upstream, name = excerpt(raw_name), "prompt definition changed");
+        for Redefined { upstream, raw_name, before, now, overlays } in
+            redefined.iter().take(RECORDED)
+        {
+            warn!(upstream, name = excerpt(raw_name), ?overlays, "prompt definition changed");
             let event = Event::new("definition_changed").text("upstream", upstream);
-            let event = event.text("prompt", raw_name).text("before", before);
-            self.audit.note(event.text("now", now));
+            let event = event.text("prompt", raw_name).text("before", before).text("now", now);
+            let keys: Vec<_> = overlays.iter().map(|number| overlay::key(*number)).collect();
+            let keys = (!keys.is_empty()).then(|| keys.join(", "));
+            self.audit.note(event.optional_text("overlays", keys.as_deref()));
         }
         if let Some(more) = redefined.len().checked_sub(RECORDED).filter(|more| *more > 0) {
             self.audit.note(Event::new("definitions_changed").number("more", more as u64));
+        }
+    }
+
+    /// Records and logs prompts whose states changed.
+    pub(crate) fn record_transitions(&self, transitions: &[Transition]) {
+        for transition in transitions.iter().take(RECORDED) {
+            let Transition { upstream, raw_name, before, now, reason, offered, approved } =
+                transition;
+            let name = excerpt(raw_name);
+            match now {
+                State::Approved => info!(upstream, name, reason, "prompt approved"),
+                _ => {
+                    let state = now.as_str();
+                    warn!(
+                        upstream,
+                        name, state, reason, "prompt is not approved; see promptgate pins diff"
+                    );
+                }
+            }
+            let event = Event::new("prompt_state").text("upstream", upstream);
+            let event = event.text("prompt", raw_name).text("state", now.as_str());
+            let event = event.optional_text("before", before.map(State::as_str));
+            let event = event.text("reason", reason).optional_text("offered", offered.as_deref());
+            self.audit.note(event.optional_text("approved", approved.as_deref()));
+        }
+        if let Some(more) = transitions.len().checked_sub(RECORDED).filter(|more| *more > 0) {
+            self.audit.note(Event::new("prompt_states").number("more", more as u64));
         }
     }
 }

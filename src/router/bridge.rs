@@ -8,15 +8,16 @@ use super::call_channel::{CallChannel, CallEvent, RequestOrigin};
 use super::reply::{self, InputRequired, Origin, Reply};
 use super::suspended_calls;
 use super::suspended_calls::SuspendedCall;
+use super::unapproved::Unapproved;
 use super::{RoutedCall, Router};
 use crate::domain::call::{Call, InputRetry, ServerRequestMode};
 use crate::domain::document::Document;
 use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::hidden_text::HiddenText;
 use crate::domain::json::Json;
 use crate::domain::json::object::write_object;
 use crate::domain::meta;
+use crate::domain::pin::{DigestText, canonical_text};
 use crate::domain::request_state;
 use crate::domain::request_state::{Progress, Replay, RequestState};
 use crate::domain::revision::Revision;
@@ -34,7 +35,10 @@ pub(super) struct Bridge<'a> {
     pub router: &'a Router,
     pub routed: &'a RoutedCall<'a>,
     pub channel: &'a CallChannel,
+    /// For the upstream.
     pub arguments: Option<&'a Document>,
+    /// The digest of the approved text for the arguments of the client, where one is pinned.
+    pub pinned_text: Option<&'a DigestText>,
     /// Extended while a user answers.
     pub deadline: Instant,
     pub now: UnixSeconds,
@@ -78,7 +82,7 @@ impl Bridge<'_> {
             };
             drop(exchange);
             match self.input_requests(result.json())? {
-                None => return reply::prompt(result, self.origin(), self.hidden_text()),
+                None => return self.checked(result),
                 Some(requests) => answers = Some(self.request_all(requests).await?),
             }
         }
@@ -184,7 +188,7 @@ impl Bridge<'_> {
                 .input_required(vec![(KEY.to_owned(), server_request)], Progress::Replay(replay));
         };
         match self.input_requests(result.json())? {
-            None => reply::prompt(result, self.origin(), self.hidden_text()),
+            None => self.checked(result),
             Some(InputRequests { requests, state }) => {
                 self.next_round()?;
                 self.input_required(requests, Progress::Upstream(state))
@@ -192,9 +196,36 @@ impl Bridge<'_> {
         }
     }
 
-    /// The configured treatment of hidden text from this upstream.
-    fn hidden_text(&self) -> HiddenText {
-        self.routed.upstream.config().settings.content
+    /// Checks the result of the upstream, and adds the messages of overlays.
+    fn checked(&self, result: Document) -> Result<Reply, Fault> {
+        let hidden_text = self.routed.upstream.config().settings.content;
+        let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
+        if let Some(approved) = self.pinned_text {
+            self.compare(approved, prompt.result.json())?;
+        }
+        prompt.overlay.clone_from(&self.routed.owner.overlay);
+        Ok(Reply::Prompt(prompt))
+    }
+
+    /// Compares a checked result with the approved text.
+    ///
+    /// # Errors
+    /// [`Kind::NotApproved`] if it is another one, and approval is enforced.
+    fn compare(&self, approved: &DigestText, result: Json<'_>) -> Result<(), Fault> {
+        let text = canonical_text(result);
+        let offered = seal::digest_text(&seal::sha256(text.as_bytes()));
+        if offered == **approved {
+            return Ok(());
+        }
+        let (approved, offered) = (approved.clone(), offered.into());
+        let fault = self.fault(Kind::NotApproved { approved, offered });
+        let is_enforced =
+            self.routed.owner.pin.approved.as_ref().is_some_and(|pin| pin.is_enforced);
+        if is_enforced {
+            return Err(fault);
+        }
+        self.router.note_unapproved(self.routed.owner, &fault, Unapproved::Served);
+        Ok(())
     }
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
@@ -265,6 +296,7 @@ impl Bridge<'_> {
                 name: self.routed.owner.raw_name.clone(),
                 arguments: self.arguments.cloned(),
                 answers,
+                source: self.approved_source(),
             },
             forwarded: self.routed.call.forwarded.clone(),
             capabilities: self
@@ -276,6 +308,12 @@ impl Bridge<'_> {
             progress: self.routed.call.client.progress,
         };
         self.routed.upstream.call(&self.routed.authorized, request, self.deadline)
+    }
+
+    /// The only source that a library may serve.
+    fn approved_source(&self) -> Option<DigestText> {
+        let approved = self.routed.owner.pin.approved.as_ref().filter(|pin| pin.is_enforced)?;
+        approved.version.source.clone()
     }
 
     /// The server requests of an `InputRequiredResult` (2026-07-28); `None` for a complete result.

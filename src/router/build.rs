@@ -11,7 +11,8 @@ use super::Router;
 use super::announce::Announcer;
 use super::catalog::Catalog;
 use super::debounce::Debounce;
-use super::refresh::{Refresh, Renewal, Source};
+use super::effective::TextReport;
+use super::refresh::{Inputs, Refresh, Renewal, Source};
 use super::search::SEARCHES;
 use super::suspended_calls::SuspendedCalls;
 use super::view_cache::{Published, ViewCache};
@@ -37,8 +38,12 @@ pub(super) struct SharedState {
     pub searches: Semaphore,
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
+    /// The digest of the lock file of the newest configuration.
+    pub lock: watch::Sender<String>,
+    /// What probes find.
+    pub texts: mpsc::Sender<TextReport>,
     renewals: mpsc::Sender<Renewal>,
-    upstream_deps: UpstreamDeps,
+    pub upstream_deps: UpstreamDeps,
 }
 
 /// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to send.
@@ -70,7 +75,9 @@ impl Router {
             telemetry: upstream_deps.telemetry.clone(),
         };
         let (reports, reported) = mpsc::channel(REPORTS);
+        let (texts, learned) = mpsc::channel(REPORTS);
         let (renewals, renewed) = mpsc::channel(1);
+        let inputs = Inputs { reports: reported, texts: learned, renewals: renewed };
         let tasks = upstream_deps.tasks.clone();
         let shutdown = upstream_deps.shutdown.clone();
         let shared = Arc::new(SharedState {
@@ -81,19 +88,20 @@ impl Router {
             searches: Semaphore::new(SEARCHES),
             telemetry: upstream_deps.telemetry.clone(),
             reports,
+            lock: watch::Sender::default(),
+            texts,
             renewals,
             upstream_deps,
         });
         let sources: Vec<_> =
-            config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u)).collect();
+            config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u, config)).collect();
         let start = |(source, upstream): (&Source, &config::Upstream)| {
             shared.upstream(source.driver, upstream)
         };
         let upstreams = sources.iter().zip(&config.upstreams).map(start).collect();
         let refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
         let deadline = Instant::now() + config.listing.deadline;
-        let refreshing =
-            refresh.run(reported, renewed, catalog.clone(), announce, deadline, shutdown);
+        let refreshing = refresh.run(inputs, catalog.clone(), announce, deadline, shutdown);
         tasks.spawn(refreshing);
         Self::new(config, catalog, views, upstreams, deps, shared)
     }
@@ -108,7 +116,8 @@ impl Router {
             kept.filter(|kept| kept.config() == upstream)
         };
         let driver = |upstream| kept(upstream).map_or_else(DriverId::fresh, |kept| kept.driver());
-        let sources: Vec<_> = config.upstreams.iter().map(|u| Source::new(driver(u), u)).collect();
+        let sources: Vec<_> =
+            config.upstreams.iter().map(|u| Source::new(driver(u), u, config)).collect();
         let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
         let (catalog, (done, ready)) =
             (Arc::new(ArcSwap::from_pointee(Catalog::default())), oneshot::channel());
@@ -155,7 +164,9 @@ impl Router {
         let limits = config.server.limits.clone();
         upstreams.values().for_each(|upstream| upstream.set_share(limits.share));
         let RouterDeps { gate, sealer } = deps;
-        Self { gate, catalog, views, upstreams, sealer, naming, listing, limits, shared }
+        let releases = config.releases.clone();
+        shared.lock.send_replace(releases.lock.digest.clone());
+        Self { gate, catalog, views, upstreams, sealer, naming, listing, limits, releases, shared }
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::owner::Owner;
+use super::pin::PinRow;
 use super::segment::Segment;
 use super::view::View;
 use crate::domain::cursor::CacheScope;
@@ -27,6 +28,8 @@ pub struct Catalog {
     /// When the first of the lists expires by its `ttlMs`; `None` where no upstream sends one.
     pub fresh_until: Option<Instant>,
     pub scope: CacheScope,
+    /// The pins of each upstream with pins.
+    pub(crate) pins: Vec<Arc<Vec<PinRow>>>,
     /// The last good walk of each upstream that has had one.
     pub walks: HashMap<UpstreamId, WalkInfo>,
     /// The error that lists of all prompts return at present, if they fail. Other lists fail only for upstreams that
@@ -76,6 +79,18 @@ pub struct LeftOut {
     #[serde(rename = "name")]
     pub raw_name: String,
     pub reason: String,
+    #[serde(skip)]
+    pub by: LeftOutBy,
+}
+
+/// What leaves a prompt out.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum LeftOutBy {
+    /// A definition that cannot be listed.
+    #[default]
+    Defect,
+    Overlay,
+    Pin,
 }
 
 /// Two listed prompts of different upstreams that a reader may take for each other.

@@ -57,7 +57,7 @@ impl DefinitionPins {
         self.beyond.clear();
         prompts.retain_mut(|prompt| {
             let Some(pin) = self.first.get_mut(&prompt.name) else {
-                self.bytes += prompt.definition().map(str::len).sum::<usize>();
+                self.bytes += prompt.size();
                 if self.first.len() >= MAX_PINS || self.bytes > MAX_BYTES {
                     self.beyond.push(prompt.name.clone());
                     return false;
@@ -96,7 +96,7 @@ impl DefinitionPins {
 }
 
 fn digest(prompt: &Prompt) -> String {
-    seal::digest_text(&seal::digest(prompt.definition()))
+    seal::definition_digest(prompt)
 }
 
 #[cfg(test)]

@@ -10,6 +10,10 @@ mod suspended_calls;
 mod definition_pins;
 pub(crate) mod refresh;
 mod owner;
+pub(crate) mod pin;
+mod effective;
+mod unapproved;
+pub(crate) mod approvals;
 pub(crate) mod reply;
 pub(crate) mod segment;
 mod search;
@@ -27,14 +31,18 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{Exposure, Limits, Listing, ToolForm};
+use crate::audit::Audit;
+use crate::config::{Exposure, Limits, Listing, Releases, ToolForm};
 use crate::domain::call::{Call, NameKind, Request};
+use crate::domain::call_overlay::Validation;
 use crate::domain::caller::Caller;
 use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
-use crate::domain::fault::{Fault, RequestFault};
+use crate::domain::fault::{Fault, RequestFault, UpstreamFault};
 use crate::domain::json::object::write_object;
 use crate::domain::name::{Naming, UpstreamId};
+use crate::domain::pin::{Mode, State};
+use crate::domain::redaction::without_secrets;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::tool::name::is_derived;
 use crate::domain::unix_time::UnixSeconds;
@@ -49,7 +57,7 @@ use build::SharedState;
 use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete};
 use owner::Owner;
-use reply::{ListReply, Origin, Reply};
+use reply::{Completion, ListReply, Origin, Reply};
 use segment::name_of_tool;
 use view::View;
 use view_cache::{Changes, ListKind, ListKinds, ViewCache};
@@ -72,6 +80,7 @@ pub struct Router {
     naming: Naming,
     listing: Listing,
     limits: Limits,
+    releases: Releases,
     shared: Arc<SharedState>,
 }
 
@@ -114,10 +123,13 @@ impl Router {
                 let renamed =
                     renamed.and_then(|arguments| renamed_arguments(routed.owner, arguments));
                 let arguments = renamed.as_ref().or(arguments.as_ref());
-                if routed.upstream.config().settings.validate_arguments {
-                    check_arguments(routed.owner, arguments)?;
-                }
+                let given = arguments.map(Document::json);
+                let approved = routed.owner.pin.approved.as_deref();
+                let pinned_text = approved.and_then(|approved| approved.text(given));
+                let effective = effective_arguments(&routed, arguments)?;
+                let arguments = effective.as_ref().or(arguments);
                 let bridge = Bridge {
+                    pinned_text,
                     router: self,
                     routed: &routed,
                     channel,
@@ -126,20 +138,21 @@ impl Router {
                     now,
                     rounds: 0,
                 };
-                let reply = bridge.run(retry.as_ref()).await?;
+                let reply = match bridge.run(retry.as_ref()).await {
+                    Err(fault) => self.snapshot_or(&routed, given, fault).await,
+                    reply => reply,
+                };
+                let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner);
+                self.count_unapproved(routed.owner);
                 Ok(reply)
             }
             Request::Complete { name, argument, value, context } => {
                 let catalog = self.catalog_for(call, name, NameKind::Public, deadline).await;
                 let routed = self.authorize(&catalog, call, record, name, NameKind::Public).await?;
-                let params = RequestParams::Complete {
-                    prompt: routed.owner.raw_name.clone(),
-                    argument: argument.clone(),
-                    value: value.clone(),
-                    context: context.clone(),
-                };
-                let reply = complete(&routed, params, channel, deadline).await?;
+                let completion = Completing { argument, value, context: context.as_ref() };
+                let reply = complete(&routed, completion, channel, deadline).await;
+                let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner);
                 Ok(reply)
             }
@@ -168,6 +181,10 @@ impl Router {
         let authorized = self.gate.authorize(call, record, resolution).await?;
         let (owner, upstream) = found.ok_or(RequestFault::UnknownPrompt)?;
         Ok(RoutedCall { call, authorized, owner, upstream })
+    }
+
+    fn audit(&self) -> &Audit {
+        &self.shared.upstream_deps.audit
     }
 
     fn count_use(&self, call: &Call, owner: &Owner) {
@@ -385,11 +402,20 @@ impl Router {
             upstream: owner.upstream.as_str(),
             raw_name: &owner.raw_name,
             definition: &owner.digest,
+            state: owner.pin.state,
         };
         if self.views.serves(&call.endpoint, &owner.upstream, &owner.public_name) {
             Resolution::Listed(target)
         } else {
             Resolution::NotServed(target)
+        }
+    }
+
+    /// The state of a prompt that may exist, at an upstream that has no list.
+    fn unlisted_state(&self, upstream: &UpstreamId) -> State {
+        match self.releases.mode_of(upstream) {
+            Mode::Off => State::Unpinned,
+            Mode::Warn | Mode::Enforce => State::Pending,
         }
     }
 
@@ -408,7 +434,8 @@ impl Router {
         });
         match claimed {
             Some((id, raw_name, missing)) => {
-                let target = Target { upstream: id.as_str(), raw_name, definition: "" };
+                let state = self.unlisted_state(id);
+                let target = Target { upstream: id.as_str(), raw_name, definition: "", state };
                 Resolution::Unlisted(target, Fault::upstream(id.as_str(), missing.kind.clone()))
             }
             None => Resolution::Unknown,
@@ -424,15 +451,38 @@ struct RoutedCall<'a> {
     upstream: &'a Arc<Upstream>,
 }
 
+/// What a client wants completed.
+struct Completing<'a> {
+    argument: &'a str,
+    /// The input so far.
+    value: &'a str,
+    context: Option<&'a Document>,
+}
+
+/// Completes an argument: from the choices of an overlay, or by the upstream.
 async fn complete(
     routed: &RoutedCall<'_>,
-    params: RequestParams,
+    completing: Completing<'_>,
     channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
     let RoutedCall { call, authorized, owner, upstream } = routed;
+    let Completing { argument, value, context } = completing;
+    let mut effective = None;
+    if let Some(overlay) = &owner.overlay {
+        effective = overlay.context(argument, context.map(Document::json))?;
+        if let Some(choices) = overlay.completed(argument, value) {
+            let completion = Completion::of(&choices);
+            return Ok(Reply::Completion { completion, origin: origin(owner) });
+        }
+    }
     let request = UpstreamRequest {
-        params,
+        params: RequestParams::Complete {
+            prompt: owner.raw_name.clone(),
+            argument: argument.to_owned(),
+            value: value.to_owned(),
+            context: effective.or_else(|| context.cloned()),
+        },
         forwarded: call.forwarded.clone(),
         capabilities: ClientCapabilities::NONE,
         progress: call.client.progress,
@@ -486,6 +536,36 @@ fn origin(owner: &Owner) -> Origin {
         upstream: owner.upstream.clone(),
         digest: owner.digest.clone(),
         name: owner.public_name.clone(),
+    }
+}
+
+/// Returns the arguments for the upstream where they are not those of the client.
+///
+/// # Errors
+/// The arguments do not fit the effective definition.
+fn effective_arguments(
+    routed: &RoutedCall<'_>,
+    arguments: Option<&Document>,
+) -> Result<Option<Document>, Fault> {
+    let mut validation = Validation::PresetsOnly;
+    if routed.upstream.config().settings.validate_arguments {
+        validation = Validation::Full;
+        check_arguments(routed.owner, arguments)?;
+    }
+    match &routed.owner.overlay {
+        Some(overlay) => Ok(overlay.arguments(arguments.map(Document::json), validation)?),
+        None => Ok(None),
+    }
+}
+
+/// Removes the values of preset arguments, which an upstream may repeat, from a fault.
+fn without_presets(owner: &Owner, fault: Fault) -> Fault {
+    match (fault, &owner.overlay) {
+        (Fault::Upstream(fault), Some(overlay)) => {
+            let kind = without_secrets(fault.kind, overlay.preset_values());
+            UpstreamFault { kind, ..fault }.into()
+        }
+        (fault, _) => fault,
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use super::pin::PromptPin;
+use crate::domain::call_overlay::CallOverlay;
 use crate::domain::name::UpstreamId;
 use crate::domain::prompt::Argument;
+use crate::domain::rights::PromptRef;
 
 /// The upstream and raw name behind a public name.
 #[derive(Debug)]
@@ -12,6 +15,20 @@ pub struct Owner {
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
     pub arguments: Box<[Argument]>,
-    /// `sha256:…` of the definition as listed.
+    /// `sha256:…` of the effective definition, before prefixes.
     pub digest: Arc<str>,
+    /// What overlays change about calls; `None` if no overlay matches the prompt.
+    pub overlay: Option<Arc<CallOverlay>>,
+    pub pin: PromptPin,
+}
+
+impl Owner {
+    /// The prompt, as access decisions see it.
+    pub(crate) fn prompt(&self) -> PromptRef<'_> {
+        PromptRef {
+            upstream: self.upstream.as_str(),
+            raw_name: &self.raw_name,
+            state: self.pin.state,
+        }
+    }
 }

@@ -10,13 +10,14 @@ use super::Digest;
 use super::call_channel::RequestOrigin;
 use super::catalog::Incomplete;
 use super::view_cache::ListKind;
+use crate::domain::call_overlay::CallOverlay;
 use crate::domain::content;
 use crate::domain::cursor::CacheScope;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::hidden_text;
 use crate::domain::hidden_text::HiddenText;
-use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::json::{Json, Kind as JsonKind, write_str};
 use crate::domain::name::UpstreamId;
 use crate::domain::server_request::ServerRequest;
 use crate::domain::uri;
@@ -27,17 +28,32 @@ pub enum Reply {
     List(ListReply),
     /// The prompts that `find_prompt` has found.
     Found(FoundReply),
-    /// A `GetPromptResult` whose messages were checked.
-    Prompt {
-        result: Document,
-        origin: Origin,
-        flags: Flags,
-    },
+    Prompt(PromptReply),
     Completion {
         completion: Completion,
         origin: Origin,
     },
     InputRequired(InputRequired),
+}
+
+/// A `GetPromptResult` whose messages were checked.
+#[derive(Debug)]
+pub struct PromptReply {
+    /// As the upstream sent it, but for what `content` strips.
+    pub result: Document,
+    pub origin: Origin,
+    pub flags: Flags,
+    /// Its messages come before and after those of the result.
+    pub overlay: Option<Arc<CallOverlay>>,
+    /// Whether the result is an approved snapshot instead of the upstream's.
+    pub is_snapshot: bool,
+}
+
+impl PromptReply {
+    /// A result without findings and overlays.
+    pub fn of(result: Document, origin: Origin) -> Self {
+        Self { result, origin, flags: Flags::default(), overlay: None, is_snapshot: false }
+    }
 }
 
 /// Warnings about the content of a prompt.
@@ -111,14 +127,36 @@ pub struct Completion {
 /// Values of one completion (2025-11-25, completion); more are cut off.
 const MAX_VALUES: usize = 100;
 
+impl Completion {
+    /// The completion with these values.
+    pub(super) fn of(values: &[&str]) -> Self {
+        let mut text = String::new();
+        for (index, value) in values.iter().take(MAX_VALUES).enumerate() {
+            if index > 0 {
+                text.push(',');
+            }
+            write_str(value, &mut text);
+        }
+        Self {
+            values: text,
+            total: i64::try_from(values.len()).ok(),
+            has_more: Some(values.len() > MAX_VALUES),
+        }
+    }
+}
+
 /// Validates a `GetPromptResult`, and treats hidden text and unsafe URIs in it as `mode` says.
-pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Result<Reply, Fault> {
+pub(super) fn prompt(
+    result: Document,
+    origin: Origin,
+    mode: HiddenText,
+) -> Result<PromptReply, Fault> {
     let fault = |what: String| Fault::upstream(origin.upstream.as_str(), Kind::Protocol(what));
     check_complete(result.json()).map_err(&fault)?;
     let refused = |error: content::ContentError| fault(error.to_string());
     if mode == HiddenText::Allow {
         content::check_result(result.json()).map_err(refused)?;
-        return Ok(Reply::Prompt { result, origin, flags: Flags::default() });
+        return Ok(PromptReply::of(result, origin));
     }
     let found = content::inspect_result(result.json()).map_err(refused)?;
     // Places refer to the result as the upstream sent it.
@@ -140,7 +178,7 @@ pub(super) fn prompt(result: Document, origin: Origin, mode: HiddenText) -> Resu
         (HiddenText::Reject, None, Some(places)) => Err(fault(format!(
             "addresses that run what they hold, which `content` rejects, in messages {places}"
         ))),
-        _ => Ok(Reply::Prompt { result, origin, flags }),
+        _ => Ok(PromptReply { flags, ..PromptReply::of(result, origin) }),
     }
 }
 

@@ -293,8 +293,8 @@ impl ViewCache {
         if part.is_some_and(|part| !part.upstreams.contains(upstream)) {
             return Allowed::None;
         }
-        let mut raw_names = owners.iter().map(|owner| &*owner.raw_name);
-        let allowed = self.rights.allowed(caller, Method::List, upstream.as_str(), &mut raw_names);
+        let mut prompts = owners.iter().map(Owner::prompt);
+        let allowed = self.rights.allowed(caller, Method::List, &mut prompts);
         let serves = |owner: &Owner| part.is_none_or(|part| part.serves_name(&owner.public_name));
         match allowed {
             Allowed::All if part.is_some() => Allowed::of(owners.iter().map(serves).collect()),
@@ -395,10 +395,8 @@ impl ViewCache {
         endpoint: &str,
         owner: &Owner,
     ) -> bool {
-        let upstream = owner.upstream.as_str();
-        let raw_name = &owner.raw_name;
         self.serves(endpoint, &owner.upstream, &owner.public_name)
-            && self.rights.allows(caller, method, upstream, raw_name)
+            && self.rights.allows(caller, method, owner.prompt())
     }
 
     /// Whether lists differ by caller.
@@ -494,6 +492,8 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::domain::rights::PromptRef;
+    use crate::router::pin::PromptPin;
     use crate::router::segment::SegmentWriter;
 
     /// Every caller sees every other prompt, in a view of its own.
@@ -504,8 +504,8 @@ mod tests {
             Some(format!("{} {:?}", caller.id(), caller.groups()).into())
         }
 
-        fn allows(&self, _: &Caller, _: Method, _: &str, raw_name: &str) -> bool {
-            raw_name.ends_with(['0', '2', '4', '6', '8'])
+        fn allows(&self, _: &Caller, _: Method, prompt: PromptRef<'_>) -> bool {
+            prompt.raw_name.ends_with(['0', '2', '4', '6', '8'])
         }
     }
 
@@ -526,6 +526,8 @@ mod tests {
                 upstream: id.clone(),
                 arguments: Box::default(),
                 digest: "".into(),
+                overlay: None,
+                pin: PromptPin::default(),
             };
             let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
             segment.push_prompt(owner, |out| out.push_str(&text));
@@ -595,9 +597,9 @@ mod tests {
                 ViewPerCaller.entitlement(caller)
             }
 
-            fn allows(&self, caller: &Caller, method: Method, id: &str, name: &str) -> bool {
+            fn allows(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> bool {
                 self.0.fetch_add(1, Ordering::Relaxed);
-                ViewPerCaller.allows(caller, method, id, name)
+                ViewPerCaller.allows(caller, method, prompt)
             }
         }
         let config = Config::parse("g", "", Path::new(""), &[]).unwrap();

@@ -19,6 +19,7 @@ use hkdf::Hkdf;
 use provider::hmac;
 use sha2::{Digest, Sha256};
 
+use crate::domain::prompt::Prompt;
 pub(crate) use keys::KEY_LEN;
 pub use keys::{AuditKey, SealKeys};
 
@@ -172,6 +173,11 @@ pub(crate) fn sha256_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 3
 /// Returns the digest as text: `sha256:` and 64 lower-case hexadecimal digits.
 pub fn digest_text(digest: &[u8; 32]) -> String {
     format!("sha256:{}", hex::hex(digest))
+}
+
+/// Returns the digest of a prompt's effective definition: that of its canonical text.
+pub(crate) fn definition_digest(prompt: &Prompt) -> String {
+    digest_text(&sha256(prompt.canonical().as_bytes()))
 }
 
 fn derive(key: &[u8; KEY_LEN], kind: Kind) -> XChaCha20Poly1305 {

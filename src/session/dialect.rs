@@ -1,9 +1,10 @@
 //! Messages to a client in the wire form of its revision.
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::domain::call_overlay::{AddedMessage, CallOverlay, with_messages};
 use crate::domain::chunks::{Chunks, Splices};
-use crate::domain::document::Document;
 use crate::domain::error_code;
 use crate::domain::fault::{Fault, RequestFault};
 use crate::domain::json::object::{ObjectWriter, write_members, write_object};
@@ -17,7 +18,7 @@ use crate::domain::{meta, translate};
 use crate::router::call_channel::RequestOrigin;
 use crate::router::catalog::Incomplete;
 use crate::router::reply::{
-    Completion, Flags, FoundReply, InputRequired, ListReply, Origin, Reply,
+    Completion, FoundReply, InputRequired, ListReply, Origin, PromptReply, Reply,
 };
 use crate::router::view_cache::{ListKind, ListKinds};
 
@@ -275,11 +276,9 @@ impl Dialect {
         match reply {
             Reply::List(list) => self.list(list, identity),
             Reply::Found(found) => self.found(found, identity).into(),
-            Reply::Prompt { result, origin, flags } => match form {
-                ResultForm::Prompt => self.prompt(result, origin, flags, identity),
-                ResultForm::Tool => {
-                    self.prompt_as_tool(result.json(), origin, flags, identity).into()
-                }
+            Reply::Prompt(prompt) => match form {
+                ResultForm::Prompt => self.prompt(prompt, identity),
+                ResultForm::Tool => self.prompt_as_tool(prompt, identity).into(),
             },
             Reply::InputRequired(input_required) => {
                 self.input_required(input_required, identity).into()
@@ -333,44 +332,44 @@ impl Dialect {
     }
 
     /// Writes the messages of a prompt as the result of a tool.
-    fn prompt_as_tool(
-        self,
-        upstream_result: Json<'_>,
-        origin: &Origin,
-        flags: &Flags,
-        identity: &Identity,
-    ) -> String {
+    fn prompt_as_tool(self, prompt: &PromptReply, identity: &Identity) -> String {
+        let PromptReply { result, origin, overlay, .. } = prompt;
+        let upstream_result = result.json();
         let mut out = String::with_capacity(upstream_result.text().len() + 1024);
         write_object(&mut out, |result| {
             // Hosts obey some metadata of tools, so none of an upstream is passed on.
-            self.lead(identity, result, |meta| write_own_meta(origin, flags, meta));
+            self.lead(identity, result, |meta| write_own_meta(prompt, meta));
             result.written("content", |out| match upstream_result.get("messages") {
-                Some(messages) => write_content(messages, &origin.name, self.revision, out),
+                Some(messages) => {
+                    let messages = with_messages(overlay.as_deref(), messages);
+                    write_content(messages, &origin.name, self.revision, out);
+                }
                 None => out.push_str("[]"),
             });
         });
         out
     }
 
-    fn prompt(
-        self,
-        document: &Document,
-        origin: &Origin,
-        flags: &Flags,
-        identity: &Identity,
-    ) -> Chunks {
+    fn prompt(self, prompt: &PromptReply, identity: &Identity) -> Chunks {
+        let PromptReply { result: document, origin, overlay, .. } = prompt;
+        let overlay = overlay.as_deref();
         let upstream_result = document.json();
         let mut splices = Splices::default();
         let mut out = String::with_capacity(upstream_result.text().len().min(4 << 10) + 512);
         write_object(&mut out, |result| {
             self.lead(identity, result, |meta| {
-                write_prompt_meta(upstream_result, origin, flags, meta);
+                write_prompt_meta(prompt, meta);
             });
             for (key, value) in upstream_result.members() {
                 let is_ours = ["_meta", "resultType"].iter().any(|name| key.is(name));
                 if key.is("messages") && translate::applies(value, self.revision) {
                     result.written("messages", |out| {
-                        translate::write_messages(value, &origin.name, self.revision, out);
+                        let messages = with_messages(overlay, value);
+                        translate::write_messages(messages, &origin.name, self.revision, out);
+                    });
+                } else if let Some(overlay) = overlay.filter(|_| key.is("messages")) {
+                    result.written("messages", |out| {
+                        surround(overlay, document.slice(value), &mut splices, out);
                     });
                 } else if !is_ours && value.kind() != Kind::Null {
                     result.rewritten(key, |out| splices.add(out, document.slice(value)));
@@ -475,26 +474,43 @@ impl Dialect {
 /// Longest URI that an error repeats, in bytes.
 const LONGEST_URI: usize = 2048;
 
+/// Appends the messages of an upstream, a JSON array, with those of the overlays around them.
+fn surround(overlay: &CallOverlay, messages: Bytes, splices: &mut Splices, out: &mut String) {
+    let inner = messages.slice(1..messages.len() - 1);
+    let is_empty = inner.trim_ascii().is_empty();
+    let before = overlay.before().iter().map(AddedMessage::json).collect::<Vec<_>>().join(",");
+    let after = overlay.after().iter().map(AddedMessage::json).collect::<Vec<_>>().join(",");
+    out.extend(["[", &before]);
+    if !before.is_empty() && !is_empty {
+        out.push(',');
+    }
+    splices.add(out, inner);
+    let is_first = is_empty && before.is_empty();
+    if !after.is_empty() && !is_first {
+        out.push(',');
+    }
+    out.extend([&after, "]"]);
+}
+
 fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
     params.object("_meta", |meta| {
         meta.json(meta::SUBSCRIPTION_ID, id.text());
     });
 }
 
-fn write_prompt_meta(
-    upstream_result: Json<'_>,
-    origin: &Origin,
-    flags: &Flags,
-    meta: &mut ObjectWriter<'_>,
-) {
-    if let Some(upstream_meta) = upstream_result.get("_meta") {
+fn write_prompt_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
+    if let Some(upstream_meta) = prompt.result.json().get("_meta") {
         meta::write_foreign(upstream_meta, meta);
     }
-    write_own_meta(origin, flags, meta);
+    write_own_meta(prompt, meta);
 }
 
-fn write_own_meta(origin: &Origin, flags: &Flags, meta: &mut ObjectWriter<'_>) {
+fn write_own_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
+    let PromptReply { origin, flags, .. } = prompt;
     write_origin(origin, meta);
+    if prompt.is_snapshot {
+        meta.display("promptgate/snapshot", true);
+    }
     if let Some(places) = &flags.hidden_text {
         meta.json("promptgate/hiddenText", places);
     }
@@ -568,7 +584,7 @@ mod tests {
         };
         let identity = Identity::new("gate", None);
         let text = Dialect::new(revision).reply(
-            &Reply::Prompt { result, origin, flags: Default::default() },
+            &Reply::Prompt(PromptReply::of(result, origin)),
             ResultForm::Prompt,
             &identity,
         );

@@ -177,6 +177,8 @@ pub(super) fn is_tool_result(fault: &Fault) -> bool {
         Fault::Request(
             RequestFault::InvalidParams { .. }
             | RequestFault::MissingArgument { .. }
+            | RequestFault::PresetArgument { .. }
+            | RequestFault::NoChoice { .. }
             | RequestFault::UnknownPrompt
             | RequestFault::InvalidCursor,
         ) => true,

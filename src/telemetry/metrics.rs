@@ -29,6 +29,7 @@ pub struct Metrics {
     list_changes_received: Counter<u64>,
     list_changes_sent: Counter<u64>,
     definition_changed: Counter<u64>,
+    unapproved: Counter<u64>,
     reloads: Counter<u64>,
     relayed: Counter<u64>,
     pub(super) prompts: LabelValues,
@@ -118,6 +119,11 @@ impl Metrics {
                 "{prompt}",
                 "Prompt definitions that changed under the same name",
             ),
+            unapproved: count(
+                "promptgate.unapproved",
+                "{get}",
+                "Gets of prompts or texts that were not approved, by outcome",
+            ),
             reloads: count(
                 "promptgate.config.reloads",
                 "{reload}",
@@ -153,6 +159,12 @@ impl Metrics {
             }
             None => self.refused.add(1, &[reason]),
         }
+    }
+
+    /// Counts a get of a prompt or text that was not approved; `outcome` is `served`, `refused` or `snapshot`.
+    pub fn unapproved(&self, upstream: &str, outcome: &'static str) {
+        let outcome = KeyValue::new("promptgate.outcome", outcome);
+        self.unapproved.add(1, &[by_upstream(upstream), outcome]);
     }
 
     /// Counts a call of a prompt that the access rules deny.

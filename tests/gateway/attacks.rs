@@ -8,7 +8,7 @@ use std::time::Duration;
 use promptgate::test_util::domain::caller::Caller;
 use promptgate::test_util::domain::fault::{Fault, RequestFault};
 use promptgate::test_util::domain::method::Method;
-use promptgate::test_util::domain::rights::Rights;
+use promptgate::test_util::domain::rights::{PromptRef, Rights};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -370,8 +370,8 @@ impl Rights for Denies {
         Some(caller.id().into())
     }
 
-    fn allows(&self, _: &Caller, _: Method, _: &str, raw_name: &str) -> bool {
-        raw_name != "denied"
+    fn allows(&self, _: &Caller, _: Method, prompt: PromptRef<'_>) -> bool {
+        prompt.raw_name != "denied"
     }
 }
 

@@ -9,7 +9,7 @@ use promptgate::test_util::audit::verify::{TrustAnchors, verify};
 use promptgate::test_util::domain::caller::Caller;
 use promptgate::test_util::domain::fault::Fault;
 use promptgate::test_util::domain::method::Method;
-use promptgate::test_util::domain::rights::Rights;
+use promptgate::test_util::domain::rights::{PromptRef, Rights};
 use promptgate::test_util::seal::AuditKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -297,9 +297,9 @@ impl Rights for Broken {
         None
     }
 
-    fn allows(&self, _: &Caller, _: Method, _: &str, raw_name: &str) -> bool {
+    fn allows(&self, _: &Caller, _: Method, prompt: PromptRef<'_>) -> bool {
         // Not a panic of its own: nobody needs to be told.
-        if raw_name == "cursed" {
+        if prompt.raw_name == "cursed" {
             std::panic::resume_unwind(Box::new("broken"));
         }
         true

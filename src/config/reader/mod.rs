@@ -5,7 +5,7 @@ pub(super) mod schema;
 mod secrets;
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -385,6 +385,23 @@ impl<'a> Section<'a> {
             sections.push(Section::new(path, place.clone(), table, self.context));
         }
         sections
+    }
+
+    /// Reads every key of this table as a string.
+    pub(super) fn strings(mut self) -> BTreeMap<String, String> {
+        if let Some(recorder) = &self.context.recorder {
+            recorder.borrow_mut().open(&self.place);
+        }
+        let mut strings = BTreeMap::new();
+        for (name, value) in std::mem::take(&mut self.table) {
+            match into_text(value.kind) {
+                Some(text) => {
+                    strings.insert(name, text);
+                }
+                None => self.mistake(&name, "must be a string"),
+            }
+        }
+        strings
     }
 
     /// Reads the named tables inside a table, sorted by name.

@@ -42,6 +42,20 @@ impl Section<'_> {
         self.secret_table(key, table)
     }
 
+    /// Reads a string, or a secret as in [`secret`](Section::secret).
+    pub(in crate::config) fn text_or_secret(&mut self, key: &'static str) -> Option<Secret> {
+        self.record(key, || json!({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/secret"}]}));
+        let allowed = format!("a string, {ALLOWED}");
+        match self.read(key, &allowed, |value, _| Some(value.kind))? {
+            ValueKind::String(text) => Some(Secret::plain(text)),
+            ValueKind::Table(table) => self.secret_table(key, table),
+            _ => {
+                self.mistake(key, format!("must be {allowed}"));
+                None
+            }
+        }
+    }
+
     /// As [`secret`](Section::secret); if the key is not set, the secret is in the variable `default`.
     /// This variable may be unset, also if the file names it.
     pub(in crate::config) fn secret_or_variable(

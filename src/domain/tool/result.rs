@@ -9,11 +9,16 @@ use crate::domain::translate;
 /// Appends the array `content` for the messages of a checked `prompts/get` result: the content of each message
 /// unchanged, but for content types that `revision` does not define, and a text block such as `[user]` before
 /// each message whose role differs from the one before. `name` is the prompt's public name.
-pub(crate) fn write_content(messages: Json<'_>, name: &str, revision: Revision, out: &mut String) {
+pub(crate) fn write_content<'a>(
+    messages: impl Iterator<Item = Json<'a>>,
+    name: &str,
+    revision: Revision,
+    out: &mut String,
+) {
     let mut role = String::new();
     let mut is_first = true;
     out.push('[');
-    for (index, message) in messages.elements().enumerate() {
+    for (index, message) in messages.enumerate() {
         let Some(content) = message.get("content") else { continue };
         let own = message.get("role").and_then(Json::as_str).unwrap_or_default();
         if own != role.as_str() {
@@ -82,7 +87,8 @@ mod tests {
     fn content(messages: &Value, revision: Revision) -> Value {
         let text = messages.to_string();
         let mut out = String::new();
-        write_content(Json::parse(text.as_bytes(), 64).unwrap(), "up__p", revision, &mut out);
+        let messages = Json::parse(text.as_bytes(), 64).unwrap().elements();
+        write_content(messages, "up__p", revision, &mut out);
         serde_json::from_str(&out).unwrap()
     }
 

@@ -158,6 +158,8 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             R::MethodNotFound
             | R::InvalidParams { .. }
             | R::MissingArgument { .. }
+            | R::PresetArgument { .. }
+            | R::NoChoice { .. }
             | R::UnknownPrompt
             | R::UnknownTool
             | R::UnknownResource { .. }

@@ -13,7 +13,7 @@ use super::prompt_tests::{PromptClass, PromptTests};
 use crate::config::action;
 use crate::domain::caller::Caller;
 use crate::domain::method::Method;
-use crate::domain::rights::Allowed;
+use crate::domain::rights::{Allowed, PromptRef};
 
 /// The rights of a class of callers.
 pub(super) struct CallerClass {
@@ -67,33 +67,31 @@ impl CallerClass {
     }
 
     /// Whether a member may use a prompt.
-    pub(super) fn allows(&self, method: Method, upstream: &str, raw_name: &str) -> bool {
-        self.allows_class(method, self.tests.class(upstream, raw_name), upstream, raw_name)
+    pub(super) fn allows(&self, method: Method, prompt: PromptRef<'_>) -> bool {
+        self.allows_class(method, self.tests.class(prompt), prompt)
     }
 
     /// Which of several prompts of one upstream a member may use.
     pub(super) fn allowed(
         &self,
         method: Method,
-        upstream: &str,
-        raw_names: &mut dyn Iterator<Item = &str>,
+        prompts: &mut dyn Iterator<Item = PromptRef<'_>>,
     ) -> Allowed {
-        if !self.tests.look_at_names() {
-            let is_allowed =
-                raw_names.next().is_some_and(|name| self.allows(method, upstream, name));
+        if !self.tests.tell_prompts_apart() {
+            let is_allowed = prompts.next().is_some_and(|prompt| self.allows(method, prompt));
             return if is_allowed { Allowed::All } else { Allowed::None };
         }
         // Neighbours are often of one class.
         let mut last: Option<(PromptClass, bool)> = None;
-        let allowed: Vec<bool> = raw_names
-            .map(|raw_name| {
-                let class = self.tests.class(upstream, raw_name);
+        let allowed: Vec<bool> = prompts
+            .map(|prompt| {
+                let class = self.tests.class(prompt);
                 if let Some((of, is_allowed)) = &last
                     && *of == class
                 {
                     return *is_allowed;
                 }
-                let is_allowed = self.allows_class(method, class.clone(), upstream, raw_name);
+                let is_allowed = self.allows_class(method, class.clone(), prompt);
                 last = Some((class, is_allowed));
                 is_allowed
             })
@@ -101,20 +99,14 @@ impl CallerClass {
         Allowed::of(allowed)
     }
 
-    fn allows_class(
-        &self,
-        method: Method,
-        class: PromptClass,
-        upstream: &str,
-        raw_name: &str,
-    ) -> bool {
+    fn allows_class(&self, method: Method, class: PromptClass, prompt: PromptRef<'_>) -> bool {
         let key = (method, class);
         let known =
             self.decisions.read().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
         if let Some(is_allowed) = known {
             return is_allowed;
         }
-        let is_allowed = self.decide(method, upstream, raw_name).is_allowed;
+        let is_allowed = self.decide(method, prompt).is_allowed;
         // One prompt alone would take as much room as a whole class of them.
         if matches!(key.1, PromptClass::Prompt { .. }) {
             return is_allowed;
@@ -128,12 +120,12 @@ impl CallerClass {
     }
 
     /// Asks Cedar. A request that cannot be evaluated is denied.
-    pub(super) fn decide(&self, method: Method, upstream: &str, raw_name: &str) -> Verdict {
-        self.try_decide(method, upstream, raw_name).unwrap_or_default()
+    pub(super) fn decide(&self, method: Method, prompt: PromptRef<'_>) -> Verdict {
+        self.try_decide(method, prompt).unwrap_or_default()
     }
 
-    fn try_decide(&self, method: Method, upstream: &str, raw_name: &str) -> Option<Verdict> {
-        let prompt = self.types.prompt(upstream, raw_name)?;
+    fn try_decide(&self, method: Method, prompt: PromptRef<'_>) -> Option<Verdict> {
+        let prompt = self.types.prompt(prompt)?;
         let resource = prompt.uid();
         let entities = self.entities.clone().add_entities([prompt], None).ok()?;
         let action = uid(&self.types.action, action(method));
@@ -161,12 +153,14 @@ impl Types {
         }
     }
 
-    fn prompt(&self, upstream: &str, raw_name: &str) -> Option<Entity> {
+    fn prompt(&self, prompt: PromptRef<'_>) -> Option<Entity> {
+        let PromptRef { upstream, raw_name, state } = prompt;
         let name = RestrictedExpression::new_string(raw_name.to_owned());
+        let state = RestrictedExpression::new_string(state.as_str().to_owned());
         // Ids of upstreams contain no slash, so no two prompts share an id.
         let id = format!("{upstream}/{raw_name}");
         let parents = HashSet::from([uid(&self.upstream, upstream)]);
-        let attributes = HashMap::from([("name".to_owned(), name)]);
+        let attributes = HashMap::from([("name".to_owned(), name), ("state".to_owned(), state)]);
         Entity::new(uid(&self.prompt, &id), attributes, parents).ok()
     }
 }

@@ -15,7 +15,7 @@ use quick_cache::sync::Cache;
 use crate::config::{self, RuleCallers};
 use crate::domain::caller::Caller;
 use crate::domain::method::Method;
-use crate::domain::rights::{Allowed, Rights};
+use crate::domain::rights::{Allowed, PromptRef, Rights};
 
 /// The compiled policies, and the classes of the recent callers.
 pub(crate) struct Access {
@@ -61,15 +61,9 @@ impl Access {
 
     /// Returns the access decision for a request, with the policies that decided. A request that cannot be
     /// evaluated is denied.
-    pub(crate) fn decide(
-        &self,
-        caller: &Caller,
-        method: Method,
-        upstream: &str,
-        raw_name: &str,
-    ) -> Verdict {
+    pub(crate) fn decide(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> Verdict {
         let class = self.class(caller);
-        class.map(|class| class.decide(method, upstream, raw_name)).unwrap_or_default()
+        class.map(|class| class.decide(method, prompt)).unwrap_or_default()
     }
 
     fn class(&self, caller: &Caller) -> Option<Arc<CallerClass>> {
@@ -133,19 +127,18 @@ impl Rights for Access {
         Some(self.class(caller).map_or_else(|| "".into(), |class| class.key.clone()))
     }
 
-    fn allows(&self, caller: &Caller, method: Method, upstream: &str, raw_name: &str) -> bool {
-        self.class(caller).is_some_and(|class| class.allows(method, upstream, raw_name))
+    fn allows(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> bool {
+        self.class(caller).is_some_and(|class| class.allows(method, prompt))
     }
 
     fn allowed(
         &self,
         caller: &Caller,
         method: Method,
-        upstream: &str,
-        raw_names: &mut dyn Iterator<Item = &str>,
+        prompts: &mut dyn Iterator<Item = PromptRef<'_>>,
     ) -> Allowed {
         let class = self.class(caller);
-        class.map_or(Allowed::None, |class| class.allowed(method, upstream, raw_names))
+        class.map_or(Allowed::None, |class| class.allowed(method, prompts))
     }
 }
 
@@ -175,6 +168,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::domain::pin::State;
 
     const UPSTREAMS: &str = "[upstreams.crm]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n\
         [upstreams.git]\ntransport = \"http\"\nurl = \"http://127.0.0.1:2/\"\n";
@@ -192,17 +186,45 @@ mod tests {
         Caller::in_groups(id, &[group.to_owned()])
     }
 
+    fn prompt<'a>(upstream: &'a str, raw_name: &'a str) -> PromptRef<'a> {
+        PromptRef { upstream, raw_name, state: State::Unpinned }
+    }
+
+    #[test]
+    fn rules_and_policies_know_the_state_of_a_prompt() {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = "permit (principal, action == Action::\"list\", resource)\n\
+                      when { resource.state != \"pending\" };";
+        std::fs::write(folder.path().join("p.cedar"), policy).unwrap();
+        let toml = format!(
+            "{UPSTREAMS}[access]\ncedar = \"p.cedar\"\n\
+             [[access.rules]]\nallow = [\"get\"]\nstates = [\"approved\", \"unpinned\"]\n"
+        );
+        let config = Config::parse("g", &toml, folder.path(), &[]).unwrap();
+        let access = Access::new(&config.access.unwrap());
+        for state in State::ALL {
+            let prompt = PromptRef { state, ..prompt("crm", "p") };
+            let ci = caller("ci", "x");
+            let is_final = matches!(state, State::Approved | State::Unpinned);
+            assert_eq!(access.allows(&ci, Method::Get, prompt), is_final, "{state:?}");
+            assert_eq!(access.allows(&ci, Method::List, prompt), state != State::Pending);
+        }
+        let wrong = toml.replace("unpinned", "unknown");
+        let error = Config::parse("g", &wrong, folder.path(), &[]).unwrap_err().to_string();
+        assert!(error.contains("access.rules.1.states: \"unknown\" is not one of"), "{error}");
+    }
+
     #[test]
     fn p2_nothing_is_allowed_that_no_rule_allows() {
         let access = access(
             "[[access.rules]]\nallow = [\"get\"]\ngroups = [\"sales\"]\nupstreams = [\"crm\"]\n",
         );
         let sales = caller("a", "sales");
-        assert!(access.allows(&sales, Method::Get, "crm", "x"));
-        assert!(!access.allows(&sales, Method::List, "crm", "x"));
-        assert!(!access.allows(&sales, Method::Get, "git", "x"));
-        assert!(!access.allows(&caller("a", "other"), Method::Get, "crm", "x"));
-        assert!(!access.allows(&Caller::anonymous(), Method::Get, "crm", "x"));
+        assert!(access.allows(&sales, Method::Get, prompt("crm", "x")));
+        assert!(!access.allows(&sales, Method::List, prompt("crm", "x")));
+        assert!(!access.allows(&sales, Method::Get, prompt("git", "x")));
+        assert!(!access.allows(&caller("a", "other"), Method::Get, prompt("crm", "x")));
+        assert!(!access.allows(&Caller::anonymous(), Method::Get, prompt("crm", "x")));
     }
 
     #[test]
@@ -213,18 +235,18 @@ mod tests {
              [[access.rules]]\nallow = [\"complete\"]\ncallers = [\"ci\"]\nprompts = [\"a*b\"]\n",
         );
         let ci = caller("ci", "x");
-        assert!(access.allows(&ci, Method::Get, "crm", "open"));
-        assert!(!access.allows(&Caller::anonymous(), Method::Get, "crm", "open"));
+        assert!(access.allows(&ci, Method::Get, prompt("crm", "open")));
+        assert!(!access.allows(&Caller::anonymous(), Method::Get, prompt("crm", "open")));
         for denied in ["secret", "secrets of state", "a \"quoted\" name"] {
-            let verdict = access.decide(&ci, Method::Get, "crm", denied);
+            let verdict = access.decide(&ci, Method::Get, prompt("crm", denied));
             assert_eq!(
                 verdict,
                 Verdict { is_allowed: false, reasons: vec!["access.rules.2".into()] }
             );
         }
-        assert!(access.allows(&ci, Method::List, "crm", "secret"));
-        assert!(access.allows(&ci, Method::Complete, "git", "a to b"));
-        assert!(!access.allows(&caller("other", "x"), Method::Complete, "git", "a to b"));
+        assert!(access.allows(&ci, Method::List, prompt("crm", "secret")));
+        assert!(access.allows(&ci, Method::Complete, prompt("git", "a to b")));
+        assert!(!access.allows(&caller("other", "x"), Method::Complete, prompt("git", "a to b")));
         assert_ne!(access.entitlement(&ci), access.entitlement(&caller("other", "x")));
     }
 
@@ -246,8 +268,8 @@ mod tests {
         let toml = format!("{UPSTREAMS}[access]\ncedar = \"p.cedar\"\n");
         let config = Config::parse("g", &toml, folder.path(), &[]).unwrap();
         let access = Access::new(&config.access.unwrap());
-        assert!(access.allows(&caller("ci", "x"), Method::Get, "crm", "p"));
-        assert!(!access.allows(&caller("other", "x"), Method::Get, "crm", "p"));
+        assert!(access.allows(&caller("ci", "x"), Method::Get, prompt("crm", "p")));
+        assert!(!access.allows(&caller("other", "x"), Method::Get, prompt("crm", "p")));
     }
 
     fn rule() -> impl Strategy<Value = String> {
@@ -293,11 +315,11 @@ mod tests {
                     Method::ALL.into_iter().flat_map(|method| [(method, "crm"), (method, "git")])
                 {
                     let names = ["p", "pq", "q", "r", "s"];
-                    let expected = names.map(|name| all.decide(method, upstream, name).is_allowed);
-                    let each = names.map(|name| access.allows(&caller, method, upstream, name));
+                    let expected = names.map(|name| all.decide(method, prompt(upstream, name)).is_allowed);
+                    let each = names.map(|name| access.allows(&caller, method, prompt(upstream, name)));
                     prop_assert_eq!(each, expected);
                     let together =
-                        access.allowed(&caller, method, upstream, &mut names.into_iter());
+                        access.allowed(&caller, method, &mut names.map(|name| prompt(upstream, name)).into_iter());
                     prop_assert_eq!(together, Allowed::of(expected.to_vec()));
                 }
             }

@@ -5,25 +5,29 @@ use cedar_policy::Policy;
 use serde_json::Value;
 
 use crate::domain::glob::Glob;
+use crate::domain::pin::State;
+use crate::domain::rights::PromptRef;
 
 /// The comparisons that a set of policies makes.
 #[derive(Debug, Default)]
 pub(super) struct PromptTests {
     /// The upstreams that policies name, sorted.
     upstreams: Vec<String>,
-    names: Vec<NameTest>,
+    tests: Vec<PromptTest>,
     /// A policy uses the prompt in a way that is no comparison with a text of its own.
     sees_all: bool,
 }
 
 #[derive(Debug, Eq, PartialEq)]
-enum NameTest {
+enum PromptTest {
     /// `resource.name like "…"`
     Like(Glob),
     /// `resource.name == "…"`
     Is(String),
     /// `resource == Prompt::"…"`
     Prompt(String),
+    /// `resource.state == "…"`
+    State(String),
 }
 
 /// Prompts that are decided alike, for one method.
@@ -32,7 +36,7 @@ pub(super) enum PromptClass {
     /// The position of the upstream among those that policies name, and one bit for each test of the name.
     Tested { upstream: Option<usize>, bits: Box<[u64]> },
     /// One prompt alone.
-    Prompt { upstream: Box<str>, raw_name: Box<str> },
+    Prompt { upstream: Box<str>, raw_name: Box<str>, state: State },
 }
 
 impl PromptTests {
@@ -49,19 +53,21 @@ impl PromptTests {
         tests
     }
 
-    /// Whether the name of a prompt can make a difference.
-    pub(super) fn look_at_names(&self) -> bool {
-        self.sees_all || !self.names.is_empty()
+    /// Whether two prompts of one upstream can be decided differently.
+    pub(super) fn tell_prompts_apart(&self) -> bool {
+        self.sees_all || !self.tests.is_empty()
     }
 
     /// The class of a prompt.
-    pub(super) fn class(&self, upstream: &str, raw_name: &str) -> PromptClass {
+    pub(super) fn class(&self, prompt: PromptRef<'_>) -> PromptClass {
+        let PromptRef { upstream, raw_name, state } = prompt;
         if self.sees_all {
-            return PromptClass::Prompt { upstream: upstream.into(), raw_name: raw_name.into() };
+            let (upstream, raw_name) = (upstream.into(), raw_name.into());
+            return PromptClass::Prompt { upstream, raw_name, state };
         }
-        let mut bits = vec![0; self.names.len().div_ceil(64)];
-        for (at, test) in self.names.iter().enumerate() {
-            bits[at / 64] |= u64::from(test.holds(upstream, raw_name)) << (at % 64);
+        let mut bits = vec![0; self.tests.len().div_ceil(64)];
+        for (at, test) in self.tests.iter().enumerate() {
+            bits[at / 64] |= u64::from(test.holds(prompt)) << (at % 64);
         }
         let named = self.upstreams.binary_search_by(|named| named.as_str().cmp(upstream));
         PromptClass::Tested { upstream: named.ok(), bits: bits.into() }
@@ -89,13 +95,19 @@ impl PromptTests {
                     "like" if is_name(left) => self.read_pattern(&operands["pattern"]),
                     "==" | "!=" if is_name(left) => self.read_text(right),
                     "==" | "!=" if is_name(right) => self.read_text(left),
+                    "==" | "!=" if is_state(left) => self.read_state(right),
+                    "==" | "!=" if is_state(right) => self.read_state(left),
                     "==" | "!=" | "in" if is_prompt(left) => self.read_entities(right),
                     "==" | "!=" if is_prompt(right) => self.read_entities(left),
-                    // The schema has one kind of prompt, which always has a name.
+                    // The schema has one kind of prompt, which always has a name and a state.
                     "is" | "has" if is_prompt(left) => operands["in"].is_null(),
                     "contains" if is_name(right) => {
                         let texts = left["Set"].as_array();
                         texts.is_some_and(|texts| texts.iter().all(|text| self.read_text(text)))
+                    }
+                    "contains" if is_state(right) => {
+                        let texts = left["Set"].as_array();
+                        texts.is_some_and(|texts| texts.iter().all(|text| self.read_state(text)))
                     }
                     _ => self.read(operands),
                 }
@@ -117,12 +129,17 @@ impl PromptTests {
             }
         }
         let glob = Glob::parse(&text);
-        glob.is_some_and(|glob| self.add(NameTest::Like(glob)))
+        glob.is_some_and(|glob| self.add(PromptTest::Like(glob)))
     }
 
     fn read_text(&mut self, text: &Value) -> bool {
         let text = text["Value"].as_str();
-        text.is_some_and(|text| self.add(NameTest::Is(text.to_owned())))
+        text.is_some_and(|text| self.add(PromptTest::Is(text.to_owned())))
+    }
+
+    fn read_state(&mut self, text: &Value) -> bool {
+        let text = text["Value"].as_str();
+        text.is_some_and(|text| self.add(PromptTest::State(text.to_owned())))
     }
 
     /// Reads an entity, or a set of them.
@@ -142,22 +159,24 @@ impl PromptTests {
                 self.upstreams.push(id.to_owned());
                 true
             }
-            "Prompt" => self.add(NameTest::Prompt(id.to_owned())),
+            "Prompt" => self.add(PromptTest::Prompt(id.to_owned())),
             _ => true,
         }
     }
 
-    fn add(&mut self, test: NameTest) -> bool {
-        if !self.names.contains(&test) && !test.always_holds() {
-            self.names.push(test);
+    fn add(&mut self, test: PromptTest) -> bool {
+        if !self.tests.contains(&test) && !test.always_holds() {
+            self.tests.push(test);
         }
         true
     }
 }
 
-impl NameTest {
-    fn holds(&self, upstream: &str, raw_name: &str) -> bool {
+impl PromptTest {
+    fn holds(&self, prompt: PromptRef<'_>) -> bool {
+        let PromptRef { upstream, raw_name, state } = prompt;
         match self {
+            Self::State(text) => text == state.as_str(),
             Self::Like(glob) => glob.matches(raw_name),
             Self::Is(name) => name == raw_name,
             Self::Prompt(id) => {
@@ -178,8 +197,16 @@ fn is_prompt(expression: &Value) -> bool {
 }
 
 fn is_name(expression: &Value) -> bool {
+    is_attribute(expression, "name")
+}
+
+fn is_state(expression: &Value) -> bool {
+    is_attribute(expression, "state")
+}
+
+fn is_attribute(expression: &Value, name: &str) -> bool {
     let access = &expression["."];
-    access["attr"] == "name" && is_prompt(&access["left"])
+    access["attr"] == name && is_prompt(&access["left"])
 }
 
 #[cfg(test)]
@@ -199,6 +226,8 @@ mod tests {
         for (condition, alike, different) in [
             ("resource.name like \"a*\"", ("u/ab", "v/ac"), Some(("u/a", "u/b"))),
             ("resource.name == \"a\"", ("u/b", "v/c"), Some(("u/a", "u/b"))),
+            ("resource.state == \"approved\"", ("u/b", "v/c"), None),
+            ("[\"changed\"].contains(resource.state)", ("u/b", "v/c"), None),
             ("\"a\" != resource.name", ("u/b", "v/c"), Some(("u/a", "u/b"))),
             ("[\"a\", \"b\"].contains(resource.name)", ("u/c", "v/d"), Some(("u/a", "u/c"))),
             ("resource in Upstream::\"u\"", ("u/a", "u/b"), Some(("u/a", "v/a"))),
@@ -219,7 +248,7 @@ mod tests {
             let tests = tests(&text);
             let class = |prompt: &str| {
                 let (upstream, name) = prompt.split_once('/').unwrap();
-                tests.class(upstream, name)
+                tests.class(PromptRef { upstream, raw_name: name, state: State::Approved })
             };
             assert!(!tests.sees_all, "{condition}");
             assert_eq!(class(alike.0), class(alike.1), "{condition}");
@@ -240,6 +269,7 @@ mod tests {
             "[resource.name].contains(\"a\")",
             "[\"a\", resource.name].containsAll([\"b\"])",
             "resource is Prompt in Upstream::\"u\"",
+            "resource.state like \"a*\"",
         ] {
             let text = format!("permit (principal, action, resource) when {{ {condition} }};");
             assert!(tests(&text).sees_all, "{condition}");

@@ -246,6 +246,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::domain::pin::State;
 
     fn parse(toml: &str) -> Vec<config::Limit> {
         Config::parse("g", toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}")).limits
@@ -276,7 +277,7 @@ mod tests {
     }
 
     fn target(raw_name: &str) -> Option<Target<'_>> {
-        Some(Target { upstream: "up", raw_name, definition: "" })
+        Some(Target { upstream: "up", raw_name, definition: "", state: State::Unpinned })
     }
 
     fn wait(result: Result<(), TransportFault>) -> Option<Duration> {
@@ -422,7 +423,8 @@ mod tests {
         let bucket = |caller: &str, upstream, raw_name| {
             let request = Countable::Call(Method::Get);
             let counted = Counted { caller: &Caller::new(caller), address: None, request };
-            let target = Some(Target { upstream, raw_name, definition: "" });
+            let target =
+                Some(Target { upstream, raw_name, definition: "", state: State::Unpinned });
             limits.limits[0].bucket_of(counted, target)
         };
         let one = bucket("a", "b", "c");

@@ -18,8 +18,9 @@ use crate::domain::merge::{self, Entry};
 use crate::domain::name::{Naming, Prefix};
 use crate::domain::prompt::Prompt;
 use crate::router::announce::Redefined;
-use crate::router::catalog::{Content, LeftOut, LookAlike, ShownPrompt};
+use crate::router::catalog::{Content, LeftOut, LeftOutBy, LookAlike, ShownPrompt};
 use crate::router::owner::Owner;
+use crate::router::pin::PromptPin;
 use crate::router::segment::{Segment, SegmentWriter};
 use crate::seal;
 
@@ -105,7 +106,7 @@ impl Refresh {
 
     fn made_of(&self, prefix: &Prefix) -> MadeOf {
         let lists = self.members(prefix).map(|known| ListVersion {
-            number: self.served(known).map_or(0, |_| known.version.number),
+            number: if self.is_part(known) { known.version.number } else { 0 },
             ..known.version.clone()
         });
         MadeOf {
@@ -134,10 +135,7 @@ impl Refresh {
         let members: Vec<&Known> = self.members(prefix).collect();
         let sources: Vec<_> = members
             .iter()
-            .map(|known| merge::Source {
-                prefix,
-                prompts: self.served(known).map_or(&[][..], |(walked, _)| &walked.listed.prompts),
-            })
+            .map(|known| merge::Source { prefix, prompts: self.prompts(known) })
             .collect();
         let prefixes = self.upstreams.iter().map(|known| known.source.prefix.as_str());
         let prefixes: HashSet<&str> = prefixes.filter(|prefix| !prefix.is_empty()).collect();
@@ -156,7 +154,9 @@ impl Refresh {
                 segments.push(Arc::new(full.finish()));
             }
             let prompt = &sources[entry.source].prompts[entry.prompt];
-            let owner = owner(members[entry.source], &entry, prompt);
+            let known = members[entry.source];
+            let pin = known.effective.as_ref().and_then(|served| served.pins.get(entry.prompt));
+            let owner = owner(known, &entry, prompt, pin.cloned().unwrap_or_default());
             writer.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
         }
         segments.push(Arc::new(writer.finish()));
@@ -165,10 +165,12 @@ impl Refresh {
             upstream: members[left_out.source].source.id.to_string(),
             raw_name: left_out.raw_name,
             reason: left_out.reason,
+            by: LeftOutBy::Defect,
         });
         let unnamed = members.iter().flat_map(|known| {
             let served = self.served(known).map(|(walked, _)| walked.listed.malformed.as_slice());
-            known.malformed(served.unwrap_or_default()).chain(known.blocked())
+            let withheld = known.effective.iter().flat_map(|effective| effective.left_out.clone());
+            known.malformed(served.unwrap_or_default()).chain(known.blocked()).chain(withheld)
         });
         let left_out = named.chain(unnamed).collect();
         let texts = self.groups.texts(&segments);
@@ -184,13 +186,16 @@ impl Refresh {
             raw_name: now.raw_name.to_string(),
             before: before.digest.to_string(),
             now: now.digest.to_string(),
+            overlays: overlay_numbers(now),
         })
     }
 
     /// Logs the change, each prompt that is newly left out, and each new pair of look-alikes.
     fn log(&self, content: &Content) {
         let news = added(&self.content.left_out, &content.left_out);
-        for LeftOut { upstream, raw_name, reason } in news.iter().take(LOGGED) {
+        // What overlays and pins leave out is meant so.
+        let news: Vec<_> = news.into_iter().filter(|l| l.by == LeftOutBy::Defect).collect();
+        for LeftOut { upstream, raw_name, reason, .. } in news.iter().take(LOGGED) {
             warn!(
                 upstream,
                 name = excerpt(raw_name),
@@ -325,14 +330,21 @@ fn shown(segment: &Segment, position: u32, kind: TextKind) -> Option<Cow<'_, str
     }
 }
 
-fn owner(known: &Known, entry: &Entry, prompt: &Prompt) -> Owner {
+fn owner(known: &Known, entry: &Entry, prompt: &Prompt, pin: PromptPin) -> Owner {
     Owner {
         public_name: entry.public_name.as_str().into(),
         upstream: known.source.id.clone(),
         raw_name: prompt.name.as_str().into(),
         arguments: prompt.arguments.as_slice().into(),
-        digest: seal::digest_text(&seal::digest(prompt.definition())).into(),
+        digest: seal::definition_digest(prompt).into(),
+        overlay: prompt.overlay.clone(),
+        pin,
     }
+}
+
+/// The overlays that made a definition, by their numbers in the file.
+fn overlay_numbers(owner: &Owner) -> Vec<usize> {
+    owner.overlay.as_ref().map(|overlay| overlay.numbers.clone()).unwrap_or_default()
 }
 
 /// The form in which names that look alike because of their composition are equal (NFC).
@@ -362,6 +374,7 @@ impl Known {
             upstream: self.source.id.to_string(),
             raw_name: String::new(),
             reason: reason.clone(),
+            by: LeftOutBy::Defect,
         })
     }
 
@@ -372,6 +385,7 @@ impl Known {
             reason: "its definition has changed, or there are too many to remember \
                      (on_changed_definition)"
                 .to_owned(),
+            by: LeftOutBy::Defect,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 mod merging;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,15 +13,20 @@ use tokio_util::sync::CancellationToken;
 
 use merging::Groups;
 
-use super::announce::{Announcer, Redefined};
+use super::announce::{Announcer, Redefined, Transition};
 use super::blocking::beside_calls;
 use super::catalog::{Catalog, Content, Incomplete, WalkInfo};
 use super::debounce::Debounce;
 use super::definition_pins::DefinitionPins;
+use super::effective::{Effective, KnownTexts, Maker, TextReport};
+use super::pin::{PinRow, Pinning};
 use super::view_cache::ViewCache;
-use crate::config::{self, OnChangedDefinition, OnFailure};
+use crate::config::{self, Config, OnChangedDefinition, OnFailure};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::{Naming, Prefix, UpstreamId};
+use crate::domain::overlay::Overlay;
+use crate::domain::pin::{self, Mode};
+use crate::domain::prompt::Prompt;
 use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
 
 /// The known state of all upstreams. Pure: the clock is an argument.
@@ -32,6 +38,8 @@ pub(crate) struct Refresh {
     content: Arc<Content>,
     /// Changed definitions since they were last taken.
     redefined: Vec<Redefined>,
+    /// Changed states since they were last taken.
+    transitions: Vec<Transition>,
 }
 
 /// Most prompts that are merged on a runtime thread: about a millisecond.
@@ -44,17 +52,31 @@ pub(crate) struct Source {
     pub id: UpstreamId,
     pub prefix: Prefix,
     pub on_changed_definition: OnChangedDefinition,
+    /// The overlays of the upstream, in the order of the file.
+    pub overlays: Arc<[Overlay]>,
+    pub pinning: Pinning,
 }
 
 impl Source {
-    pub(crate) fn new(driver: DriverId, upstream: &config::Upstream) -> Self {
+    /// The source of an enabled upstream of the configuration.
+    pub(crate) fn new(driver: DriverId, upstream: &config::Upstream, config: &Config) -> Self {
+        let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
         Self {
             driver,
             id: upstream.id.clone(),
             prefix: upstream.prefix.clone(),
             on_changed_definition: upstream.settings.on_changed_definition,
+            overlays: overlays.cloned().collect(),
+            pinning: Pinning::new(&config.releases, &upstream.id),
         }
     }
+}
+
+/// What changes the catalog.
+pub(crate) struct Inputs {
+    pub reports: mpsc::Receiver<DriverReport>,
+    pub texts: mpsc::Receiver<TextReport>,
+    pub renewals: mpsc::Receiver<Renewal>,
 }
 
 /// A configuration that takes over the catalog.
@@ -82,6 +104,10 @@ struct Known {
     version: ListVersion,
     state: State,
     pins: DefinitionPins,
+    /// What overlays and pins make of the list; `None` if there are none, and the list is served as it is.
+    effective: Option<Effective>,
+    /// The texts that probes have found.
+    texts: KnownTexts,
 }
 
 /// One version of the list of an upstream. No two versions have the same number.
@@ -113,6 +139,7 @@ impl Refresh {
             groups: Groups::default(),
             content: Arc::default(),
             redefined: Vec::new(),
+            transitions: Vec::new(),
         }
     }
 
@@ -120,14 +147,17 @@ impl Refresh {
     /// when on lists no longer wait for upstreams that never answered.
     pub(crate) async fn run(
         mut self,
-        mut reports: mpsc::Receiver<DriverReport>,
-        mut renewals: mpsc::Receiver<Renewal>,
+        mut inputs: Inputs,
         mut catalog: Arc<ArcSwap<Catalog>>,
         mut announce: Announcer,
         mut deadline: Instant,
         shutdown: CancellationToken,
     ) {
         let (mut waiting, mut held) = (true, None::<oneshot::Receiver<()>>);
+        if self.upstreams.iter().any(|known| known.source.pinning.mode != Mode::Off) {
+            // Approved snapshots, before any upstream has reported.
+            self = beside_calls(move || self.with_effective_lists()).await;
+        }
         announce.observe(&self.snapshot(), Instant::now()).await;
         loop {
             let mut done = None;
@@ -145,14 +175,21 @@ impl Refresh {
                     waiting = false;
                     self.give_up_waiting();
                 }
-                Some(report) = reports.recv() => {
+                Some(report) = inputs.reports.recv() => {
                     let mut waiting = vec![report];
-                    while let Ok(report) = reports.try_recv() {
+                    while let Ok(report) = inputs.reports.try_recv() {
                         waiting.push(report);
                     }
                     self = self.take_beside_calls(waiting).await;
                 }
-                Some(renewal) = renewals.recv() => {
+                Some(texts) = inputs.texts.recv() => {
+                    let mut waiting = vec![texts];
+                    while let Ok(texts) = inputs.texts.try_recv() {
+                        waiting.push(texts);
+                    }
+                    self = beside_calls(move || self.learn(waiting)).await;
+                }
+                Some(renewal) = inputs.renewals.recv() => {
                     // Calls of the edition before must not wait for a snapshot that will never come.
                     let mut last = self.snapshot();
                     if std::mem::take(&mut last.pending) && last.content.everyone.is_empty() {
@@ -163,10 +200,11 @@ impl Refresh {
                     (announce.debounce, announce.views) = (renewal.debounce, renewal.views);
                     (catalog, deadline, waiting) = (renewal.catalog, renewal.deadline, true);
                     (self.naming, self.on_failure) = (renewal.naming, renewal.on_failure);
-                    self.renew(renewal.sources);
+                    self = beside_calls(move || self.renewed(renewal.sources)).await;
                 }
             }
             announce.record(&std::mem::take(&mut self.redefined));
+            announce.record_transitions(&std::mem::take(&mut self.transitions));
             let snapshot = self.snapshot();
             announce.observe(&snapshot, Instant::now()).await;
             catalog.store(Arc::new(snapshot));
@@ -180,7 +218,7 @@ impl Refresh {
 
     /// Applies another set of upstreams. The state of kept drivers stays; the last list of an upstream with a
     /// new driver is served until its first report. Held definitions are released.
-    fn renew(&mut self, sources: Vec<Source>) {
+    fn renewed(mut self, sources: Vec<Source>) -> Self {
         let mut before = std::mem::take(&mut self.upstreams);
         let known = |source: Source| {
             let at = before.iter().position(|known| known.source.id == source.id);
@@ -192,6 +230,8 @@ impl Refresh {
                 }
                 known.list = old.list;
                 known.version = old.version;
+                known.texts = old.texts;
+                known.effective = old.effective;
                 if known.source.on_changed_definition != OnChangedDefinition::Allow {
                     // Names that were blocked are no longer.
                     known.version.number = next_number();
@@ -200,7 +240,72 @@ impl Refresh {
             known
         };
         self.upstreams = sources.into_iter().map(known).collect();
+        self.with_effective_lists()
+    }
+
+    /// Makes what is served of all lists.
+    fn with_effective_lists(mut self) -> Self {
+        for at in 0..self.upstreams.len() {
+            self.make_effective(at);
+        }
         self.merge();
+        self
+    }
+
+    /// Takes over what probes have found.
+    fn learn(mut self, reports: Vec<TextReport>) -> Self {
+        let mut changed: Vec<usize> = Vec::new();
+        for TextReport { upstream, raw_name, texts } in reports {
+            let mut upstreams = self.upstreams.iter_mut().enumerate();
+            let found = upstreams.find(|(_, known)| known.source.id == upstream);
+            if let Some((at, known)) = found
+                && known.texts.get(&raw_name) != Some(&texts)
+            {
+                known.texts.insert(raw_name, texts);
+                changed.push(at);
+            }
+        }
+        changed.dedup();
+        if changed.into_iter().fold(false, |any, at| self.make_effective(at) | any) {
+            self.merge();
+        }
+        self
+    }
+
+    /// Makes what is served of an upstream's list; returns whether it is another than before.
+    fn make_effective(&mut self, at: usize) -> bool {
+        let known = &mut self.upstreams[at];
+        let maker = Maker {
+            upstream: &known.source.id,
+            prefix: &known.source.prefix,
+            naming: &self.naming,
+            overlays: &known.source.overlays,
+            pinning: &known.source.pinning,
+            texts: &known.texts,
+        };
+        let offered = known.list.as_ref().map(|(list, _)| list.listed.prompts.as_slice());
+        let effective = (!maker.is_idle()).then(|| maker.make(offered));
+        let is_same = match (&effective, &known.effective) {
+            (Some(now), Some(before)) => now.serves_as(before),
+            (None, None) => true,
+            _ => false,
+        };
+        let rows = |effective: &Option<Effective>| {
+            effective.as_ref().map(|effective| effective.rows.clone()).unwrap_or_default()
+        };
+        self.transitions.extend(transitions(&rows(&known.effective), &rows(&effective)));
+        if let Some(effective) = &effective
+            && known.texts.len() > effective.rows.len()
+        {
+            let is_offered: HashSet<&str> =
+                effective.rows.iter().map(|row| &*row.raw_name).collect();
+            known.texts.retain(|raw_name, _| is_offered.contains(&**raw_name));
+        }
+        known.effective = effective;
+        if !is_same {
+            known.version.number = next_number();
+        }
+        !is_same
     }
 
     /// Applies reports; long lists are merged on a thread that may block.
@@ -209,7 +314,9 @@ impl Refresh {
             report.outcome.as_ref().map_or(0, |list| list.listed.prompts.len())
         };
         let now = Instant::now();
-        if reports.iter().map(prompts).sum::<usize>() <= MERGED_AT_ONCE {
+        // Pins read objects.
+        let has_pins = self.upstreams.iter().any(|known| known.source.pinning.mode != Mode::Off);
+        if !has_pins && reports.iter().map(prompts).sum::<usize>() <= MERGED_AT_ONCE {
             self.take(reports, now);
             return self;
         }
@@ -233,8 +340,9 @@ impl Refresh {
 
     /// Applies one report; returns whether the content must be merged again.
     fn apply(&mut self, report: DriverReport, now: Instant) -> bool {
-        let mut upstreams = self.upstreams.iter_mut();
-        let Some(known) = upstreams.find(|known| known.source.driver == report.driver) else {
+        let mut upstreams = self.upstreams.iter_mut().enumerate();
+        let Some((at, known)) = upstreams.find(|(_, known)| known.source.driver == report.driver)
+        else {
             // The last report of a removed upstream.
             return false;
         };
@@ -246,6 +354,7 @@ impl Refresh {
                     raw_name: changed.raw_name,
                     before: changed.before,
                     now: changed.now,
+                    overlays: Vec::new(),
                 });
                 self.redefined.extend(redefined);
                 let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
@@ -256,6 +365,9 @@ impl Refresh {
                 }
                 known.list = Some((walked, now));
                 known.state = State::Good;
+                if !same {
+                    self.make_effective(at);
+                }
                 !(same && was_served)
             }
             Err(kind) => {
@@ -289,6 +401,7 @@ impl Refresh {
                 let walk = WalkInfo { pages: listed.pages, prompts, at: *at };
                 catalog.walks.insert(known.source.id.clone(), walk);
             }
+            catalog.pins.extend(known.effective.as_ref().map(|effective| effective.rows.clone()));
             let served = self.served(known);
             if let Some((walked, walked_at)) = served {
                 catalog.scope = catalog.scope.max(walked.listed.scope);
@@ -315,7 +428,7 @@ impl Refresh {
                 });
             }
         }
-        let nobody = self.upstreams.iter().all(|known| self.served(known).is_none());
+        let nobody = !self.upstreams.iter().any(|known| self.is_part(known));
         let is_joining = |known: &Known| matches!(known.state, State::Joining);
         if nobody && self.upstreams.iter().any(is_joining) {
             catalog.pending = true;
@@ -323,6 +436,23 @@ impl Refresh {
             catalog.list_fault = Some(Fault::none_available());
         }
         catalog
+    }
+
+    /// The prompts of an upstream that are part of the catalog.
+    fn prompts<'a>(&self, known: &'a Known) -> &'a [Prompt] {
+        match (&known.effective, self.served(known)) {
+            // Also without a list: approved snapshots.
+            (Some(effective), served) if served.is_some() || known.list.is_none() => {
+                &effective.prompts
+            }
+            (None, Some((list, _))) => &list.listed.prompts,
+            _ => &[],
+        }
+    }
+
+    /// Whether the catalog has a list of the upstream. Approved snapshots are a list of their own.
+    fn is_part(&self, known: &Known) -> bool {
+        self.served(known).is_some() || !self.prompts(known).is_empty()
     }
 
     /// The list of an upstream that is part of the catalog.
@@ -345,8 +475,35 @@ impl Known {
     fn new(source: Source, state: State) -> Self {
         let pins = DefinitionPins::new(source.on_changed_definition);
         let version = ListVersion { upstream: source.id.clone(), number: next_number() };
-        Self { source, list: None, version, state, pins }
+        let (effective, texts) = (None, KnownTexts::new());
+        Self { source, list: None, version, state, pins, effective, texts }
     }
+}
+
+/// The prompts whose states have changed; those that are approved when they are first seen are no news.
+fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
+    let states: HashMap<&str, pin::State> =
+        before.iter().map(|row| (&*row.raw_name, row.decision.state)).collect();
+    let news = now.iter().filter(|row| row.offered.is_some()).filter(|row| {
+        match states.get(&*row.raw_name) {
+            Some(before) => *before != row.decision.state,
+            None => row.decision.state != pin::State::Approved,
+        }
+    });
+    news.map(|row| {
+        let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let offered = row.offered.as_ref();
+        Transition {
+            upstream: row.upstream.to_string(),
+            raw_name: row.raw_name.to_string(),
+            before: states.get(&*row.raw_name).copied(),
+            now: row.decision.state,
+            reason: row.decision.reason.as_str(),
+            offered: offered.map(|offered| offered.version.definition.to_string()),
+            approved: approved.map(|approved| approved.version.definition.to_string()),
+        }
+    })
+    .collect()
 }
 
 /// A number that no list has had.
@@ -364,8 +521,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::lock::LockStore;
     use crate::domain::json::Json;
-    use crate::domain::prompt::Prompt;
     use crate::upstream::prompt_list::PromptList;
 
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
@@ -379,6 +536,13 @@ mod tests {
             id: UpstreamId::parse(id).unwrap(),
             prefix: Prefix::parse(id).unwrap(),
             on_changed_definition: OnChangedDefinition::Allow,
+            overlays: Arc::default(),
+            pinning: Pinning {
+                mode: Mode::Off,
+                lock: Arc::default(),
+                store: Arc::new(LockStore::at("promptgate.lock".into())),
+                snapshot: false,
+            },
         }
     }
 

@@ -28,6 +28,8 @@ pub enum RequestParams {
         /// An object of strings.
         arguments: Option<Document>,
         answers: Option<InputResponses>,
+        /// The digest of the only source that a library may serve; `None` for any.
+        source: Option<Arc<str>>,
     },
     Complete {
         prompt: Arc<str>,
@@ -92,7 +94,7 @@ pub struct InputResponses {
 /// Adds the members of `params` to a request.
 pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
     match params {
-        RequestParams::Get { name, arguments, answers } => {
+        RequestParams::Get { name, arguments, answers, source: _ } => {
             out.text("name", name);
             if let Some(arguments) = arguments {
                 out.json("arguments", arguments.json().text());

@@ -148,8 +148,8 @@ impl Connection {
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
         match (self, &request.params) {
-            (Connection::Library(snapshot), RequestParams::Get { name, arguments, .. }) => {
-                snapshot.get(name, arguments.as_ref().map(Document::json))
+            (Connection::Library(snapshot), RequestParams::Get { name, arguments, source, .. }) => {
+                snapshot.get(name, arguments.as_ref().map(Document::json), source.as_deref())
             }
             (
                 Connection::Library(snapshot),

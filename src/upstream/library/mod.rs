@@ -9,12 +9,16 @@ mod watch;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::config::Settings;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
-use crate::domain::prompt::Prompt;
+use crate::domain::json::canonical::write_canonical;
+use crate::domain::json::object::write_object;
+use crate::domain::prompt::{Prompt, PromptSource};
+use crate::seal;
 use files::{Files, Volume};
 use render::{Compiled, RenderError};
 use source::Source;
@@ -27,11 +31,17 @@ use super::prompt_list::PromptList;
 /// Snapshot of all prompts of a library.
 #[derive(Debug)]
 pub struct Snapshot {
-    prompts: BTreeMap<String, Compiled>,
+    prompts: BTreeMap<String, LibraryPrompt>,
     /// The prompt list of the library, with one reason for each file that is no valid prompt.
     pub listed: PromptList,
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
+}
+
+#[derive(Debug)]
+struct LibraryPrompt {
+    compiled: Compiled,
+    source: Arc<PromptSource>,
 }
 
 /// Times that a library is read again because its volume was swapped meanwhile.
@@ -80,17 +90,29 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Returns the result of `prompts/get`; `arguments` is an object of strings.
+    /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the digest of the only
+    /// source that may be served; `None` for any.
     ///
     /// # Errors
-    /// [`Kind::Error`] with -32602 for an unknown prompt, [`Kind::TooLarge`] when the result exceeds
-    /// `max_message`, [`Kind::Protocol`] when rendering fails or takes too long.
-    pub fn get(&self, name: &str, arguments: Option<Json<'_>>) -> Result<Document, Kind> {
+    /// [`Kind::Error`] with -32602 for an unknown prompt, [`Kind::NotApproved`] for another source, [`Kind::TooLarge`] when
+    /// the result exceeds `max_message`, [`Kind::Protocol`] when rendering fails or takes too long.
+    pub fn get(
+        &self,
+        name: &str,
+        arguments: Option<Json<'_>>,
+        approved: Option<&str>,
+    ) -> Result<Document, Kind> {
+        let prompt = self.prompt(name)?;
+        let offered = &prompt.source.digest;
+        if let Some(approved) = approved.filter(|approved| **approved != **offered) {
+            let (approved, offered) = (approved.into(), offered.clone());
+            return Err(Kind::NotApproved { approved, offered });
+        }
         let members = arguments.into_iter().flat_map(Json::members);
         let arguments = members
             .filter_map(|(k, v)| Some((k.as_str()?.into_owned(), v.as_str()?.into_owned())))
             .collect();
-        let rendered = self.prompt(name)?.render(&arguments, self.max_message);
+        let rendered = prompt.compiled.render(&arguments, self.max_message);
         document(rendered.map_err(|error| match error {
             RenderError::TooLarge => Kind::TooLarge { limit: self.max_message },
             _ => Kind::Protocol(error.to_string()),
@@ -102,35 +124,83 @@ impl Snapshot {
     /// # Errors
     /// [`Kind::Error`] with -32602 for an unknown prompt.
     pub fn complete(&self, name: &str, argument: &str, typed: &str) -> Result<Document, Kind> {
-        document(self.prompt(name)?.complete(argument, typed))
+        document(self.prompt(name)?.compiled.complete(argument, typed))
     }
 
-    fn prompt(&self, name: &str) -> Result<&Compiled, Kind> {
+    fn prompt(&self, name: &str) -> Result<&LibraryPrompt, Kind> {
         // The catalog may be older than this snapshot.
         let gone = || Kind::Error { code: -32602, message: "no such prompt".into(), data: None };
         self.prompts.get(name).ok_or_else(gone)
     }
 
     fn add(&mut self, folder: &Path, library: &str, file: &Path) -> Result<(), String> {
-        let limit = self.max_message;
-        let size = fs::metadata(file).map_err(|e| e.to_string())?.len();
-        if usize::try_from(size).is_ok_and(|size| size > limit) {
-            return Err(format!("larger than max_message ({limit} bytes)"));
-        }
-        let text = fs::read_to_string(file).map_err(|e| e.to_string())?;
-        let Some(source) = Source::read(&text) else {
+        let Some(read) = read_prompt(folder, library, file, self.max_message)? else {
             return Ok(());
         };
-        let compiled = Compiled::new(source?, |name| embed::content(folder, library, name, limit))?;
+        let (compiled, object) = read;
         let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
-        let prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
+        let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
         if self.prompts.contains_key(&compiled.name) {
             return Err(format!("prompt {:?} is in another file already", compiled.name));
         }
+        let digest = seal::digest_text(&seal::sha256(object.as_bytes())).into();
+        let source = Arc::new(PromptSource { digest, path: file.to_owned() });
+        prompt.source = Some(source.clone());
         self.listed.prompts.push(prompt);
-        self.prompts.insert(compiled.name.clone(), compiled);
+        let name = compiled.name.clone();
+        self.prompts.insert(name, LibraryPrompt { compiled, source });
         Ok(())
     }
+}
+
+/// Reads the source of a library prompt as canonical JSON (RFC 8785): the text of the file, and the content of the files
+/// that it embeds. Its SHA-256 hash is [`PromptSource::digest`]. Blocks.
+///
+/// # Errors
+/// The file is no valid prompt any more.
+pub(crate) fn source_object(
+    folder: &Path,
+    library: &str,
+    file: &Path,
+    limit: usize,
+) -> Result<String, String> {
+    let read = read_prompt(folder, library, file, limit)?;
+    read.map(|(_, object)| object).ok_or_else(|| "the file is no prompt any more".to_owned())
+}
+
+/// Reads one file, and its source as canonical JSON; `None` if it is no prompt.
+fn read_prompt(
+    folder: &Path,
+    library: &str,
+    file: &Path,
+    limit: usize,
+) -> Result<Option<(Compiled, String)>, String> {
+    let size = fs::metadata(file).map_err(|e| e.to_string())?.len();
+    if usize::try_from(size).is_ok_and(|size| size > limit) {
+        return Err(format!("larger than max_message ({limit} bytes)"));
+    }
+    let text = fs::read_to_string(file).map_err(|e| e.to_string())?;
+    let Some(source) = Source::read(&text) else {
+        return Ok(None);
+    };
+    let mut embedded = BTreeMap::new();
+    let compiled = Compiled::new(source?, |name| {
+        let content = embed::content(folder, library, name, limit)?;
+        embedded.insert(name.to_owned(), content.clone());
+        Ok(content)
+    })?;
+    let mut object = String::with_capacity(text.len() + 64);
+    write_object(&mut object, |object| {
+        object.object("embeds", |embeds| {
+            for (name, content) in &embedded {
+                embeds.json(name, content);
+            }
+        });
+        object.text("source", &text);
+    });
+    let mut canonical = String::with_capacity(object.len());
+    write_canonical(Json::accepted(&object), &mut canonical);
+    Ok(Some((compiled, canonical)))
 }
 
 fn document(text: String) -> Result<Document, Kind> {
@@ -171,9 +241,9 @@ mod tests {
         assert!(reasons[0].starts_with("bad.md: front matter"));
         assert!(reasons[1].starts_with("icon.md: `icons`"));
         assert!(reasons[2].starts_with("twin.md: prompt \"b\" is in another"));
-        let result = snapshot.get("b", None).unwrap();
+        let result = snapshot.get("b", None, None).unwrap();
         assert!(result.json().get("description").unwrap().is("two"));
-        assert!(matches!(snapshot.get("x", None), Err(Kind::Error { code: -32602, .. })));
+        assert!(matches!(snapshot.get("x", None, None), Err(Kind::Error { code: -32602, .. })));
     }
 
     #[test]

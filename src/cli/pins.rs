@@ -1,0 +1,295 @@
+//! `promptgate pins`: shows and changes which versions of prompts are approved.
+//!
+//! The commands run a gateway of their own, without a listener, so they see what a running one would see.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::args::{PinsCommand, PinsDecision, PinsView};
+use super::failure::Failure;
+use super::load::load;
+use super::output::{Column, print, printable, prompts, table};
+use super::runtime::runtime;
+use crate::app::App;
+use crate::domain::name::UpstreamId;
+use crate::domain::similar::suggestion;
+use crate::router::approvals::json::row_json;
+use crate::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
+use crate::router::pin::PinRow;
+use crate::router::{Router, UpstreamStatus};
+
+/// Runs one of the commands.
+///
+/// # Errors
+/// With exit code 64 for mistakes in the configuration, the lock file or the names of prompts; with 1 if upstreams offer
+/// what is not approved (`check`), or nothing could be decided.
+pub(super) fn run(command: &PinsCommand) -> Result<(), Failure> {
+    let view = match command {
+        PinsCommand::Status(view) | PinsCommand::Check(view) | PinsCommand::Diff { view, .. } => {
+            view
+        }
+        PinsCommand::Approve { decision, .. }
+        | PinsCommand::Reject { decision, .. }
+        | PinsCommand::Rollback { decision, .. } => &decision.view,
+    };
+    let mut config = load(&view.file.config)?;
+    config.releases.observe_all().map_err(|error| Failure::usage(error.to_string()))?;
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
+        let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
+        let upstreams = app.summary().await;
+        let gateway = Gateway { router: app.router(), upstreams };
+        let done = gateway.run(command).await;
+        app.stop().await;
+        done
+    });
+    runtime.shutdown_background();
+    done
+}
+
+/// The gateway of a command, with the state of its upstreams.
+struct Gateway {
+    router: Arc<Router>,
+    upstreams: Vec<UpstreamStatus>,
+}
+
+impl Gateway {
+    async fn run(&self, command: &PinsCommand) -> Result<(), Failure> {
+        match command {
+            PinsCommand::Status(view) => self.status(view).await,
+            PinsCommand::Diff { prompt, view } => self.diff(prompt.as_deref(), view).await,
+            PinsCommand::Check(view) => self.check(view).await,
+            PinsCommand::Approve { prompts, upstream, yes, decision } => {
+                let rows = match upstream {
+                    Some(upstream) => self.of_upstream(upstream)?,
+                    None => self.named(prompts)?,
+                };
+                self.approve(rows, *yes, decision).await
+            }
+            PinsCommand::Reject { prompts, decision } => {
+                let examined = self.examine(self.named(prompts)?).await?;
+                self.decide(&Action::Reject, examined, decision).await
+            }
+            PinsCommand::Rollback { prompt, to, decision } => {
+                let examined = self.examine(self.named(std::slice::from_ref(prompt))?).await?;
+                self.decide(&Action::RollBack { to: to.clone() }, examined, decision).await
+            }
+        }
+    }
+
+    async fn status(&self, view: &PinsView) -> Result<(), Failure> {
+        let examined = self.examine(self.router.pin_rows()).await?;
+        let rows: Vec<Value> = examined.iter().map(row_json).collect();
+        let mut text = match rows.is_empty() {
+            true => "No upstream offers a prompt, and none is pinned.".to_owned(),
+            false => table(&COLUMNS, &rows),
+        };
+        for failure in self.failures() {
+            let _ = write!(text, "\n{failure}");
+        }
+        let report = json!({
+            "lock": self.router.lock_digest(),
+            "prompts": rows,
+            "failures": self.failures().collect::<Vec<_>>(),
+        });
+        view.output.print(&report, &text)
+    }
+
+    async fn diff(&self, prompt: Option<&str>, view: &PinsView) -> Result<(), Failure> {
+        let rows = match prompt {
+            Some(name) => self.named(&[name.to_owned()])?,
+            None => self.router.pin_rows(),
+        };
+        let examined = self.examine(rows).await?;
+        let (json, text) = self.differences(examined.iter(), prompt.is_some()).await;
+        let text = match text.is_empty() {
+            true => "Everything that is offered is approved.".to_owned(),
+            false => text,
+        };
+        view.output.print(&json, &text)
+    }
+
+    async fn check(&self, view: &PinsView) -> Result<(), Failure> {
+        let examined = self.examine(self.router.pin_rows()).await?;
+        let (json, text) = self.differences(examined.iter(), false).await;
+        let unapproved = examined.iter().filter(|examined| examined.is_unapproved()).count();
+        let failures: Vec<String> = self.failures().collect();
+        let report = json!({"unapproved": json, "failures": failures});
+        if unapproved == 0 && failures.is_empty() {
+            return view.output.print(&report, "Everything that is offered is approved.");
+        }
+        view.output.print(&report, text.trim_end())?;
+        let mut why = failures;
+        if unapproved > 0 {
+            let what = prompts(unapproved);
+            why.push(format!(
+                "{what} not approved as offered; look at the diff, then run `promptgate pins approve`"
+            ));
+        }
+        Err(Failure::new(why.join("\n")))
+    }
+
+    async fn approve(
+        &self,
+        rows: Vec<PinRow>,
+        yes: bool,
+        decision: &PinsDecision,
+    ) -> Result<(), Failure> {
+        let examined = self.examine(rows).await?;
+        let (approved, new): (Vec<_>, Vec<_>) =
+            examined.into_iter().partition(Examined::is_approved_so);
+        let output = &decision.view.output;
+        if new.is_empty() {
+            let text = format!("Nothing to do: {} approved already.", prompts(approved.len()));
+            return output
+                .print(&json!({"approved": [], "lock": self.router.lock_digest()}), &text);
+        }
+        let (_, text) = self.differences(new.iter(), true).await;
+        eprint!("{}", printable(&text));
+        if !yes {
+            confirm(new.len())?;
+        }
+        self.decide(&Action::Approve, new, decision).await
+    }
+
+    /// Carries a decision out, and reports it.
+    async fn decide(
+        &self,
+        action: &Action,
+        examined: Vec<Examined>,
+        decision: &PinsDecision,
+    ) -> Result<(), Failure> {
+        let names: Vec<String> = examined.iter().map(|e| e.row.public_name.clone()).collect();
+        let decider =
+            Decider { by: user(), why: decision.why.clone(), via: "cli", at: SystemTime::now() };
+        let before = Some(self.router.lock_digest().to_owned());
+        let notes = notes(action, &examined);
+        let lock = self.router.decide(action, examined, before, &decider).await;
+        let lock = lock.map_err(|error| match error {
+            ApprovalError::ReadOnly { error, patch } => {
+                // The patch alone, so that it can be piped.
+                let _ = print(patch.trim_end_matches('\n'));
+                Failure::new(format!("{error}; the patch on standard output makes the change"))
+            }
+            error => Failure::new(error.to_string()),
+        })?;
+        let verb = match action {
+            Action::Approve => "Approved",
+            Action::Reject => "Rejected",
+            Action::RollBack { .. } => "Rolled back",
+        };
+        let mut text = format!("{verb}: {}", printable(&names.join(", ")));
+        for note in &notes {
+            let _ = write!(text, "\n{}", printable(note));
+        }
+        let report = json!({action.key(): names, "lock": lock.digest, "notes": notes});
+        decision.view.output.print(&report, &text)
+    }
+
+    async fn examine(&self, rows: Vec<PinRow>) -> Result<Vec<Examined>, Failure> {
+        let examined = self.router.examine_all(rows).await;
+        examined.map_err(|error| Failure::new(error.to_string()))
+    }
+
+    /// The differences of prompts, as JSON and as text. `all` also names those without a difference.
+    async fn differences<'a>(
+        &self,
+        examined: impl Iterator<Item = &'a Examined>,
+        all: bool,
+    ) -> (Value, String) {
+        let mut rows = Vec::new();
+        let mut text = String::new();
+        for examined in examined.filter(|examined| all || examined.is_unapproved()) {
+            let (router, one) = (self.router.clone(), examined.clone());
+            let diff = tokio::task::spawn_blocking(move || router.diff(&one)).await;
+            let diff = diff.unwrap_or_default();
+            let row = &examined.row;
+            let state = row.decision.state.as_str();
+            let (name, why) = (printable(&row.public_name), row.decision.reason.as_str());
+            let _ = writeln!(text, "{name}: {state}: {why}\n{}", printable(&diff));
+            let mut row = row_json(examined);
+            row["diff"] = diff.into();
+            rows.push(row);
+        }
+        (rows.into(), text)
+    }
+
+    fn named(&self, names: &[String]) -> Result<Vec<PinRow>, Failure> {
+        let rows = self.router.pin_rows();
+        let find = |name: &String| {
+            let found = rows.iter().find(|row| row.public_name == *name).cloned();
+            found.ok_or_else(|| {
+                let known: Vec<&str> = rows.iter().map(|row| row.public_name.as_str()).collect();
+                let hint = suggestion(name, known.into_iter());
+                let failures: String =
+                    self.failures().map(|failure| format!("\n{failure}")).collect();
+                Failure::usage(printable(&format!(
+                    "No prompt {name} is offered or pinned{hint}{failures}"
+                )))
+            })
+        };
+        names.iter().map(find).collect()
+    }
+
+    /// The prompts that an upstream offers.
+    fn of_upstream(&self, id: &str) -> Result<Vec<PinRow>, Failure> {
+        if !self.upstreams.iter().any(|upstream| upstream.id == id) {
+            let ids: Vec<_> = self.upstreams.iter().map(|upstream| upstream.id.as_str()).collect();
+            let enabled = ids.join(", ");
+            let message = format!("There is no enabled upstream {id}; enabled: {enabled}");
+            return Err(Failure::usage(printable(&message)));
+        }
+        let is_of = |row: &PinRow| UpstreamId::parse(id).as_ref() == Some(&row.upstream);
+        let rows = self.router.pin_rows().into_iter();
+        Ok(rows.filter(|row| is_of(row) && row.offered.is_some()).collect())
+    }
+
+    /// The upstreams whose lists could not be had.
+    fn failures(&self) -> impl Iterator<Item = String> {
+        self.upstreams.iter().filter_map(|upstream| {
+            let failure = upstream.failure.as_ref()?;
+            Some(printable(&format!("upstream {}: {}", upstream.id, failure.diagnosis())))
+        })
+    }
+}
+
+const COLUMNS: [Column; 6] = [
+    Column::new("PROMPT", "name"),
+    Column::new("STATE", "state"),
+    Column::new("PIN", "pin"),
+    Column::new("MODE", "mode"),
+    Column::new("APPROVED BY", "approvedBy"),
+    Column::new("REASON", "reason"),
+];
+
+/// Asks on the terminal whether to approve.
+///
+/// # Errors
+/// There is no terminal, or the answer is no.
+fn confirm(count: usize) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::usage(
+            "There is no terminal to ask on. Look at the diff above, then run the command with --yes.",
+        ));
+    }
+    eprint!("Approve {}? [y/N] ", prompts(count));
+    let _ = io::stderr().flush();
+    let mut answer = String::new();
+    let _ = io::stdin().lock().read_line(&mut answer);
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::new("Nothing was approved.")),
+    }
+}
+
+/// Returns the name of the person who runs the command, as the system has it.
+fn user() -> String {
+    let name = ["USER", "LOGNAME", "USERNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));
+    name.unwrap_or_else(|| "unknown".to_owned())
+}

@@ -1,0 +1,375 @@
+//! The lock file on disk, and the objects beside it: `promptgate.lock.d/DIGEST` has the canonical JSON text (RFC 8785) whose
+//! SHA-256 hash is its name.
+//!
+//! A change writes its objects first, then replaces the lock file, then removes what nothing refers to any more. Whatever
+//! step a crash interrupts, the lock file is the old or the new one, and has its objects.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use similar::TextDiff;
+
+use super::{Lock, NO_FILE, digest_of};
+use crate::domain::pin::DigestText;
+use crate::seal;
+
+/// A lock file and its objects.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LockStore {
+    lock: PathBuf,
+    objects: PathBuf,
+}
+
+/// New objects by their digests.
+pub(crate) type Objects = BTreeMap<DigestText, String>;
+
+/// Why a lock file was not replaced.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("{file}: {why}", file = .path.display())]
+    Broken { path: PathBuf, why: String },
+    #[error("{file} has changed meanwhile; look at it, and try again", file = .0.display())]
+    Conflict(PathBuf),
+    /// The file or its folder cannot be written.
+    #[error("{file} cannot be written: {error}", file = .path.display())]
+    ReadOnly { path: PathBuf, error: io::Error },
+    #[error("{file}: {error}", file = .path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+/// Why an object cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ObjectError {
+    #[error("its object {digest} is missing in {folder}; restore it, for example from version control", folder = .folder.display())]
+    Missing { digest: DigestText, folder: PathBuf },
+    #[error("its object {digest} has another content than its digest says; restore it")]
+    Corrupt { digest: DigestText },
+    #[error("its object {digest} cannot be read: {error}")]
+    Unreadable { digest: DigestText, error: io::Error },
+}
+
+/// The beginning of the names of unfinished files.
+const UNFINISHED: &str = ".unfinished-";
+
+impl LockStore {
+    /// The lock file at a path, and the objects in the folder with the same name and `.d`.
+    pub(crate) fn at(lock: PathBuf) -> Self {
+        let mut objects = lock.clone().into_os_string();
+        objects.push(".d");
+        Self { lock, objects: objects.into() }
+    }
+
+    /// Returns the path of the lock file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.lock
+    }
+
+    /// Reads the lock file; a file that does not exist approves nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Broken`], or [`StoreError::Io`].
+    pub(crate) fn read(&self) -> Result<Lock, StoreError> {
+        let path = || self.lock.clone();
+        match fs::read_to_string(&self.lock) {
+            Ok(text) => Lock::parse(&text).map_err(|why| StoreError::Broken { path: path(), why }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lock::none()),
+            Err(error) => Err(StoreError::Io { path: path(), error }),
+        }
+    }
+
+    /// Reads an object, and checks that it is the one that its digest names.
+    ///
+    /// # Errors
+    /// It is missing, or not what it should be.
+    pub(crate) fn object(&self, digest: &DigestText) -> Result<String, ObjectError> {
+        let text = fs::read_to_string(self.object_path(digest)).map_err(|error| {
+            let digest = digest.clone();
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    ObjectError::Missing { digest, folder: self.objects.clone() }
+                }
+                io::ErrorKind::InvalidData => ObjectError::Corrupt { digest },
+                _ => ObjectError::Unreadable { digest, error },
+            }
+        })?;
+        let is_intact = seal::digest_text(&seal::sha256(text.as_bytes())) == **digest;
+        is_intact.then_some(text).ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
+    }
+
+    /// Replaces the lock file, if it is still the one with the digest `before`.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] if it is not, [`StoreError::ReadOnly`] if the files cannot be written; nothing has changed
+    /// then.
+    pub(crate) fn replace(
+        &self,
+        before: &str,
+        lock: &Lock,
+        objects: &Objects,
+    ) -> Result<(), StoreError> {
+        // Released when it is closed, also by a crash.
+        let _writer = self.hold_writer()?;
+        if self.digest()? != before {
+            return Err(StoreError::Conflict(self.lock.clone()));
+        }
+        self.write_objects(objects)?;
+        self.swap(lock)?;
+        // The change is done; what is left behind is removed the next time.
+        let _ = self.collect(lock);
+        Ok(())
+    }
+
+    /// Keeps other writers out until the file is dropped.
+    fn hold_writer(&self) -> Result<File, StoreError> {
+        fs::create_dir_all(&self.objects).map_err(|error| self.unwritable(error))?;
+        let file = lockable(&self.objects).map_err(|error| self.unwritable(error))?;
+        file.lock().map_err(|error| StoreError::Io { path: self.objects.clone(), error })?;
+        Ok(file)
+    }
+
+    fn digest(&self) -> Result<String, StoreError> {
+        match fs::read_to_string(&self.lock) {
+            Ok(text) => Ok(digest_of(&text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NO_FILE.to_owned()),
+            Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
+        }
+    }
+
+    fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
+        for (digest, text) in objects {
+            if self.object(digest).is_err() {
+                let written = write_durably(&self.objects, &self.object_path(digest), text);
+                written.map_err(|error| self.unwritable(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
+        let written = write_durably(&self.objects, &self.lock, &lock.to_text());
+        written.map_err(|error| self.unwritable(error))
+    }
+
+    /// Removes objects that the lock does not need, and unfinished files.
+    fn collect(&self, lock: &Lock) -> io::Result<()> {
+        let needed: HashSet<&str> = lock.digests().map(file_name).collect();
+        for entry in fs::read_dir(&self.objects)? {
+            let name = entry?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let is_object = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
+            if name.starts_with(UNFINISHED) || (is_object && !needed.contains(name)) {
+                fs::remove_file(self.objects.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn object_path(&self, digest: &DigestText) -> PathBuf {
+        self.objects.join(file_name(digest))
+    }
+
+    fn unwritable(&self, error: io::Error) -> StoreError {
+        let path = self.lock.clone();
+        match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                StoreError::ReadOnly { path, error }
+            }
+            _ => StoreError::Io { path, error },
+        }
+    }
+}
+
+/// Opens what writers lock: the folder of the objects.
+#[cfg(unix)]
+fn lockable(objects: &Path) -> io::Result<File> {
+    File::open(objects)
+}
+
+/// Opens what writers lock: a file in the folder of the objects, which itself cannot be opened.
+#[cfg(not(unix))]
+fn lockable(objects: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).write(true).open(objects.join(".writer"))
+}
+
+/// Returns the name of an object's file: the digest without its algorithm.
+fn file_name(digest: &DigestText) -> &str {
+    digest.strip_prefix("sha256:").unwrap_or(digest)
+}
+
+/// Replaces a file by way of an unfinished one in `folder`, which is on the same file system. It is on the disk afterwards.
+fn write_durably(folder: &Path, target: &Path, text: &str) -> io::Result<()> {
+    let unfinished = folder.join(format!("{UNFINISHED}{}", std::process::id()));
+    let mut file = File::create(&unfinished)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&unfinished, target)?;
+    // A rename is on the disk with its folder. Some file systems cannot sync folders.
+    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}
+
+/// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the lock file.
+pub(crate) fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> String {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (lock, folder) = (name(&store.lock), name(&store.objects));
+    let is_new = before.digest == NO_FILE;
+    let old = if is_new { String::new() } else { before.to_text() };
+    let old_name = if is_new { "/dev/null".to_owned() } else { format!("a/{lock}") };
+    let new = after.to_text();
+    let difference = TextDiff::from_lines(&old, &new);
+    let mut patch = difference.unified_diff().header(&old_name, &format!("b/{lock}")).to_string();
+    for (digest, text) in objects {
+        let difference = TextDiff::from_lines("", text.as_str());
+        let name = format!("b/{folder}/{}", file_name(digest));
+        patch += &difference.unified_diff().header("/dev/null", &name).to_string();
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::pin::{Approval, Version};
+
+    fn digest(text: &str) -> DigestText {
+        seal::digest_text(&seal::sha256(text.as_bytes())).into()
+    }
+
+    /// A lock that approves one definition, and its object.
+    fn approving(before: &Lock, text: &str) -> (Lock, Objects) {
+        let mut lock = before.clone();
+        let version =
+            Version { definition: digest(text), source: None, texts: BTreeMap::default() };
+        let approval = Approval { by: "a".into(), at: "b".into(), why: None };
+        // Not `approve`: the version before is not kept.
+        lock.pin_mut("up", "p").approved = None;
+        lock.pin_mut("up", "p").approve(version, approval);
+        (lock, Objects::from([(digest(text), text.to_owned())]))
+    }
+
+    fn objects(store: &LockStore) -> Vec<String> {
+        let entries = fs::read_dir(&store.objects).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| name != ".writer").collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_change_that_stops_at_any_step_leaves_the_old_lock_or_the_new_one_with_its_objects() {
+        for steps in 0..=3 {
+            let folder = tempfile::tempdir().unwrap();
+            let store = LockStore::at(folder.path().join("promptgate.lock"));
+            let (first, its_objects) = approving(&Lock::none(), "\"one\"");
+            store.replace(NO_FILE, &first, &its_objects).unwrap();
+            let (second, its_objects) = approving(&first, "\"two\"");
+            // The process ends after so many steps.
+            fs::write(store.objects.join(format!("{UNFINISHED}1")), "half").unwrap();
+            if steps >= 1 {
+                store.write_objects(&its_objects).unwrap();
+            }
+            if steps >= 2 {
+                store.swap(&second).unwrap();
+            }
+            if steps >= 3 {
+                store.collect(&second).unwrap();
+            }
+            let read = store.read().unwrap();
+            let expected = if steps < 2 { &first } else { &second };
+            assert_eq!(read.to_text(), expected.to_text());
+            for digest in read.digests() {
+                store.object(digest).unwrap();
+            }
+            // The next change removes what is left of this one.
+            let (third, its_objects) = approving(&read, "\"three\"");
+            store.replace(&read.digest, &third, &its_objects).unwrap();
+            assert_eq!(objects(&store), [file_name(&digest("\"three\""))]);
+        }
+    }
+
+    #[test]
+    fn a_lock_that_has_changed_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        assert!(matches!(
+            store.replace("sha256:other", &lock, &its_objects),
+            Err(StoreError::Conflict(_))
+        ));
+        assert_eq!((store.read().unwrap(), objects(&store).len()), (Lock::none(), 0));
+        store.replace(NO_FILE, &lock, &its_objects).unwrap();
+        assert!(store.replace(NO_FILE, &lock, &its_objects).is_err());
+    }
+
+    #[test]
+    fn of_two_writers_who_read_the_same_lock_one_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let texts = ["\"one\"", "\"two\"", "\"three\"", "\"four\""];
+        let outcomes: Vec<bool> = std::thread::scope(|scope| {
+            let writers = texts.map(|text| {
+                let store = &store;
+                scope.spawn(move || {
+                    let (lock, its_objects) = approving(&Lock::none(), text);
+                    store.replace(NO_FILE, &lock, &its_objects).is_ok()
+                })
+            });
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert_eq!(outcomes.iter().filter(|won| **won).count(), 1);
+        let winner = texts[outcomes.iter().position(|won| *won).unwrap()];
+        assert_eq!(objects(&store), [file_name(&digest(winner))]);
+    }
+
+    #[test]
+    fn objects_are_checked_against_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        store.replace(NO_FILE, &lock, &its_objects).unwrap();
+        let name = digest("\"one\"");
+        assert_eq!(store.object(&name).unwrap(), "\"one\"");
+        fs::write(store.object_path(&name), "\"evil\"").unwrap();
+        assert!(matches!(store.object(&name), Err(ObjectError::Corrupt { .. })));
+        let missing = store.object(&digest("\"two\"")).unwrap_err();
+        assert!(missing.to_string().contains("promptgate.lock.d"), "{missing}");
+        // A change mends it.
+        let before = store.read().unwrap();
+        store.replace(&before.digest, &lock, &its_objects).unwrap();
+        assert!(store.object(&name).is_ok());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_patch_makes_the_change_where_the_file_cannot_be_written() {
+        use std::process::{Command, Stdio};
+
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let (first, its_objects) = approving(&Lock::none(), "{\"name\":\"one\"}");
+        for (before, after, objects) in [(Lock::none(), first.clone(), its_objects), {
+            let read = Lock::parse(&first.to_text()).unwrap();
+            let (second, objects) = approving(&read, "{\"name\":\"two\"}");
+            (read, second, objects)
+        }] {
+            let text = patch(&store, &before, &after, &objects);
+            let mut child = Command::new("git")
+                .args(["apply", "--whitespace=nowarn"])
+                .current_dir(folder.path())
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+            assert!(child.wait().unwrap().success(), "{text}");
+            assert_eq!(store.read().unwrap().to_text(), after.to_text());
+            for digest in objects.keys() {
+                store.object(digest).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `[releases]`: pins. Which versions of prompts were approved stands in the lock file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lock::{Lock, LockStore, arguments_text};
+use super::reader::{MILLISECOND, Section};
+use super::settings::{BOTH_PINS, MODES, OnChangedDefinition};
+use super::upstream::Upstream;
+use crate::domain::name::UpstreamId;
+use crate::domain::pin::Mode;
+
+/// Pins of all upstreams.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Releases {
+    pub store: LockStore,
+    /// The lock file as it was read with the configuration; [`Lock::none`] while pins are off.
+    pub lock: Arc<Lock>,
+    /// The mode of upstreams without their own.
+    pub mode: Mode,
+    /// Upstreams with their own mode.
+    pub modes: BTreeMap<UpstreamId, Mode>,
+    /// Whether `mode` stands in the file.
+    pub has_mode: bool,
+    /// Whether approved texts are served in the place of an upstream that is gone or offers others.
+    pub snapshot: bool,
+    /// Time between two probes of a text.
+    pub probe_every: Duration,
+    pub probes: Vec<Probe>,
+    /// Whether texts are probed without being asked for.
+    pub is_probing: bool,
+}
+
+/// Arguments with which a text is asked for, to be pinned.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Probe {
+    /// Public name.
+    pub prompt: String,
+    /// In canonical form (RFC 8785).
+    pub arguments: Arc<str>,
+}
+
+impl Releases {
+    /// Returns the mode of an upstream.
+    pub(crate) fn mode_of(&self, upstream: &UpstreamId) -> Mode {
+        self.modes.get(upstream).copied().unwrap_or(self.mode)
+    }
+
+    /// Whether the file says which mode an upstream has.
+    pub(crate) fn is_mode_given(&self, upstream: &UpstreamId) -> bool {
+        self.has_mode || self.modes.contains_key(upstream)
+    }
+
+    /// Compares all upstreams with the lock file, for commands that show or change it, and leaves it to them what is probed.
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// The lock file cannot be read.
+    pub(crate) fn observe_all(&mut self) -> Result<(), super::lock::StoreError> {
+        self.lock = Arc::new(self.store.read()?);
+        self.is_probing = false;
+        for mode in self.modes.values_mut().chain([&mut self.mode]) {
+            if *mode == Mode::Off {
+                *mode = Mode::Warn;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn read(
+    mut section: Section<'_>,
+    upstreams: &[Upstream],
+    modes: BTreeMap<UpstreamId, Mode>,
+) -> Releases {
+    let lock = section.text("lock", "promptgate.lock");
+    let store = LockStore::at(section.beside(&lock));
+    if lock.is_empty() {
+        section.mistake("lock", "must be the path of a file");
+    }
+    let mode = section.choice("mode", Mode::Off, &MODES);
+    let mut releases = Releases {
+        lock: Arc::new(Lock::none()),
+        mode,
+        has_mode: section.was_read("mode"),
+        snapshot: section.flag("snapshot", false),
+        probe_every: section.duration("probe_every", Duration::from_secs(3600), MILLISECOND),
+        probes: section.tables("probes").into_iter().filter_map(probe).collect(),
+        is_probing: true,
+        store,
+        modes,
+    };
+    let is_pinned = |upstream: &&Upstream| releases.mode_of(&upstream.id) != Mode::Off;
+    for upstream in upstreams.iter().filter(is_pinned) {
+        let is_held = upstream.settings.on_changed_definition != OnChangedDefinition::Allow;
+        if is_held && !releases.modes.contains_key(&upstream.id) {
+            let id = &upstream.id;
+            section.mistake(
+                "mode",
+                format!("{BOTH_PINS} (upstream {id}), or set its release = \"off\""),
+            );
+        }
+    }
+    if upstreams.iter().any(|upstream| is_pinned(&upstream)) {
+        releases.lock = Arc::new(read_lock(&section, releases.store.path().to_owned()));
+    }
+    section.finish();
+    releases
+}
+
+/// Reads the lock file, so that a change of it is a change of the configuration.
+fn read_lock(section: &Section<'_>, path: PathBuf) -> Lock {
+    let file = path.display().to_string();
+    let lock = match section.read_file(path) {
+        Ok(text) => Lock::parse(&text).map_err(|why| format!("{file}: {why}")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Lock::none()),
+        Err(error) => Err(format!("cannot read {file}: {error}")),
+    };
+    lock.unwrap_or_else(|why| {
+        section.mistake("lock", why);
+        Lock::none()
+    })
+}
+
+fn probe(mut section: Section<'_>) -> Option<Probe> {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let prompt = section.required("prompt", "the public name of a prompt", some);
+    let arguments = section.section("arguments").strings();
+    section.finish();
+    Some(Probe { prompt: prompt?, arguments: arguments_text(&arguments) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::{Config, schema_check};
+
+    const UPSTREAMS: &str = "[upstreams.a]\ntransport = \"library\"\npath = \".\"\n\
+         [upstreams.b]\ntransport = \"library\"\npath = \".\"\nrelease = \"off\"\n";
+
+    #[test]
+    fn the_mode_is_that_of_the_upstream_or_of_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let parse = |text: &str| {
+            let text = format!("{text}{UPSTREAMS}");
+            schema_check::parse("g", &text, folder.path(), &[]).map_err(|error| error.to_string())
+        };
+        let modes = |config: &Config| {
+            let of = |upstream: &Upstream| config.releases.mode_of(&upstream.id);
+            config.upstreams.iter().map(of).collect::<Vec<_>>()
+        };
+        let lock = folder.path().join("promptgate.lock");
+        fs::write(&lock, "broken").unwrap();
+        let off = parse("").unwrap();
+        assert_eq!(modes(&off), [Mode::Off, Mode::Off]);
+        assert_eq!(
+            (off.releases.probe_every, off.releases.snapshot),
+            (Duration::from_secs(3600), false)
+        );
+        let enforced = "[releases]\nmode = \"enforce\"\n\
+            [[releases.probes]]\nprompt = \"a__p\"\narguments = { b = \"2\", a = \"1\" }\n";
+        let error = parse(enforced).unwrap_err();
+        assert!(error.contains("releases.lock: ") && error.contains("line 1: "), "{error}");
+        fs::write(&lock, "version = 1\n").unwrap();
+        let config = parse(enforced).unwrap();
+        assert_eq!(modes(&config), [Mode::Enforce, Mode::Off]);
+        assert_eq!(&*config.releases.probes[0].arguments, r#"{"a":"1","b":"2"}"#);
+        assert_eq!(config.files.last().unwrap().path, lock);
+        fs::remove_file(&lock).unwrap();
+        assert_eq!(*parse(enforced).unwrap().releases.lock, Lock::none());
+        for (text, expected) in [
+            ("[releases]\nmode = \"strict\"\n", "releases.mode: must be one of"),
+            (
+                "[releases]\nmode = \"warn\"\n[defaults]\non_changed_definition = \"hold\"\n",
+                "releases.mode: pins definitions in a lock file",
+            ),
+            (
+                "[[releases.probes]]\nprompt = \"\"\n",
+                "releases.probes.1.prompt: must be the public name",
+            ),
+            (
+                "[[releases.probes]]\nprompt = \"p\"\narguments = { a = 1 }\n",
+                "releases.probes.1.arguments.a: must be a string",
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Differences between the approved and the offered version of a prompt, for people who decide.
+
+use std::fmt::Write as _;
+
+use similar::TextDiff;
+
+use crate::domain::json::Json;
+use crate::router::pin::DEPTH;
+
+/// One part of a version: what it is, and its canonical text. The text is empty where the version has no such part.
+pub(super) struct Part<'a> {
+    pub what: String,
+    pub approved: &'a str,
+    pub offered: &'a str,
+}
+
+/// Appends the difference of one part as a unified diff; nothing if there is none.
+pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
+    let (approved, offered) = (readable(part.approved), readable(part.offered));
+    if approved == offered {
+        return;
+    }
+    let header = |side: &str, text: &str| match text.is_empty() {
+        true => "/dev/null".to_owned(),
+        false => format!("{side}: {}", part.what),
+    };
+    let difference = TextDiff::from_lines(&approved, &offered);
+    let mut difference = difference.unified_diff();
+    let difference = difference
+        .header(&header("approved", part.approved), &header("offered", part.offered))
+        .missing_newline_hint(false);
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{difference}");
+}
+
+/// Returns canonical JSON as lines to read: a member or element on each line, and the lines of a long text each on its own.
+fn readable(canonical: &str) -> String {
+    let mut out = String::new();
+    if let Ok(json) = Json::parse(canonical.as_bytes(), DEPTH) {
+        write_readable(json, "", &mut out);
+    }
+    out
+}
+
+fn write_readable(json: Json<'_>, path: &str, out: &mut String) {
+    let mut line = |text: &str| {
+        let _ = match path.is_empty() {
+            true => writeln!(out, "{text}"),
+            false => writeln!(out, "{path}: {text}"),
+        };
+    };
+    if let Some(text) = json.as_str() {
+        let mut lines = text.lines();
+        line(lines.next().unwrap_or_default());
+        for more in lines {
+            let _ = writeln!(out, "    {more}");
+        }
+        return;
+    }
+    let is_leaf = json.members().next().is_none() && json.elements().next().is_none();
+    if is_leaf {
+        line(json.text());
+    }
+    for (key, value) in json.members() {
+        let key = key.as_str().unwrap_or_default();
+        let separator = if path.is_empty() { "" } else { "." };
+        write_readable(value, &format!("{path}{separator}{key}"), out);
+    }
+    for (index, value) in json.elements().enumerate() {
+        write_readable(value, &format!("{path}[{}]", index + 1), out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diff(approved: &str, offered: &str) -> String {
+        let mut out = String::new();
+        write_diff(&Part { what: "text".to_owned(), approved, offered }, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_difference_names_the_member_and_shows_the_lines_of_a_text() {
+        let text = |text: &str| {
+            serde_json::json!({"messages": [{"content": {"text": text, "type": "text"}, "role": "user"}]})
+                .to_string()
+        };
+        assert_eq!(diff(&text("same"), &text("same")), "");
+        let changed = diff(&text("Review:\nbe kind\nend"), &text("Review:\nbe quick\nend"));
+        for line in [
+            "--- approved: text",
+            "+++ offered: text",
+            " messages[1].content.text: Review:",
+            "-    be kind",
+            "+    be quick",
+        ] {
+            assert!(changed.lines().any(|found| found == line), "{line}\n{changed}");
+        }
+        let new = diff("", "{\"name\":\"p\",\"arguments\":[]}");
+        assert!(new.starts_with("--- /dev/null\n+++ offered: text\n"), "{new}");
+        assert!(new.contains("\n+arguments: []\n") && new.contains("\n+name: p\n"), "{new}");
+    }
+}

@@ -1,0 +1,432 @@
+//! Approvals: what people and the admin API decide on prompts. One code path changes the lock file.
+
+mod diff;
+pub(crate) mod json;
+pub(crate) mod probe;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::task::JoinSet;
+
+use diff::{Part, write_diff};
+use probe::{ProbedText, ProbedTexts, offered_texts};
+
+use crate::audit::record::Event;
+use crate::config::Transport;
+use crate::config::lock::{Lock, LockStore, Objects, StoreError, patch};
+use crate::domain::name::UpstreamId;
+use crate::domain::pin::{
+    Approval, DigestText, NO_ARGUMENTS, OfferedText, Pin, Reason, State, Version, decide,
+};
+use crate::router::Router;
+use crate::router::blocking::beside_calls;
+use crate::router::pin::{OfferedPrompt, PinRow};
+use crate::upstream::library::source_object;
+
+/// A prompt with everything that can be had of its offered version.
+#[derive(Clone, Debug)]
+pub(crate) struct Examined {
+    pub row: PinRow,
+    /// `None` if the upstream does not offer the prompt.
+    pub offered: Option<OfferedVersion>,
+}
+
+impl Examined {
+    /// A prompt with what the gateway knows of it, without a probe.
+    pub(crate) fn known(row: &PinRow) -> Self {
+        let offered = row.offered.as_ref().map(|offered| {
+            let texts = offered.version.texts.iter().filter_map(|(arguments, text)| match text {
+                OfferedText::Unstable => Some((arguments.clone(), ProbedText::Unstable)),
+                OfferedText::Known(_) => None,
+            });
+            OfferedVersion {
+                version: offered.version.version(),
+                objects: Objects::new(),
+                texts: texts.collect(),
+            }
+        });
+        Self { row: row.clone(), offered }
+    }
+
+    /// Whether what is offered is not what is approved.
+    pub(crate) fn is_unapproved(&self) -> bool {
+        let state = self.row.decision.state;
+        self.offered.is_some() && !matches!(state, State::Approved | State::Unpinned)
+    }
+
+    /// Whether exactly the offered version is approved, with all of its texts.
+    pub(crate) fn is_approved_so(&self) -> bool {
+        let approved = self.row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let offered = self.offered.as_ref().map(|offered| &offered.version);
+        approved.is_some_and(|approved| Some(&approved.version) == offered)
+    }
+
+    /// Whether this is the version that somebody saw: everything that was known of it is the same.
+    pub(crate) fn is_as_seen(&self, seen: &Self) -> bool {
+        match (&self.offered, &seen.offered) {
+            (Some(now), Some(seen)) => {
+                let (now, seen) = (&now.version, &seen.version);
+                now.definition == seen.definition
+                    && now.source == seen.source
+                    && seen
+                        .texts
+                        .iter()
+                        .all(|(arguments, text)| now.texts.get(arguments) == Some(text))
+            }
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OfferedVersion {
+    pub version: Version,
+    /// The canonical texts that belong to it, by their digests.
+    pub objects: Objects,
+    pub texts: ProbedTexts,
+}
+
+/// What to do with prompts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Action {
+    /// Approves the offered versions.
+    Approve,
+    /// Rejects the offered versions.
+    Reject,
+    /// Approves versions that were approved before: the newest, or the one with a digest.
+    RollBack { to: Option<String> },
+}
+
+impl Action {
+    /// The name of the member that lists what was done.
+    pub(crate) fn key(&self) -> &'static str {
+        match self {
+            Self::Approve => "approved",
+            Self::Reject => "rejected",
+            Self::RollBack { .. } => "rolledBack",
+        }
+    }
+}
+
+/// Who decides, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct Decider {
+    pub by: String,
+    pub why: Option<String>,
+    /// `cli` or `admin`, for the audit log.
+    pub via: &'static str,
+    pub at: SystemTime,
+}
+
+/// Why nothing was decided.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApprovalError {
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// With the patch that makes the change.
+    #[error("{error}; apply this patch instead")]
+    ReadOnly { error: StoreError, patch: String },
+    #[error("{prompt}: {why}")]
+    Refused { prompt: String, why: String },
+}
+
+/// Prompts that are examined at once.
+const EXAMINED_AT_ONCE: usize = 8;
+
+/// The time for reading the source of a library prompt again, while its folder changes.
+const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Router {
+    /// Returns all prompts that are offered or pinned, by their public names.
+    pub(crate) fn pin_rows(&self) -> Vec<PinRow> {
+        let catalog = self.catalog();
+        let mut rows: Vec<_> = catalog.pins.iter().flat_map(|rows| rows.iter().cloned()).collect();
+        rows.sort_by(|a, b| a.public_name.cmp(&b.public_name));
+        rows
+    }
+
+    /// Returns the digest of the lock file that this configuration was read with.
+    pub(crate) fn lock_digest(&self) -> &str {
+        &self.releases.lock.digest
+    }
+
+    /// Returns once a configuration with this lock file is in use. Cancel safe.
+    pub(crate) async fn lock_in_use(&self, digest: &str) {
+        let mut newest = self.shared.lock.subscribe();
+        // Fails only when the gateway has ended.
+        let _ = newest.wait_for(|in_use| in_use == digest).await;
+    }
+
+    /// Asks for everything that can be had of the offered version of a prompt.
+    ///
+    /// # Errors
+    /// The source of a library prompt has changed meanwhile, or cannot be read.
+    pub(crate) async fn examine(&self, row: &PinRow) -> Result<Examined, ApprovalError> {
+        let Some(OfferedPrompt { prompt, version: offered }) = &row.offered else {
+            return Ok(Examined { row: row.clone(), offered: None });
+        };
+        let mut version = Version { texts: Default::default(), ..offered.version() };
+        let mut objects = Objects::from([(offered.definition.clone(), prompt.canonical())]);
+        if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
+            let text = self.source_of(&row.upstream, source.path.clone()).await;
+            let text = text.map_err(|why| refused(row, why))?;
+            let is_same = crate::seal::digest_text(&crate::seal::sha256(text.as_bytes()));
+            if is_same != **digest {
+                return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
+            }
+            objects.insert(digest.clone(), text);
+        }
+        let texts = self.probe(row).await;
+        for (arguments, text) in &texts {
+            if let ProbedText::Stable { digest, text } = text {
+                version.texts.insert(arguments.clone(), digest.clone());
+                objects.insert(digest.clone(), text.clone());
+            }
+        }
+        let mut row = row.clone();
+        let mut known = offered.clone();
+        known.texts = offered_texts(&texts);
+        row.decision = decide(row.mode, row.pin.as_ref(), &known, || {
+            row.decision.reason != Reason::ArgumentAdded
+        });
+        Ok(Examined { row, offered: Some(OfferedVersion { version, objects, texts }) })
+    }
+
+    /// Examines several prompts, a few at once.
+    ///
+    /// # Errors
+    /// As [`Router::examine`].
+    pub(crate) async fn examine_all(
+        self: &Arc<Self>,
+        rows: Vec<PinRow>,
+    ) -> Result<Vec<Examined>, ApprovalError> {
+        let mut examined = Vec::with_capacity(rows.len());
+        let mut running = JoinSet::new();
+        let mut rows = rows.into_iter().enumerate();
+        loop {
+            while running.len() < EXAMINED_AT_ONCE
+                && let Some((index, row)) = rows.next()
+            {
+                let router = self.clone();
+                running.spawn(async move { (index, router.examine(&row).await) });
+            }
+            match running.join_next().await {
+                None => break,
+                Some(Ok((index, outcome))) => examined.push((index, outcome?)),
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+        examined.sort_by_key(|(index, _)| *index);
+        Ok(examined.into_iter().map(|(_, examined)| examined).collect())
+    }
+
+    async fn source_of(
+        &self,
+        upstream: &UpstreamId,
+        file: std::path::PathBuf,
+    ) -> Result<String, String> {
+        let config = self.upstreams.get(upstream).map(|upstream| upstream.config());
+        let Some((Transport::Library(folder), config)) = config.map(|c| (&c.transport, c)) else {
+            return Err("its upstream is no library any more".to_owned());
+        };
+        let (folder, library) = (folder.clone(), upstream.to_string());
+        let limit = config.settings.max_message;
+        let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
+        let read = tokio::time::timeout(SOURCE_TIMEOUT, reading).await;
+        read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
+    }
+
+    /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the lock file on which the
+    /// decision is based; `None` for the one that is there. Returns the new lock file.
+    ///
+    /// # Errors
+    /// Nothing was changed.
+    pub(crate) async fn decide(
+        &self,
+        action: &Action,
+        prompts: Vec<Examined>,
+        before: Option<String>,
+        decider: &Decider,
+    ) -> Result<Lock, ApprovalError> {
+        let store = self.releases.store.clone();
+        let approval = Approval {
+            by: decider.by.clone(),
+            at: humantime::format_rfc3339_seconds(decider.at).to_string(),
+            why: decider.why.clone(),
+        };
+        let chosen = action.clone();
+        let (lock, events) = beside_calls(move || {
+            change_lock(&store, &chosen, &prompts, before.as_deref(), &approval)
+        })
+        .await?;
+        for event in events {
+            let event = event.text("by", &decider.by).text("via", decider.via);
+            self.audit().note(event.optional_text("why", decider.why.as_deref()));
+        }
+        Ok(lock)
+    }
+
+    /// Returns the difference between the approved version of a prompt and the offered one, as a unified diff; empty if
+    /// there is none. Blocks.
+    pub(crate) fn diff(&self, examined: &Examined) -> String {
+        let Examined { row, offered } = examined;
+        let store = &self.releases.store;
+        let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+        let approved = approved.map(|decided| &decided.version);
+        let offers = offered.as_ref().map(|offered| &offered.version);
+        let theirs = |digest: Option<&DigestText>| -> String {
+            let text = digest.and_then(|digest| offered.as_ref()?.objects.get(digest));
+            text.cloned().unwrap_or_default()
+        };
+        let mut out = String::new();
+        let mut add = |what: &str, ours: Option<&DigestText>, their: Option<&DigestText>| {
+            if ours == their {
+                return;
+            }
+            let approved = match ours.map(|digest| store.object(digest)) {
+                None => String::new(),
+                Some(Ok(text)) => text,
+                Some(Err(error)) => serde_json::json!(format!("({error})")).to_string(),
+            };
+            let what = format!("{} ({what})", row.public_name);
+            write_diff(&Part { what, approved: &approved, offered: &theirs(their) }, &mut out);
+        };
+        add("definition", approved.map(|v| &v.definition), offers.map(|v| &v.definition));
+        let source = |version: Option<&'_ Version>| version.and_then(|v| v.source.clone());
+        add("source", source(approved).as_ref(), source(offers).as_ref());
+        let arguments = |version: Option<&Version>| {
+            version.into_iter().flat_map(|v| v.texts.keys().cloned()).collect::<Vec<_>>()
+        };
+        let mut all = [arguments(approved), arguments(offers)].concat();
+        all.sort();
+        all.dedup();
+        for arguments in all {
+            let text =
+                |version: Option<&Version>| version.and_then(|v| v.texts.get(&arguments).cloned());
+            let what = match &*arguments {
+                "{}" => "text".to_owned(),
+                arguments => format!("text with {arguments}"),
+            };
+            add(&what, text(approved).as_ref(), text(offers).as_ref());
+        }
+        out
+    }
+}
+
+/// Changes the lock file. Returns the new one, and the records of what was decided.
+fn change_lock(
+    store: &LockStore,
+    action: &Action,
+    prompts: &[Examined],
+    before: Option<&str>,
+    approval: &Approval,
+) -> Result<(Lock, Vec<Event>), ApprovalError> {
+    let old = store.read()?;
+    if before.is_some_and(|before| before != old.digest) {
+        return Err(StoreError::Conflict(store.path().to_owned()).into());
+    }
+    let mut lock = old.clone();
+    let mut objects = Objects::new();
+    let mut events = Vec::new();
+    for examined in prompts {
+        let row = &examined.row;
+        let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
+        let pin = lock.pin_mut(upstream, raw_name);
+        let approved = pin.approved.as_ref().map(|decided| decided.version.clone());
+        let (kind, version) = apply(action, examined, pin, approval, store)?;
+        if let (Action::Approve | Action::Reject, Some(offered)) = (action, &examined.offered) {
+            objects.extend(offered.objects.clone());
+        }
+        let event = Event::new(kind).text("upstream", upstream).text("prompt", raw_name);
+        let event = event.text("definition", &version.definition);
+        let event = event.optional_text("source", version.source.as_deref());
+        let texts: Vec<&str> = version.texts.values().map(|digest| &**digest).collect();
+        let texts = (!texts.is_empty()).then(|| texts.join(", "));
+        let event = event.optional_text("texts", texts.as_deref());
+        let before = approved.map(|version| version.definition);
+        events.push(event.optional_text("before", before.as_deref()));
+    }
+    match store.replace(&old.digest, &lock, &objects) {
+        Ok(()) => Ok((store.read()?, events)),
+        Err(error @ StoreError::ReadOnly { .. }) => {
+            let patch = patch(store, &old, &lock, &objects);
+            Err(ApprovalError::ReadOnly { error, patch })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Applies the action to one pin. Returns the kind of its record, and the version that was decided on.
+fn apply(
+    action: &Action,
+    examined: &Examined,
+    pin: &mut Pin,
+    approval: &Approval,
+    store: &LockStore,
+) -> Result<(&'static str, Version), ApprovalError> {
+    let offered = || {
+        let why = "its upstream does not offer it at present".to_owned();
+        let offered = examined.offered.as_ref().map(|offered| offered.version.clone());
+        offered.ok_or_else(|| refused(&examined.row, why))
+    };
+    match action {
+        Action::Approve => {
+            let version = offered()?;
+            pin.approve(version.clone(), approval.clone());
+            Ok(("prompt_approved", version))
+        }
+        Action::Reject => {
+            let version = offered()?;
+            pin.reject(version.clone(), approval.clone());
+            Ok(("prompt_rejected", version))
+        }
+        Action::RollBack { to } => {
+            let version = pin.roll_back(to.as_deref(), approval.clone());
+            let version = version.map_err(|why| refused(&examined.row, why.to_owned()))?;
+            for digest in version.digests() {
+                let object = store.object(digest);
+                object.map_err(|error| refused(&examined.row, error.to_string()))?;
+            }
+            Ok(("prompt_rolled_back", version))
+        }
+    }
+}
+
+/// What people should know of a decision.
+pub(crate) fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for Examined { row, offered } in examined {
+        let name = &row.public_name;
+        if *action == Action::Approve {
+            for (arguments, text) in offered.iter().flat_map(|offered| &offered.texts) {
+                let with = match &**arguments {
+                    NO_ARGUMENTS => String::new(),
+                    arguments => format!(" with {arguments}"),
+                };
+                match text {
+                    ProbedText::Stable { .. } => {}
+                    ProbedText::Unstable => {
+                        notes.push(format!(
+                            "{name}: its text{with} is unstable, so it is not pinned"
+                        ));
+                    }
+                    ProbedText::Failed(why) => {
+                        notes.push(format!("{name}: its text{with} is not pinned: {why}"));
+                    }
+                }
+            }
+        } else if matches!(action, Action::RollBack { .. }) && offered.is_some() {
+            notes.push(format!(
+                "{name}: its upstream may offer another version; gets of another text are refused, or answered with \
+                 the approved one where releases.snapshot is set"
+            ));
+        }
+    }
+    notes
+}
+
+fn refused(row: &PinRow, why: String) -> ApprovalError {
+    ApprovalError::Refused { prompt: row.public_name.clone(), why }
+}

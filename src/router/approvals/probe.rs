@@ -1,0 +1,270 @@
+//! Probes: gets by which the gateway learns what prompts say. They pass the same door as every call, as the caller
+//! `promptgate`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Releases;
+use crate::config::lock::arguments_text;
+use crate::domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
+use crate::domain::caller::{Caller, PROBER};
+use crate::domain::chunks::Chunks;
+use crate::domain::document::Document;
+use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::pin::{DigestText, Mode, OfferedText, canonical_text};
+use crate::domain::unix_time::UnixSeconds;
+use crate::policy::{Outcome, Resolution, Target};
+use crate::router::bridge::Bridge;
+use crate::router::call_channel::CallChannel;
+use crate::router::effective::{TextReport, TextsOf};
+use crate::router::owner::Owner;
+use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin};
+use crate::router::reply::Reply;
+use crate::router::{RoutedCall, Router, effective_arguments};
+use crate::seal;
+
+/// The endpoint that records of probes name.
+const ENDPOINT: &str = "pins";
+
+/// What two gets with the same arguments have given.
+#[derive(Clone, Debug)]
+pub(crate) enum ProbedText {
+    Stable {
+        digest: DigestText,
+        /// The canonical text.
+        text: String,
+    },
+    /// Two different texts.
+    Unstable,
+    Failed(String),
+}
+
+/// The texts of a prompt by their arguments, in canonical form.
+pub(crate) type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
+
+/// Returns what is known of texts after they were probed.
+pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedText> {
+    let known = texts.iter().filter_map(|(arguments, text)| match text {
+        ProbedText::Stable { digest, .. } => {
+            Some((arguments.clone(), OfferedText::Known(digest.clone())))
+        }
+        ProbedText::Unstable => Some((arguments.clone(), OfferedText::Unstable)),
+        ProbedText::Failed(_) => None,
+    });
+    known.collect()
+}
+
+/// When a prompt was probed last, and which version of it.
+struct Done {
+    definition: DigestText,
+    source: Option<DigestText>,
+    at: Instant,
+}
+
+impl Router {
+    /// Asks for the texts of a prompt that can be had: without arguments if it needs none, and with those of configured
+    /// probes. Each is asked for twice.
+    pub(crate) async fn probe(&self, row: &PinRow) -> ProbedTexts {
+        let mut texts = ProbedTexts::new();
+        let Some(offered) = &row.offered else {
+            return texts;
+        };
+        for arguments in probed_arguments(row, &self.releases) {
+            let text = match self.probe_once(row, offered, &arguments).await {
+                Err(fault) => ProbedText::Failed(fault.to_string()),
+                Ok(first) => match self.probe_once(row, offered, &arguments).await {
+                    Err(fault) => ProbedText::Failed(fault.to_string()),
+                    Ok(second) if second == first => {
+                        let digest = seal::digest_text(&seal::sha256(first.as_bytes())).into();
+                        ProbedText::Stable { digest, text: first }
+                    }
+                    Ok(_) => ProbedText::Unstable,
+                },
+            };
+            texts.insert(arguments, text);
+        }
+        texts
+    }
+
+    /// Probes the prompts of all upstreams with pins: when they change, and every `probe_every`; until `stop`.
+    pub(crate) async fn keep_probing(self: Arc<Self>, stop: CancellationToken) {
+        let is_pinned = |id| self.releases.mode_of(id) != Mode::Off;
+        if !self.releases.is_probing || !self.upstreams.keys().any(is_pinned) {
+            return;
+        }
+        let mut done: HashMap<(String, Arc<str>), Done> = HashMap::new();
+        let mut published = self.shared.published.clone();
+        loop {
+            published.mark_unchanged();
+            let probing = self.probe_due(&mut done);
+            let next = tokio::select! {
+                () = stop.cancelled() => return,
+                next = probing => next,
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = published.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Probes what is due, and returns when the next probe is.
+    async fn probe_due(&self, done: &mut HashMap<(String, Arc<str>), Done>) -> Instant {
+        let every = self.releases.probe_every;
+        let rows = self.pin_rows();
+        let offered = rows.iter().filter_map(|row| Some((row, row.offered.as_ref()?)));
+        let mut next = Instant::now() + every;
+        for (row, offered) in offered {
+            let key = (row.upstream.to_string(), row.raw_name.clone());
+            let OfferedPrompt { version, .. } = offered;
+            let known = done.get(&key).filter(|done| {
+                done.definition == version.definition && done.source == version.source
+            });
+            if let Some(done) = known
+                && done.at.elapsed() < every
+            {
+                next = next.min(done.at + every);
+                continue;
+            }
+            let texts = self.probe(row).await;
+            let texts = offered_texts(&texts);
+            let definition = version.definition.clone();
+            let report = TextReport {
+                upstream: row.upstream.clone(),
+                raw_name: row.raw_name.clone(),
+                texts: TextsOf { definition: definition.clone(), texts },
+            };
+            // Fails only at shutdown.
+            let _ = self.shared.texts.send(report).await;
+            let (source, at) = (version.source.clone(), Instant::now());
+            done.insert(key, Done { definition, source, at });
+            next = next.min(at + every);
+        }
+        let is_there = |key: &(String, Arc<str>)| {
+            rows.iter().any(|row| row.upstream.as_str() == key.0 && row.raw_name == key.1)
+        };
+        if done.len() > rows.len() {
+            done.retain(|key, _| is_there(key));
+        }
+        next
+    }
+
+    /// One get, recorded and limited like any other. Waits where a limit refuses it.
+    ///
+    /// # Errors
+    /// Those of a get.
+    async fn probe_once(
+        &self,
+        row: &PinRow,
+        offered: &OfferedPrompt,
+        arguments: &str,
+    ) -> Result<String, Fault> {
+        loop {
+            match self.probe_now(row, offered, arguments).await {
+                Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) => {
+                    sleep(retry_after).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn probe_now(
+        &self,
+        row: &PinRow,
+        offered: &OfferedPrompt,
+        arguments: &str,
+    ) -> Result<String, Fault> {
+        let arguments = Document::parse(arguments.as_bytes().to_vec(), DEPTH).ok();
+        let call = Call {
+            caller: Caller::new(PROBER),
+            endpoint: ENDPOINT.to_owned(),
+            address: None,
+            client: Client::default(),
+            forwarded: ForwardedMeta::default(),
+            request: Request::Get {
+                name: row.public_name.clone(),
+                name_kind: NameKind::Public,
+                arguments: arguments.clone(),
+                retry: None,
+            },
+        };
+        let record = self.gate.record(&call);
+        let owner = Owner {
+            public_name: row.public_name.as_str().into(),
+            upstream: row.upstream.clone(),
+            raw_name: row.raw_name.clone(),
+            arguments: offered.prompt.arguments.as_slice().into(),
+            digest: offered.version.definition.clone(),
+            overlay: offered.prompt.overlay.clone(),
+            pin: PromptPin { state: row.decision.state, approved: None },
+        };
+        let got = async {
+            let target = Target {
+                upstream: owner.upstream.as_str(),
+                raw_name: &owner.raw_name,
+                definition: &owner.digest,
+                state: owner.pin.state,
+            };
+            let resolution = Resolution::Listed(target);
+            let authorized = self.gate.authorize(&call, &record, resolution).await?;
+            let upstream = self.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
+            let routed = RoutedCall { call: &call, authorized, owner: &owner, upstream };
+            self.get_text(&routed, arguments.as_ref()).await
+        };
+        let got = got.await;
+        let result = got.as_ref().map(|text| Chunks::from(text.clone()));
+        let outcome = match &result {
+            Ok(result) => Outcome::Result { result, list: None },
+            Err(fault) => Outcome::Fault(fault),
+        };
+        self.gate.complete(&record, &call.caller, outcome).await?;
+        got
+    }
+
+    async fn get_text(
+        &self,
+        routed: &RoutedCall<'_>,
+        arguments: Option<&Document>,
+    ) -> Result<String, Fault> {
+        let effective = effective_arguments(routed, arguments)?;
+        // Nobody answers: the client of a probe has no capabilities, so no state is sealed either.
+        let (channel, _events) = CallChannel::new();
+        let bridge = Bridge {
+            router: self,
+            routed,
+            channel: &channel,
+            arguments: effective.as_ref().or(arguments),
+            pinned_text: None,
+            deadline: Instant::now() + self.limits.request,
+            now: UnixSeconds::default(),
+            rounds: 0,
+        };
+        match bridge.run(None).await? {
+            Reply::Prompt(prompt) => Ok(canonical_text(prompt.result.json())),
+            _ => Err(Fault::Internal),
+        }
+    }
+}
+
+/// Returns the arguments of a get without any, in canonical form, and those of the configured probes of a prompt.
+fn probed_arguments<'a>(
+    row: &'a PinRow,
+    releases: &'a Releases,
+) -> impl Iterator<Item = Arc<str>> + 'a {
+    let needs_none = row
+        .offered
+        .as_ref()
+        .is_some_and(|offered| !offered.prompt.arguments.iter().any(|argument| argument.required));
+    let without = needs_none.then(|| arguments_text(&Default::default()));
+    let configured = releases.probes.iter().filter(|probe| probe.prompt == row.public_name);
+    without.into_iter().chain(configured.map(|probe| probe.arguments.clone()))
+}

@@ -1,0 +1,240 @@
+//! The effective list of an upstream: what overlays make of the definitions that it offers, and what pins let through.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::catalog::{LeftOut, LeftOutBy};
+use super::pin::{ApprovedTexts, OfferedPrompt, PinRow, Pinning, PromptPin};
+use crate::domain::name::{Naming, Prefix, UpstreamId};
+use crate::domain::overlay::{self, Overlaid, Overlay};
+use crate::domain::pin::{
+    Decision, Mode, NO_ARGUMENTS, Offered, OfferedText, Pin, PinKind, Reason, Serving, State,
+    decide,
+};
+use crate::domain::prompt::Prompt;
+use crate::seal;
+
+/// What is served of one upstream's list.
+#[derive(Debug, Default)]
+pub(crate) struct Effective {
+    pub prompts: Vec<Prompt>,
+    /// What pins say of each of these prompts; empty while pins are off.
+    pub pins: Vec<PromptPin>,
+    pub left_out: Vec<LeftOut>,
+    /// All prompts that are offered or pinned; empty while pins are off.
+    pub rows: Arc<Vec<PinRow>>,
+}
+
+impl Effective {
+    /// Whether the same is served, for the same reasons.
+    pub(crate) fn serves_as(&self, other: &Self) -> bool {
+        let is_same_pin = |(one, other): (&PromptPin, &PromptPin)| {
+            one.state == other.state
+                && match (&one.approved, &other.approved) {
+                    (Some(one), Some(other)) => one.is_same(other),
+                    (None, None) => true,
+                    _ => false,
+                }
+        };
+        self.prompts == other.prompts
+            && self.pins.len() == other.pins.len()
+            && self.pins.iter().zip(&other.pins).all(is_same_pin)
+            && self.left_out == other.left_out
+    }
+}
+
+/// The texts that are known of the prompts of one upstream, by raw names.
+pub(crate) type KnownTexts = HashMap<Arc<str>, TextsOf>;
+
+/// The texts of one version of a prompt.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct TextsOf {
+    /// Digest of the effective definition for which they were asked.
+    pub definition: Arc<str>,
+    pub texts: BTreeMap<Arc<str>, OfferedText>,
+}
+
+/// What a probe has found of the texts of one prompt.
+#[derive(Debug)]
+pub(crate) struct TextReport {
+    pub upstream: UpstreamId,
+    pub raw_name: Arc<str>,
+    pub texts: TextsOf,
+}
+
+/// All that an effective list is made with, beside the offered list.
+pub(crate) struct Maker<'a> {
+    pub upstream: &'a UpstreamId,
+    pub prefix: &'a Prefix,
+    pub naming: &'a Naming,
+    pub overlays: &'a [Overlay],
+    pub pinning: &'a Pinning,
+    pub texts: &'a KnownTexts,
+}
+
+impl Maker<'_> {
+    /// Whether nothing changes a list.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.overlays.is_empty() && self.pinning.mode == Mode::Off
+    }
+
+    /// Makes the effective list of what the upstream offers; `None` if it has no list. Reads objects, so it blocks.
+    pub(crate) fn make(&self, offered: Option<&[Prompt]>) -> Effective {
+        let mut effective = Effective::default();
+        let mut rows = Vec::new();
+        for prompt in offered.unwrap_or_default() {
+            let prompt = match overlay::apply(self.overlays, prompt) {
+                Overlaid::Unchanged => prompt.clone(),
+                Overlaid::Changed(prompt) => prompt,
+                Overlaid::Dropped(number) => {
+                    let reason = format!("dropped by {}", overlay::key(number));
+                    effective.left_out.push(self.left_out(prompt, LeftOutBy::Overlay, reason));
+                    continue;
+                }
+            };
+            if self.pinning.mode == Mode::Off {
+                effective.prompts.push(prompt);
+            } else {
+                rows.push(self.pin(prompt, &mut effective));
+            }
+        }
+        if self.pinning.mode != Mode::Off {
+            self.add_unoffered(offered.is_some(), &mut rows, &mut effective);
+        }
+        rows.sort_by(|a: &PinRow, b| a.public_name.cmp(&b.public_name));
+        effective.rows = Arc::new(rows);
+        effective
+    }
+
+    /// Decides on one prompt, and adds what is served of it.
+    fn pin(&self, prompt: Prompt, effective: &mut Effective) -> PinRow {
+        let definition: Arc<str> = seal::definition_digest(&prompt).into();
+        let known = self.texts.get(prompt.name.as_str());
+        let known = known.filter(|known| known.definition == definition);
+        let offered = Offered {
+            definition,
+            source: prompt.source.as_ref().map(|source| source.digest.clone()),
+            texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
+        };
+        let pin = self.pin_of(&prompt.name);
+        let approved = pin.and_then(|pin| pin.approved.as_ref()).map(|decided| &decided.version);
+        // Read only where the offered form is another one.
+        let mut form = None;
+        let decision = decide(self.pinning.mode, pin, &offered, || {
+            let version = approved.expect("only an approved form is compared");
+            let read = self.pinning.approved_form(version, &prompt);
+            let fits = read.as_ref().map_or(true, |form| requires_no_more(&prompt, form));
+            form = Some(read);
+            fits
+        });
+        let mut row = self.row(&prompt.name, prompt.listed_name(), decision);
+        let prompt = Arc::new(prompt);
+        row.offered = Some(OfferedPrompt { prompt: prompt.clone(), version: offered });
+        let served = match (decision.serving, form) {
+            (Serving::Offered, _) => Some((*prompt).clone()),
+            (Serving::Approved, Some(Ok(form))) => Some(form),
+            (Serving::Approved, Some(Err(problem))) => {
+                row.problem = Some(problem);
+                None
+            }
+            (Serving::Approved, None) | (Serving::Nothing, _) => None,
+        };
+        match served {
+            Some(served) => {
+                effective.prompts.push(served);
+                effective.pins.push(self.prompt_pin(decision.state, pin));
+            }
+            None => {
+                let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
+                let reason = format!("held back ({}): {why}", decision.state.as_str());
+                effective.left_out.push(self.left_out(&prompt, LeftOutBy::Pin, reason));
+            }
+        }
+        row
+    }
+
+    /// Adds the pins of prompts that are not offered. Without a list, those with a snapshot are served.
+    fn add_unoffered(&self, has_list: bool, rows: &mut Vec<PinRow>, effective: &mut Effective) {
+        let pins = self.pinning.lock.of_upstream(self.upstream.as_str());
+        let is_offered: HashSet<Arc<str>> = rows.iter().map(|row| row.raw_name.clone()).collect();
+        for (raw_name, pin) in pins.into_iter().flatten() {
+            if is_offered.contains(raw_name.as_str()) {
+                continue;
+            }
+            let state = if pin.approved.is_some() { State::Approved } else { State::Rejected };
+            let reason = Reason::NotOffered;
+            let decision = Decision { state, reason, serving: Serving::Nothing };
+            let known = Prompt::named(raw_name);
+            let known = match overlay::apply(self.overlays, &known) {
+                Overlaid::Changed(prompt) => prompt,
+                Overlaid::Unchanged | Overlaid::Dropped(_) => known,
+            };
+            let mut row = self.row(raw_name, known.listed_name(), decision);
+            let version = pin.approved.as_ref().map(|decided| &decided.version);
+            let has_snapshot = !has_list && self.pinning.snapshot && self.is_enforced();
+            let version =
+                version.filter(|version| has_snapshot && version.texts.contains_key(NO_ARGUMENTS));
+            if let Some(version) = version {
+                match self.pinning.approved_form(version, &known) {
+                    Ok(form) => {
+                        row.decision.serving = Serving::Approved;
+                        effective.prompts.push(form);
+                        effective.pins.push(self.prompt_pin(State::Approved, Some(pin)));
+                    }
+                    Err(problem) => row.problem = Some(problem),
+                }
+            }
+            rows.push(row);
+        }
+    }
+
+    fn prompt_pin(&self, state: State, pin: Option<&Pin>) -> PromptPin {
+        let version = pin.and_then(|pin| pin.approved.as_ref()).map(|decided| &decided.version);
+        let version = version.filter(|version| version.kind() != PinKind::Definition);
+        let approved = version.map(|version| {
+            let is_enforced = self.is_enforced();
+            Arc::new(ApprovedTexts {
+                is_enforced,
+                has_snapshot: is_enforced
+                    && self.pinning.snapshot
+                    && version.texts.contains_key(NO_ARGUMENTS),
+                version: version.clone(),
+                store: self.pinning.store.clone(),
+            })
+        });
+        PromptPin { state, approved }
+    }
+
+    fn is_enforced(&self) -> bool {
+        self.pinning.mode == Mode::Enforce
+    }
+
+    fn pin_of(&self, raw_name: &str) -> Option<&Pin> {
+        self.pinning.lock.of_upstream(self.upstream.as_str())?.get(raw_name)
+    }
+
+    fn row(&self, raw_name: &str, listed_name: &str, decision: Decision) -> PinRow {
+        let public_name = self.naming.public(self.prefix, listed_name);
+        PinRow {
+            upstream: self.upstream.clone(),
+            raw_name: raw_name.into(),
+            public_name: public_name.unwrap_or_else(|_| listed_name.to_owned()),
+            mode: self.pinning.mode,
+            offered: None,
+            pin: self.pin_of(raw_name).cloned(),
+            decision,
+            problem: None,
+        }
+    }
+
+    fn left_out(&self, prompt: &Prompt, by: LeftOutBy, reason: String) -> LeftOut {
+        let upstream = self.upstream.to_string();
+        LeftOut { upstream, raw_name: prompt.name.clone(), reason, by }
+    }
+}
+
+/// Whether the upstream requires no argument that an approved form lacks.
+fn requires_no_more(offered: &Prompt, approved: &Prompt) -> bool {
+    let mut required = offered.arguments.iter().filter(|argument| argument.required);
+    required.all(|argument| approved.arguments.iter().any(|known| known.name == argument.name))
+}

@@ -1,0 +1,119 @@
+//! Gets of what was not approved: refused, served with a note, or answered with the approved snapshot.
+
+use super::blocking::beside_calls;
+use super::owner::Owner;
+use super::pin::DEPTH;
+use super::reply::{PromptReply, Reply};
+use super::{RoutedCall, Router, origin};
+use crate::audit::record::Event;
+use crate::domain::document::Document;
+use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
+use crate::domain::json::Json;
+use crate::domain::pin::State;
+
+/// What became of a get of a text that was not approved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Unapproved {
+    Served,
+    Refused,
+    /// The approved text was served instead.
+    Snapshot,
+}
+
+impl Unapproved {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::Refused => "refused",
+            Self::Snapshot => "snapshot",
+        }
+    }
+}
+
+impl Router {
+    /// Answers a get that failed with the approved text, if the upstream is gone or offers another text, and there is a
+    /// snapshot for the arguments that the client gives.
+    ///
+    /// # Errors
+    /// The fault of the get.
+    pub(super) async fn snapshot_or(
+        &self,
+        routed: &RoutedCall<'_>,
+        given: Option<Json<'_>>,
+        fault: Fault,
+    ) -> Result<Reply, Fault> {
+        let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else {
+            return Err(fault);
+        };
+        let is_refused = matches!(kind, Kind::NotApproved { .. });
+        let has_arguments = given.is_some_and(|given| given.members().next().is_some());
+        let snapshot = match &routed.owner.pin.approved {
+            Some(pin) if pin.has_snapshot && !has_arguments && (is_refused || is_gone(kind)) => {
+                let pin = pin.clone();
+                beside_calls(move || pin.snapshot()).await
+            }
+            _ => None,
+        };
+        let text = match snapshot {
+            Some(Ok(text)) => Document::parse(text.into_bytes(), DEPTH).ok(),
+            Some(Err(error)) => {
+                let name = &*routed.owner.public_name;
+                tracing::error!(%error, name, "approved snapshot cannot be served");
+                None
+            }
+            None => None,
+        };
+        let Some(result) = text else {
+            if is_refused {
+                self.note_unapproved(routed.owner, &fault, Unapproved::Refused);
+            }
+            return Err(fault);
+        };
+        if is_refused {
+            self.note_unapproved(routed.owner, &fault, Unapproved::Snapshot);
+        }
+        let mut prompt = PromptReply::of(result, origin(routed.owner));
+        prompt.overlay.clone_from(&routed.owner.overlay);
+        prompt.is_snapshot = true;
+        Ok(Reply::Prompt(prompt))
+    }
+
+    /// Counts and records a get of a text that was not approved.
+    pub(super) fn note_unapproved(&self, owner: &Owner, fault: &Fault, outcome: Unapproved) {
+        let Fault::Upstream(UpstreamFault {
+            kind: Kind::NotApproved { approved, offered }, ..
+        }) = fault
+        else {
+            return;
+        };
+        let upstream = owner.upstream.as_str();
+        self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
+        let event = Event::new("text_not_approved").text("upstream", upstream);
+        let event = event.text("prompt", &owner.raw_name).text("approved", approved);
+        self.audit().note(event.text("offered", offered).text("outcome", outcome.as_str()));
+    }
+
+    /// Counts a get of a prompt whose definition is not the approved one, and which is served all the same.
+    pub(super) fn count_unapproved(&self, owner: &Owner) {
+        if matches!(owner.pin.state, State::Pending | State::Changed | State::Rejected) {
+            let upstream = owner.upstream.as_str();
+            self.shared.telemetry.metrics().unapproved(upstream, "served");
+        }
+    }
+}
+
+/// Whether an upstream that fails so may be gone.
+fn is_gone(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Unavailable(_)
+            | Kind::Reset(_)
+            | Kind::ChildExited(_)
+            | Kind::ChildSilent { .. }
+            | Kind::Timeout
+            | Kind::SessionLost
+            | Kind::AuthFailed { .. }
+            | Kind::NoToken(_)
+            | Kind::Status { .. }
+    )
+}
