@@ -121,6 +121,10 @@ pub(super) enum Command {
         /// Show only prompts of this upstream
         #[arg(long, value_name = "ID")]
         upstream: Option<String>,
+        /// Show for each prompt where it comes from: its upstream, its name there, the state of its pin, and the
+        /// overlays that change it. Asks the admin API, as `promptgate status` does
+        #[arg(long, short)]
+        long: bool,
         #[command(flatten)]
         gateway: Gateway,
     },

@@ -1,20 +1,22 @@
 //! `promptgate list` and `promptgate get`: an MCP client of a running gateway.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
 use http::header::AUTHORIZATION;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::args::Gateway;
 use super::failure::Failure;
-use super::output::{fitted, is_styled, printable, terminal_width};
+use super::output::{Column, fitted, is_styled, printable, table, terminal_width};
 use super::reach::Reach;
 use super::runtime::runtime;
+use super::status::fetch_once;
 use crate::config::{Http, Secret, Settings};
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::call::ForwardedMeta;
@@ -39,31 +41,87 @@ pub(super) const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 /// that the gateway's own timeout is reported.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Lists the prompts whose public names match `pattern`, of the upstream `upstream`.
-pub(super) fn list(
-    gateway: &Gateway,
-    pattern: Option<&str>,
-    upstream: Option<&str>,
-) -> Result<(), Failure> {
+/// Which prompts are listed.
+pub(super) struct Choice {
+    /// Pattern of public names, or a part of them.
+    pub pattern: Option<String>,
+    /// Id of an upstream.
+    pub upstream: Option<String>,
+}
+
+/// Lists the chosen prompts.
+pub(super) fn list(gateway: &Gateway, choice: &Choice) -> Result<(), Failure> {
     let reach = Reach::find(&gateway.file);
-    let filter = Filter::new(&reach, pattern, upstream)?;
+    let listed = listed(&reach, gateway, choice)?;
+    let text = listed.none().unwrap_or_else(|| list_text(&listed.chosen, terminal_width()));
+    gateway.output.print(&Value::from(listed.chosen), &text)
+}
+
+/// Lists the chosen prompts with where they come from, as the admin API has it.
+pub(super) fn list_origins(gateway: &Gateway, choice: &Choice) -> Result<(), Failure> {
+    let reach = Reach::find(&gateway.file);
+    let mut listed = listed(&reach, gateway, choice)?;
+    let admin = reach.admin(None)?;
+    let catalog = runtime()?.block_on(fetch_once(&admin, "/api/v1/catalog"))?;
+    let mut origins: HashMap<&str, &Value> = HashMap::new();
+    for prompt in catalog["prompts"].as_array().into_iter().flatten() {
+        origins.extend(prompt["name"].as_str().map(|name| (name, prompt)));
+    }
+    for prompt in &mut listed.chosen {
+        let origin = prompt["name"].as_str().and_then(|name| origins.get(name).copied());
+        prompt["origin"] = origin.cloned().unwrap_or_default();
+    }
+    let row = |prompt: &Value| {
+        let origin = &prompt["origin"];
+        let overlays = origin["overlays"].as_array().into_iter().flatten();
+        let overlays: Vec<&str> = overlays.filter_map(Value::as_str).collect();
+        json!({
+            "name": prompt["name"], "upstream": origin["upstream"], "rawName": origin["rawName"],
+            "state": origin["state"], "title": prompt["title"],
+            "overlays": (!overlays.is_empty()).then(|| overlays.join(", ")),
+        })
+    };
+    let rows: Vec<Value> = listed.chosen.iter().map(row).collect();
+    let text = listed.none().unwrap_or_else(|| table(&ORIGINS, &rows));
+    gateway.output.print(&Value::from(listed.chosen), &text)
+}
+
+/// The columns of `promptgate list --long`.
+const ORIGINS: [Column; 6] = [
+    Column::new("PROMPT", "name"),
+    Column::new("UPSTREAM", "upstream"),
+    Column::new("NAME THERE", "rawName"),
+    Column::new("STATE", "state"),
+    Column::new("OVERLAYS", "overlays"),
+    Column::new("TITLE", "title"),
+];
+
+/// The prompts of a list.
+struct Listed {
+    /// As the gateway lists them.
+    chosen: Vec<Value>,
+    /// The number of all prompts.
+    all: usize,
+}
+
+impl Listed {
+    /// What to say where no prompt is chosen.
+    fn none(&self) -> Option<String> {
+        self.chosen.is_empty().then(|| match self.all {
+            0 => "The gateway lists no prompts.".to_owned(),
+            all => format!("None of the {all} prompts matches."),
+        })
+    }
+}
+
+fn listed(reach: &Reach, gateway: &Gateway, choice: &Choice) -> Result<Listed, Failure> {
+    let filter = Filter::new(reach, choice.pattern.as_deref(), choice.upstream.as_deref())?;
     let url = reach.endpoint(gateway.url.as_deref())?;
     let listed = call(&url, async |client| {
         client.list(&Settings::default(), &ForwardedMeta::default()).await
     })?;
-    let all = listed.prompts.len();
-    let prompts: Vec<Value> = listed
-        .prompts
-        .iter()
-        .filter(|prompt| filter.accepts(&prompt.name))
-        .map(definition)
-        .collect();
-    let text = match (prompts.is_empty(), all) {
-        (false, _) => list_text(&prompts, terminal_width()),
-        (true, 0) => "The gateway lists no prompts.".to_owned(),
-        (true, all) => format!("None of the {all} prompts matches."),
-    };
-    gateway.output.print(&Value::from(prompts), &text)
+    let chosen = listed.prompts.iter().filter(|prompt| filter.accepts(&prompt.name));
+    Ok(Listed { chosen: chosen.map(definition).collect(), all: listed.prompts.len() })
 }
 
 /// Returns a prompt as the gateway lists it.

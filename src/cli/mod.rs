@@ -66,8 +66,13 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Key(KeyCommand::New) => key::new()?,
         Command::Status(admin) => status::run(&admin)?,
         Command::Health(check) => health::run(&check)?,
-        Command::List { pattern, upstream, gateway } => {
-            client::list(&gateway, pattern.as_deref(), upstream.as_deref())?;
+        Command::List { pattern, upstream, long, gateway } => {
+            let choice = client::Choice { pattern, upstream };
+            if long {
+                client::list_origins(&gateway, &choice)?;
+            } else {
+                client::list(&gateway, &choice)?;
+            }
         }
         Command::Get { name, arguments, gateway } => client::get(&gateway, &name, &arguments)?,
         #[cfg(target_os = "linux")]

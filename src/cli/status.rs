@@ -41,6 +41,15 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
     }
 }
 
+/// Returns one document of the admin API.
+///
+/// # Errors
+/// It cannot be had; the message says what to do.
+pub(super) async fn fetch_once(url: &str, path: &str) -> Result<Value, Failure> {
+    let egress = Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
+    fetch(&egress, url, path).await
+}
+
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
     let full = format!("{url}{path}");
     let uri: Uri = full.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;

@@ -164,4 +164,30 @@ mod tests {
         );
         assert!(mistake("[end]\nkey = 1\n").contains("end.key: unknown key"));
     }
+
+    #[test]
+    fn f6_approvals_are_not_switched_off_by_leaving_them_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = folder.path().join("promptgate.lock");
+        let upstream = "[upstreams.a]\ntransport = \"library\"\npath = \".\"\n";
+        let parse = |text: &str| {
+            let config = schema_check::parse("g", &format!("{text}{upstream}"), folder.path(), &[]);
+            config.unwrap_or_else(|error| panic!("{error}"))
+        };
+        let entry = "version = 1\n[[prompts]]\nupstream = \"a\"\nprompt = \"p\"\n[prompts.approved]\n\
+                     by = \"x\"\nat = \"y\"\ndefinition = \"sha256:";
+        std::fs::write(&lock, format!("{entry}{}\"\n", "0".repeat(64))).unwrap();
+        let enforced = parse("[releases]\nmode = \"enforce\"\n");
+        let removals = |after: &Config| after.unspoken_removals(&enforced).len();
+        assert_eq!(removals(&enforced), 0);
+        assert_eq!(removals(&parse("")), 1);
+        assert_eq!(removals(&parse("[releases]\nmode = \"warn\"\n")), 0);
+        let own =
+            schema_check::parse("g", &format!("{upstream}release = \"off\"\n"), folder.path(), &[]);
+        assert_eq!(removals(&own.unwrap()), 0);
+        assert_eq!(parse("").removals(&enforced), ["releases"]);
+        std::fs::remove_file(&lock).unwrap();
+        let why = parse("[releases]\nmode = \"enforce\"\n").unspoken_removals(&enforced);
+        assert!(why[0].starts_with("releases.lock: the lock file is gone"), "{why:?}");
+    }
 }

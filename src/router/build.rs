@@ -15,6 +15,7 @@ use super::effective::TextReport;
 use super::refresh::{Inputs, Refresh, Renewal, Source};
 use super::search::SEARCHES;
 use super::suspended_calls::SuspendedCalls;
+use super::unapproved::Mismatches;
 use super::view_cache::{Published, ViewCache};
 use crate::config;
 use crate::config::{Config, OnChangedDefinition};
@@ -38,6 +39,7 @@ pub(super) struct SharedState {
     pub searches: Semaphore,
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
+    pub mismatches: Mismatches,
     /// The digest of the lock file of the newest configuration.
     pub lock: watch::Sender<String>,
     /// What probes find.
@@ -88,6 +90,7 @@ impl Router {
             searches: Semaphore::new(SEARCHES),
             telemetry: upstream_deps.telemetry.clone(),
             reports,
+            mismatches: Mismatches::default(),
             lock: watch::Sender::default(),
             texts,
             renewals,

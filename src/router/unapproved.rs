@@ -1,5 +1,10 @@
 //! Gets of what was not approved: refused, served with a note, or answered with the approved snapshot.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
 use super::blocking::beside_calls;
 use super::owner::Owner;
 use super::pin::DEPTH;
@@ -9,6 +14,7 @@ use crate::audit::record::Event;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
+use crate::domain::name::UpstreamId;
 use crate::domain::pin::State;
 
 /// What became of a get of a text that was not approved.
@@ -27,6 +33,30 @@ impl Unapproved {
             Self::Refused => "refused",
             Self::Snapshot => "snapshot",
         }
+    }
+}
+
+/// Prompts whose gets gave other texts than the approved ones, until they are probed.
+#[derive(Default)]
+pub(super) struct Mismatches {
+    prompts: Mutex<HashSet<(UpstreamId, Arc<str>)>>,
+    added: Notify,
+}
+
+impl Mismatches {
+    fn add(&self, owner: &Owner) {
+        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        prompts.insert((owner.upstream.clone(), owner.raw_name.clone()));
+        self.added.notify_one();
+    }
+
+    /// Returns once there are some. Cancel safe.
+    pub(super) async fn added(&self) {
+        self.added.notified().await;
+    }
+
+    pub(super) fn take(&self) -> HashSet<(UpstreamId, Arc<str>)> {
+        std::mem::take(&mut self.prompts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -88,6 +118,10 @@ impl Router {
         };
         let upstream = owner.upstream.as_str();
         self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
+        // Its state changes with the next probe; once it has, gets cause no more probes.
+        if owner.pin.state == State::Approved {
+            self.shared.mismatches.add(owner);
+        }
         let event = Event::new("text_not_approved").text("upstream", upstream);
         let event = event.text("prompt", &owner.raw_name).text("approved", approved);
         self.audit().note(event.text("offered", offered).text("outcome", outcome.as_str()));

@@ -36,7 +36,9 @@ mod listing;
 mod matrix;
 mod oauth_client_credentials;
 #[cfg(target_os = "linux")]
+mod overlays;
 mod overload;
+mod releases;
 mod reload;
 #[cfg(unix)]
 mod reload_follow;

@@ -1,7 +1,7 @@
 //! Probes: gets by which the gateway learns what prompts say. They pass the same door as every call, as the caller
 //! `promptgate`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::{Instant, sleep, sleep_until};
@@ -14,7 +14,8 @@ use crate::domain::caller::{Caller, PROBER};
 use crate::domain::chunks::Chunks;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, TransportFault};
-use crate::domain::pin::{DigestText, Mode, OfferedText, canonical_text};
+use crate::domain::name::UpstreamId;
+use crate::domain::pin::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
 use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Outcome, Resolution, Target};
 use crate::router::bridge::Bridge;
@@ -95,7 +96,7 @@ impl Router {
         if !self.releases.is_probing || !self.upstreams.keys().any(is_pinned) {
             return;
         }
-        let mut done: HashMap<(String, Arc<str>), Done> = HashMap::new();
+        let mut done: HashMap<(UpstreamId, Arc<str>), Done> = HashMap::new();
         let mut published = self.shared.published.clone();
         loop {
             published.mark_unchanged();
@@ -112,18 +113,23 @@ impl Router {
                     }
                 }
                 () = sleep_until(next) => {}
+                () = self.shared.mismatches.added() => {
+                    for key in self.shared.mismatches.take() {
+                        done.remove(&key);
+                    }
+                }
             }
         }
     }
 
     /// Probes what is due, and returns when the next probe is.
-    async fn probe_due(&self, done: &mut HashMap<(String, Arc<str>), Done>) -> Instant {
+    async fn probe_due(&self, done: &mut HashMap<(UpstreamId, Arc<str>), Done>) -> Instant {
         let every = self.releases.probe_every;
         let rows = self.pin_rows();
         let offered = rows.iter().filter_map(|row| Some((row, row.offered.as_ref()?)));
         let mut next = Instant::now() + every;
         for (row, offered) in offered {
-            let key = (row.upstream.to_string(), row.raw_name.clone());
+            let key = (row.upstream.clone(), row.raw_name.clone());
             let OfferedPrompt { version, .. } = offered;
             let known = done.get(&key).filter(|done| {
                 done.definition == version.definition && done.source == version.source
@@ -148,11 +154,10 @@ impl Router {
             done.insert(key, Done { definition, source, at });
             next = next.min(at + every);
         }
-        let is_there = |key: &(String, Arc<str>)| {
-            rows.iter().any(|row| row.upstream.as_str() == key.0 && row.raw_name == key.1)
-        };
         if done.len() > rows.len() {
-            done.retain(|key, _| is_there(key));
+            let keys = rows.iter().map(|row| (row.upstream.clone(), row.raw_name.clone()));
+            let keys: HashSet<_> = keys.collect();
+            done.retain(|key, _| keys.contains(key));
         }
         next
     }
@@ -183,7 +188,10 @@ impl Router {
         offered: &OfferedPrompt,
         arguments: &str,
     ) -> Result<String, Fault> {
-        let arguments = Document::parse(arguments.as_bytes().to_vec(), DEPTH).ok();
+        // As clients do that have none to give.
+        let given = (arguments != NO_ARGUMENTS).then_some(arguments);
+        let arguments =
+            given.and_then(|given| Document::parse(given.as_bytes().to_vec(), DEPTH).ok());
         let call = Call {
             caller: Caller::new(PROBER),
             endpoint: ENDPOINT.to_owned(),

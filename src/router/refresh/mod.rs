@@ -480,13 +480,19 @@ impl Known {
     }
 }
 
-/// The prompts whose states have changed; those that are approved when they are first seen are no news.
+/// The prompts whose states have changed, or their reasons, or the versions that are offered meanwhile. Those that are
+/// approved when they are first seen are no news.
 fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
-    let states: HashMap<&str, pin::State> =
-        before.iter().map(|row| (&*row.raw_name, row.decision.state)).collect();
+    let definition = |row: &PinRow| Some(row.offered.as_ref()?.version.definition.clone());
+    let known: HashMap<&str, &PinRow> = before.iter().map(|row| (&*row.raw_name, row)).collect();
     let news = now.iter().filter(|row| row.offered.is_some()).filter(|row| {
-        match states.get(&*row.raw_name) {
-            Some(before) => *before != row.decision.state,
+        let known = known.get(&*row.raw_name).filter(|known| known.offered.is_some());
+        match known {
+            Some(known) => {
+                known.decision.state != row.decision.state
+                    || known.decision.reason != row.decision.reason
+                    || definition(known) != definition(row)
+            }
             None => row.decision.state != pin::State::Approved,
         }
     });
@@ -496,7 +502,7 @@ fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
         Transition {
             upstream: row.upstream.to_string(),
             raw_name: row.raw_name.to_string(),
-            before: states.get(&*row.raw_name).copied(),
+            before: known.get(&*row.raw_name).map(|known| known.decision.state),
             now: row.decision.state,
             reason: row.decision.reason.as_str(),
             offered: offered.map(|offered| offered.version.definition.to_string()),

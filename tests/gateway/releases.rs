@@ -1,0 +1,638 @@
+//! Pins: nobody receives a prompt that was not approved, where that is enforced.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use super::audit::KEY;
+use crate::support::process::command;
+use crate::support::{Client, Process, Received, Scripted, Upstream, eventually, metrics};
+
+/// An upstream of one prompt `p`, whose definition and text can be changed.
+struct Changeable {
+    upstream: Upstream,
+    offers: Arc<Mutex<Offer>>,
+}
+
+#[derive(Clone)]
+struct Offer {
+    definition: Value,
+    text: String,
+}
+
+impl Changeable {
+    async fn start() -> Self {
+        let offer = Offer { definition: definition("one", &[]), text: "good".to_owned() };
+        let offers = Arc::new(Mutex::new(offer));
+        let offered = offers.clone();
+        let script = move |asked: &Received| {
+            let offer = offered.lock().unwrap().clone();
+            match asked.method() {
+                "prompts/list" => Some(short_list(asked, &json!([offer.definition]))),
+                "prompts/get" => {
+                    let arguments = &asked.message["params"]["arguments"];
+                    let text = format!("{} {arguments}", offer.text);
+                    Some(asked.content(json!({"type": "text", "text": text})))
+                }
+                _ => None,
+            }
+        };
+        Self { upstream: Upstream::modern(script).await, offers }
+    }
+
+    fn offer(&self, change: impl FnOnce(&mut Offer)) {
+        change(&mut self.offers.lock().unwrap());
+    }
+}
+
+/// A list that is read again soon.
+fn short_list(asked: &Received, prompts: &Value) -> Scripted {
+    asked.result(json!({"resultType": "complete", "ttlMs": 20, "cacheScope": "public",
+        "prompts": prompts}))
+}
+
+fn definition(description: &str, required: &[&str]) -> Value {
+    let argument = |name: &&str| json!({"name": name, "required": true});
+    let arguments: Vec<_> = required.iter().map(argument).collect();
+    json!({"name": "p", "description": description, "arguments": arguments})
+}
+
+/// A folder with a gateway.toml.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new(toml: &str) -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        folder.configure(toml);
+        folder
+    }
+
+    fn configure(&self, toml: &str) {
+        let common = format!(
+            "[telemetry]\nlog = \"warn,promptgate::app=info\"\n[listing]\nsettle = \"20ms\"\n\
+             [audit]\npath = \"audit\"\nkey = {{ value = \"{KEY}\" }}\n"
+        );
+        fs::write(self.path().join("gateway.toml"), toml.to_owned() + &common).unwrap();
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn lock(&self) -> String {
+        fs::read_to_string(self.path().join("promptgate.lock")).unwrap()
+    }
+
+    fn objects(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path().join("promptgate.lock.d")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Runs `promptgate pins`.
+    async fn pins(&self, arguments: &[&str]) -> Said {
+        let arguments = [&["pins"], arguments].concat();
+        let mut command = tokio::process::Command::from(command(self.path(), &arguments));
+        let output = command.env("USER", "alice").output().await.unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Said {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    async fn approve(&self) {
+        let said = self.pins(&["approve", "--upstream", "up", "--yes", "--why", "reviewed"]).await;
+        assert_eq!(said.code, Some(0), "{said:?}");
+    }
+
+    /// All audit records, of the gateway and of commands.
+    fn records(&self) -> Vec<Value> {
+        let mut records = Vec::new();
+        for entry in fs::read_dir(self.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_str().unwrap().starts_with("audit") && path.is_dir() {
+                records.extend(super::audit::records(&path));
+            }
+        }
+        records
+    }
+
+    /// Waits until a prompt has become `changed` for this reason.
+    async fn changed(&self, reason: &str) {
+        let is_so = |record: &Value| {
+            record["event"] == "prompt_state"
+                && record["state"] == "changed"
+                && record["reason"] == reason
+        };
+        eventually(async || self.records().iter().any(is_so), |found| *found).await;
+    }
+
+    async fn recorded(&self, event: &str) -> Value {
+        let of = || {
+            let records = self.records().into_iter();
+            records.filter(|record| record["event"] == event).collect::<Vec<_>>()
+        };
+        eventually(async || of(), |found| !found.is_empty()).await.pop().unwrap()
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}
+
+fn enforced(more: &str) -> String {
+    format!("[releases]\nmode = \"enforce\"\n{more}")
+}
+
+/// Waits until the gateway lists these descriptions of `up__p`; none if it is not listed.
+async fn lists(client: &Client, description: Option<&str>) {
+    let listed = async || client.ask("prompts/list", json!({})).await["prompts"].clone();
+    eventually(listed, |prompts| prompts[0]["description"].as_str() == description).await;
+}
+
+async fn got(client: &Client) -> Result<String, String> {
+    let reply = client.modern("prompts/get", json!({"name": "up__p"})).await.json();
+    match reply["result"]["messages"][0]["content"]["text"].as_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => Err(reply["error"]["data"]["reason"].as_str().unwrap_or_default().to_owned()),
+    }
+}
+
+/// Waits until a get comes out so.
+async fn gets(client: &Client, expected: Result<&str, &str>) {
+    let outcome = eventually(
+        async || got(client).await,
+        |got| got.as_deref().map_err(String::as_str) == expected,
+    );
+    outcome.await.ok();
+}
+
+#[tokio::test]
+async fn nobody_receives_what_was_not_approved() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    let (process, _admin) = Process::serve_admin(folder.path(), &[]).await;
+    let client = process.client();
+    lists(&client, None).await;
+    assert_eq!(got(&client).await, Err("unknown_prompt".to_owned()));
+    assert_eq!(folder.recorded("prompt_state").await["state"], "pending");
+    let mut stream = client.listen().await;
+    folder.approve().await;
+    assert_eq!(
+        stream.event().await.unwrap().json()["method"],
+        "notifications/prompts/list_changed"
+    );
+    lists(&client, Some("one")).await;
+    gets(&client, Ok("good null")).await;
+    // Another text: refused whole. Probes and gets see it.
+    up.offer(|offer| offer.text = "evil".to_owned());
+    gets(&client, Err("not_approved")).await;
+    let refused = folder.recorded("text_not_approved").await;
+    assert_eq!(refused["outcome"], "refused");
+    assert_ne!(refused["approved"], refused["offered"]);
+    // A refused get leads to a probe, long before the next one is due.
+    folder.changed("its text is not the approved one").await;
+    let diff = folder.pins(&["diff", "up__p"]).await;
+    assert!(
+        diff.stdout
+            .contains("-messages[1].content.text: good null\n+messages[1].content.text: evil null"),
+        "{diff:?}"
+    );
+    let check = folder.pins(&["check"]).await;
+    assert_eq!(check.code, Some(1));
+    assert!(
+        check.stdout.contains("evil") && check.stderr.contains("1 prompt not approved"),
+        "{check:?}"
+    );
+    // A changed definition is listed in its approved form, until an argument is required that it lacks.
+    up.offer(|offer| {
+        *offer = Offer { definition: definition("two", &[]), text: "good".to_owned() };
+    });
+    folder.changed("its definition is not the approved one").await;
+    lists(&client, Some("one")).await;
+    gets(&client, Ok("good null")).await;
+    up.offer(|offer| offer.definition = definition("three", &["who"]));
+    lists(&client, None).await;
+    assert_eq!(folder.pins(&["check"]).await.code, Some(1));
+    up.offer(|offer| offer.definition = definition("two", &[]));
+    lists(&client, Some("one")).await;
+    folder.approve().await;
+    lists(&client, Some("two")).await;
+    assert_eq!(folder.pins(&["check"]).await.code, Some(0));
+    process.stop().await;
+    let decided = folder.records();
+    let approvals: Vec<_> = decided.iter().filter(|r| r["event"] == "prompt_approved").collect();
+    assert_eq!(approvals.len(), 2);
+    assert_eq!(
+        (&approvals[0]["by"], &approvals[0]["via"], &approvals[0]["why"]),
+        (&json!("alice"), &json!("cli"), &json!("reviewed"))
+    );
+    let all = serde_json::to_string(&decided).unwrap();
+    assert!(!all.contains("evil") && !all.contains("good"), "records hold digests, never texts");
+}
+
+#[tokio::test]
+async fn rejections_and_rollbacks_outlast_a_restart() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    folder.approve().await;
+    up.offer(|offer| *offer = Offer { definition: definition("two", &[]), text: "new".to_owned() });
+    let rejected = folder.pins(&["reject", "up__p", "--why", "no"]).await;
+    assert_eq!(rejected.code, Some(0), "{rejected:?}");
+    let status = folder.pins(&["status", "--json"]).await.json();
+    assert_eq!(status["prompts"][0]["state"], "rejected");
+    assert_eq!(status["prompts"][0]["rejected"]["why"], "no");
+    for _ in 0..2 {
+        let process = Process::serve(folder.path()).await;
+        lists(&process.client(), Some("one")).await;
+        gets(&process.client(), Err("not_approved")).await;
+        process.stop().await;
+    }
+    folder.approve().await;
+    let process = Process::serve(folder.path()).await;
+    gets(&process.client(), Ok("new null")).await;
+    let rolled_back = folder.pins(&["rollback", "up__p"]).await;
+    assert_eq!(rolled_back.code, Some(0), "{rolled_back:?}");
+    assert!(rolled_back.stdout.contains("gets of another text are refused"), "{rolled_back:?}");
+    lists(&process.client(), Some("one")).await;
+    gets(&process.client(), Err("not_approved")).await;
+    // Without its object there is no way back.
+    let status = folder.pins(&["status", "--json"]).await.json();
+    let previous = status["prompts"][0]["previous"][0]["definition"].as_str().unwrap().to_owned();
+    let to = &previous["sha256:".len()..][..12];
+    fs::remove_file(folder.path().join("promptgate.lock.d").join(&previous["sha256:".len()..]))
+        .unwrap();
+    let before = folder.lock();
+    let refused = folder.pins(&["rollback", "up__p", "--to", to]).await;
+    assert_eq!((refused.code, folder.lock()), (Some(1), before));
+    assert!(refused.stderr.contains("promptgate.lock.d"), "{refused:?}");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_warning_gateway_serves_everything_and_says_so() {
+    let up = Changeable::start().await;
+    let warned = "[releases]\nmode = \"warn\"\n[admin]\n";
+    let folder = Folder::new(&(warned.to_owned() + &up.upstream.table("up")));
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let client = process.client();
+    gets(&client, Ok("good null")).await;
+    folder.approve().await;
+    let approved = async || metrics(&admin, &["promptgate_pins{"]).await;
+    eventually(approved, |pins| {
+        pins.iter().any(|(name, n)| name.contains("approved") && *n == 1.0)
+    })
+    .await;
+    up.offer(|offer| offer.text = "other".to_owned());
+    gets(&client, Ok("other null")).await;
+    let noted = folder.recorded("text_not_approved").await;
+    assert_eq!(noted["outcome"], "served");
+    let counted = metrics(&admin, &["promptgate_unapproved"]).await;
+    assert!(counted.iter().any(|(name, n)| name.contains("served") && *n >= 2.0), "{counted:?}");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn an_approved_snapshot_is_served_while_its_upstream_is_gone_or_offers_another() {
+    let up = Changeable::start().await;
+    let overlay = "[[overlays]]\nupstream = \"up\"\nprompt = \"p\"\nafter = { text = \"after\" }\n";
+    let folder = Folder::new(&(enforced("snapshot = true\n") + &up.upstream.table("up") + overlay));
+    folder.approve().await;
+    let process = Process::serve(folder.path()).await;
+    gets(&process.client(), Ok("good null")).await;
+    up.offer(|offer| offer.text = "evil".to_owned());
+    let reply = async || process.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    let snapshot = eventually(reply, |reply| reply["_meta"]["promptgate/snapshot"] == true).await;
+    assert_eq!(snapshot["messages"][0]["content"]["text"], "good null");
+    assert_eq!(snapshot["messages"][1]["content"]["text"], "after", "overlays come on top");
+    assert_eq!(folder.recorded("text_not_approved").await["outcome"], "snapshot");
+    drop(up);
+    gets(&process.client(), Ok("good null")).await;
+    process.stop().await;
+    // A gateway that never saw the upstream serves what the lock file has.
+    let process = Process::serve(folder.path()).await;
+    lists(&process.client(), Some("one")).await;
+    gets(&process.client(), Ok("good null")).await;
+    let with = json!({"name": "up__p", "arguments": {"x": "y"}});
+    let error = process.client().ask_error("prompts/get", with).await;
+    assert_eq!(error["data"]["reason"], "upstream_unavailable");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn texts_are_pinned_for_probes_and_not_where_they_are_unstable() {
+    let counter = AtomicUsize::new(0);
+    let prompts = json!([
+        {"name": "clock"},
+        {"name": "p", "arguments": [{"name": "who", "required": true}]},
+        {"name": "q", "arguments": [{"name": "who", "required": true}]},
+    ]);
+    let up = Upstream::modern(move |asked| match asked.method() {
+        "prompts/list" => Some(asked.list(&prompts)),
+        "prompts/get" if asked.message["params"]["name"] == "clock" => {
+            let text = counter.fetch_add(1, Ordering::SeqCst).to_string();
+            Some(asked.content(json!({"type": "text", "text": text})))
+        }
+        _ => None,
+    })
+    .await;
+    let probes = "[[releases.probes]]\nprompt = \"up__p\"\narguments = { who = \"ada\" }\n";
+    let limit = "[[limits]]\nname = \"slow\"\nper = [\"caller\"]\nmethods = [\"prompts/get\"]\n\
+                 callers = [\"promptgate\"]\nrate = \"50/s\"\nburst = 1\n";
+    let folder = Folder::new(&(enforced(probes) + limit + &up.table("up")));
+    let said = folder.pins(&["approve", "--upstream", "up", "--yes", "--json"]).await.json();
+    let notes = said["notes"].to_string();
+    assert!(notes.contains("up__clock: its text is unstable"), "{said}");
+    let status = folder.pins(&["status", "--json"]).await.json();
+    let kinds: Vec<_> = status["prompts"].as_array().unwrap().iter().map(|p| &p["pin"]).collect();
+    assert_eq!(kinds, ["definition, text unstable", "text", "definition"]);
+    assert_eq!(status["prompts"][1]["approved"]["texts"][0]["arguments"], json!({"who": "ada"}));
+    // Each probe was a call of its own, recorded as one of the gateway itself.
+    let records = folder.records();
+    let probes = records.iter().filter(|record| record["event"] == "received");
+    let probes: Vec<_> = probes.filter(|record| record["caller"] == "promptgate").collect();
+    assert!(
+        probes.len() >= 8 && probes.iter().all(|probe| probe["endpoint"] == "pins"),
+        "{probes:?}"
+    );
+    // The lock file is in a stable order, and nothing beside it is left over.
+    assert_eq!(folder.objects().len(), 4);
+    let before = folder.lock();
+    let again = folder.pins(&["approve", "--upstream", "up", "--yes"]).await;
+    assert_eq!((again.code, folder.lock()), (Some(0), before), "{again:?}");
+    up.received_method("prompts/get").await;
+}
+
+#[tokio::test]
+async fn access_rules_are_for_probes_too_and_know_the_state_of_a_prompt() {
+    let up = Changeable::start().await;
+    let rules = "[[access.rules]]\nallow = [\"list\", \"get\"]\nstates = [\"approved\"]\n";
+    let warn = "[releases]\nmode = \"warn\"\n";
+    let folder = Folder::new(&(warn.to_owned() + rules + &up.upstream.table("up")));
+    let said = folder.pins(&["approve", "--upstream", "up", "--yes"]).await;
+    assert!(said.stdout.contains("its text is not pinned: unknown prompt"), "{said:?}");
+    let prober = "[[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n";
+    folder.configure(&(warn.to_owned() + rules + prober + &up.upstream.table("up")));
+    folder.approve().await;
+    let process = Process::serve(folder.path()).await;
+    let client = process.client();
+    gets(&client, Ok("good null")).await;
+    // The prompt is served with warnings; the rule hides it as soon as its state is another.
+    up.offer(|offer| offer.definition = definition("two", &[]));
+    lists(&client, None).await;
+    assert_eq!(got(&client).await, Err("unknown_prompt".to_owned()));
+    folder.approve().await;
+    lists(&client, Some("two")).await;
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_lock_file_that_is_broken_or_gone_changes_nothing_and_is_reported() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + "[admin]\n" + &up.upstream.table("up")));
+    folder.approve().await;
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let client = process.client();
+    gets(&client, Ok("good null")).await;
+    let path = folder.path().join("promptgate.lock");
+    let whole = folder.lock();
+    let mistakes = async || {
+        let status = admin.send("GET", "/api/v1/status", &[], b"").await.json();
+        status["reloads"].to_string()
+    };
+    for (text, expected) in [
+        (Some(whole.replace("version = 1", "<<<<<<< ours")), "releases.lock"),
+        (Some(whole[..whole.len() - 30].to_owned()), "releases.lock"),
+        (None, "the lock file is gone"),
+    ] {
+        match &text {
+            Some(text) => fs::write(&path, text).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        eventually(mistakes, |said| said.contains(expected)).await;
+        assert_eq!(got(&client).await.as_deref(), Ok("good null"));
+        fs::write(&path, &whole).unwrap();
+        eventually(mistakes, |said| !said.contains(expected)).await;
+    }
+    // A gateway does not start with it, and commands do not touch it.
+    fs::write(&path, "version = 1\nversion = 2\n").unwrap();
+    let said = folder.pins(&["approve", "--upstream", "up", "--yes"]).await;
+    assert_eq!(said.code, Some(64), "{said:?}");
+    assert!(said.stderr.contains("promptgate.lock"), "{said:?}");
+    process.stop().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_lock_file_that_cannot_be_written_gets_a_patch() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    let toml = fs::read_to_string(folder.path().join("gateway.toml")).unwrap();
+    let toml = toml.replace("path = \"audit\"", "path = \"\"");
+    fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let arguments = ["pins", "approve", "--upstream", "up", "--yes"];
+    let mut command = tokio::process::Command::from(command(folder.path(), &arguments));
+    // Root may write everywhere.
+    if rustix::process::getuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().await.unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let patch = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot be written"), "{stderr}");
+    fs::write(folder.path().join("change.patch"), patch).unwrap();
+    let applied = std::process::Command::new("git")
+        .args(["apply", "change.patch"])
+        .current_dir(folder.path())
+        .status()
+        .unwrap();
+    assert!(applied.success());
+    assert_eq!(folder.pins(&["check"]).await.code, Some(0));
+}
+
+#[tokio::test]
+async fn an_upstream_that_flips_between_two_definitions_is_never_listed_as_nobody_approved() {
+    let walks = AtomicUsize::new(0);
+    let up = Upstream::modern(move |asked| {
+        (asked.method() == "prompts/list").then(|| {
+            let flipped = walks.fetch_add(1, Ordering::SeqCst).is_multiple_of(2);
+            let description = if flipped { "a" } else { "b" };
+            short_list(asked, &json!([{"name": "p", "description": description}]))
+        })
+    })
+    .await;
+    let folder = Folder::new(&(enforced("") + &up.table("up")));
+    let process = Process::serve(folder.path()).await;
+    let client = process.client();
+    let listed = async || {
+        let list = client.ask("prompts/list", json!({})).await;
+        list["prompts"][0]["description"].as_str().map(str::to_owned)
+    };
+    for _ in 0..3 {
+        folder.approve().await;
+        // Each command sees one of both, and approves what it has seen.
+        let status = folder.lock();
+        let approved = status.split("definition = \"sha256:").nth(1).unwrap()[..64].to_owned();
+        let object = folder.path().join("promptgate.lock.d").join(approved);
+        let object: Value = serde_json::from_str(&fs::read_to_string(object).unwrap()).unwrap();
+        let expected = object["description"].as_str().unwrap().to_owned();
+        eventually(listed, |now| now.as_ref() == Some(&expected)).await;
+        let walks = || up.methods().iter().filter(|method| *method == "prompts/list").count();
+        let before = walks();
+        while walks() < before + 6 {
+            assert_eq!(listed().await.as_ref(), Some(&expected));
+        }
+    }
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn two_replicas_follow_one_lock_file() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    let second = [("PROMPTGATE__AUDIT__PATH", "audit-2")];
+    let one = Process::serve(folder.path()).await;
+    let two = Process::serve_env(folder.path(), &second).await;
+    for replica in [&one, &two] {
+        lists(&replica.client(), None).await;
+    }
+    folder.approve().await;
+    for replica in [&one, &two] {
+        lists(&replica.client(), Some("one")).await;
+        gets(&replica.client(), Ok("good null")).await;
+    }
+    one.stop().await;
+    two.stop().await;
+}
+
+/// `[admin]` with a token, which takes decisions.
+const WRITABLE: &str = "[admin]\nwrite = true\ntoken = { value = \"t0ken\" }\n";
+
+#[tokio::test]
+async fn the_admin_api_decides_on_what_was_seen() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + WRITABLE + &up.upstream.table("up")));
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let token = [("authorization", "Bearer t0ken"), ("content-type", "application/json")];
+    let read = async || admin.send("GET", "/api/v1/pins", &token, b"").await;
+    // The text is known once it was probed.
+    let probed = eventually(read, |reply| {
+        reply.json()["prompts"][0]["offered"]["texts"][0]["digest"].is_string()
+    });
+    let seen = probed.await;
+    let tag = seen.header("etag").expect("a tag").to_owned();
+    let body = json!({"prompts": ["up__p"], "by": "bob", "why": "seen"}).to_string();
+    let post = async |path: &str, tag: Option<&str>, body: &str| {
+        let mut headers = token.to_vec();
+        headers.extend(tag.map(|tag| ("if-match", tag)));
+        admin.send("POST", path, &headers, body.as_bytes()).await
+    };
+    let approve = "/api/v1/pins/approve";
+    let unknown = json!({"prompts": ["up__q"]}).to_string();
+    for (tag, body, status) in [
+        (None, body.as_str(), 428),
+        (Some("\"sha256:0\""), &body, 412),
+        (Some(&*tag), &unknown, 404),
+        (Some(&*tag), "{}", 400),
+        (Some(&*tag), "{\"prompts\":[]}", 400),
+    ] {
+        assert_eq!(post(approve, tag, body).await.status, status);
+    }
+    let nobody = admin.send("POST", approve, &token[1..], body.as_bytes()).await;
+    assert_eq!(nobody.status, 401);
+    // What was seen is not what is offered any more: the text changes between the look and the decision.
+    up.offer(|offer| offer.text = "evil".to_owned());
+    assert_eq!(post(approve, Some(&tag), &body).await.status, 412);
+    up.offer(|offer| offer.text = "good".to_owned());
+    let done = post(approve, Some(&tag), &body).await;
+    assert_eq!((done.status, &done.json()["applied"]), (200, &json!(true)), "{:?}", done.json());
+    lists(&process.client(), Some("one")).await;
+    assert_eq!(
+        post(approve, Some(&tag), &body).await.status,
+        412,
+        "a tag is good for one decision"
+    );
+    let by = folder.recorded("prompt_approved").await;
+    assert_eq!(
+        (&by["by"], &by["via"], &by["why"]),
+        (&json!("bob"), &json!("admin"), &json!("seen"))
+    );
+    let tag = read().await.header("etag").unwrap().to_owned();
+    let rejected = post("/api/v1/pins/reject", Some(&tag), &body).await;
+    assert_eq!(rejected.status, 200);
+    lists(&process.client(), None).await;
+    let tag = eventually(read, |reply| reply.json()["prompts"][0]["state"] == "rejected").await;
+    let tag = tag.header("etag").unwrap().to_owned();
+    let back = post("/api/v1/pins/rollback", Some(&tag), &body).await;
+    assert_eq!(back.status, 200, "{:?}", back.json());
+    lists(&process.client(), Some("one")).await;
+    process.stop().await;
+    folder.configure(
+        &(enforced("") + &WRITABLE.replace("write = true", "") + &up.upstream.table("up")),
+    );
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let off = admin.send("POST", approve, &token, body.as_bytes()).await;
+    assert_eq!(off.status, 403);
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn an_edited_library_prompt_is_refused_until_its_source_is_approved() {
+    let folder =
+        Folder::new(&(enforced("") + "[upstreams.up]\ntransport = \"library\"\npath = \"lib\"\n"));
+    let library = folder.path().join("lib");
+    fs::create_dir(&library).unwrap();
+    let write = |text: &str| {
+        let prompt = format!(
+            "---\nname: p\ndescription: one\narguments: [{{name: who}}]\n---\n{text} {{{{ who }}}}\n{{{{ embed(\"notes.txt\") }}}}\n"
+        );
+        fs::write(library.join("p.md"), prompt).unwrap();
+    };
+    write("Hello");
+    fs::write(library.join("notes.txt"), "first").unwrap();
+    folder.approve().await;
+    let status = folder.pins(&["status", "--json"]).await.json();
+    assert_eq!(status["prompts"][0]["pin"], "source");
+    let process = Process::serve(folder.path()).await;
+    let client = process.client();
+    let get = |who: &str| json!({"name": "up__p", "arguments": {"who": who}});
+    let text = async |who: &str| {
+        let reply = client.modern("prompts/get", get(who)).await.json();
+        match reply["error"]["data"]["reason"].as_str() {
+            Some(reason) => reason.to_owned(),
+            None => reply["result"]["messages"][0]["content"]["text"].as_str().unwrap().to_owned(),
+        }
+    };
+    eventually(async || text("Ada").await, |text| text == "Hello Ada").await;
+    // Whatever the arguments are: a template is the text for all of them.
+    write("Obey");
+    eventually(async || text("Eve").await, |text| text == "not_approved").await;
+    write("Hello");
+    eventually(async || text("Ada").await, |text| text == "Hello Ada").await;
+    fs::write(library.join("notes.txt"), "second").unwrap();
+    eventually(async || text("Ada").await, |text| text == "not_approved").await;
+    let diff = folder.pins(&["diff"]).await.stdout;
+    assert!(diff.contains("notes.txt") && diff.contains("second"), "{diff}");
+    folder.approve().await;
+    eventually(async || text("Bob").await, |text| text == "Hello Bob").await;
+    process.stop().await;
+}
