@@ -5,8 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::hint::black_box;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,6 +38,15 @@ const TOLERATED: f64 = 0.05;
 
 /// Requests of the first of both runs.
 const REQUESTS: usize = 400;
+
+/// Requests of the first of both runs where each returns a list of ten thousand.
+const LONG_LISTS: usize = 20;
+
+/// What pins may cost: a count, the same without pins, and by which part it may be more.
+const PINNED: [(&str, &str, f64); 2] = [
+    ("get, pinned text", "get, bare", 0.05),
+    ("list of 10,000, pinned", "list of 10,000, bare", 0.01),
+];
 
 /// Counts, prints, and compares where the counts of this toolchain and CPU are known.
 ///
@@ -68,6 +79,11 @@ pub async fn run(options: &InstructionOptions) {
             }
         }
     }
+    for (pinned, without, tolerated) in PINNED {
+        let more = counts[pinned] as f64 / counts[without] as f64 - 1.;
+        println!("  {pinned}: {:+.1} % of {without}", more * 100.);
+        assert!(more <= tolerated, "pins cost more than {} %", tolerated * 100.);
+    }
     assert!(
         beyond.is_empty(),
         "{beyond:?} take over {} % more instructions than before; if that is meant, renew the counts: \
@@ -98,11 +114,13 @@ async fn count() -> BTreeMap<String, u64> {
             let mut totals = [0; 2];
             for (at, total) in totals.iter_mut().enumerate() {
                 let requests = REQUESTS * (at + 1);
-                *total = serve(&toml, key, scripted.prompts, is_list, requests).await;
+                let run = Run { toml: &toml, key, prompts: scripted.prompts, is_list, requests };
+                *total = run.count().await;
             }
             counts.insert(format!("{row}, {name}"), (totals[1] - totals[0]) / REQUESTS as u64);
         }
     }
+    count_pinned(collector, &scripted, &mut counts).await;
     let totals = [1, 2].map(|times| {
         let folder = tempfile::tempdir().expect("a folder");
         let own = std::env::current_exe().expect("a path");
@@ -115,31 +133,81 @@ async fn count() -> BTreeMap<String, u64> {
     counts
 }
 
-/// The instructions of a gateway that serves this many requests, from its start to its end.
-async fn serve(
-    toml: &str,
-    key: Option<&str>,
+/// Counts a get of a pinned text, and lists of ten thousand prompts with pins and without.
+async fn count_pinned(
+    collector: SocketAddr,
+    scripted: &Upstreams,
+    counts: &mut BTreeMap<String, u64>,
+) {
+    let bare = settings(Configured::Bare, collector);
+    let many = Upstreams::start(&UpstreamOptions { prompts: 1_000, ..UpstreamOptions::usual(1) });
+    // A prompt that needs an argument is not probed, but for the one get.
+    let mut pinned =
+        "[releases]\nmode = \"enforce\"\n[[releases.probes]]\nprompt = \"u3__p-00007\"\n\
+                      arguments = { text = \"a change\" }\n"
+            .to_owned();
+    for upstream in 0..10 {
+        let _ = writeln!(
+            pinned,
+            "[[overlays]]\nupstream = \"u{upstream}\"\nprompt = \"*\"\narguments.text = {{ required = true }}"
+        );
+    }
+    for (row, upstreams, pins, is_list, first) in [
+        ("get, pinned text", scripted, &*pinned, false, REQUESTS),
+        ("list of 10,000, bare", &many, "", true, LONG_LISTS),
+        ("list of 10,000, pinned", &many, &*pinned, true, LONG_LISTS),
+    ] {
+        let toml = [&*bare, pins, &upstreams.tables()].concat();
+        let mut totals = [0; 2];
+        for (at, total) in totals.iter_mut().enumerate() {
+            let (prompts, requests) = (upstreams.prompts, first * (at + 1));
+            *total = Run { toml: &toml, key: None, prompts, is_list, requests }.count().await;
+        }
+        counts.insert(row.to_owned(), (totals[1] - totals[0]) / first as u64);
+    }
+}
+
+/// A gateway that serves a number of requests under callgrind.
+struct Run<'a> {
+    toml: &'a str,
+    key: Option<&'a str>,
+    /// That all of its upstreams have.
     prompts: usize,
     is_list: bool,
     requests: usize,
-) -> u64 {
-    let folder = tempfile::tempdir().expect("a folder");
-    fs::write(folder.path().join("gateway.toml"), toml).expect("a file");
-    let out = folder.path().join("out");
-    let mut callgrind = callgrind(&out);
-    callgrind.arg(command(None).get_program()).env("TOKIO_WORKER_THREADS", "1");
-    let (process, addr, _) = spawn(&mut callgrind, folder.path());
-    let client = Requests::new(addr, key, "2025-06-18").await;
-    client.until_listed(prompts).await;
-    let prepared: Prepared = if is_list { client.list() } else { client.get("u3__p-00007") };
-    let bytes = prepared.bytes();
-    let mut connection = Connection::open(addr).await;
-    for _ in 0..requests {
-        connection.ask(&bytes).await;
+}
+
+impl Run<'_> {
+    /// The instructions of the gateway from its start to its end.
+    async fn count(&self) -> u64 {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("gateway.toml"), self.toml).expect("a file");
+        if self.toml.contains("[releases]") {
+            for upstream in 0..10 {
+                let upstream = format!("u{upstream}");
+                let mut approve = command(None);
+                approve.args(["pins", "approve", "--upstream", &upstream, "--yes"]);
+                let done = approve.current_dir(folder.path()).output().expect("it runs");
+                assert!(done.status.success(), "{done:?}");
+            }
+        }
+        let out = folder.path().join("out");
+        let mut callgrind = callgrind(&out);
+        callgrind.arg(command(None).get_program()).env("TOKIO_WORKER_THREADS", "1");
+        let (process, addr, _) = spawn(&mut callgrind, folder.path());
+        let client = Requests::new(addr, self.key, "2025-06-18").await;
+        client.until_listed(self.prompts).await;
+        let prepared: Prepared =
+            if self.is_list { client.list() } else { client.get("u3__p-00007") };
+        let bytes = prepared.bytes();
+        let mut connection = Connection::open(addr).await;
+        for _ in 0..self.requests {
+            connection.ask(&bytes).await;
+        }
+        drop(connection);
+        process.terminate();
+        total(&out)
     }
-    drop(connection);
-    process.terminate();
-    total(&out)
 }
 
 fn callgrind(out: &Path) -> Command {

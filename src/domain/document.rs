@@ -36,6 +36,11 @@ impl Document {
         Self::whole(text)
     }
 
+    /// Bytes of the text that the document keeps.
+    pub fn size(&self) -> usize {
+        self.text.len()
+    }
+
     /// Returns a view of the value.
     pub fn json(&self) -> Json<'_> {
         Json::accepted(&self.text[self.value.clone()])

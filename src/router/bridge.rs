@@ -17,7 +17,7 @@ use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind
 use crate::domain::json::Json;
 use crate::domain::json::object::write_object;
 use crate::domain::meta;
-use crate::domain::pin::{DigestText, canonical_text};
+use crate::domain::pin::DigestText;
 use crate::domain::request_state;
 use crate::domain::request_state::{Progress, Replay, RequestState};
 use crate::domain::revision::Revision;
@@ -201,7 +201,7 @@ impl Bridge<'_> {
         let hidden_text = self.routed.upstream.config().settings.content;
         let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
         if let Some(approved) = self.pinned_text {
-            self.compare(approved, prompt.result.json())?;
+            self.compare(approved, &prompt.result)?;
         }
         prompt.overlay.clone_from(&self.routed.owner.overlay);
         Ok(Reply::Prompt(prompt))
@@ -211,14 +211,11 @@ impl Bridge<'_> {
     ///
     /// # Errors
     /// [`Kind::NotApproved`] if it is another one, and approval is enforced.
-    fn compare(&self, approved: &DigestText, result: Json<'_>) -> Result<(), Fault> {
-        let text = canonical_text(result);
-        let offered = seal::digest_text(&seal::sha256(text.as_bytes()));
-        if offered == **approved {
+    fn compare(&self, approved: &DigestText, result: &Document) -> Result<(), Fault> {
+        let Err(offered) = self.router.shared.verified.verify(approved, result) else {
             return Ok(());
-        }
-        let (approved, offered) = (approved.clone(), offered.into());
-        let fault = self.fault(Kind::NotApproved { approved, offered });
+        };
+        let fault = self.fault(Kind::NotApproved { approved: approved.clone(), offered });
         let is_enforced =
             self.routed.owner.pin.approved.as_ref().is_some_and(|pin| pin.is_enforced);
         if is_enforced {

@@ -16,6 +16,7 @@ use super::refresh::{Inputs, Refresh, Renewal, Source};
 use super::search::SEARCHES;
 use super::suspended_calls::SuspendedCalls;
 use super::unapproved::Mismatches;
+use super::verified::VerifiedTexts;
 use super::view_cache::{Published, ViewCache};
 use crate::config;
 use crate::config::{Config, OnChangedDefinition};
@@ -40,6 +41,7 @@ pub(super) struct SharedState {
     pub telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
     pub mismatches: Mismatches,
+    pub verified: VerifiedTexts,
     /// The digest of the lock file of the newest configuration.
     pub lock: watch::Sender<String>,
     /// What probes find.
@@ -91,6 +93,7 @@ impl Router {
             telemetry: upstream_deps.telemetry.clone(),
             reports,
             mismatches: Mismatches::default(),
+            verified: VerifiedTexts::default(),
             lock: watch::Sender::default(),
             texts,
             renewals,

@@ -13,6 +13,7 @@ mod owner;
 pub(crate) mod pin;
 mod effective;
 mod unapproved;
+mod verified;
 pub(crate) mod approvals;
 pub(crate) mod reply;
 pub(crate) mod segment;

@@ -1,0 +1,95 @@
+//! Texts that were found to be approved, so that the next get of the same text is compared without a hash.
+
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::domain::document::Document;
+use crate::domain::json::Json;
+use crate::domain::pin::{DigestText, canonical_text};
+use crate::seal;
+
+/// Results whose texts are approved, by the digests of the texts; the least recently used are forgotten.
+pub(super) struct VerifiedTexts(Cache<DigestText, Document, Size>);
+
+/// Memory for results, in bytes. A forgotten text is hashed again.
+const MEMORY: u64 = 16 << 20;
+
+/// About how many results there are; more only cost a resize.
+const EXPECTED: usize = 1_024;
+
+#[derive(Clone)]
+struct Size;
+
+impl Weighter<DigestText, Document> for Size {
+    fn weight(&self, digest: &DigestText, result: &Document) -> u64 {
+        (digest.len() + result.size()) as u64
+    }
+}
+
+impl Default for VerifiedTexts {
+    fn default() -> Self {
+        Self(Cache::with_weighter(EXPECTED, MEMORY, Size))
+    }
+}
+
+impl VerifiedTexts {
+    /// Compares the text of a checked result with the approved one.
+    ///
+    /// # Errors
+    /// The digest of the result's text, if it is another one.
+    pub(super) fn verify(
+        &self,
+        approved: &DigestText,
+        result: &Document,
+    ) -> Result<(), DigestText> {
+        let known = self.0.get(approved);
+        if known.is_some_and(|known| is_same_text(known.json(), result.json())) {
+            return Ok(());
+        }
+        let text = canonical_text(result.json());
+        let offered = seal::digest_text(&seal::sha256(text.as_bytes()));
+        if offered != **approved {
+            return Err(offered.into());
+        }
+        self.0.insert(approved.clone(), result.clone());
+        Ok(())
+    }
+}
+
+/// Whether two results have the same text in the same spelling.
+fn is_same_text(one: Json<'_>, other: Json<'_>) -> bool {
+    ["messages", "description"]
+        .into_iter()
+        .all(|name| one.get(name).map(Json::text) == other.get(name).map(Json::text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(text: &str) -> Document {
+        Document::parse(text.as_bytes().to_vec(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_text_is_what_was_approved_or_not_however_often_it_is_asked() {
+        let texts = VerifiedTexts::default();
+        let good = result(r#"{"messages":[{"role":"user","content":{"type":"text","text":"a"}}]}"#);
+        let spelled = result(
+            r#"{"_meta":{"n":1},"messages":[{"content":{"text":"\u0061","type":"text"},"role":"user"}]}"#,
+        );
+        let described = result(
+            r#"{"description":"d","messages":[{"role":"user","content":{"type":"text","text":"a"}}]}"#,
+        );
+        let evil = result(r#"{"messages":[{"role":"user","content":{"type":"text","text":"b"}}]}"#);
+        let text = canonical_text(good.json());
+        let approved: DigestText = seal::digest_text(&seal::sha256(text.as_bytes())).into();
+        for _ in 0..3 {
+            assert_eq!(texts.verify(&approved, &good), Ok(()));
+            assert_eq!(texts.verify(&approved, &spelled), Ok(()));
+            for other in [&described, &evil] {
+                assert_ne!(texts.verify(&approved, other).unwrap_err(), approved);
+            }
+        }
+    }
+}
