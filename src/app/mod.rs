@@ -21,6 +21,7 @@ use crate::admin::{self, Admin, Reloads};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::cluster::Cluster;
+use crate::config::lock::NO_FILE;
 use crate::config::{self, ClientProof, Config, Tls, Transport};
 use crate::domain::fair_share::Share;
 use crate::domain::server_request::ClientCapabilities;
@@ -367,6 +368,8 @@ fn warn_about_chosen_issuers(config: &Config) {
 fn config_event(config: &Config, kind: &'static str) -> Event {
     let auth = if config.auth.required { "required" } else { "optional" };
     let event = Event::new(kind).text("digest", &config.digest);
+    let lock = &config.releases.lock.digest;
+    let event = event.optional_text("lock", (lock != NO_FILE).then_some(lock));
     let event = event.text("auth", if config.auth.has_method() { auth } else { "none" });
     let count = |event: Event, name, count: usize| event.number(name, count as u64);
     let event = count(event, "upstreams", config.upstreams.len());

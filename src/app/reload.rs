@@ -201,7 +201,14 @@ impl App {
         let config = &edition.config;
         self.audit.note(event);
         self.publish(&edition, tls);
-        info!(digest = config.digest, before = before.config.digest, "configuration reloaded");
+        let lock = &config.releases.lock.digest;
+        info!(
+            digest = config.digest,
+            before = before.config.digest,
+            lock,
+            lock_before = before.config.releases.lock.digest,
+            "configuration reloaded"
+        );
         for key in &needs_restart {
             warn!(key, "setting changed in the file; restart the gateway to apply it");
         }

@@ -16,6 +16,7 @@ use super::output::{Column, print, printable, prompts, table};
 use super::runtime::runtime;
 use crate::app::App;
 use crate::domain::name::UpstreamId;
+use crate::domain::pin::Mode;
 use crate::domain::similar::suggestion;
 use crate::router::approvals::json::row_json;
 use crate::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
@@ -37,12 +38,12 @@ pub(super) fn run(command: &PinsCommand) -> Result<(), Failure> {
         | PinsCommand::Rollback { decision, .. } => &decision.view,
     };
     let mut config = load(&view.file.config)?;
-    config.releases.observe_all().map_err(|error| Failure::usage(error.to_string()))?;
+    let are_off = config.observe_pins().map_err(|error| Failure::usage(error.to_string()))?;
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
         let upstreams = app.summary().await;
-        let gateway = Gateway { router: app.router(), upstreams };
+        let gateway = Gateway { router: app.router(), upstreams, are_off };
         let done = gateway.run(command).await;
         app.stop().await;
         done
@@ -55,6 +56,8 @@ pub(super) fn run(command: &PinsCommand) -> Result<(), Failure> {
 struct Gateway {
     router: Arc<Router>,
     upstreams: Vec<UpstreamStatus>,
+    /// Whether pins are off for all upstreams, and compared for this command only.
+    are_off: bool,
 }
 
 impl Gateway {
@@ -83,17 +86,20 @@ impl Gateway {
 
     async fn status(&self, view: &PinsView) -> Result<(), Failure> {
         let examined = self.examine(self.router.pin_rows()).await?;
-        let rows: Vec<Value> = examined.iter().map(row_json).collect();
+        let rows: Vec<Value> = examined.iter().map(|examined| self.row(examined)).collect();
         let mut text = match rows.is_empty() {
             true => "No upstream offers a prompt, and none is pinned.".to_owned(),
             false => table(&COLUMNS, &rows),
         };
-        for failure in self.failures() {
-            let _ = write!(text, "\n{failure}");
+        let mut notes = notes(&Action::Approve, &examined);
+        notes.extend(self.router.unused_probes(&examined));
+        for line in notes.iter().map(|note| printable(note)).chain(self.failures()) {
+            let _ = write!(text, "\n{line}");
         }
         let report = json!({
             "lock": self.router.lock_digest(),
             "prompts": rows,
+            "notes": notes,
             "failures": self.failures().collect::<Vec<_>>(),
         });
         view.output.print(&report, &text)
@@ -106,11 +112,11 @@ impl Gateway {
         };
         let examined = self.examine(rows).await?;
         let (json, text) = self.differences(examined.iter(), prompt.is_some()).await;
-        let text = match text.is_empty() {
-            true => "Everything that is offered is approved.".to_owned(),
-            false => text,
+        let text = match text.trim_end() {
+            "" => "Everything that is offered is approved.",
+            text => text,
         };
-        view.output.print(&json, &text)
+        view.output.print(&json, text)
     }
 
     async fn check(&self, view: &PinsView) -> Result<(), Failure> {
@@ -122,7 +128,9 @@ impl Gateway {
         if unapproved == 0 && failures.is_empty() {
             return view.output.print(&report, "Everything that is offered is approved.");
         }
-        view.output.print(&report, text.trim_end())?;
+        if view.output.json || !text.is_empty() {
+            view.output.print(&report, text.trim_end())?;
+        }
         let mut why = failures;
         if unapproved > 0 {
             let what = prompts(unapproved);
@@ -211,11 +219,20 @@ impl Gateway {
             let state = row.decision.state.as_str();
             let (name, why) = (printable(&row.public_name), row.decision.reason.as_str());
             let _ = writeln!(text, "{name}: {state}: {why}\n{}", printable(&diff));
-            let mut row = row_json(examined);
+            let mut row = self.row(examined);
             row["diff"] = diff.into();
             rows.push(row);
         }
         (rows.into(), text)
+    }
+
+    /// A prompt as JSON, with the mode of the configuration.
+    fn row(&self, examined: &Examined) -> Value {
+        let mut row = row_json(examined);
+        if self.are_off {
+            row["mode"] = Mode::Off.as_str().into();
+        }
+        row
     }
 
     fn named(&self, names: &[String]) -> Result<Vec<PinRow>, Failure> {
@@ -291,5 +308,15 @@ fn user() -> String {
     let name = ["USER", "LOGNAME", "USERNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));
-    name.unwrap_or_else(|| "unknown".to_owned())
+    name.unwrap_or_else(user_id)
+}
+
+#[cfg(unix)]
+fn user_id() -> String {
+    format!("uid {}", rustix::process::getuid().as_raw())
+}
+
+#[cfg(not(unix))]
+fn user_id() -> String {
+    "unknown".to_owned()
 }

@@ -83,9 +83,10 @@ fn arguments(section: &mut Section<'_>) -> Vec<(String, ArgumentChange)> {
     for (name, mut section) in section.sections("arguments") {
         let argument = ArgumentChange {
             default: section.optional_text("default"),
-            preset: section
-                .text_or_secret("preset")
-                .map(|secret| Preset(secret.expose().to_owned())),
+            preset: section.text_or_secret("preset").map(|secret| Preset {
+                is_secret: !secret.is_plain(),
+                value: secret.expose().to_owned(),
+            }),
             choices: Some(section.texts("choices")).filter(|choices| !choices.is_empty()),
             is_required: section.flag("required", false),
         };

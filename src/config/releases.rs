@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lock::{Lock, LockStore, arguments_text};
+use super::Config;
+use super::lock::{Lock, LockStore, StoreError, arguments_text};
 use super::reader::{MILLISECOND, Section};
 use super::settings::{BOTH_PINS, MODES, OnChangedDefinition};
 use super::upstream::Upstream;
@@ -52,21 +53,31 @@ impl Releases {
     pub(crate) fn is_mode_given(&self, upstream: &UpstreamId) -> bool {
         self.has_mode || self.modes.contains_key(upstream)
     }
+}
 
-    /// Compares all upstreams with the lock file, for commands that show or change it, and leaves it to them what is probed.
-    /// Reads the file.
+impl Config {
+    /// Prepares a configuration for commands that show or change the lock file: pins enforce nothing more than they do,
+    /// and are compared for all upstreams where they are off for all. It is left to the command what is probed, and how long
+    /// it waits for upstreams is left to these. Reads the file. Returns whether pins are off for all upstreams.
     ///
     /// # Errors
     /// The lock file cannot be read.
-    pub(crate) fn observe_all(&mut self) -> Result<(), super::lock::StoreError> {
-        self.lock = Arc::new(self.store.read()?);
-        self.is_probing = false;
-        for mode in self.modes.values_mut().chain([&mut self.mode]) {
-            if *mode == Mode::Off {
-                *mode = Mode::Warn;
-            }
+    pub(crate) fn observe_pins(&mut self) -> Result<bool, StoreError> {
+        let releases = &mut self.releases;
+        releases.lock = Arc::new(releases.store.read()?);
+        releases.is_probing = false;
+        let are_off =
+            self.upstreams.iter().all(|upstream| releases.mode_of(&upstream.id) == Mode::Off);
+        if are_off {
+            releases.mode = Mode::Warn;
+            releases.modes.clear();
         }
-        Ok(())
+        let patience = self.upstreams.iter().map(|upstream| {
+            let settings = &upstream.settings;
+            settings.startup.max(settings.connect + settings.probe) + settings.walk_timeout
+        });
+        self.listing.deadline = patience.max().unwrap_or_default().max(self.listing.deadline);
+        Ok(are_off)
     }
 }
 
@@ -137,7 +148,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::config::{Config, schema_check};
+    use crate::config::schema_check;
 
     const UPSTREAMS: &str = "[upstreams.a]\ntransport = \"library\"\npath = \".\"\n\
          [upstreams.b]\ntransport = \"library\"\npath = \".\"\nrelease = \"off\"\n";

@@ -5,8 +5,8 @@ use std::fmt;
 
 use super::document::Document;
 use super::fault::RequestFault;
-use super::json::Json;
 use super::json::object::{ObjectWriter, write_object};
+use super::json::{Json, write_str};
 
 /// The overlays of one prompt, as its calls need them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -36,7 +36,11 @@ struct ChangedArgument {
 
 /// The value of an argument that clients must not see. `Debug` redacts it.
 #[derive(Clone, Eq, PartialEq)]
-pub struct Preset(pub String);
+pub struct Preset {
+    pub value: String,
+    /// Whether it comes from outside of the configuration file, and must not be written to another one.
+    pub is_secret: bool,
+}
 
 impl fmt::Debug for Preset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,7 +191,19 @@ impl CallOverlay {
 
     /// Returns the values of the preset arguments, which no text of a fault may hold.
     pub fn preset_values(&self) -> Vec<&str> {
-        self.presets.iter().map(|preset| preset.value.0.as_str()).collect()
+        self.presets.iter().map(|preset| preset.value.value.as_str()).collect()
+    }
+
+    /// Whether a text holds the value of a preset argument that is a secret.
+    pub(crate) fn holds_secret(&self, text: &str) -> bool {
+        let secrets = self.presets.iter().map(|preset| &preset.value);
+        let mut secrets = secrets.filter(|preset| preset.is_secret && !preset.value.is_empty());
+        // As it stands in JSON.
+        secrets.any(|preset| {
+            let mut written = String::new();
+            write_str(&preset.value, &mut written);
+            text.contains(&written[1..written.len() - 1])
+        })
     }
 
     /// Returns the messages before those of the upstream.
@@ -202,7 +218,7 @@ impl CallOverlay {
 
     fn declared_presets(&self) -> impl Iterator<Item = (&str, &str)> {
         let declared = self.presets.iter().filter(|preset| preset.is_declared);
-        declared.map(|preset| (preset.name.as_str(), preset.value.0.as_str()))
+        declared.map(|preset| (preset.name.as_str(), preset.value.value.as_str()))
     }
 
     fn refuse_presets(&self, given: Option<Json<'_>>) -> Result<(), RequestFault> {

@@ -49,6 +49,7 @@ pub(crate) struct Redefined {
 pub(crate) struct Transition {
     pub upstream: String,
     pub raw_name: String,
+    pub public_name: String,
     /// `None` if the prompt was not known.
     pub before: Option<State>,
     pub now: State,
@@ -121,11 +122,11 @@ impl Announcer {
         for Redefined { upstream, raw_name, before, now, overlays } in
             redefined.iter().take(RECORDED)
         {
-            warn!(upstream, name = excerpt(raw_name), ?overlays, "prompt definition changed");
-            let event = Event::new("definition_changed").text("upstream", upstream);
-            let event = event.text("prompt", raw_name).text("before", before).text("now", now);
             let keys: Vec<_> = overlays.iter().map(|number| overlay::key(*number)).collect();
             let keys = (!keys.is_empty()).then(|| keys.join(", "));
+            warn!(upstream, name = excerpt(raw_name), overlays = keys, "prompt definition changed");
+            let event = Event::new("definition_changed").text("upstream", upstream);
+            let event = event.text("prompt", raw_name).text("before", before).text("now", now);
             self.audit.note(event.optional_text("overlays", keys.as_deref()));
         }
         if let Some(more) = redefined.len().checked_sub(RECORDED).filter(|more| *more > 0) {
@@ -136,9 +137,10 @@ impl Announcer {
     /// Records and logs prompts whose states changed.
     pub(crate) fn record_transitions(&self, transitions: &[Transition]) {
         for transition in transitions.iter().take(RECORDED) {
-            let Transition { upstream, raw_name, before, now, reason, offered, approved } =
+            let Transition { upstream, raw_name, before, now, reason, offered, approved, .. } =
                 transition;
-            let name = excerpt(raw_name);
+            // As `promptgate pins` knows it.
+            let name = excerpt(&transition.public_name);
             match now {
                 State::Approved => info!(upstream, name, reason, "prompt approved"),
                 _ => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::catalog::{LeftOut, LeftOutBy};
 use super::pin::{ApprovedTexts, OfferedPrompt, PinRow, Pinning, PromptPin};
+use crate::domain::json::Json;
 use crate::domain::name::{Naming, Prefix, UpstreamId};
 use crate::domain::overlay::{self, Overlaid, Overlay};
 use crate::domain::pin::{
@@ -30,6 +31,7 @@ impl Effective {
     pub(crate) fn serves_as(&self, other: &Self) -> bool {
         let is_same_pin = |(one, other): (&PromptPin, &PromptPin)| {
             one.state == other.state
+                && one.is_tolerated == other.is_tolerated
                 && match (&one.approved, &other.approved) {
                     (Some(one), Some(other)) => one.is_same(other),
                     (None, None) => true,
@@ -108,7 +110,10 @@ impl Maker<'_> {
 
     /// Decides on one prompt, and adds what is served of it.
     fn pin(&self, prompt: Prompt, effective: &mut Effective) -> PinRow {
-        let definition: Arc<str> = seal::definition_digest(&prompt).into();
+        // In the form in which it would be approved: the list is the same, byte for byte, whichever form is served.
+        let canonical = prompt.canonical();
+        let definition: Arc<str> = seal::digest_text(&seal::sha256(canonical.as_bytes())).into();
+        let prompt = Prompt::approved(Json::accepted(&canonical), &prompt).unwrap_or(prompt);
         let known = self.texts.get(prompt.name.as_str());
         let known = known.filter(|known| known.definition == definition);
         let offered = Offered {
@@ -202,7 +207,8 @@ impl Maker<'_> {
                 store: self.pinning.store.clone(),
             })
         });
-        PromptPin { state, approved }
+        let is_tolerated = !self.is_enforced() && state != State::Approved;
+        PromptPin { state, is_tolerated, approved }
     }
 
     fn is_enforced(&self) -> bool {

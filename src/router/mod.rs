@@ -145,7 +145,7 @@ impl Router {
                 };
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner);
-                self.count_unapproved(routed.owner);
+                self.count_tolerated(routed.owner);
                 Ok(reply)
             }
             Request::Complete { name, argument, value, context } => {

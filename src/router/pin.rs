@@ -54,6 +54,8 @@ pub(super) const DEPTH: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub struct PromptPin {
     pub state: State,
+    /// Whether it is served although the offered version is not the approved one.
+    pub is_tolerated: bool,
     /// The approved version, if there is one and it has more than a definition.
     pub approved: Option<Arc<ApprovedTexts>>,
 }

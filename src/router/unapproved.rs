@@ -117,7 +117,10 @@ impl Router {
             return;
         };
         let upstream = owner.upstream.as_str();
-        self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
+        // What is tolerated anyway is counted once.
+        if !(outcome == Unapproved::Served && owner.pin.is_tolerated) {
+            self.shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
+        }
         // Its state changes with the next probe; once it has, gets cause no more probes.
         if owner.pin.state == State::Approved {
             self.shared.mismatches.add(owner);
@@ -127,11 +130,11 @@ impl Router {
         self.audit().note(event.text("offered", offered).text("outcome", outcome.as_str()));
     }
 
-    /// Counts a get of a prompt whose definition is not the approved one, and which is served all the same.
-    pub(super) fn count_unapproved(&self, owner: &Owner) {
-        if matches!(owner.pin.state, State::Pending | State::Changed | State::Rejected) {
+    /// Counts a get of a prompt that is served although the offered version is not the approved one.
+    pub(super) fn count_tolerated(&self, owner: &Owner) {
+        if owner.pin.is_tolerated {
             let upstream = owner.upstream.as_str();
-            self.shared.telemetry.metrics().unapproved(upstream, "served");
+            self.shared.telemetry.metrics().unapproved(upstream, Unapproved::Served.as_str());
         }
     }
 }

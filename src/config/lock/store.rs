@@ -223,7 +223,7 @@ pub(crate) fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Ob
     let new = after.to_text();
     let difference = TextDiff::from_lines(&old, &new);
     let mut patch = difference.unified_diff().header(&old_name, &format!("b/{lock}")).to_string();
-    for (digest, text) in objects {
+    for (digest, text) in objects.iter().filter(|(digest, _)| store.object(digest).is_err()) {
         let difference = TextDiff::from_lines("", text.as_str());
         let name = format!("b/{folder}/{}", file_name(digest));
         patch += &difference.unified_diff().header("/dev/null", &name).to_string();

@@ -10,6 +10,10 @@ fn prompt(definition: &Value) -> Prompt {
     Prompt::read(Json::parse(definition.to_string().as_bytes(), 64).unwrap()).unwrap()
 }
 
+fn acme() -> Preset {
+    Preset { value: "acme".to_owned(), is_secret: true }
+}
+
 fn overlay(number: usize, pattern: &str, change: Change) -> Overlay {
     Overlay {
         number,
@@ -60,10 +64,7 @@ fn the_effective_definition_has_what_the_overlays_say_and_all_else_of_the_upstre
             ),
             (
                 "tenant".to_owned(),
-                ArgumentChange {
-                    preset: Some(Preset("acme".to_owned())),
-                    ..ArgumentChange::default()
-                },
+                ArgumentChange { preset: Some(acme()), ..ArgumentChange::default() },
             ),
             (
                 "style".to_owned(),
@@ -134,8 +135,7 @@ fn a_raw_name_is_found_by_the_name_that_an_overlay_gives() {
 /// The calls of a prompt with a default, a preset and choices.
 fn calls() -> std::sync::Arc<crate::domain::call_overlay::CallOverlay> {
     let default = ArgumentChange { default: Some("en".to_owned()), ..ArgumentChange::default() };
-    let preset =
-        ArgumentChange { preset: Some(Preset("acme".to_owned())), ..ArgumentChange::default() };
+    let preset = ArgumentChange { preset: Some(acme()), ..ArgumentChange::default() };
     let choices = ArgumentChange {
         choices: Some(["short", "long", "shorter"].map(str::to_owned).to_vec()),
         ..ArgumentChange::default()
@@ -180,6 +180,7 @@ fn completions_know_the_choices_and_send_the_presets() {
     let calls = calls();
     assert_eq!(calls.completed("style", "sh"), Some(vec!["short", "shorter"]));
     assert_eq!(calls.completed("language", ""), None);
+    assert!(calls.holds_secret("for \"acme\"") && !calls.holds_secret("for acm"));
     let context = calls.context("language", None).unwrap().unwrap();
     assert_eq!(context.json().text(), r#"{"arguments":{"tenant":"acme"}}"#);
     let given = Json::parse(br#"{"arguments":{"style":"x"},"k":1}"#, 8).unwrap();

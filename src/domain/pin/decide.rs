@@ -82,15 +82,19 @@ pub(crate) fn decide(
             (State::Approved, Reason::Same, Serving::Offered)
         }
         Some(version) => {
-            let (difference, serving) = if version.definition == offered.definition {
-                let is_same_source = version.source == offered.source;
-                let reason =
-                    if is_same_source { Reason::TextChanged } else { Reason::SourceChanged };
-                (reason, Serving::Offered)
-            } else if fits_approved() {
-                (Reason::DefinitionChanged, Serving::Approved)
-            } else {
-                (Reason::ArgumentAdded, Serving::Nothing)
+            let is_defined_so = version.definition == offered.definition;
+            let is_same_source = version.source.is_none() || version.source == offered.source;
+            let fits = is_defined_so || fits_approved();
+            let difference = match (fits, is_same_source, is_defined_so) {
+                (false, ..) => Reason::ArgumentAdded,
+                (true, false, _) => Reason::SourceChanged,
+                (true, true, false) => Reason::DefinitionChanged,
+                (true, true, true) => Reason::TextChanged,
+            };
+            let serving = match (is_defined_so, fits) {
+                (true, _) => Serving::Offered,
+                (false, true) => Serving::Approved,
+                (false, false) => Serving::Nothing,
             };
             if is_rejected {
                 (State::Rejected, Reason::VersionRejected, serving)

@@ -194,6 +194,20 @@ impl Router {
         Ok(Examined { row, offered: Some(OfferedVersion { version, objects, texts }) })
     }
 
+    /// Returns what to say of configured probes whose prompts are not offered.
+    pub(crate) fn unused_probes(&self, examined: &[Examined]) -> Vec<String> {
+        let is_offered = |name: &str| {
+            examined.iter().any(|e| e.row.public_name == name && e.row.offered.is_some())
+        };
+        let probes = self.releases.probes.iter().enumerate();
+        let unused = probes.filter(|(_, probe)| !is_offered(&probe.prompt));
+        unused
+            .map(|(index, probe)| {
+                format!("releases.probes.{}: no prompt {} is offered", index + 1, probe.prompt)
+            })
+            .collect()
+    }
+
     /// Examines several prompts, a few at once.
     ///
     /// # Errors

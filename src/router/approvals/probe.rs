@@ -30,6 +30,9 @@ use crate::seal;
 /// The endpoint that records of probes name.
 const ENDPOINT: &str = "pins";
 
+/// Why a text is not pinned that an upstream has made with a secret.
+const HOLDS_SECRET: &str = "it holds the value of a preset argument, a secret that must not be written to promptgate.lock.d";
+
 /// What two gets with the same arguments have given.
 #[derive(Clone, Debug)]
 pub(crate) enum ProbedText {
@@ -79,6 +82,11 @@ impl Router {
                 Ok(first) => match self.probe_once(row, offered, &arguments).await {
                     Err(fault) => ProbedText::Failed(fault.to_string()),
                     Ok(second) if second == first => {
+                        let overlay = offered.prompt.overlay.as_ref();
+                        if overlay.is_some_and(|overlay| overlay.holds_secret(&first)) {
+                            texts.insert(arguments, ProbedText::Failed(HOLDS_SECRET.to_owned()));
+                            continue;
+                        }
                         let digest = seal::digest_text(&seal::sha256(first.as_bytes())).into();
                         ProbedText::Stable { digest, text: first }
                     }
@@ -213,7 +221,7 @@ impl Router {
             arguments: offered.prompt.arguments.as_slice().into(),
             digest: offered.version.definition.clone(),
             overlay: offered.prompt.overlay.clone(),
-            pin: PromptPin { state: row.decision.state, approved: None },
+            pin: PromptPin { state: row.decision.state, ..PromptPin::default() },
         };
         let got = async {
             let target = Target {

@@ -158,7 +158,9 @@ impl Refresh {
             // Approved snapshots, before any upstream has reported.
             self = beside_calls(move || self.with_effective_lists()).await;
         }
-        announce.observe(&self.snapshot(), Instant::now()).await;
+        let first = self.snapshot();
+        announce.observe(&first, Instant::now()).await;
+        catalog.store(Arc::new(first));
         loop {
             let mut done = None;
             tokio::select! {
@@ -502,6 +504,7 @@ fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
         Transition {
             upstream: row.upstream.to_string(),
             raw_name: row.raw_name.to_string(),
+            public_name: row.public_name.clone(),
             before: known.get(&*row.raw_name).map(|known| known.decision.state),
             now: row.decision.state,
             reason: row.decision.reason.as_str(),
