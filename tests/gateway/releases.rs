@@ -636,3 +636,64 @@ async fn an_edited_library_prompt_is_refused_until_its_source_is_approved() {
     eventually(async || text("Bob").await, |text| text == "Hello Bob").await;
     process.stop().await;
 }
+
+/// A command of a walk-through, what it prints, and its exit code.
+struct Step {
+    command: String,
+    printed: String,
+    code: i32,
+}
+
+/// The `$ ` lines of the `console` blocks of a document, each with the lines behind it.
+fn walk_through(document: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for block in document.split("```console\n").skip(1) {
+        let mut lines = block.split("```").next().unwrap_or_default().lines();
+        while let Some(line) = lines.next() {
+            if let Some(command) = line.strip_prefix("$ ") {
+                let mut command = command.to_owned();
+                if command.ends_with("<<'EOF'") {
+                    for line in lines.by_ref() {
+                        command = command + "\n" + line;
+                        if line == "EOF" {
+                            break;
+                        }
+                    }
+                }
+                steps.push(Step { command, printed: String::new(), code: 0 });
+                continue;
+            }
+            let step = steps.last_mut().expect("a block begins with a command");
+            match line.strip_prefix("# exit ") {
+                Some(code) => step.code = code.parse().expect("an exit code"),
+                None => step.printed += &format!("{line}\n"),
+            }
+        }
+    }
+    steps
+}
+
+#[test]
+fn the_walk_through_of_the_documentation_works_as_it_is_written() {
+    let document = include_str!("../../docs/releases.md");
+    let steps = walk_through(document);
+    assert!(steps.len() > 15, "{}", steps.len());
+    let folder = tempfile::tempdir().unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_promptgate")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    for Step { command, printed, code } in steps {
+        let output = std::process::Command::new("sh")
+            // On a terminal, both are one.
+            .args(["-c", &format!("exec 2>&1\n{command}")])
+            .current_dir(folder.path())
+            .env("PATH", &path)
+            .env("USER", "ada")
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .env("PROMPTGATE__ADMIN__LISTEN", "127.0.0.1:0")
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(code), "$ {command}\n{said}");
+        assert_eq!(said, printed, "$ {command}");
+    }
+}
