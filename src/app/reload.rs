@@ -1,10 +1,11 @@
 //! Reload of the configuration: at SIGHUP, and when its files have changed. An invalid configuration is
 //! rejected as a whole, and changes nothing.
 
+use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
@@ -81,6 +82,7 @@ impl App {
     /// Not cancel safe: a reload may be half applied. Drop the future only when the gateway ends.
     pub async fn watch_config(&self, source: &ConfigSource, reload: &Notify) {
         let mut seen = Vec::new();
+        let mut digests_of = FileDigests::default();
         let mut rejected = None::<Rejected>;
         loop {
             let is_requested = tokio::select! {
@@ -88,7 +90,7 @@ impl App {
                 () = sleep(POLL_INTERVAL) => false,
             };
             let files = rejected.as_ref().map_or(&[][..], |rejected| &rejected.rejection.files);
-            let Polled { is_used, digests } = self.poll(source, files).await;
+            let Polled { is_used, digests } = self.poll(source, files, &mut digests_of).await;
             let polled_before = digests.len().saturating_sub(files.len());
             if is_requested {
                 self.audit.rotate();
@@ -278,7 +280,12 @@ impl App {
     }
 
     /// Reads the digests of the configuration's files, and of `more` files.
-    async fn poll(&self, source: &ConfigSource, more: &[SourceFile]) -> Polled {
+    async fn poll(
+        &self,
+        source: &ConfigSource,
+        more: &[SourceFile],
+        known: &mut FileDigests,
+    ) -> Polled {
         let edition = self.edition.load_full();
         let mut used = vec![edition.config.digest.clone()];
         let mut paths = vec![source.path.clone()];
@@ -287,11 +294,82 @@ impl App {
             paths.push(path.clone());
         }
         paths.extend(more.iter().map(|file| file.path.clone()));
-        let digest = move |path: &PathBuf| SourceFile::digest(fs::read(path).as_deref());
-        let read = spawn_blocking(move || paths.iter().map(digest).collect::<Vec<_>>()).await;
+        let mut known_before = std::mem::take(known);
+        let reading = spawn_blocking(move || {
+            let digests: Vec<_> = paths.iter().map(|path| known_before.digest(path)).collect();
+            known_before.forget_others(&paths);
+            (digests, known_before)
+        });
         // Files that could not be polled count as unchanged.
-        let digests = read.unwrap_or_else(|_| used.clone());
+        let digests = match reading.await {
+            Ok((digests, now_known)) => {
+                *known = now_known;
+                digests
+            }
+            Err(_) => used.clone(),
+        };
         Polled { is_used: digests.starts_with(&used), digests }
+    }
+}
+
+/// The digests of polled files, with what the file system says of them: a file that it says the same of is not read again.
+/// A lock file of ten thousand prompts has megabytes.
+#[derive(Default)]
+struct FileDigests(HashMap<PathBuf, (Stamp, String)>);
+
+/// What the file system says of a file that symbolic links lead to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Stamp {
+    modified: SystemTime,
+    length: u64,
+    /// Number of the file; another one after it was replaced.
+    inode: u64,
+}
+
+/// A file that was modified so recently may be modified once more without another time: file systems have times as coarse as
+/// two seconds.
+const RECENTLY: Duration = Duration::from_secs(3);
+
+impl FileDigests {
+    /// Returns the digest of a file, as [`SourceFile::digest`] does. Blocks.
+    fn digest(&mut self, path: &Path) -> String {
+        let stamp = Stamp::of(path);
+        if let Some(stamp) = stamp
+            && let Some((known, digest)) = self.0.get(path)
+            && *known == stamp
+        {
+            return digest.clone();
+        }
+        let digest = SourceFile::digest(fs::read(path).as_deref());
+        match stamp.filter(|stamp| stamp.is_settled()) {
+            Some(stamp) => {
+                self.0.insert(path.to_owned(), (stamp, digest.clone()));
+            }
+            None => {
+                self.0.remove(path);
+            }
+        }
+        digest
+    }
+
+    fn forget_others(&mut self, paths: &[PathBuf]) {
+        self.0.retain(|path, _| paths.contains(path));
+    }
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        #[cfg(unix)]
+        let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+        #[cfg(not(unix))]
+        let inode = 0;
+        Some(Self { modified: metadata.modified().ok()?, length: metadata.len(), inode })
+    }
+
+    /// Whether a change after it was taken would show in the time.
+    fn is_settled(&self) -> bool {
+        self.modified.elapsed().is_ok_and(|age| age > RECENTLY)
     }
 }
 
@@ -332,4 +410,49 @@ fn keep_for_life(config: &mut Config, before: &Config) -> Vec<&'static str> {
         }
     }
     needs_restart
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_again_once_the_file_system_says_something_else_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut digests = FileDigests::default();
+        let of = |text: &str| SourceFile::digest(Ok(text.as_bytes()));
+        let write = |text: &str, age: u64| {
+            fs::write(&path, text).unwrap();
+            let file = fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+        };
+        // The time of a file that was just written tells nothing.
+        write("a", 0);
+        assert_eq!((digests.digest(&path), digests.0.len()), (of("a"), 0));
+        write("b", 0);
+        assert_eq!(digests.digest(&path), of("b"));
+        write("c", 10);
+        assert_eq!((digests.digest(&path), digests.0.len()), (of("c"), 1));
+        assert_eq!(digests.digest(&path), of("c"));
+        write("dd", 10);
+        assert_eq!(digests.digest(&path), of("dd"), "another length");
+        write("ee", 20);
+        assert_eq!(digests.digest(&path), of("ee"), "another time");
+        let other = folder.path().join("other");
+        fs::write(&other, "ff").unwrap();
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::File::options().write(true).open(&other).unwrap().set_modified(time).unwrap();
+        fs::rename(&other, &path).unwrap();
+        #[cfg(unix)]
+        assert_eq!(digests.digest(&path), of("ff"), "another file");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(digests.digest(&path), io_error(&path));
+        digests.forget_others(&[]);
+        assert!(digests.0.is_empty());
+    }
+
+    fn io_error(path: &Path) -> String {
+        SourceFile::digest(fs::read(path).as_deref())
+    }
 }
