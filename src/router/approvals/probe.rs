@@ -65,7 +65,8 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
 struct Done {
     definition: DigestText,
     source: Option<DigestText>,
-    at: Instant,
+    /// `None` if a get has given another text since.
+    at: Option<Instant>,
 }
 
 impl Router {
@@ -123,7 +124,7 @@ impl Router {
                 () = sleep_until(next) => {}
                 () = self.shared.mismatches.added() => {
                     for key in self.shared.mismatches.take() {
-                        done.remove(&key);
+                        done.entry(key).and_modify(|done| done.at = None);
                     }
                 }
             }
@@ -133,24 +134,29 @@ impl Router {
     /// Probes what is due, and returns when the next probe is.
     async fn probe_due(&self, done: &mut HashMap<(UpstreamId, Arc<str>), Done>) -> Instant {
         let every = self.releases.probe_every;
-        let rows = self.pin_rows();
-        let offered = rows.iter().filter_map(|row| Some((row, row.offered.as_ref()?)));
+        let catalog = self.catalog();
+        let rows = || catalog.pins.iter().flat_map(|rows| rows.iter());
+        let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
         let mut next = Instant::now() + every;
         for (row, offered) in offered {
             let key = (row.upstream.clone(), row.raw_name.clone());
             let OfferedPrompt { version, .. } = offered;
-            let known = done.get(&key).filter(|done| {
-                done.definition == version.definition && done.source == version.source
-            });
-            if let Some(done) = known
-                && done.at.elapsed() < every
-            {
-                next = next.min(done.at + every);
+            let (definition, source) = (version.definition.clone(), version.source.clone());
+            let known = done.get(&key);
+            let known = known.filter(|done| done.definition == definition && done.source == source);
+            let at = match known {
+                Some(done) => done.at,
+                // Under an earlier configuration.
+                None if self.is_probed(row, offered) => Some(Instant::now()),
+                None => None,
+            };
+            if let Some(at) = at.filter(|at| at.elapsed() < every) {
+                done.insert(key, Done { definition, source, at: Some(at) });
+                next = next.min(at + every);
                 continue;
             }
             let texts = self.probe(row).await;
             let texts = offered_texts(&texts);
-            let definition = version.definition.clone();
             let report = TextReport {
                 upstream: row.upstream.clone(),
                 raw_name: row.raw_name.clone(),
@@ -158,16 +164,22 @@ impl Router {
             };
             // Fails only at shutdown.
             let _ = self.shared.texts.send(report).await;
-            let (source, at) = (version.source.clone(), Instant::now());
-            done.insert(key, Done { definition, source, at });
+            let at = Instant::now();
+            done.insert(key, Done { definition, source, at: Some(at) });
             next = next.min(at + every);
         }
-        if done.len() > rows.len() {
-            let keys = rows.iter().map(|row| (row.upstream.clone(), row.raw_name.clone()));
+        if done.len() > rows().count() {
+            let keys = rows().map(|row| (row.upstream.clone(), row.raw_name.clone()));
             let keys: HashSet<_> = keys.collect();
             done.retain(|key, _| keys.contains(key));
         }
         next
+    }
+
+    /// Whether all texts of the offered version are known that can be.
+    fn is_probed(&self, row: &PinRow, offered: &OfferedPrompt) -> bool {
+        let texts = &offered.version.texts;
+        probed_arguments(row, &self.releases).all(|arguments| texts.contains_key(&arguments))
     }
 
     /// One get, recorded and limited like any other. Waits where a limit refuses it.
