@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use promptgate::test_util::domain::json::Json;
 use promptgate::test_util::domain::merge;
@@ -114,7 +115,8 @@ async fn count() -> BTreeMap<String, u64> {
             let mut totals = [0; 2];
             for (at, total) in totals.iter_mut().enumerate() {
                 let requests = REQUESTS * (at + 1);
-                let run = Run { toml: &toml, key, prompts: scripted.prompts, is_list, requests };
+                let upstreams = &scripted;
+                let run = Run { toml: &toml, key, upstreams, probes: 0, is_list, requests };
                 *total = run.count().await;
             }
             counts.insert(format!("{row}, {name}"), (totals[1] - totals[0]) / REQUESTS as u64);
@@ -141,27 +143,31 @@ async fn count_pinned(
 ) {
     let bare = settings(Configured::Bare, collector);
     let many = Upstreams::start(&UpstreamOptions { prompts: 1_000, ..UpstreamOptions::usual(1) });
-    // A prompt that needs an argument is not probed, but for the one get.
-    let mut pinned =
-        "[releases]\nmode = \"enforce\"\n[[releases.probes]]\nprompt = \"u3__p-00007\"\n\
-                      arguments = { text = \"a change\" }\n"
-            .to_owned();
+    let enforced = "[releases]\nmode = \"enforce\"\n";
+    let probe =
+        "[[releases.probes]]\nprompt = \"u3__p-00007\"\narguments = { text = \"a change\" }\n";
+    let pinned_text = format!("{enforced}{probe}");
+    // A prompt that needs an argument is not probed.
+    let mut pinned = enforced.to_owned();
     for upstream in 0..10 {
         let _ = writeln!(
             pinned,
             "[[overlays]]\nupstream = \"u{upstream}\"\nprompt = \"*\"\narguments.text = {{ required = true }}"
         );
     }
-    for (row, upstreams, pins, is_list, first) in [
-        ("get, pinned text", scripted, &*pinned, false, REQUESTS),
-        ("list of 10,000, bare", &many, "", true, LONG_LISTS),
-        ("list of 10,000, pinned", &many, &*pinned, true, LONG_LISTS),
+    // Each prompt without arguments, and the one of the probe, twice.
+    let probes = 2 * (scripted.prompts as u64 + 1);
+    for (row, upstreams, pins, probes, is_list, first) in [
+        ("get, pinned text", scripted, &*pinned_text, probes, false, REQUESTS),
+        ("list of 10,000, bare", &many, "", 0, true, LONG_LISTS),
+        ("list of 10,000, pinned", &many, &*pinned, 0, true, LONG_LISTS),
     ] {
         let toml = [&*bare, pins, &upstreams.tables()].concat();
         let mut totals = [0; 2];
         for (at, total) in totals.iter_mut().enumerate() {
-            let (prompts, requests) = (upstreams.prompts, first * (at + 1));
-            *total = Run { toml: &toml, key: None, prompts, is_list, requests }.count().await;
+            let requests = first * (at + 1);
+            *total =
+                Run { toml: &toml, key: None, upstreams, probes, is_list, requests }.count().await;
         }
         counts.insert(row.to_owned(), (totals[1] - totals[0]) / first as u64);
     }
@@ -171,8 +177,9 @@ async fn count_pinned(
 struct Run<'a> {
     toml: &'a str,
     key: Option<&'a str>,
-    /// That all of its upstreams have.
-    prompts: usize,
+    upstreams: &'a Upstreams,
+    /// Gets that it sends by itself after its start.
+    probes: u64,
     is_list: bool,
     requests: usize,
 }
@@ -191,12 +198,16 @@ impl Run<'_> {
                 assert!(done.status.success(), "{done:?}");
             }
         }
+        let before = self.upstreams.calls().await;
         let out = folder.path().join("out");
         let mut callgrind = callgrind(&out);
         callgrind.arg(command(None).get_program()).env("TOKIO_WORKER_THREADS", "1");
         let (process, addr, _) = spawn(&mut callgrind, folder.path());
         let client = Requests::new(addr, self.key, "2025-06-18").await;
-        client.until_listed(self.prompts).await;
+        client.until_listed(self.upstreams.prompts).await;
+        while self.upstreams.calls().await < before + self.probes {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let prepared: Prepared =
             if self.is_list { client.list() } else { client.get("u3__p-00007") };
         let bytes = prepared.bytes();

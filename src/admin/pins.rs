@@ -1,5 +1,6 @@
 //! `/api/v1/pins`: what is approved, and decisions on it over the same code path as `promptgate pins`.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
@@ -10,6 +11,7 @@ use tokio::time::timeout;
 use super::State;
 use crate::router::approvals::json::row_json;
 use crate::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
+use crate::router::pin::PinRow;
 use crate::seal;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the same in two polls.
@@ -34,7 +36,10 @@ pub(super) type Refusal = (StatusCode, Value);
 impl State {
     /// Returns the document of `/api/v1/pins`.
     pub(super) fn pins(&self) -> Value {
-        let rows = self.router.pin_rows();
+        self.document(&self.router.pin_rows())
+    }
+
+    fn document(&self, rows: &[PinRow]) -> Value {
         let rows: Vec<_> = rows.iter().map(|row| row_json(&Examined::known(row))).collect();
         json!({"lock": self.router.lock_digest(), "prompts": rows})
     }
@@ -59,25 +64,13 @@ impl State {
             let error = "the pins or what upstreams offer have changed; read /api/v1/pins again";
             refuse(StatusCode::PRECONDITION_FAILED, error)
         };
-        if if_match != entity_tag(&self.pins()) {
+        // One look at the catalog: what the tag stands for is what is decided on.
+        let rows = self.router.pin_rows();
+        if if_match != entity_tag(&self.document(&rows)) {
             return Err(changed());
         }
         let lock = self.router.lock_digest().to_owned();
-        let rows = self.router.pin_rows();
-        let mut chosen = Vec::with_capacity(decision.prompts.len());
-        for name in &decision.prompts {
-            let Some(row) = rows.iter().find(|row| row.public_name == *name) else {
-                let error = format!("no prompt {name:?} is offered or pinned");
-                return Err(refuse(StatusCode::NOT_FOUND, &error));
-            };
-            chosen.push(row.clone());
-        }
-        if chosen.is_empty() {
-            return Err(refuse(
-                StatusCode::BAD_REQUEST,
-                "prompts must hold at least one public name",
-            ));
-        }
+        let chosen = chosen(&rows, &decision.prompts)?;
         let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
         let examined = self.router.examine_all(chosen).await.map_err(refusal)?;
         if !examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen)) {
@@ -94,8 +87,8 @@ impl State {
             via: "admin",
             at: SystemTime::now(),
         };
-        let lock = self.router.decide(&action, examined, Some(lock), &decider).await;
-        let lock = lock.map_err(refusal)?;
+        let outcome = self.router.decide(&action, examined, Some(lock), &decider).await;
+        let lock = outcome.map_err(refusal)?.lock;
         let applied = timeout(APPLIED, self.router.lock_in_use(&lock.digest)).await;
         Ok(json!({
             action.key(): decision.prompts,
@@ -104,6 +97,23 @@ impl State {
             "notes": notes,
         }))
     }
+}
+
+/// The prompts with these names, each once.
+fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
+    let by_name: HashMap<&str, &PinRow> =
+        rows.iter().map(|row| (row.public_name.as_str(), row)).collect();
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    if names.is_empty() {
+        let error = "prompts must hold at least one public name";
+        return Err((StatusCode::BAD_REQUEST, json!({ "error": error })));
+    }
+    let find = |name: &str| {
+        let error = || json!({"error": format!("no prompt {name:?} is offered or pinned")});
+        let row = by_name.get(name).copied().cloned();
+        row.ok_or_else(|| (StatusCode::NOT_FOUND, error()))
+    };
+    names.into_iter().map(find).collect()
 }
 
 /// Returns the entity tag of a document (RFC 9110, section 8.8.3).

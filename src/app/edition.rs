@@ -87,7 +87,10 @@ impl Edition {
         let router = Arc::new(router);
         let current = stop.child_token();
         tasks.spawn(gate.clone().keep_keys(current.clone()));
-        tasks.spawn(router.clone().keep_probing(current.clone()));
+        for upstream in router.probed_upstreams() {
+            let probing = router.clone().keep_probing(upstream.clone(), current.clone());
+            tasks.spawn(probing);
+        }
         let sessions =
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());
         let sessions = Arc::new(sessions);

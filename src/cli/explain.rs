@@ -10,7 +10,7 @@ use crate::config::{Access as Rules, Config, Upstream, action};
 use crate::domain::caller::Caller;
 use crate::domain::method::Method;
 use crate::domain::overlay;
-use crate::domain::pin::{Mode, State};
+use crate::domain::pin::State;
 use crate::domain::rights::PromptRef;
 use crate::policy::{Access, Verdict};
 
@@ -121,16 +121,7 @@ fn target(config: &Config, name: &str) -> Result<Target, Failure> {
 }
 
 fn at(config: &Config, upstream: &Upstream, listed_name: &str) -> Target {
-    let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
-    let overlays: Vec<_> = overlays.cloned().collect();
-    let raw_name = overlay::raw_name(&overlays, listed_name);
-    let pin = config.releases.lock.of_upstream(upstream.id.as_str());
-    let pin = pin.and_then(|pins| pins.get(&raw_name));
-    let state = match (config.releases.mode_of(&upstream.id), pin) {
-        (Mode::Off, _) => State::Unpinned,
-        (_, Some(pin)) if pin.approved.is_some() => State::Approved,
-        (_, Some(_)) => State::Rejected,
-        (_, None) => State::Pending,
-    };
+    let raw_name = overlay::raw_name(&config.overlays, &upstream.id, listed_name);
+    let state = config.releases.known_state(&upstream.id, &raw_name);
     Target { upstream: upstream.id.to_string(), raw_name, state }
 }

@@ -19,7 +19,7 @@ use crate::domain::name::UpstreamId;
 use crate::domain::pin::Mode;
 use crate::domain::similar::suggestion;
 use crate::router::approvals::json::row_json;
-use crate::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
+use crate::router::approvals::{Action, ApprovalError, Decider, Examined, Outcome, notes};
 use crate::router::pin::PinRow;
 use crate::router::{Router, UpstreamStatus};
 
@@ -71,7 +71,7 @@ impl Gateway {
                     Some(upstream) => self.of_upstream(upstream)?,
                     None => self.named(prompts)?,
                 };
-                self.approve(rows, *yes, decision).await
+                self.approve(rows, upstream.as_deref(), *yes, decision).await
             }
             PinsCommand::Reject { prompts, decision } => {
                 let examined = self.examine(self.named(prompts)?).await?;
@@ -112,6 +112,11 @@ impl Gateway {
         };
         let examined = self.examine(rows).await?;
         let (json, text) = self.differences(examined.iter(), prompt.is_some()).await;
+        let failures: Vec<String> = self.failures().collect();
+        if prompt.is_none() && !failures.is_empty() {
+            view.output.print(&json, text.trim_end())?;
+            return Err(Failure::new(failures.join("\n")));
+        }
         let text = match text.trim_end() {
             "" => "Everything that is offered is approved.",
             text => text,
@@ -125,6 +130,12 @@ impl Gateway {
         let unapproved = examined.iter().filter(|examined| examined.is_unapproved()).count();
         let failures: Vec<String> = self.failures().collect();
         let report = json!({"unapproved": json, "failures": failures});
+        let unverified = examined.iter().filter_map(|examined| {
+            let (arguments, why) = examined.unverified()?;
+            let name = &examined.row.public_name;
+            Some(printable(&format!("{name}: its text with {arguments} cannot be had: {why}")))
+        });
+        let failures: Vec<String> = failures.into_iter().chain(unverified).collect();
         if unapproved == 0 && failures.is_empty() {
             return view.output.print(&report, "Everything that is offered is approved.");
         }
@@ -144,6 +155,7 @@ impl Gateway {
     async fn approve(
         &self,
         rows: Vec<PinRow>,
+        upstream_id: Option<&str>,
         yes: bool,
         decision: &PinsDecision,
     ) -> Result<(), Failure> {
@@ -151,6 +163,12 @@ impl Gateway {
         let (approved, new): (Vec<_>, Vec<_>) =
             examined.into_iter().partition(Examined::is_approved_so);
         let output = &decision.view.output;
+        let failure = self.upstreams.iter().find(|upstream| {
+            upstream_id.is_some_and(|id| upstream.id == id) && upstream.failure.is_some()
+        });
+        if failure.is_some() {
+            return Err(Failure::new(self.failures().collect::<Vec<_>>().join("\n")));
+        }
         if new.is_empty() {
             let text = format!("Nothing to do: {} approved already.", prompts(approved.len()));
             return output
@@ -176,8 +194,8 @@ impl Gateway {
             Decider { by: user(), why: decision.why.clone(), via: "cli", at: SystemTime::now() };
         let before = Some(self.router.lock_digest().to_owned());
         let notes = notes(action, &examined);
-        let lock = self.router.decide(action, examined, before, &decider).await;
-        let lock = lock.map_err(|error| match error {
+        let outcome = self.router.decide(action, examined, before, &decider).await;
+        let Outcome { lock, versions } = outcome.map_err(|error| match error {
             ApprovalError::ReadOnly { error, patch } => {
                 // The patch alone, so that it can be piped.
                 let _ = print(patch.trim_end_matches('\n'));
@@ -191,6 +209,9 @@ impl Gateway {
             Action::RollBack { .. } => "Rolled back",
         };
         let mut text = format!("{verb}: {}", printable(&names.join(", ")));
+        if let (Action::RollBack { .. }, [version]) = (action, versions.as_slice()) {
+            let _ = write!(text, " to the version with the definition {}", version.definition);
+        }
         for note in &notes {
             let _ = write!(text, "\n{}", printable(note));
         }

@@ -11,7 +11,7 @@ use super::reader::{MILLISECOND, Section};
 use super::settings::{BOTH_PINS, MODES, OnChangedDefinition};
 use super::upstream::Upstream;
 use crate::domain::name::UpstreamId;
-use crate::domain::pin::Mode;
+use crate::domain::pin::{Mode, State};
 
 /// Pins of all upstreams.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,6 +47,17 @@ impl Releases {
     /// Returns the mode of an upstream.
     pub(crate) fn mode_of(&self, upstream: &UpstreamId) -> Mode {
         self.modes.get(upstream).copied().unwrap_or(self.mode)
+    }
+
+    /// Returns the state of a prompt as the lock file has it, whatever its upstream offers.
+    pub(crate) fn known_state(&self, upstream: &UpstreamId, raw_name: &str) -> State {
+        let pins = self.lock.of_upstream(upstream.as_str());
+        match (self.mode_of(upstream), pins.and_then(|pins| pins.get(raw_name))) {
+            (Mode::Off, _) => State::Unpinned,
+            (_, Some(pin)) if pin.approved.is_some() => State::Approved,
+            (_, Some(_)) => State::Rejected,
+            (_, None) => State::Pending,
+        }
     }
 
     /// Whether the file says which mode an upstream has.

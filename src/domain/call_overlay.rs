@@ -194,6 +194,17 @@ impl CallOverlay {
         self.presets.iter().map(|preset| preset.value.value.as_str()).collect()
     }
 
+    /// Whether a value of an argument is its default.
+    pub(crate) fn is_default(&self, name: Json<'_>, value: Json<'_>) -> bool {
+        let changed = self.arguments.iter().find(|changed| name.is(&changed.name));
+        changed.and_then(|changed| changed.default.as_ref()).is_some_and(|text| value.is(text))
+    }
+
+    /// Whether an argument is preset.
+    pub(crate) fn is_preset(&self, name: &str) -> bool {
+        self.presets.iter().any(|preset| preset.name == name)
+    }
+
     /// Whether a text holds the value of a preset argument that is a secret.
     pub(crate) fn holds_secret(&self, text: &str) -> bool {
         let secrets = self.presets.iter().map(|preset| &preset.value);

@@ -119,8 +119,8 @@ impl Prompt {
         }
     }
 
-    /// Reads a definition that [`Prompt::canonical`] wrote, as an approved form of the prompt `offered`. `None` if it is no
-    /// definition, or that of another prompt.
+    /// Reads a definition that [`Prompt::canonical`] wrote, as another form of the prompt `offered`. `None` if it has no
+    /// name.
     pub(crate) fn approved(definition: Json<'_>, offered: &Self) -> Option<Self> {
         let listed_name = definition.get("name").and_then(Json::as_str)?;
         let mut prompt = offered.with_members(|out| {

@@ -30,8 +30,14 @@ pub(crate) fn without_secrets(kind: Kind, mut secrets: Vec<&str>) -> Kind {
             });
             Kind::Error { code, message: excerpt(&clean(message)), data }
         }
+        // Without its pages it is an error like any other.
         Kind::UrlElicitationRequired { message, data } => {
-            Kind::UrlElicitationRequired { message: clean(message), data }
+            let json = Json::parse(data.as_bytes(), MAX_DEPTH);
+            if json.is_ok_and(|json| !has_secret(json, &secrets)) {
+                Kind::UrlElicitationRequired { message: clean(message), data }
+            } else {
+                Kind::Error { code: -32042, message: excerpt(&clean(message)), data: None }
+            }
         }
         Kind::Unavailable(detail) => Kind::Unavailable(clean(detail)),
         Kind::Reset(detail) => Kind::Reset(clean(detail)),

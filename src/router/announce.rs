@@ -63,12 +63,16 @@ pub(crate) struct Transition {
 /// so that an upstream that changes everything does not fill the log.
 const RECORDED: usize = 1_000;
 
+/// Changed states that are logged after one merge.
+const LOGGED: usize = 20;
+
 impl Announcer {
     /// Notes the visible content of a snapshot: the first whole list is announced at once, later changes
     /// after the debounce. An incomplete first list is not announced.
     pub(crate) async fn observe(&mut self, snapshot: &Catalog, now: Instant) {
         let is_news = self.changes.borrow().as_ref().map(|told| {
-            *told.content.everyone.digest() != *snapshot.content.everyone.digest()
+            // Rules can depend on the states of prompts, which the digest of the list does not know.
+            told.content.generation != snapshot.content.generation
                 || !Arc::ptr_eq(&told.views, &self.views)
         });
         match is_news {
@@ -136,20 +140,18 @@ impl Announcer {
 
     /// Records and logs prompts whose states changed.
     pub(crate) fn record_transitions(&self, transitions: &[Transition]) {
-        for transition in transitions.iter().take(RECORDED) {
+        for (index, transition) in transitions.iter().take(RECORDED).enumerate() {
             let Transition { upstream, raw_name, before, now, reason, offered, approved, .. } =
                 transition;
             // As `promptgate pins` knows it.
             let name = excerpt(&transition.public_name);
-            match now {
-                State::Approved => info!(upstream, name, reason, "prompt approved"),
-                _ => {
-                    let state = now.as_str();
-                    warn!(
-                        upstream,
-                        name, state, reason, "prompt is not approved; see promptgate pins diff"
-                    );
-                }
+            match now.as_str() {
+                _ if index >= LOGGED => {}
+                _ if *now == State::Approved => info!(upstream, name, reason, "prompt approved"),
+                state => warn!(
+                    upstream,
+                    name, state, reason, "prompt is not approved; see promptgate pins diff"
+                ),
             }
             let event = Event::new("prompt_state").text("upstream", upstream);
             let event = event.text("prompt", raw_name).text("state", now.as_str());

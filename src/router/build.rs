@@ -45,7 +45,7 @@ pub(super) struct SharedState {
     /// The digest of the lock file of the newest configuration.
     pub lock: watch::Sender<String>,
     /// What probes find.
-    pub texts: mpsc::Sender<TextReport>,
+    pub texts: mpsc::Sender<Vec<TextReport>>,
     renewals: mpsc::Sender<Renewal>,
     pub upstream_deps: UpstreamDeps,
 }
@@ -172,7 +172,20 @@ impl Router {
         let RouterDeps { gate, sealer } = deps;
         let releases = config.releases.clone();
         shared.lock.send_replace(releases.lock.digest.clone());
-        Self { gate, catalog, views, upstreams, sealer, naming, listing, limits, releases, shared }
+        let overlays = config.overlays.clone();
+        Self {
+            gate,
+            catalog,
+            views,
+            upstreams,
+            sealer,
+            naming,
+            listing,
+            limits,
+            releases,
+            overlays,
+            shared,
+        }
     }
 }
 

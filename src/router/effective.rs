@@ -27,11 +27,17 @@ pub(crate) struct Effective {
 }
 
 impl Effective {
+    /// Whether a decision could not be carried out, such as for a missing object.
+    pub(crate) fn has_problem(&self) -> bool {
+        self.rows.iter().any(|row| row.problem.is_some())
+    }
+
     /// Whether the same is served, for the same reasons.
     pub(crate) fn serves_as(&self, other: &Self) -> bool {
         let is_same_pin = |(one, other): (&PromptPin, &PromptPin)| {
             one.state == other.state
                 && one.is_tolerated == other.is_tolerated
+                && one.is_snapshot_only == other.is_snapshot_only
                 && match (&one.approved, &other.approved) {
                     (Some(one), Some(other)) => one.is_same(other),
                     (None, None) => true,
@@ -172,7 +178,8 @@ impl Maker<'_> {
             let known = Prompt::named(raw_name);
             let known = match overlay::apply(self.overlays, &known) {
                 Overlaid::Changed(prompt) => prompt,
-                Overlaid::Unchanged | Overlaid::Dropped(_) => known,
+                Overlaid::Unchanged => known,
+                Overlaid::Dropped(_) => continue,
             };
             let mut row = self.row(raw_name, known.listed_name(), decision);
             let version = pin.approved.as_ref().map(|decided| &decided.version);
@@ -184,7 +191,8 @@ impl Maker<'_> {
                     Ok(form) => {
                         row.decision.serving = Serving::Approved;
                         effective.prompts.push(form);
-                        effective.pins.push(self.prompt_pin(State::Approved, Some(pin)));
+                        let pin = self.prompt_pin(State::Approved, Some(pin));
+                        effective.pins.push(PromptPin { is_snapshot_only: true, ..pin });
                     }
                     Err(problem) => row.problem = Some(problem),
                 }
@@ -208,7 +216,7 @@ impl Maker<'_> {
             })
         });
         let is_tolerated = !self.is_enforced() && state != State::Approved;
-        PromptPin { state, is_tolerated, approved }
+        PromptPin { state, is_tolerated, is_snapshot_only: false, approved }
     }
 
     fn is_enforced(&self) -> bool {
@@ -239,8 +247,12 @@ impl Maker<'_> {
     }
 }
 
-/// Whether the upstream requires no argument that an approved form lacks.
+/// Whether an approved form can stand for the offered one: the upstream requires no argument that it lacks, and it has none
+/// that an overlay presets by now.
 fn requires_no_more(offered: &Prompt, approved: &Prompt) -> bool {
     let mut required = offered.arguments.iter().filter(|argument| argument.required);
+    let overlay = offered.overlay.as_deref();
+    let is_preset = |name: &str| overlay.is_some_and(|overlay| overlay.is_preset(name));
     required.all(|argument| approved.arguments.iter().any(|known| known.name == argument.name))
+        && !approved.arguments.iter().any(|argument| is_preset(&argument.name))
 }

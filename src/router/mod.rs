@@ -34,21 +34,22 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::audit::Audit;
 use crate::config::{Exposure, Limits, Listing, Releases, ToolForm};
-use crate::domain::call::{Call, NameKind, Request};
+use crate::domain::call::{Call, InputRetry, NameKind, Request};
 use crate::domain::call_overlay::Validation;
 use crate::domain::caller::Caller;
 use crate::domain::cursor::{CacheScope, Place};
 use crate::domain::document::Document;
-use crate::domain::fault::{Fault, RequestFault, UpstreamFault};
+use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::object::write_object;
 use crate::domain::name::{Naming, UpstreamId};
-use crate::domain::pin::{Mode, State};
+use crate::domain::overlay::{self, Overlay};
+use crate::domain::pin::State;
 use crate::domain::redaction::without_secrets;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::tool::name::is_derived;
 use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Authorized, CallRecord, Gate, Resolution, Target};
-use crate::seal::{Kind, Sealer};
+use crate::seal::{self, Sealer};
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::ExchangeEvent;
@@ -58,6 +59,7 @@ use build::SharedState;
 use call_channel::{CallChannel, CallEvent};
 use catalog::{Catalog, Incomplete};
 use owner::Owner;
+use pin::pinned_arguments;
 use reply::{Completion, ListReply, Origin, Reply};
 use segment::name_of_tool;
 use view::View;
@@ -82,6 +84,7 @@ pub struct Router {
     listing: Listing,
     limits: Limits,
     releases: Releases,
+    overlays: Vec<Overlay>,
     shared: Arc<SharedState>,
 }
 
@@ -124,25 +127,8 @@ impl Router {
                 let renamed =
                     renamed.and_then(|arguments| renamed_arguments(routed.owner, arguments));
                 let arguments = renamed.as_ref().or(arguments.as_ref());
-                let given = arguments.map(Document::json);
-                let approved = routed.owner.pin.approved.as_deref();
-                let pinned_text = approved.and_then(|approved| approved.text(given));
-                let effective = effective_arguments(&routed, arguments)?;
-                let arguments = effective.as_ref().or(arguments);
-                let bridge = Bridge {
-                    pinned_text,
-                    router: self,
-                    routed: &routed,
-                    channel,
-                    arguments,
-                    deadline,
-                    now,
-                    rounds: 0,
-                };
-                let reply = match bridge.run(retry.as_ref()).await {
-                    Err(fault) => self.snapshot_or(&routed, given, fault).await,
-                    reply => reply,
-                };
+                let reply = self.get(&routed, arguments, retry.as_ref(), channel, deadline, now);
+                let reply = reply.await;
                 let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
                 self.count_use(call, routed.owner);
                 self.count_tolerated(routed.owner);
@@ -160,6 +146,47 @@ impl Router {
         }
     }
 
+    /// Gets a prompt from its upstream, or its approved snapshot.
+    ///
+    /// # Errors
+    /// The faults of the upstream, and arguments that do not fit the effective definition.
+    async fn get(
+        &self,
+        routed: &RoutedCall<'_>,
+        arguments: Option<&Document>,
+        retry: Option<&InputRetry>,
+        channel: &CallChannel,
+        deadline: Instant,
+        now: UnixSeconds,
+    ) -> Result<Reply, Fault> {
+        let owner = routed.owner;
+        let pinned = owner.pin.approved.as_deref().map(|approved| {
+            let given = arguments.map(Document::json);
+            (approved, pinned_arguments(&owner.arguments, owner.overlay.as_deref(), given))
+        });
+        let key = pinned.as_ref().map(|(_, key)| &**key);
+        let effective = effective_arguments(routed, arguments)?;
+        if owner.pin.is_snapshot_only {
+            let why = Kind::Unavailable("it has not been listed since the start".to_owned());
+            let gone = Fault::upstream(owner.upstream.as_str(), why);
+            return self.snapshot_or(routed, key, gone).await;
+        }
+        let bridge = Bridge {
+            router: self,
+            routed,
+            channel,
+            arguments: effective.as_ref().or(arguments),
+            pinned_text: pinned.as_ref().and_then(|(approved, key)| approved.text(key)),
+            deadline,
+            now,
+            rounds: 0,
+        };
+        match bridge.run(retry).await {
+            Err(fault) => self.snapshot_or(routed, key, fault).await,
+            reply => reply,
+        }
+    }
+
     /// Takes a call through the gate, to the owner of its prompt.
     ///
     /// # Errors
@@ -172,15 +199,18 @@ impl Router {
         name: &'a str,
         name_kind: NameKind,
     ) -> Result<RoutedCall<'a>, Fault> {
-        let found = self.find(catalog, name, name_kind);
-        let resolution = match found {
-            Some((owner, _)) => self.listed(call, owner),
-            // The upstream of a derived name is not known before it is listed.
-            None if name_kind == NameKind::Tool && is_derived(name) => Resolution::Unknown,
-            None => self.unlisted(catalog, call, name),
+        let Some((owner, upstream)) = self.find(catalog, name, name_kind) else {
+            let unlisted = self.unlisted(catalog, call, name);
+            let resolution = match &unlisted {
+                // The upstream of a derived name is not known before it is listed.
+                Some(_) if name_kind == NameKind::Tool && is_derived(name) => Resolution::Unknown,
+                Some(unlisted) => unlisted.resolution(),
+                None => Resolution::Unknown,
+            };
+            let refused = self.gate.authorize(call, record, resolution).await.err();
+            return Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()));
         };
-        let authorized = self.gate.authorize(call, record, resolution).await?;
-        let (owner, upstream) = found.ok_or(RequestFault::UnknownPrompt)?;
+        let authorized = self.gate.authorize(call, record, self.listed(call, owner)).await?;
         Ok(RoutedCall { call, authorized, owner, upstream })
     }
 
@@ -284,7 +314,7 @@ impl Router {
                 last: last.to_owned(),
                 owner: owner.unwrap_or_default(),
             };
-            self.sealer.seal(Kind::Cursor, &bound_to, &place.encode())
+            self.sealer.seal(seal::Kind::Cursor, &bound_to, &place.encode())
         });
         Ok(Reply::List(ListReply {
             kind,
@@ -361,7 +391,7 @@ impl Router {
         call: &Call,
         now: UnixSeconds,
     ) -> Result<Place, Fault> {
-        let plain = self.sealer.open(Kind::Cursor, bound_to, token);
+        let plain = self.sealer.open(seal::Kind::Cursor, bound_to, token);
         let place = plain
             .and_then(|bytes| Place::decode(&bytes))
             .filter(|place| place.caller == call.caller.id() && place.is_fresh(now));
@@ -412,35 +442,40 @@ impl Router {
         }
     }
 
-    /// The state of a prompt that may exist, at an upstream that has no list.
-    fn unlisted_state(&self, upstream: &UpstreamId) -> State {
-        match self.releases.mode_of(upstream) {
-            Mode::Off => State::Unpinned,
-            Mode::Warn | Mode::Enforce => State::Pending,
-        }
-    }
-
-    /// Resolves a name that no upstream lists. A name with the prefix of an upstream whose list was never
+    /// Finds out what is known of a name that no upstream lists. A name with the prefix of an upstream whose list was never
     /// received is not unknown: clients would forget it.
-    fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &'a str) -> Resolution<'a> {
-        let claimed = self.naming.claimed(name).and_then(|(prefix, raw_name)| {
-            let claims = |upstream: &&Arc<Upstream>| {
-                let own = &upstream.config().prefix;
-                !own.is_bare() && own.as_str() == prefix
-            };
-            let id = &self.upstreams.values().find(claims)?.config().id;
-            let is_missing = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
-            let missing = catalog.incomplete.iter().find(is_missing)?;
-            self.views.serves(&call.endpoint, id, name).then_some((id, raw_name, missing))
-        });
-        match claimed {
-            Some((id, raw_name, missing)) => {
-                let state = self.unlisted_state(id);
-                let target = Target { upstream: id.as_str(), raw_name, definition: "", state };
-                Resolution::Unlisted(target, Fault::upstream(id.as_str(), missing.kind.clone()))
-            }
-            None => Resolution::Unknown,
-        }
+    fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &str) -> Option<Unlisted<'a>> {
+        let (prefix, listed_name) = self.naming.claimed(name)?;
+        let claims = |upstream: &&Arc<Upstream>| {
+            let own = &upstream.config().prefix;
+            !own.is_bare() && own.as_str() == prefix
+        };
+        let id = &self.upstreams.values().find(claims)?.config().id;
+        let is_missing = |part: &&Incomplete| part.walked_at.is_none() && part.upstream == *id;
+        let missing = catalog.incomplete.iter().find(is_missing)?;
+        self.views.serves(&call.endpoint, id, name).then(|| {
+            let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
+            let state = self.releases.known_state(id, &raw_name);
+            Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
+        })
+    }
+}
+
+/// A prompt that may exist, at an upstream that has no list.
+struct Unlisted<'a> {
+    upstream: &'a UpstreamId,
+    raw_name: String,
+    state: State,
+    /// Why there is no list.
+    kind: Kind,
+}
+
+impl Unlisted<'_> {
+    fn resolution(&self) -> Resolution<'_> {
+        let Self { upstream, raw_name, state, kind } = self;
+        let upstream = upstream.as_str();
+        let target = Target { upstream, raw_name, definition: "", state: *state };
+        Resolution::Unlisted(target, Fault::upstream(upstream, kind.clone()))
     }
 }
 

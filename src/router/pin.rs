@@ -1,16 +1,19 @@
 //! Pins in the catalog: which form of each prompt is served, and what a get is compared with.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::config::Releases;
 use crate::config::lock::{Lock, LockStore, ObjectError};
+use crate::domain::call_overlay::CallOverlay;
 use crate::domain::json::Json;
 use crate::domain::json::canonical::write_canonical;
+use crate::domain::json::object::write_object;
 use crate::domain::name::UpstreamId;
 use crate::domain::pin::{
     Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Pin, Serving, State, Version,
 };
-use crate::domain::prompt::Prompt;
+use crate::domain::prompt::{Argument, Prompt};
 
 /// The pins of one upstream, as the configuration says.
 #[derive(Clone, Debug)]
@@ -43,7 +46,12 @@ impl Pinning {
         let text = self.store.object(&version.definition).map_err(|error| error.to_string())?;
         let definition = Json::parse(text.as_bytes(), DEPTH).ok();
         let form = definition.and_then(|definition| Prompt::approved(definition, offered));
-        form.ok_or_else(|| format!("its object {} is no definition", version.definition))
+        let no_definition = || format!("its object {} is no definition", version.definition);
+        let form = form.ok_or_else(no_definition)?;
+        if form.listed_name() != offered.listed_name() {
+            return Err("its approved definition has another name".to_owned());
+        }
+        Ok(form)
     }
 }
 
@@ -56,6 +64,8 @@ pub struct PromptPin {
     pub state: State,
     /// Whether it is served although the offered version is not the approved one.
     pub is_tolerated: bool,
+    /// Whether its upstream has no list: nothing but the approved snapshot is served.
+    pub is_snapshot_only: bool,
     /// The approved version, if there is one and it has more than a definition.
     pub approved: Option<Arc<ApprovedTexts>>,
 }
@@ -78,20 +88,9 @@ impl ApprovedTexts {
             && self.version == other.version
     }
 
-    /// Returns the digest of the approved text for the arguments that a client gives; `None` where none is pinned.
-    pub(super) fn text(&self, arguments: Option<Json<'_>>) -> Option<&DigestText> {
-        let texts = &self.version.texts;
-        let arguments = arguments.filter(|arguments| arguments.members().next().is_some());
-        let Some(arguments) = arguments else {
-            return texts.get(NO_ARGUMENTS);
-        };
-        let has_others = texts.keys().any(|pinned| &**pinned != NO_ARGUMENTS);
-        if !has_others {
-            return None;
-        }
-        let mut canonical = String::new();
-        write_canonical(arguments, &mut canonical);
-        texts.get(canonical.as_str())
+    /// Returns the digest of the approved text for arguments that [`pinned_arguments`] returned; `None` where none is pinned.
+    pub(super) fn text(&self, arguments: &str) -> Option<&DigestText> {
+        self.version.texts.get(arguments)
     }
 
     /// Reads the approved text without arguments. Blocks.
@@ -101,6 +100,33 @@ impl ApprovedTexts {
     pub(super) fn snapshot(&self) -> Option<Result<String, ObjectError>> {
         Some(self.store.object(self.version.texts.get(NO_ARGUMENTS)?))
     }
+}
+
+/// Returns the arguments of a get in the form in which pins name them: canonical JSON (RFC 8785) of those that the prompt
+/// declares, without values that are the defaults of overlays. An argument that is not declared does not make another text
+/// of a prompt: where one text is pinned, it is compared.
+pub(super) fn pinned_arguments(
+    declared: &[Argument],
+    overlay: Option<&CallOverlay>,
+    given: Option<Json<'_>>,
+) -> Cow<'static, str> {
+    let is_own = |(name, value): &(Json<'_>, Json<'_>)| {
+        let is_default = || overlay.is_some_and(|overlay| overlay.is_default(*name, *value));
+        declared.iter().any(|argument| name.is(&argument.name)) && !is_default()
+    };
+    let mut own = given.into_iter().flat_map(Json::members).filter(is_own).peekable();
+    if own.peek().is_none() {
+        return NO_ARGUMENTS.into();
+    }
+    let mut object = String::new();
+    write_object(&mut object, |object| {
+        for (name, value) in own {
+            object.member(name, value);
+        }
+    });
+    let mut canonical = String::new();
+    write_canonical(Json::accepted(&object), &mut canonical);
+    canonical.into()
 }
 
 /// A prompt that is offered or pinned, for those who decide.

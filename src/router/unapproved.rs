@@ -1,21 +1,21 @@
 //! Gets of what was not approved: refused, served with a note, or answered with the approved snapshot.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
+use tracing::error;
 
 use super::blocking::beside_calls;
 use super::owner::Owner;
 use super::pin::DEPTH;
-use super::reply::{PromptReply, Reply};
+use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, Router, origin};
 use crate::audit::record::Event;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use crate::domain::json::Json;
 use crate::domain::name::UpstreamId;
-use crate::domain::pin::State;
+use crate::domain::pin::{NO_ARGUMENTS, State};
 
 /// What became of a get of a text that was not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,73 +39,70 @@ impl Unapproved {
 /// Prompts whose gets gave other texts than the approved ones, until they are probed.
 #[derive(Default)]
 pub(super) struct Mismatches {
-    prompts: Mutex<HashSet<(UpstreamId, Arc<str>)>>,
-    added: Notify,
+    /// By upstream.
+    prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
+    added: watch::Sender<()>,
 }
 
 impl Mismatches {
     fn add(&self, owner: &Owner) {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
-        prompts.insert((owner.upstream.clone(), owner.raw_name.clone()));
-        self.added.notify_one();
+        prompts.entry(owner.upstream.clone()).or_default().insert(owner.raw_name.clone());
+        self.added.send_replace(());
     }
 
-    /// Returns once there are some. Cancel safe.
-    pub(super) async fn added(&self) {
-        self.added.notified().await;
+    /// Marked changed whenever one is added.
+    pub(super) fn added(&self) -> watch::Receiver<()> {
+        self.added.subscribe()
     }
 
-    pub(super) fn take(&self) -> HashSet<(UpstreamId, Arc<str>)> {
-        std::mem::take(&mut self.prompts.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The raw names of an upstream's prompts.
+    pub(super) fn take(&self, upstream: &UpstreamId) -> HashSet<Arc<str>> {
+        let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
+        prompts.remove(upstream).unwrap_or_default()
     }
 }
 
 impl Router {
     /// Answers a get that failed with the approved text, if the upstream is gone or offers another text, and there is a
-    /// snapshot for the arguments that the client gives.
+    /// snapshot for the arguments, which are in the form of pins.
     ///
     /// # Errors
     /// The fault of the get.
     pub(super) async fn snapshot_or(
         &self,
         routed: &RoutedCall<'_>,
-        given: Option<Json<'_>>,
+        arguments: Option<&str>,
         fault: Fault,
     ) -> Result<Reply, Fault> {
         let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else {
             return Err(fault);
         };
         let is_refused = matches!(kind, Kind::NotApproved { .. });
-        let has_arguments = given.is_some_and(|given| given.members().next().is_some());
-        let snapshot = match &routed.owner.pin.approved {
-            Some(pin) if pin.has_snapshot && !has_arguments && (is_refused || is_gone(kind)) => {
-                let pin = pin.clone();
-                beside_calls(move || pin.snapshot()).await
-            }
-            _ => None,
-        };
-        let text = match snapshot {
-            Some(Ok(text)) => Document::parse(text.into_bytes(), DEPTH).ok(),
-            Some(Err(error)) => {
-                let name = &*routed.owner.public_name;
-                tracing::error!(%error, name, "approved snapshot cannot be served");
-                None
-            }
-            None => None,
-        };
-        let Some(result) = text else {
-            if is_refused {
-                self.note_unapproved(routed.owner, &fault, Unapproved::Refused);
-            }
-            return Err(fault);
-        };
+        let has_snapshot = arguments == Some(NO_ARGUMENTS) && (is_refused || is_gone(kind));
+        let snapshot = if has_snapshot { self.snapshot(routed).await } else { None };
+        let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
         if is_refused {
-            self.note_unapproved(routed.owner, &fault, Unapproved::Snapshot);
+            self.note_unapproved(routed.owner, &fault, outcome);
         }
-        let mut prompt = PromptReply::of(result, origin(routed.owner));
-        prompt.overlay.clone_from(&routed.owner.overlay);
-        prompt.is_snapshot = true;
-        Ok(Reply::Prompt(prompt))
+        snapshot.map(Reply::Prompt).ok_or(fault)
+    }
+
+    /// Reads the approved text of a prompt without arguments; `None` if there is none, or it cannot be served.
+    async fn snapshot(&self, routed: &RoutedCall<'_>) -> Option<PromptReply> {
+        let owner = routed.owner;
+        let pin = owner.pin.approved.clone().filter(|pin| pin.has_snapshot)?;
+        let read = beside_calls(move || pin.snapshot()).await?;
+        let name = &*owner.public_name;
+        let text =
+            read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()?;
+        let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
+        // Under the rules of today, which may be others than at its approval.
+        let hidden_text = routed.upstream.config().settings.content;
+        let checked = reply::prompt(result, origin(owner), hidden_text);
+        let checked =
+            checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
+        Some(PromptReply { overlay: owner.overlay.clone(), is_snapshot: true, ..checked })
     }
 
     /// Counts and records a get of a text that was not approved.

@@ -33,6 +33,7 @@ impl Changeable {
             let offer = offered.lock().unwrap().clone();
             match asked.method() {
                 "prompts/list" => Some(short_list(asked, &json!([offer.definition]))),
+                "prompts/get" if offer.text == "FAIL" => Some(asked.error(-32000, "no")),
                 "prompts/get" => {
                     let arguments = &asked.message["params"]["arguments"];
                     let text = format!("{} {arguments}", offer.text);
@@ -327,9 +328,10 @@ async fn an_approved_snapshot_is_served_while_its_upstream_is_gone_or_offers_ano
     let process = Process::serve(folder.path()).await;
     lists(&process.client(), Some("one")).await;
     gets(&process.client(), Ok("good null")).await;
+    // What the prompt does not declare makes no other text of it.
     let with = json!({"name": "up__p", "arguments": {"x": "y"}});
-    let error = process.client().ask_error("prompts/get", with).await;
-    assert_eq!(error["data"]["reason"], "upstream_unavailable");
+    let snapshot = process.client().ask("prompts/get", with).await;
+    assert_eq!(snapshot["messages"][0]["content"]["text"], "good null");
     process.stop().await;
 }
 
@@ -582,7 +584,12 @@ async fn the_admin_api_decides_on_what_was_seen() {
     lists(&process.client(), None).await;
     let tag = eventually(read, |reply| reply.json()["prompts"][0]["state"] == "rejected").await;
     let tag = tag.header("etag").unwrap().to_owned();
-    let back = post("/api/v1/pins/rollback", Some(&tag), &body).await;
+    let digest = read().await.json()["prompts"][0]["rejected"]["definition"].clone();
+    // What was rejected comes back by its digest only.
+    let refused = post("/api/v1/pins/rollback", Some(&tag), &body).await;
+    assert_eq!(refused.status, 409, "{:?}", refused.json());
+    let to = json!({"prompts": ["up__p"], "by": "bob", "to": digest}).to_string();
+    let back = post("/api/v1/pins/rollback", Some(&tag), &to).await;
     assert_eq!(back.status, 200, "{:?}", back.json());
     lists(&process.client(), Some("one")).await;
     process.stop().await;
@@ -634,6 +641,102 @@ async fn an_edited_library_prompt_is_refused_until_its_source_is_approved() {
     assert!(diff.contains("notes.txt") && diff.contains("second"), "{diff}");
     folder.approve().await;
     eventually(async || text("Bob").await, |text| text == "Hello Bob").await;
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn arguments_that_a_prompt_does_not_declare_do_not_get_around_its_pin() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + &up.upstream.table("up")));
+    folder.approve().await;
+    let process = Process::serve(folder.path()).await;
+    gets(&process.client(), Ok("good null")).await;
+    up.offer(|offer| offer.text = "evil".to_owned());
+    gets(&process.client(), Err("not_approved")).await;
+    let with = json!({"name": "up__p", "arguments": {"undeclared": "x"}});
+    let error = process.client().ask_error("prompts/get", with).await;
+    assert_eq!(error["data"]["reason"], "not_approved");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_neither_approved_nor_found_good() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("snapshot = true\n") + &up.upstream.table("up")));
+    folder.approve().await;
+    // The upstream fails the get of a text that is pinned.
+    up.offer(|offer| {
+        offer.definition = definition("two", &[]);
+        offer.text = "FAIL".to_owned();
+    });
+    let approve = folder.pins(&["approve", "up__p", "--yes"]).await;
+    assert_eq!(approve.code, Some(1), "{approve:?}");
+    assert!(approve.stderr.contains("cannot be had now"), "{approve:?}");
+    up.offer(|offer| offer.definition = definition("one", &[]));
+    let check = folder.pins(&["check"]).await;
+    assert_eq!(check.code, Some(1), "{check:?}");
+    assert!(check.stderr.contains("its text with {} cannot be had"), "{check:?}");
+    // A rejection takes effect although the text cannot be had, and although the upstream is gone.
+    let lock = folder.lock();
+    let reject = folder.pins(&["reject", "up__p"]).await;
+    assert_eq!(reject.code, Some(0), "{reject:?}");
+    let process = Process::serve(folder.path()).await;
+    lists(&process.client(), None).await;
+    process.stop().await;
+    fs::write(folder.path().join("promptgate.lock"), lock).unwrap();
+    drop(up);
+    for command in [&["check"][..], &["diff"], &["approve", "--upstream", "up", "--yes"]] {
+        let said = folder.pins(command).await;
+        assert_eq!(said.code, Some(1), "{said:?}");
+        assert!(said.stderr.contains("upstream up: "), "{said:?}");
+    }
+    let reject = folder.pins(&["reject", "up__p"]).await;
+    assert_eq!(reject.code, Some(0), "{reject:?}");
+    let process = Process::serve(folder.path()).await;
+    let error = process.client().ask_error("prompts/get", json!({"name": "up__p"})).await;
+    assert_ne!(error["data"]["reason"], json!(null), "no snapshot of what was rejected");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_caller_whose_rights_depend_on_states_is_told_of_them() {
+    let up = Changeable::start().await;
+    let rules = "[[access.rules]]\nallow = [\"list\", \"get\"]\nstates = [\"approved\"]\n\
+                 [[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n";
+    let warn = "[releases]\nmode = \"warn\"\n";
+    let folder = Folder::new(&(warn.to_owned() + rules + &up.upstream.table("up")));
+    folder.approve().await;
+    let process = Process::serve(folder.path()).await;
+    let client = process.client();
+    gets(&client, Ok("good null")).await;
+    let mut stream = client.listen().await;
+    // The text alone changes: the list of a caller that may see everything stays as it is.
+    up.offer(|offer| offer.text = "other".to_owned());
+    assert!(got(&client).await.is_ok());
+    let told = stream.event().await.unwrap().json();
+    assert_eq!(told["method"], "notifications/prompts/list_changed");
+    lists(&client, None).await;
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_missing_object_holds_a_prompt_back_until_it_is_restored() {
+    let up = Changeable::start().await;
+    let folder = Folder::new(&(enforced("") + "[admin]\n" + &up.upstream.table("up")));
+    folder.approve().await;
+    up.offer(|offer| offer.definition = definition("two", &[]));
+    let objects = folder.path().join("promptgate.lock.d");
+    let aside = folder.path().join("aside");
+    fs::rename(&objects, &aside).unwrap();
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let left_out = async || {
+        let catalog = admin.send("GET", "/api/v1/catalog", &[], b"").await.json();
+        catalog["leftOut"].to_string()
+    };
+    eventually(left_out, |left_out| left_out.contains("restore it")).await;
+    lists(&process.client(), None).await;
+    fs::rename(&aside, &objects).unwrap();
+    lists(&process.client(), Some("one")).await;
     process.stop().await;
 }
 

@@ -5,9 +5,10 @@
 //! step a crash interrupts, the lock file is the old or the new one, and has its objects.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use similar::TextDiff;
 
@@ -32,6 +33,8 @@ pub(crate) enum StoreError {
     Broken { path: PathBuf, why: String },
     #[error("{file} has changed meanwhile; look at it, and try again", file = .0.display())]
     Conflict(PathBuf),
+    #[error("another process holds {folder}; try again", folder = .0.display())]
+    Busy(PathBuf),
     /// The file or its folder cannot be written.
     #[error("{file} cannot be written: {error}", file = .path.display())]
     ReadOnly { path: PathBuf, error: io::Error },
@@ -49,6 +52,11 @@ pub(crate) enum ObjectError {
     #[error("its object {digest} cannot be read: {error}")]
     Unreadable { digest: DigestText, error: io::Error },
 }
+
+/// The time for another writer to finish. It writes a few files.
+const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
+
+const WRITER_POLL: Duration = Duration::from_millis(20);
 
 /// The beginning of the names of unfinished files.
 const UNFINISHED: &str = ".unfinished-";
@@ -98,7 +106,7 @@ impl LockStore {
         is_intact.then_some(text).ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
     }
 
-    /// Replaces the lock file, if it is still the one with the digest `before`.
+    /// Replaces the lock file, if it is still the one with the digest `before`. Returns the new one. Blocks.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if it is not, [`StoreError::ReadOnly`] if the files cannot be written; nothing has changed
@@ -108,7 +116,7 @@ impl LockStore {
         before: &str,
         lock: &Lock,
         objects: &Objects,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Lock, StoreError> {
         // Released when it is closed, also by a crash.
         let _writer = self.hold_writer()?;
         if self.digest()? != before {
@@ -118,15 +126,29 @@ impl LockStore {
         self.swap(lock)?;
         // The change is done; what is left behind is removed the next time.
         let _ = self.collect(lock);
-        Ok(())
+        Ok(Lock { digest: digest_of(&lock.to_text()), ..lock.clone() })
     }
 
     /// Keeps other writers out until the file is dropped.
     fn hold_writer(&self) -> Result<File, StoreError> {
         fs::create_dir_all(&self.objects).map_err(|error| self.unwritable(error))?;
         let file = lockable(&self.objects).map_err(|error| self.unwritable(error))?;
-        file.lock().map_err(|error| StoreError::Io { path: self.objects.clone(), error })?;
-        Ok(file)
+        let mut waited = Duration::ZERO;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if waited < WRITER_TIMEOUT => {
+                    std::thread::sleep(WRITER_POLL);
+                    waited += WRITER_POLL;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(StoreError::Busy(self.objects.clone()));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(StoreError::Io { path: self.objects.clone(), error });
+                }
+            }
+        }
     }
 
     fn digest(&self) -> Result<String, StoreError> {
@@ -140,7 +162,7 @@ impl LockStore {
     fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
         for (digest, text) in objects {
             if self.object(digest).is_err() {
-                let written = write_durably(&self.objects, &self.object_path(digest), text);
+                let written = write_durably(&self.object_path(digest), text);
                 written.map_err(|error| self.unwritable(error))?;
             }
         }
@@ -148,7 +170,9 @@ impl LockStore {
     }
 
     fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
-        let written = write_durably(&self.objects, &self.lock, &lock.to_text());
+        // The file that links lead to is replaced, not the link.
+        let target = self.lock.canonicalize().unwrap_or_else(|_| self.lock.clone());
+        let written = write_durably(&target, &lock.to_text());
         written.map_err(|error| self.unwritable(error))
     }
 
@@ -198,16 +222,21 @@ fn file_name(digest: &DigestText) -> &str {
     digest.strip_prefix("sha256:").unwrap_or(digest)
 }
 
-/// Replaces a file by way of an unfinished one in `folder`, which is on the same file system. It is on the disk afterwards.
-fn write_durably(folder: &Path, target: &Path, text: &str) -> io::Result<()> {
-    let unfinished = folder.join(format!("{UNFINISHED}{}", std::process::id()));
+/// Replaces a file by way of an unfinished one beside it. It is on the disk afterwards, with the permissions that it had.
+fn write_durably(target: &Path, text: &str) -> io::Result<()> {
+    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let unfinished = folder.join(format!("{UNFINISHED}{name}"));
     let mut file = File::create(&unfinished)?;
     file.write_all(text.as_bytes())?;
+    if let Ok(before) = fs::metadata(target) {
+        file.set_permissions(before.permissions())?;
+    }
     file.sync_all()?;
     fs::rename(&unfinished, target)?;
     // A rename is on the disk with its folder. Some file systems cannot sync folders.
-    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-    if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
+    if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();
     }
     Ok(())
@@ -218,7 +247,9 @@ pub(crate) fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Ob
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (lock, folder) = (name(&store.lock), name(&store.objects));
     let is_new = before.digest == NO_FILE;
-    let old = if is_new { String::new() } else { before.to_text() };
+    // As it stands there, which may be in another order.
+    let text = fs::read_to_string(&store.lock).ok();
+    let old = if is_new { String::new() } else { text.unwrap_or_else(|| before.to_text()) };
     let old_name = if is_new { "/dev/null".to_owned() } else { format!("a/{lock}") };
     let new = after.to_text();
     let difference = TextDiff::from_lines(&old, &new);
@@ -324,6 +355,27 @@ mod tests {
         assert_eq!(outcomes.iter().filter(|won| **won).count(), 1);
         let winner = texts[outcomes.iter().position(|won| *won).unwrap()];
         assert_eq!(objects(&store), [file_name(&digest(winner))]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_linked_lock_file_stays_linked_and_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let shared = folder.path().join("shared.lock");
+        fs::write(&shared, Lock::none().to_text()).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o640)).unwrap();
+        let link = folder.path().join("promptgate.lock");
+        std::os::unix::fs::symlink("shared.lock", &link).unwrap();
+        let store = LockStore::at(link.clone());
+        let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
+        let before = store.read().unwrap();
+        let after = store.replace(&before.digest, &lock, &its_objects).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&shared).unwrap(), lock.to_text());
+        assert_eq!(fs::metadata(&shared).unwrap().permissions().mode() & 0o777, 0o640);
+        assert_eq!(store.read().unwrap(), after);
     }
 
     #[test]

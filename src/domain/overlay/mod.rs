@@ -124,14 +124,15 @@ pub(crate) fn apply<'a>(
     }
 }
 
-/// Returns the raw name of the prompt that the overlays of its upstream list under `listed_name`, as far as that can be
-/// known without the list of the upstream.
-pub(crate) fn raw_name(overlays: &[Overlay], listed_name: &str) -> String {
-    let candidates = overlays.iter().filter_map(|overlay| match &overlay.action {
+/// Returns the raw name of the prompt that an upstream's overlays list under `listed_name`, as far as that can be known
+/// without the list of the upstream.
+pub(crate) fn raw_name(overlays: &[Overlay], upstream: &UpstreamId, listed_name: &str) -> String {
+    let own = || overlays.iter().filter(|overlay| overlay.upstream == *upstream);
+    let candidates = own().filter_map(|overlay| match &overlay.action {
         Action::Change(change) => change.rename.as_ref()?.reversed(&overlay.prompt, listed_name),
         Action::Drop => None,
     });
-    let is_listed_so = |raw_name: &String| match apply(overlays, &Prompt::named(raw_name)) {
+    let is_listed_so = |raw_name: &String| match apply(own(), &Prompt::named(raw_name)) {
         Overlaid::Changed(prompt) => prompt.listed_name() == listed_name,
         Overlaid::Unchanged | Overlaid::Dropped(_) => false,
     };

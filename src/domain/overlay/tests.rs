@@ -128,8 +128,8 @@ fn a_raw_name_is_found_by_the_name_that_an_overlay_gives() {
     let rename = Rename::parse("summary-{1}", &pattern).unwrap();
     let overlays =
         [overlay(1, "summarize_*", Change { rename: Some(rename), ..Change::default() })];
-    assert_eq!(raw_name(&overlays, "summary-de"), "summarize_de");
-    assert_eq!(raw_name(&overlays, "other"), "other");
+    assert_eq!(raw_name(&overlays, &overlays[0].upstream, "summary-de"), "summarize_de");
+    assert_eq!(raw_name(&overlays, &overlays[0].upstream, "other"), "other");
 }
 
 /// The calls of a prompt with a default, a preset and choices.

@@ -183,6 +183,16 @@ impl Version {
             && self.texts.iter().all(is_same_text)
     }
 
+    /// Whether both can be the same version: nothing that is known of both differs.
+    pub(crate) fn is_compatible_with(&self, other: &Self) -> bool {
+        let is_same_text = |(arguments, text): (&Arc<str>, &DigestText)| {
+            other.texts.get(arguments).is_none_or(|known| known == text)
+        };
+        self.definition == other.definition
+            && self.source == other.source
+            && self.texts.iter().all(is_same_text)
+    }
+
     /// Returns what pins of this version compare.
     pub fn kind(&self) -> PinKind {
         match (&self.source, self.texts.is_empty()) {
@@ -201,21 +211,28 @@ impl Version {
 impl Pin {
     /// Approves a version. The one that was approved before stays among the previous ones.
     pub(crate) fn approve(&mut self, version: Version, approval: Approval) {
-        self.retire();
         self.previous.retain(|previous| previous.version != version);
+        self.retire();
         self.rejected = self.rejected.take().filter(|rejected| rejected.version != version);
         self.approved = Some(Decided { version, approval });
     }
 
-    /// Rejects a version. If it is the approved one, no version is approved any more.
-    pub(crate) fn reject(&mut self, version: Version, approval: Approval) {
-        if self.approved.as_ref().is_some_and(|approved| approved.version == version) {
+    /// Rejects a version. If it is the approved one, as far as both are known, no version is approved any more. Returns the
+    /// version with all that is known of it.
+    pub(crate) fn reject(&mut self, version: Version, approval: Approval) -> Version {
+        let approved = self.approved.as_ref().map(|approved| &approved.version);
+        let approved = approved.filter(|approved| approved.is_compatible_with(&version)).cloned();
+        if approved.is_some() {
             self.retire();
         }
-        self.rejected = Some(Decided { version, approval });
+        // With all of its texts, also where they could not be had now.
+        let version = approved.unwrap_or(version);
+        self.rejected = Some(Decided { version: version.clone(), approval });
+        version
     }
 
-    /// Approves the previous version that has a digest which begins with `prefix`, or the newest one. Returns it.
+    /// Approves the previous version that has a digest which begins with `prefix`, or the newest one that is not rejected.
+    /// Returns it.
     ///
     /// # Errors
     /// Why there is no such version.
@@ -228,8 +245,10 @@ impl Pin {
         let has = |version: &Version, prefix: &str| {
             version.digests().any(|digest| digest["sha256:".len()..].starts_with(prefix))
         };
+        let rejected = self.rejected.as_ref().map(|rejected| &rejected.version);
+        let is_open = |decided: &&Decided| Some(&decided.version) != rejected;
         let found: Vec<_> = match prefix {
-            None => self.previous.iter().take(1).collect(),
+            None => self.previous.iter().filter(|decided| is_open(decided)).take(1).collect(),
             Some(prefix) if prefix.len() < MIN_PREFIX => {
                 return Err("the digest needs at least 8 hexadecimal digits");
             }
@@ -239,7 +258,7 @@ impl Pin {
         };
         let version = match found.as_slice() {
             [only] => only.version.clone(),
-            [] if prefix.is_none() => return Err("no version of it was approved before"),
+            [] if prefix.is_none() => return Err("no other version of it was approved before"),
             [] => return Err("no version with this digest was approved before"),
             _ => return Err("several versions have a digest that begins so; give more of it"),
         };

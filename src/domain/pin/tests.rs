@@ -98,6 +98,12 @@ fn a_rollback_names_one_version_that_was_approved_before() {
     assert_eq!(back.roll_back(Some(&one), approval()), Ok(version("one", Some("t1"))));
     let previous: Vec<_> = back.previous.iter().map(|p| p.version.clone()).collect();
     assert_eq!(previous, [version("three", None), version("two", None)]);
+    // What was rejected is approved again only by its digest.
+    let mut rejected = pin.clone();
+    rejected.reject(version("three", None), approval());
+    assert_eq!(rejected.clone().roll_back(None, approval()), Ok(version("two", None)));
+    let three = digest("three");
+    assert_eq!(rejected.roll_back(Some(&three), approval()), Ok(version("three", None)));
     for (prefix, why) in [
         ("0000000", "at least 8"),
         ("00000000", "several"),
@@ -169,7 +175,17 @@ proptest! {
                     pin.get_or_insert_default().approve(shown.clone(), approval());
                     approved_once.push(shown.clone());
                 }
-                Step::Reject => pin.get_or_insert_default().reject(shown.clone(), approval()),
+                Step::Reject => {
+                    pin.get_or_insert_default().reject(shown.clone(), approval());
+                    // Also if its text could not be had.
+                    let seen = Offered {
+                        definition: shown.definition.clone(),
+                        source: None,
+                        texts: shown.texts.iter().map(|(a, t)| (a.clone(), OfferedText::Known(t.clone()))).collect(),
+                    };
+                    let rejected = decide(Mode::Enforce, pin.as_ref(), &seen, || fits);
+                    prop_assert_eq!(rejected.state, State::Rejected);
+                }
                 Step::RollBack => {
                     if let Some(pin) = &mut pin {
                         let _ = pin.roll_back(None, approval());

@@ -14,10 +14,12 @@ pub(super) struct Part<'a> {
     pub offered: &'a str,
 }
 
-/// Appends the difference of one part as a unified diff; nothing if there is none.
+/// Appends the difference of one part, whose digests differ, as a unified diff.
 pub(super) fn write_diff(part: &Part<'_>, out: &mut String) {
     let (approved, offered) = (readable(part.approved), readable(part.offered));
     if approved == offered {
+        // Such as 5 and "5", which read alike.
+        let _ = writeln!(out, "{}: only types or escapes differ; compare the objects", part.what);
         return;
     }
     let header = |side: &str, text: &str| match text.is_empty() {
@@ -50,7 +52,8 @@ fn write_readable(json: Json<'_>, path: &str, out: &mut String) {
         };
     };
     if let Some(text) = json.as_str() {
-        let mut lines = text.lines();
+        // Carriage returns are part of a line, so that they show.
+        let mut lines = text.strip_suffix('\n').unwrap_or(&text).split('\n');
         line(lines.next().unwrap_or_default());
         for more in lines {
             let _ = writeln!(out, "    {more}");
@@ -62,7 +65,8 @@ fn write_readable(json: Json<'_>, path: &str, out: &mut String) {
         line(json.text());
     }
     for (key, value) in json.members() {
-        let key = key.as_str().unwrap_or_default();
+        // A line feed in a key must not begin a line.
+        let key = key.as_str().unwrap_or_default().replace('\n', "\\n");
         let separator = if path.is_empty() { "" } else { "." };
         write_readable(value, &format!("{path}{separator}{key}"), out);
     }
@@ -87,7 +91,12 @@ mod tests {
             serde_json::json!({"messages": [{"content": {"text": text, "type": "text"}, "role": "user"}]})
                 .to_string()
         };
-        assert_eq!(diff(&text("same"), &text("same")), "");
+        assert_eq!(
+            diff("{\"a\":5}", "{\"a\":\"5\"}"),
+            "text: only types or escapes differ; compare the objects\n"
+        );
+        let forged = diff("{}", "{\"a\\n-b\":1,\"c\":\"x\\r\\ny\"}");
+        assert!(forged.contains("\n+a\\n-b: 1\n") && forged.contains("c: x\r\n"), "{forged:?}");
         let changed = diff(&text("Review:\nbe kind\nend"), &text("Review:\nbe quick\nend"));
         for line in [
             "--- approved: text",

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
 
 use diff::{Part, write_diff};
-use probe::{ProbedText, ProbedTexts, offered_texts};
+use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
 
 use crate::audit::record::Event;
 use crate::config::Transport;
@@ -62,21 +62,20 @@ impl Examined {
         approved.is_some_and(|approved| Some(&approved.version) == offered)
     }
 
-    /// Whether this is the version that somebody saw: everything that was known of it is the same.
+    /// Whether this is the version that somebody saw.
     pub(crate) fn is_as_seen(&self, seen: &Self) -> bool {
-        match (&self.offered, &seen.offered) {
-            (Some(now), Some(seen)) => {
-                let (now, seen) = (&now.version, &seen.version);
-                now.definition == seen.definition
-                    && now.source == seen.source
-                    && seen
-                        .texts
-                        .iter()
-                        .all(|(arguments, text)| now.texts.get(arguments) == Some(text))
-            }
-            (None, None) => true,
-            _ => false,
-        }
+        let version = |examined: &Self| Some(examined.offered.as_ref()?.version.clone());
+        version(self) == version(seen)
+    }
+
+    /// The arguments of a text that the approved version pins, and that could not be had now, with the reason.
+    pub(crate) fn unverified(&self) -> Option<(&str, &str)> {
+        let approved = self.row.pin.as_ref()?.approved.as_ref()?;
+        let texts = &self.offered.as_ref()?.texts;
+        approved.version.texts.keys().find_map(|arguments| match texts.get(arguments) {
+            Some(ProbedText::Failed(why)) => Some((&**arguments, why.as_str())),
+            _ => None,
+        })
     }
 }
 
@@ -178,7 +177,7 @@ impl Router {
             }
             objects.insert(digest.clone(), text);
         }
-        let texts = self.probe(row).await;
+        let texts = self.probe(row, Patience::Short).await;
         for (arguments, text) in &texts {
             if let ProbedText::Stable { digest, text } = text {
                 version.texts.insert(arguments.clone(), digest.clone());
@@ -253,7 +252,7 @@ impl Router {
     }
 
     /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the lock file on which the
-    /// decision is based; `None` for the one that is there. Returns the new lock file.
+    /// decision is based; `None` for the one that is there.
     ///
     /// # Errors
     /// Nothing was changed.
@@ -263,23 +262,30 @@ impl Router {
         prompts: Vec<Examined>,
         before: Option<String>,
         decider: &Decider,
-    ) -> Result<Lock, ApprovalError> {
+    ) -> Result<Outcome, ApprovalError> {
         let store = self.releases.store.clone();
         let approval = Approval {
             by: decider.by.clone(),
             at: humantime::format_rfc3339_seconds(decider.at).to_string(),
             why: decider.why.clone(),
         };
-        let chosen = action.clone();
-        let (lock, events) = beside_calls(move || {
-            change_lock(&store, &chosen, &prompts, before.as_deref(), &approval)
-        })
-        .await?;
-        for event in events {
-            let event = event.text("by", &decider.by).text("via", decider.via);
-            self.audit().note(event.optional_text("why", decider.why.as_deref()));
+        let (action, decider) = (action.clone(), decider.clone());
+        let audit = self.audit().clone();
+        // A task of its own: a client that disconnects must not leave a decision that is not on record.
+        let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
+            let changed = change_lock(&store, &action, &prompts, before.as_deref(), &approval);
+            changed.map(|Changed { lock, versions, events }| {
+                for event in events {
+                    let event = event.text("by", &decider.by).text("via", decider.via);
+                    audit.note(event.optional_text("why", decider.why.as_deref()));
+                }
+                Outcome { lock, versions }
+            })
+        }));
+        match deciding.await {
+            Ok(outcome) => outcome,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
-        Ok(lock)
     }
 
     /// Returns the difference between the approved version of a prompt and the offered one, as a unified diff; empty if
@@ -329,21 +335,37 @@ impl Router {
     }
 }
 
-/// Changes the lock file. Returns the new one, and the records of what was decided.
+/// What was decided.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The new lock file.
+    pub lock: Lock,
+    /// The version of each prompt that was decided on.
+    pub versions: Vec<Version>,
+}
+
+/// A changed lock file, and the records of what was decided.
+struct Changed {
+    lock: Lock,
+    versions: Vec<Version>,
+    events: Vec<Event>,
+}
+
+/// Changes the lock file.
 fn change_lock(
     store: &LockStore,
     action: &Action,
     prompts: &[Examined],
     before: Option<&str>,
     approval: &Approval,
-) -> Result<(Lock, Vec<Event>), ApprovalError> {
+) -> Result<Changed, ApprovalError> {
     let old = store.read()?;
     if before.is_some_and(|before| before != old.digest) {
         return Err(StoreError::Conflict(store.path().to_owned()).into());
     }
     let mut lock = old.clone();
     let mut objects = Objects::new();
-    let mut events = Vec::new();
+    let (mut versions, mut events) = (Vec::new(), Vec::new());
     for examined in prompts {
         let row = &examined.row;
         let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
@@ -361,9 +383,10 @@ fn change_lock(
         let event = event.optional_text("texts", texts.as_deref());
         let before = approved.map(|version| version.definition);
         events.push(event.optional_text("before", before.as_deref()));
+        versions.push(version);
     }
     match store.replace(&old.digest, &lock, &objects) {
-        Ok(()) => Ok((store.read()?, events)),
+        Ok(lock) => Ok(Changed { lock, versions, events }),
         Err(error @ StoreError::ReadOnly { .. }) => {
             let patch = patch(store, &old, &lock, &objects);
             Err(ApprovalError::ReadOnly { error, patch })
@@ -388,13 +411,23 @@ fn apply(
     match action {
         Action::Approve => {
             let version = offered()?;
+            if let Some((arguments, why)) = examined.unverified() {
+                let why = format!(
+                    "its approved text with {arguments} is pinned, and cannot be had now ({why}); approve it when it can"
+                );
+                return Err(refused(&examined.row, why));
+            }
             pin.approve(version.clone(), approval.clone());
             Ok(("prompt_approved", version))
         }
         Action::Reject => {
-            let version = offered()?;
-            pin.reject(version.clone(), approval.clone());
-            Ok(("prompt_rejected", version))
+            // Of a prompt that is not offered, the approved version: its snapshot may be served.
+            let approved = pin.approved.as_ref().map(|approved| approved.version.clone());
+            let version = match (&examined.offered, approved) {
+                (None, Some(approved)) => approved,
+                _ => offered()?,
+            };
+            Ok(("prompt_rejected", pin.reject(version, approval.clone())))
         }
         Action::RollBack { to } => {
             let version = pin.roll_back(to.as_deref(), approval.clone());

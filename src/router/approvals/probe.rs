@@ -3,17 +3,18 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Releases;
-use crate::config::lock::arguments_text;
 use crate::domain::call::{Call, Client, ForwardedMeta, NameKind, Request};
 use crate::domain::caller::{Caller, PROBER};
 use crate::domain::chunks::Chunks;
 use crate::domain::document::Document;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::json::Json;
 use crate::domain::name::UpstreamId;
 use crate::domain::pin::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
 use crate::domain::unix_time::UnixSeconds;
@@ -22,9 +23,9 @@ use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
 use crate::router::owner::Owner;
-use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin};
+use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin, pinned_arguments};
 use crate::router::reply::Reply;
-use crate::router::{RoutedCall, Router, effective_arguments};
+use crate::router::{RoutedCall, Router, effective_arguments, without_presets};
 use crate::seal;
 
 /// The endpoint that records of probes name.
@@ -46,6 +47,14 @@ pub(crate) enum ProbedText {
     Failed(String),
 }
 
+/// How long a probe waits for a rate limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Patience {
+    /// As long as a call may take: somebody waits for the outcome.
+    Short,
+    Unbounded,
+}
+
 /// The texts of a prompt by their arguments, in canonical form.
 pub(crate) type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
 
@@ -61,6 +70,9 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
     known.collect()
 }
 
+/// The time between two reports of what probes have found: each has all prompts of the upstream decided on again.
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
+
 /// When a prompt was probed last, and which version of it.
 struct Done {
     definition: DigestText,
@@ -72,15 +84,16 @@ struct Done {
 impl Router {
     /// Asks for the texts of a prompt that can be had: without arguments if it needs none, and with those of configured
     /// probes. Each is asked for twice.
-    pub(crate) async fn probe(&self, row: &PinRow) -> ProbedTexts {
+    pub(crate) async fn probe(&self, row: &PinRow, patience: Patience) -> ProbedTexts {
         let mut texts = ProbedTexts::new();
         let Some(offered) = &row.offered else {
             return texts;
         };
         for arguments in probed_arguments(row, &self.releases) {
-            let text = match self.probe_once(row, offered, &arguments).await {
+            let once = || self.probe_once(row, offered, &arguments, patience);
+            let text = match once().await {
                 Err(fault) => ProbedText::Failed(fault.to_string()),
-                Ok(first) => match self.probe_once(row, offered, &arguments).await {
+                Ok(first) => match once().await {
                     Err(fault) => ProbedText::Failed(fault.to_string()),
                     Ok(second) if second == first => {
                         let overlay = offered.prompt.overlay.as_ref();
@@ -99,47 +112,57 @@ impl Router {
         texts
     }
 
-    /// Probes the prompts of all upstreams with pins: when they change, and every `probe_every`; until `stop`.
-    pub(crate) async fn keep_probing(self: Arc<Self>, stop: CancellationToken) {
-        let is_pinned = |id| self.releases.mode_of(id) != Mode::Off;
-        if !self.releases.is_probing || !self.upstreams.keys().any(is_pinned) {
-            return;
-        }
-        let mut done: HashMap<(UpstreamId, Arc<str>), Done> = HashMap::new();
+    /// Probes the prompts of an upstream with pins: when they change, after a get gave another text than the approved one, and
+    /// every `probe_every`; until `stop`.
+    pub(crate) async fn keep_probing(
+        self: Arc<Self>,
+        upstream: UpstreamId,
+        stop: CancellationToken,
+    ) {
+        let mut done: HashMap<Arc<str>, Done> = HashMap::new();
         let mut published = self.shared.published.clone();
+        let mut mismatched = self.shared.mismatches.added();
         loop {
             published.mark_unchanged();
-            let probing = self.probe_due(&mut done);
+            let probing = self.probe_due(&upstream, &mut done);
             let next = tokio::select! {
                 () = stop.cancelled() => return,
                 next = probing => next,
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = published.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                }
+                // Both fail only when the gateway has ended.
+                _ = published.changed() => {}
+                _ = mismatched.changed() => {}
                 () = sleep_until(next) => {}
-                () = self.shared.mismatches.added() => {
-                    for key in self.shared.mismatches.take() {
-                        done.entry(key).and_modify(|done| done.at = None);
-                    }
-                }
+            }
+            for raw_name in self.shared.mismatches.take(&upstream) {
+                done.entry(raw_name).and_modify(|done| done.at = None);
             }
         }
     }
 
+    /// The upstreams whose prompts are probed without being asked for.
+    pub(crate) fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
+        let is_pinned = |id: &&UpstreamId| self.releases.mode_of(id) != Mode::Off;
+        self.upstreams.keys().filter(|_| self.releases.is_probing).filter(is_pinned)
+    }
+
     /// Probes what is due, and returns when the next probe is.
-    async fn probe_due(&self, done: &mut HashMap<(UpstreamId, Arc<str>), Done>) -> Instant {
+    async fn probe_due(
+        &self,
+        upstream: &UpstreamId,
+        done: &mut HashMap<Arc<str>, Done>,
+    ) -> Instant {
         let every = self.releases.probe_every;
         let catalog = self.catalog();
         let rows = || catalog.pins.iter().flat_map(|rows| rows.iter());
+        let rows = || rows().filter(|row| row.upstream == *upstream);
         let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
         let mut next = Instant::now() + every;
+        let (mut reports, mut reported) = (Vec::new(), Instant::now());
         for (row, offered) in offered {
-            let key = (row.upstream.clone(), row.raw_name.clone());
+            let key = row.raw_name.clone();
             let OfferedPrompt { version, .. } = offered;
             let (definition, source) = (version.definition.clone(), version.source.clone());
             let known = done.get(&key);
@@ -155,25 +178,33 @@ impl Router {
                 next = next.min(at + every);
                 continue;
             }
-            let texts = self.probe(row).await;
-            let texts = offered_texts(&texts);
-            let report = TextReport {
-                upstream: row.upstream.clone(),
-                raw_name: row.raw_name.clone(),
+            let texts = offered_texts(&self.probe(row, Patience::Unbounded).await);
+            reports.push(TextReport {
+                upstream: upstream.clone(),
+                raw_name: key.clone(),
                 texts: TextsOf { definition: definition.clone(), texts },
-            };
-            // Fails only at shutdown.
-            let _ = self.shared.texts.send(report).await;
+            });
+            if reported.elapsed() >= REPORT_INTERVAL {
+                self.report(&mut reports).await;
+                reported = Instant::now();
+            }
             let at = Instant::now();
             done.insert(key, Done { definition, source, at: Some(at) });
             next = next.min(at + every);
         }
+        self.report(&mut reports).await;
         if done.len() > rows().count() {
-            let keys = rows().map(|row| (row.upstream.clone(), row.raw_name.clone()));
-            let keys: HashSet<_> = keys.collect();
+            let keys: HashSet<_> = rows().map(|row| row.raw_name.clone()).collect();
             done.retain(|key, _| keys.contains(key));
         }
         next
+    }
+
+    async fn report(&self, reports: &mut Vec<TextReport>) {
+        if !reports.is_empty() {
+            // Fails only at shutdown.
+            let _ = self.shared.texts.send(std::mem::take(reports)).await;
+        }
     }
 
     /// Whether all texts of the offered version are known that can be.
@@ -182,7 +213,7 @@ impl Router {
         probed_arguments(row, &self.releases).all(|arguments| texts.contains_key(&arguments))
     }
 
-    /// One get, recorded and limited like any other. Waits where a limit refuses it.
+    /// One get, recorded and limited like any other. Waits where a limit refuses it, if there is time.
     ///
     /// # Errors
     /// Those of a get.
@@ -191,14 +222,19 @@ impl Router {
         row: &PinRow,
         offered: &OfferedPrompt,
         arguments: &str,
+        patience: Patience,
     ) -> Result<String, Fault> {
+        let deadline = Instant::now() + self.limits.request;
         loop {
-            match self.probe_now(row, offered, arguments).await {
-                Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) => {
-                    sleep(retry_after).await;
-                }
-                outcome => return outcome,
+            let outcome = self.probe_now(row, offered, arguments).await;
+            let Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) = &outcome
+            else {
+                return outcome;
+            };
+            if patience == Patience::Short && Instant::now() + *retry_after > deadline {
+                return outcome;
             }
+            sleep(*retry_after).await;
         }
     }
 
@@ -246,7 +282,8 @@ impl Router {
             let authorized = self.gate.authorize(&call, &record, resolution).await?;
             let upstream = self.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
             let routed = RoutedCall { call: &call, authorized, owner: &owner, upstream };
-            self.get_text(&routed, arguments.as_ref()).await
+            let got = self.get_text(&routed, arguments.as_ref()).await;
+            got.map_err(|fault| without_presets(&owner, fault))
         };
         let got = got.await;
         let result = got.as_ref().map(|text| Chunks::from(text.clone()));
@@ -292,7 +329,13 @@ fn probed_arguments<'a>(
         .offered
         .as_ref()
         .is_some_and(|offered| !offered.prompt.arguments.iter().any(|argument| argument.required));
-    let without = needs_none.then(|| arguments_text(&Default::default()));
+    let without = needs_none.then(|| Arc::from(NO_ARGUMENTS));
     let configured = releases.probes.iter().filter(|probe| probe.prompt == row.public_name);
-    without.into_iter().chain(configured.map(|probe| probe.arguments.clone()))
+    let configured = configured.filter_map(|probe| {
+        let prompt = &row.offered.as_ref()?.prompt;
+        let given = Json::accepted(&probe.arguments);
+        let overlay = prompt.overlay.as_deref();
+        Some(Arc::from(pinned_arguments(&prompt.arguments, overlay, Some(given))))
+    });
+    without.into_iter().chain(configured)
 }

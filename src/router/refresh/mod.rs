@@ -75,7 +75,7 @@ impl Source {
 /// What changes the catalog.
 pub(crate) struct Inputs {
     pub reports: mpsc::Receiver<DriverReport>,
-    pub texts: mpsc::Receiver<TextReport>,
+    pub texts: mpsc::Receiver<Vec<TextReport>>,
     pub renewals: mpsc::Receiver<Renewal>,
 }
 
@@ -185,9 +185,9 @@ impl Refresh {
                     self = self.take_beside_calls(waiting).await;
                 }
                 Some(texts) = inputs.texts.recv() => {
-                    let mut waiting = vec![texts];
+                    let mut waiting = texts;
                     while let Ok(texts) = inputs.texts.try_recv() {
-                        waiting.push(texts);
+                        waiting.extend(texts);
                     }
                     self = beside_calls(move || self.learn(waiting)).await;
                 }
@@ -267,6 +267,7 @@ impl Refresh {
                 changed.push(at);
             }
         }
+        changed.sort_unstable();
         changed.dedup();
         if changed.into_iter().fold(false, |any, at| self.make_effective(at) | any) {
             self.merge();
@@ -285,7 +286,10 @@ impl Refresh {
             pinning: &known.source.pinning,
             texts: &known.texts,
         };
-        let offered = known.list.as_ref().map(|(list, _)| list.listed.prompts.as_slice());
+        let is_omitted =
+            self.on_failure == OnFailure::Omit && matches!(known.state, State::Failed(_));
+        let list = known.list.as_ref().filter(|_| !is_omitted);
+        let offered = list.map(|(list, _)| list.listed.prompts.as_slice());
         let effective = (!maker.is_idle()).then(|| maker.make(offered));
         let is_same = match (&effective, &known.effective) {
             (Some(now), Some(before)) => now.serves_as(before),
@@ -367,14 +371,21 @@ impl Refresh {
                 }
                 known.list = Some((walked, now));
                 known.state = State::Good;
-                if !same {
-                    self.make_effective(at);
-                }
-                !(same && was_served)
+                let is_current = same && was_served;
+                let has_problem =
+                    known.effective.as_ref().is_some_and(|effective| effective.has_problem());
+                // A missing object may be back.
+                let is_other = (!is_current || has_problem) && self.make_effective(at);
+                is_other || !is_current
             }
             Err(kind) => {
                 known.state = State::Failed(kind);
-                self.on_failure == OnFailure::Omit && known.list.is_some()
+                let is_omitted = self.on_failure == OnFailure::Omit && known.list.is_some();
+                if is_omitted {
+                    // Snapshots take the place of the list.
+                    self.make_effective(at);
+                }
+                is_omitted
             }
         }
     }
@@ -389,6 +400,9 @@ impl Refresh {
             }
         }
         if had_lists && self.on_failure == OnFailure::Omit {
+            for at in 0..self.upstreams.len() {
+                self.make_effective(at);
+            }
             self.merge();
         }
     }
@@ -444,11 +458,9 @@ impl Refresh {
     fn prompts<'a>(&self, known: &'a Known) -> &'a [Prompt] {
         match (&known.effective, self.served(known)) {
             // Also without a list: approved snapshots.
-            (Some(effective), served) if served.is_some() || known.list.is_none() => {
-                &effective.prompts
-            }
+            (Some(effective), _) => &effective.prompts,
             (None, Some((list, _))) => &list.listed.prompts,
-            _ => &[],
+            (None, None) => &[],
         }
     }
 
