@@ -163,11 +163,11 @@ impl Gateway {
         let (approved, new): (Vec<_>, Vec<_>) =
             examined.into_iter().partition(Examined::is_approved_so);
         let output = &decision.view.output;
-        let failure = self.upstreams.iter().find(|upstream| {
-            upstream_id.is_some_and(|id| upstream.id == id) && upstream.failure.is_some()
-        });
-        if failure.is_some() {
-            return Err(Failure::new(self.failures().collect::<Vec<_>>().join("\n")));
+        if let Some(id) = upstream_id
+            && let Some(failure) =
+                self.failures().find(|f| f.starts_with(&format!("upstream {id}:")))
+        {
+            return Err(Failure::new(failure));
         }
         if new.is_empty() {
             let text = format!("Nothing to do: {} approved already.", prompts(approved.len()));
@@ -289,8 +289,12 @@ impl Gateway {
     /// The upstreams whose lists could not be had.
     fn failures(&self) -> impl Iterator<Item = String> {
         self.upstreams.iter().filter_map(|upstream| {
-            let failure = upstream.failure.as_ref()?;
-            Some(printable(&format!("upstream {}: {}", upstream.id, failure.diagnosis())))
+            let why = match &upstream.failure {
+                Some(failure) => failure.diagnosis(),
+                None if upstream.walk.is_none() => "it has not answered in time".to_owned(),
+                None => return None,
+            };
+            Some(printable(&format!("upstream {}: {why}", upstream.id)))
         })
     }
 }

@@ -313,7 +313,7 @@ async fn an_approved_snapshot_is_served_while_its_upstream_is_gone_or_offers_ano
     let overlay = "[[overlays]]\nupstream = \"up\"\nprompt = \"p\"\nafter = { text = \"after\" }\n";
     let folder = Folder::new(&(enforced("snapshot = true\n") + &up.upstream.table("up") + overlay));
     folder.approve().await;
-    let process = Process::serve(folder.path()).await;
+    let (process, _admin) = Process::serve_admin(folder.path(), &[]).await;
     gets(&process.client(), Ok("good null")).await;
     up.offer(|offer| offer.text = "evil".to_owned());
     let reply = async || process.client().ask("prompts/get", json!({"name": "up__p"})).await;

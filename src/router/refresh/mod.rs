@@ -158,9 +158,7 @@ impl Refresh {
             // Approved snapshots, before any upstream has reported.
             self = beside_calls(move || self.with_effective_lists()).await;
         }
-        let first = self.snapshot();
-        announce.observe(&first, Instant::now()).await;
-        catalog.store(Arc::new(first));
+        announce.observe(&self.snapshot(), Instant::now()).await;
         loop {
             let mut done = None;
             tokio::select! {
