@@ -1,6 +1,8 @@
 //! The refresh: the only writer of the catalog. It takes the reports of the drivers and publishes snapshots.
 
 mod merging;
+#[cfg(test)]
+mod pin_tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
