@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::client::{Connection, Prepared};
 use super::gateway::{Configured, KEY, Requests, Upstreams, command, settings, spawn};
-use super::process::{Process, address};
+use super::process::{Process, address, cpu_time};
 use super::upstreams::UpstreamOptions;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -216,6 +216,7 @@ impl Run<'_> {
             connection.ask(&bytes).await;
         }
         // What the start took differs from run to run by more than many requests take.
+        until_idle(process.pid());
         let id = process.pid().to_string();
         let zeroed = Command::new("callgrind_control").args(["--zero", &id]).output();
         assert!(zeroed.expect("valgrind is installed").status.success());
@@ -227,6 +228,22 @@ impl Run<'_> {
         total(&out)
     }
 }
+
+/// Waits until a process does no more than look after its files.
+fn until_idle(pid: u32) {
+    let mut before = cpu_time(pid);
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = cpu_time(pid);
+        if now - before <= IDLE {
+            return;
+        }
+        before = now;
+    }
+}
+
+/// CPU time of an idle gateway under callgrind in each second.
+const IDLE: Duration = Duration::from_millis(100);
 
 fn callgrind(out: &Path) -> Command {
     let mut command = Command::new("valgrind");
