@@ -41,7 +41,7 @@ const TOLERATED: f64 = 0.05;
 const REQUESTS: usize = 400;
 
 /// Requests of the first of both runs where each returns a list of ten thousand.
-const LONG_LISTS: usize = 50;
+const LONG_LISTS: usize = 300;
 
 /// What pins may cost: a count, the same without pins, and by which part it may be more.
 const PINNED: [(&str, &str, f64); 2] = [
@@ -243,7 +243,7 @@ fn until_idle(pid: u32) {
 }
 
 /// CPU time of an idle gateway under callgrind in each second.
-const IDLE: Duration = Duration::from_millis(100);
+const IDLE: Duration = Duration::from_millis(20);
 
 fn callgrind(out: &Path) -> Command {
     let mut command = Command::new("valgrind");

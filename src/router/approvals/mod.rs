@@ -4,10 +4,12 @@ mod diff;
 pub(crate) mod json;
 pub(crate) mod probe;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use diff::{Part, write_diff};
 use probe::{Patience, ProbedText, ProbedTexts, offered_texts};
@@ -22,6 +24,7 @@ use crate::domain::pin::{
 use crate::router::Router;
 use crate::router::blocking::beside_calls;
 use crate::router::pin::{OfferedPrompt, PinRow};
+use crate::seal;
 use crate::upstream::library::source_object;
 
 /// A prompt with everything that can be had of its offered version.
@@ -171,8 +174,7 @@ impl Router {
         if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
             let text = self.source_of(&row.upstream, source.path.clone()).await;
             let text = text.map_err(|why| refused(row, why))?;
-            let is_same = crate::seal::digest_text(&crate::seal::sha256(text.as_bytes()));
-            if is_same != **digest {
+            if seal::digest_text(&seal::sha256(text.as_bytes())) != **digest {
                 return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
             }
             objects.insert(digest.clone(), text);
@@ -235,11 +237,7 @@ impl Router {
         Ok(examined.into_iter().map(|(_, examined)| examined).collect())
     }
 
-    async fn source_of(
-        &self,
-        upstream: &UpstreamId,
-        file: std::path::PathBuf,
-    ) -> Result<String, String> {
+    async fn source_of(&self, upstream: &UpstreamId, file: PathBuf) -> Result<String, String> {
         let config = self.upstreams.get(upstream).map(|upstream| upstream.config());
         let Some((Transport::Library(folder), config)) = config.map(|c| (&c.transport, c)) else {
             return Err("its upstream is no library any more".to_owned());
@@ -247,7 +245,7 @@ impl Router {
         let (folder, library) = (folder.clone(), upstream.to_string());
         let limit = config.settings.max_message;
         let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
-        let read = tokio::time::timeout(SOURCE_TIMEOUT, reading).await;
+        let read = timeout(SOURCE_TIMEOUT, reading).await;
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
     }
 
@@ -300,7 +298,7 @@ impl Router {
             let text = digest.and_then(|digest| offered.as_ref()?.objects.get(digest));
             text.cloned().unwrap_or_default()
         };
-        let mut out = String::new();
+        let (mut out, mut unknown) = (String::new(), Vec::new());
         let mut add = |what: &str, ours: Option<&DigestText>, their: Option<&DigestText>| {
             if ours == their {
                 return;
@@ -319,17 +317,29 @@ impl Router {
         let arguments = |version: Option<&Version>| {
             version.into_iter().flat_map(|v| v.texts.keys().cloned()).collect::<Vec<_>>()
         };
-        let mut all = [arguments(approved), arguments(offers)].concat();
+        let asked = offered.iter().flat_map(|offered| offered.texts.keys().cloned());
+        let mut all = [arguments(approved), arguments(offers), asked.collect()].concat();
         all.sort();
         all.dedup();
         for arguments in all {
-            let text =
-                |version: Option<&Version>| version.and_then(|v| v.texts.get(&arguments).cloned());
             let what = match &*arguments {
-                "{}" => "text".to_owned(),
+                NO_ARGUMENTS => "text".to_owned(),
                 arguments => format!("text with {arguments}"),
             };
-            add(&what, text(approved).as_ref(), text(offers).as_ref());
+            let text =
+                |version: Option<&Version>| version.and_then(|v| v.texts.get(&arguments).cloned());
+            match offered.as_ref().and_then(|offered| offered.texts.get(&arguments)) {
+                Some(ProbedText::Failed(why)) => {
+                    unknown.push(format!("{} ({what}): cannot be had: {why}", row.public_name));
+                }
+                Some(ProbedText::Unstable) => {
+                    unknown.push(format!("{} ({what}): unstable", row.public_name));
+                }
+                _ => add(&what, text(approved).as_ref(), text(offers).as_ref()),
+            }
+        }
+        for line in unknown {
+            out.extend([&*line, "\n"]);
         }
         out
     }
