@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::lock::{Lock, LockStore, Objects};
 use crate::domain::json::Json;
+use crate::domain::name::DEFAULT_SEPARATOR;
 use crate::domain::pin::{Approval, NO_ARGUMENTS, OfferedText, Version};
 use crate::router::effective::TextsOf;
 use crate::seal;
@@ -48,7 +49,11 @@ impl World {
         let store = LockStore::at(folder.path().join("promptgate.lock"));
         let driver = DriverId::fresh();
         let mut world = Self { refresh: None, driver, store, on_failure, _folder: folder };
-        let refresh = Refresh::new(vec![world.source()], Naming::new("__", 128), world.on_failure);
+        let refresh = Refresh::new(
+            vec![world.source()],
+            Naming::new(DEFAULT_SEPARATOR, 128),
+            world.on_failure,
+        );
         world.refresh = Some(refresh.with_effective_lists());
         world
     }
@@ -112,7 +117,7 @@ impl World {
     /// The definition of the prompt as it is listed.
     fn listed(&self) -> Option<String> {
         let snapshot = self.refresh.as_ref().unwrap().snapshot();
-        let owner = snapshot.content.owner("up__p")?;
+        let owner = snapshot.content.owner(&format!("up{DEFAULT_SEPARATOR}p"))?;
         Some(owner.digest.to_string())
     }
 }
