@@ -784,8 +784,15 @@ fn the_walk_through_of_the_documentation_works_as_it_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_promptgate")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let is_ours = |name: &str| name.starts_with("PROMPTGATE");
+    let ours: Vec<_> =
+        std::env::vars().map(|(name, _)| name).filter(|name| is_ours(name)).collect();
     for Step { command, printed, code } in steps {
-        let output = std::process::Command::new("sh")
+        let mut shell = std::process::Command::new("sh");
+        ours.iter().for_each(|name| {
+            shell.env_remove(name);
+        });
+        let output = shell
             // On a terminal, both are one.
             .args(["-c", &format!("exec 2>&1\n{command}")])
             .current_dir(folder.path())
