@@ -40,14 +40,13 @@ const TOLERATED: f64 = 0.05;
 /// Requests of the first of both runs.
 const REQUESTS: usize = 400;
 
-/// Requests of the first of both runs where each returns a list of ten thousand.
-const LONG_LISTS: usize = 300;
+/// Prompts on a page of ten thousand: how often a list of megabytes is written on depends on its reader.
+const PAGE: usize = 100;
 
 /// What pins may cost: a count, the same without pins, and by which part it may be more.
 const PINNED: [(&str, &str, f64); 2] = [
     ("get, pinned text", "get, bare", 0.05),
-    // How often a list of megabytes is written on depends on its reader, too.
-    ("list of 10,000, pinned", "list of 10,000, bare", 0.05),
+    ("page of 10,000, pinned", "page of 10,000, bare", 0.05),
 ];
 
 /// Counts, prints, and compares where the counts of this toolchain and CPU are known.
@@ -117,7 +116,8 @@ async fn count() -> BTreeMap<String, u64> {
             for (at, total) in totals.iter_mut().enumerate() {
                 let requests = REQUESTS * (at + 1);
                 let upstreams = &scripted;
-                let run = Run { toml: &toml, key, upstreams, probes: 0, is_list, requests };
+                let listed = upstreams.prompts;
+                let run = Run { toml: &toml, key, upstreams, listed, probes: 0, is_list, requests };
                 *total = run.count().await;
             }
             counts.insert(format!("{row}, {name}"), (totals[1] - totals[0]) / REQUESTS as u64);
@@ -159,19 +159,23 @@ async fn count_pinned(
     let pinned = format!("{enforced}{overlaid}");
     // Each prompt without arguments, and the one of the probe, twice.
     let probes = 2 * (scripted.prompts as u64 + 1);
-    for (row, upstreams, pins, probes, is_list, first) in [
-        ("get, pinned text", scripted, &*pinned_text, probes, false, REQUESTS),
-        ("list of 10,000, bare", &many, &*overlaid, 0, true, LONG_LISTS),
-        ("list of 10,000, pinned", &many, &*pinned, 0, true, LONG_LISTS),
+    for (row, upstreams, pins, probes, is_list) in [
+        ("get, pinned text", scripted, &*pinned_text, probes, false),
+        ("page of 10,000, bare", &many, &*overlaid, 0, true),
+        ("page of 10,000, pinned", &many, &*pinned, 0, true),
     ] {
-        let toml = [&*bare, pins, &upstreams.tables()].concat();
+        let paged = bare.replace("page_size = 100000", &format!("page_size = {PAGE}"));
+        let settings = if is_list { &paged } else { &bare };
+        let toml = [settings.as_str(), pins, &upstreams.tables()].concat();
+        let listed = if is_list { PAGE } else { upstreams.prompts };
         let mut totals = [0; 2];
         for (at, total) in totals.iter_mut().enumerate() {
-            let requests = first * (at + 1);
-            *total =
-                Run { toml: &toml, key: None, upstreams, probes, is_list, requests }.count().await;
+            let requests = REQUESTS * (at + 1);
+            *total = Run { toml: &toml, key: None, upstreams, listed, probes, is_list, requests }
+                .count()
+                .await;
         }
-        counts.insert(row.to_owned(), (totals[1] - totals[0]) / first as u64);
+        counts.insert(row.to_owned(), (totals[1] - totals[0]) / REQUESTS as u64);
     }
 }
 
@@ -180,6 +184,8 @@ struct Run<'a> {
     toml: &'a str,
     key: Option<&'a str>,
     upstreams: &'a Upstreams,
+    /// Prompts on the first page.
+    listed: usize,
     /// Gets that it sends by itself after its start.
     probes: u64,
     is_list: bool,
@@ -206,7 +212,7 @@ impl Run<'_> {
         callgrind.arg(command(None).get_program()).env("TOKIO_WORKER_THREADS", "1");
         let (process, addr, _) = spawn(&mut callgrind, folder.path());
         let client = Requests::new(addr, self.key, "2025-06-18").await;
-        client.until_listed(self.upstreams.prompts).await;
+        client.until_listed(self.listed).await;
         while self.upstreams.calls().await < before + self.probes {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
