@@ -118,7 +118,7 @@ fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
 
 /// Returns the entity tag of a document (RFC 9110, section 8.8.3).
 pub(super) fn entity_tag(document: &Value) -> String {
-    let digest = seal::digest_text(&seal::sha256(document.to_string().as_bytes()));
+    let digest = seal::sha256_text(document.to_string().as_bytes());
     format!("\"{digest}\"")
 }
 

@@ -116,7 +116,7 @@ impl SourceFile {
     /// Returns `sha256:…` of the content, or the kind of the error if the file could not be read.
     pub fn digest(read: Result<&[u8], &io::Error>) -> String {
         match read {
-            Ok(bytes) => seal::digest_text(&seal::sha256(bytes)),
+            Ok(bytes) => seal::sha256_text(bytes),
             Err(error) => error.kind().to_string(),
         }
     }
@@ -240,7 +240,7 @@ impl Config {
         let access = access::read(root.section("access"), &upstreams, &auth);
         let server = server::read(server, tls, &auth);
         let config = Self {
-            digest: seal::digest_text(&seal::sha256(text.as_bytes())),
+            digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
             unused_variables: Vec::new(),
             auth,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::call_overlay::CallOverlay;
 use super::fault::excerpt;
 use super::hidden_text;
-use super::json::canonical::write_canonical;
+use super::json::canonical::canonical;
 use super::json::object::{ObjectWriter, append_members, write_array, write_members};
 use super::json::{Json, Kind};
 use super::meta;
@@ -184,9 +184,7 @@ impl Prompt {
     pub fn canonical(&self) -> String {
         let mut definition = String::with_capacity(self.rest.len() + 64);
         self.write(self.listed_name(), &mut definition);
-        let mut canonical = String::with_capacity(definition.len());
-        write_canonical(Json::accepted(&definition), &mut canonical);
-        canonical
+        canonical(Json::accepted(&definition))
     }
 
     /// Bytes of the definition, approximately.

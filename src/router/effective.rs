@@ -118,7 +118,7 @@ impl Maker<'_> {
     fn pin(&self, prompt: Prompt, effective: &mut Effective) -> PinRow {
         // In the form in which it would be approved: the list is the same, byte for byte, whichever form is served.
         let canonical = prompt.canonical();
-        let definition: Arc<str> = seal::digest_text(&seal::sha256(canonical.as_bytes())).into();
+        let definition: Arc<str> = seal::sha256_text(canonical.as_bytes()).into();
         let prompt = Prompt::approved(Json::accepted(&canonical), &prompt).unwrap_or(prompt);
         let known = self.texts.get(prompt.name.as_str());
         let known = known.filter(|known| known.definition == definition);

@@ -7,7 +7,7 @@ use crate::config::Releases;
 use crate::config::lock::{Lock, LockStore, ObjectError};
 use crate::domain::call_overlay::CallOverlay;
 use crate::domain::json::Json;
-use crate::domain::json::canonical::write_canonical;
+use crate::domain::json::canonical::canonical;
 use crate::domain::json::object::write_object;
 use crate::domain::name::UpstreamId;
 use crate::domain::pin::{
@@ -124,9 +124,7 @@ pub(super) fn pinned_arguments(
             object.member(name, value);
         }
     });
-    let mut canonical = String::new();
-    write_canonical(Json::accepted(&object), &mut canonical);
-    canonical.into()
+    canonical(Json::accepted(&object)).into()
 }
 
 /// A prompt that is offered or pinned, for those who decide.

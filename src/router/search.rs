@@ -35,7 +35,7 @@ impl Router {
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
         // The cursor is a place in the ranking of one query.
-        let query_digest = seal::digest_text(&seal::sha256(query.as_bytes()));
+        let query_digest = seal::sha256_text(query.as_bytes());
         let bound_to = format!("{} find {query_digest}", call.endpoint);
         let place =
             cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;

@@ -47,7 +47,7 @@ impl VerifiedTexts {
             return Ok(());
         }
         let text = canonical_text(result.json());
-        let offered = seal::digest_text(&seal::sha256(text.as_bytes()));
+        let offered = seal::sha256_text(text.as_bytes());
         if offered != **approved {
             return Err(offered.into());
         }
@@ -83,7 +83,7 @@ mod tests {
         );
         let evil = result(r#"{"messages":[{"role":"user","content":{"type":"text","text":"b"}}]}"#);
         let text = canonical_text(good.json());
-        let approved: DigestText = seal::digest_text(&seal::sha256(text.as_bytes())).into();
+        let approved: DigestText = seal::sha256_text(text.as_bytes()).into();
         for _ in 0..3 {
             assert_eq!(texts.verify(&approved, &good), Ok(()));
             assert_eq!(texts.verify(&approved, &spelled), Ok(()));

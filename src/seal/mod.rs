@@ -175,9 +175,14 @@ pub fn digest_text(digest: &[u8; 32]) -> String {
     format!("sha256:{}", hex::hex(digest))
 }
 
+/// Returns the digest of bytes as text; see [`digest_text`].
+pub(crate) fn sha256_text(bytes: &[u8]) -> String {
+    digest_text(&sha256(bytes))
+}
+
 /// Returns the digest of a prompt's effective definition: that of its canonical text.
 pub(crate) fn definition_digest(prompt: &Prompt) -> String {
-    digest_text(&sha256(prompt.canonical().as_bytes()))
+    sha256_text(prompt.canonical().as_bytes())
 }
 
 fn derive(key: &[u8; KEY_LEN], kind: Kind) -> XChaCha20Poly1305 {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use toml_edit::{InlineTable, Value};
 
 use crate::domain::json::Json;
-use crate::domain::json::canonical::write_canonical;
+use crate::domain::json::canonical::canonical;
 use crate::domain::json::object::write_object;
 use crate::domain::pin::{Approval, Decided, DigestText, MAX_PREVIOUS, Pin, Version};
 use crate::seal;
@@ -57,7 +57,7 @@ impl Lock {
                 "its version is {version}; this promptgate reads version {VERSION}"
             ));
         }
-        let mut lock = Self { digest: digest_of(text), pins: BTreeMap::new() };
+        let mut lock = Self { digest: seal::sha256_text(text.as_bytes()), pins: BTreeMap::new() };
         for entry in document.prompts {
             let Entry { upstream, prompt, approved, rejected, previous } = entry;
             let at = |why: String| format!("prompt {prompt:?} of upstream {upstream:?}: {why}");
@@ -129,11 +129,6 @@ impl Lock {
     }
 }
 
-/// Returns the digest of a lock file's text.
-pub(crate) fn digest_of(text: &str) -> String {
-    seal::digest_text(&seal::sha256(text.as_bytes()))
-}
-
 /// Returns arguments in the form in which pins name them: canonical JSON (RFC 8785).
 pub(crate) fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
     let mut object = String::new();
@@ -142,9 +137,7 @@ pub(crate) fn arguments_text(arguments: &BTreeMap<String, String>) -> Arc<str> {
             object.text(name, value);
         }
     });
-    let mut canonical = String::new();
-    write_canonical(Json::accepted(&object), &mut canonical);
-    canonical.into()
+    canonical(Json::accepted(&object)).into()
 }
 
 #[derive(Deserialize)]

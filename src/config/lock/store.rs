@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use similar::TextDiff;
 
-use super::{Lock, NO_FILE, digest_of};
+use super::{Lock, NO_FILE};
 use crate::domain::pin::DigestText;
 use crate::seal;
 
@@ -102,7 +102,7 @@ impl LockStore {
                 _ => ObjectError::Unreadable { digest, error },
             }
         })?;
-        let is_intact = seal::digest_text(&seal::sha256(text.as_bytes())) == **digest;
+        let is_intact = seal::sha256_text(text.as_bytes()) == **digest;
         is_intact.then_some(text).ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
     }
 
@@ -126,7 +126,7 @@ impl LockStore {
         self.swap(lock)?;
         // The change is done; what is left behind is removed the next time.
         let _ = self.collect(lock);
-        Ok(Lock { digest: digest_of(&lock.to_text()), ..lock.clone() })
+        Ok(Lock { digest: seal::sha256_text(lock.to_text().as_bytes()), ..lock.clone() })
     }
 
     /// Keeps other writers out until the file is dropped.
@@ -153,7 +153,7 @@ impl LockStore {
 
     fn digest(&self) -> Result<String, StoreError> {
         match fs::read_to_string(&self.lock) {
-            Ok(text) => Ok(digest_of(&text)),
+            Ok(text) => Ok(seal::sha256_text(text.as_bytes())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NO_FILE.to_owned()),
             Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
         }
@@ -268,7 +268,7 @@ mod tests {
     use crate::domain::pin::{Approval, Version};
 
     fn digest(text: &str) -> DigestText {
-        seal::digest_text(&seal::sha256(text.as_bytes())).into()
+        seal::sha256_text(text.as_bytes()).into()
     }
 
     /// A lock that approves one definition, and its object.

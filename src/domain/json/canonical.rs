@@ -6,6 +6,13 @@ use std::fmt::Write as _;
 use super::object::write_array;
 use super::{Json, Kind, write_str};
 
+/// Returns the canonical form of a value; see [`write_canonical`].
+pub(crate) fn canonical(value: Json<'_>) -> String {
+    let mut out = String::with_capacity(value.text().len());
+    write_canonical(value, &mut out);
+    out
+}
+
 /// Appends the canonical form of a value. Members that are `null` are kept.
 pub(crate) fn write_canonical(value: Json<'_>, out: &mut String) {
     match value.kind() {
@@ -68,9 +75,7 @@ mod tests {
     use super::*;
 
     fn canonical(text: &str) -> String {
-        let mut out = String::new();
-        write_canonical(Json::parse(text.as_bytes(), 64).unwrap(), &mut out);
-        out
+        super::canonical(Json::parse(text.as_bytes(), 64).unwrap())
     }
 
     #[test]

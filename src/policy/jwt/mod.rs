@@ -185,7 +185,7 @@ impl Tokens {
             issuer: self.jwt.issuer.clone(),
             subject: subject.to_owned(),
             client: text("client_id").or_else(|| text("azp")).map(str::to_owned),
-            id_hash: text("jti").map(|id| seal::digest_text(&seal::sha256(id.as_bytes()))),
+            id_hash: text("jti").map(|id| seal::sha256_text(id.as_bytes())),
             expires: UnixSeconds(expires(claims).saturating_add(self.jwt.leeway.as_secs())),
         };
         let missing = self.jwt.scopes.iter().any(|needed| !scopes.contains(needed));

@@ -174,7 +174,7 @@ impl Router {
         if let (Some(source), Some(digest)) = (&prompt.source, &offered.source) {
             let text = self.source_of(&row.upstream, source.path.clone()).await;
             let text = text.map_err(|why| refused(row, why))?;
-            if seal::digest_text(&seal::sha256(text.as_bytes())) != **digest {
+            if seal::sha256_text(text.as_bytes()) != **digest {
                 return Err(refused(row, "its file has changed meanwhile; try again".to_owned()));
             }
             objects.insert(digest.clone(), text);

@@ -101,7 +101,7 @@ impl Router {
                             texts.insert(arguments, ProbedText::Failed(HOLDS_SECRET.to_owned()));
                             continue;
                         }
-                        let digest = seal::digest_text(&seal::sha256(first.as_bytes())).into();
+                        let digest = seal::sha256_text(first.as_bytes()).into();
                         ProbedText::Stable { digest, text: first }
                     }
                     Ok(_) => ProbedText::Unstable,

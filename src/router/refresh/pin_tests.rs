@@ -31,7 +31,7 @@ fn prompt(description: &str, required: bool) -> Prompt {
 }
 
 fn digest(text: &str) -> Arc<str> {
-    seal::digest_text(&seal::sha256(text.as_bytes())).into()
+    seal::sha256_text(text.as_bytes()).into()
 }
 
 fn approval() -> Approval {

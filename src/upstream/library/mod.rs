@@ -15,7 +15,7 @@ use crate::config::Settings;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
-use crate::domain::json::canonical::write_canonical;
+use crate::domain::json::canonical::canonical;
 use crate::domain::json::object::write_object;
 use crate::domain::prompt::{Prompt, PromptSource};
 use crate::seal;
@@ -143,7 +143,7 @@ impl Snapshot {
         if self.prompts.contains_key(&compiled.name) {
             return Err(format!("prompt {:?} is in another file already", compiled.name));
         }
-        let digest = seal::digest_text(&seal::sha256(object.as_bytes())).into();
+        let digest = seal::sha256_text(object.as_bytes()).into();
         let source = Arc::new(PromptSource { digest, path: file.to_owned() });
         prompt.source = Some(source.clone());
         self.listed.prompts.push(prompt);
@@ -198,9 +198,7 @@ fn read_prompt(
         });
         object.text("source", &text);
     });
-    let mut canonical = String::with_capacity(object.len());
-    write_canonical(Json::accepted(&object), &mut canonical);
-    Ok(Some((compiled, canonical)))
+    Ok(Some((compiled, canonical(Json::accepted(&object)))))
 }
 
 fn document(text: String) -> Result<Document, Kind> {
