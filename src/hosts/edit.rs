@@ -5,13 +5,13 @@ use jsonc_parser::cst::{CstInputValue, CstRootNode};
 use serde_json::Value;
 use toml_edit::{DocumentMut, Item, Table};
 
-use super::hosts::{Format, Place};
+use super::{Format, Place};
 
 /// Returns `text` with the entry `name`. An entry of this name is replaced.
 ///
 /// # Errors
 /// The text is not of its format, or the entries are in a place that cannot be edited.
-pub(super) fn with_entry(text: &str, place: &Place, name: &str) -> Result<String, String> {
+pub(crate) fn with_entry(text: &str, place: &Place, name: &str) -> Result<String, String> {
     let edited = match place.format {
         Format::Json => return json(text, place, name),
         Format::Toml => toml(text, place, name)?,

@@ -1,17 +1,14 @@
 //! `promptgate connect`: the entry for this gateway in the configuration of a host.
 
-mod edit;
-mod hosts;
-
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::args::{Connect, Host};
+use super::args::Connect;
 use super::failure::Failure;
 use super::output::print;
 use super::reach::Reach;
-use hosts::{Gateway, Place, Plan};
+use crate::hosts::{self, Gateway, Host, Place, Plan, with_entry};
 
 /// Prints the entry, or writes it into the host's file.
 ///
@@ -65,7 +62,7 @@ fn show(plan: &Plan, to: Option<&Path>, gateway: &Gateway<'_>) -> Result<(), Fai
         print(command)?;
     }
     if let Some(place) = &plan.place {
-        let alone = edit::with_entry("", place, gateway.name).map_err(Failure::new)?;
+        let alone = with_entry("", place, gateway.name).map_err(Failure::new)?;
         let or = if plan.command.is_some() { "Or, in" } else { "In" };
         match to.or(place.file.as_deref()) {
             Some(file) => eprintln!("{or} {} (`--write` does it):", file.display()),
@@ -86,7 +83,7 @@ fn write(file: &Path, place: &Place, gateway: &Gateway<'_>) -> Result<(), Failur
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(failed("read", error)),
     };
-    let after = edit::with_entry(before.as_deref().unwrap_or_default(), place, gateway.name);
+    let after = with_entry(before.as_deref().unwrap_or_default(), place, gateway.name);
     let after = after
         .map_err(|why| Failure::new(format!("{}: {why}; nothing was written", file.display())))?;
     if before.as_deref() == Some(&after) {

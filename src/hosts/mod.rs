@@ -1,15 +1,36 @@
 //! The hosts: where each keeps its servers, and the entry that it understands. Keys stand in an entry as variables
 //! only.
 
+mod edit;
+
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::cli::args::Host;
-use crate::cli::client::KEY_VARIABLE;
+pub(crate) use edit::with_entry;
+
+/// A host that connects to MCP servers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Host {
+    ClaudeCode,
+    ClaudeDesktop,
+    #[value(name = "vscode")]
+    VsCode,
+    Cursor,
+    Codex,
+    Gemini,
+    Zed,
+    Goose,
+    Inspector,
+}
+
+/// Environment variable with the API key or token of a client. It is no argument, because every user of the
+/// machine can read the arguments of a process.
+pub(crate) const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 
 /// The gateway that an entry is for.
-pub(super) struct Gateway<'a> {
+pub(crate) struct Gateway<'a> {
     /// Name of the entry.
     pub name: &'a str,
     pub url: &'a str,
@@ -22,7 +43,7 @@ pub(super) struct Gateway<'a> {
 
 /// What a person does to connect a host.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// A command that does it.
     pub command: Option<String>,
     /// The entry; `None` where the host has no file.
@@ -32,7 +53,7 @@ pub(super) struct Plan {
 
 /// An entry in the file of a host.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// `None` where the file is not known on this system.
     pub file: Option<PathBuf>,
     pub format: Format,
@@ -44,14 +65,14 @@ pub(super) struct Place {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Format {
+pub(crate) enum Format {
     /// With comments and trailing commas.
     Json,
     Toml,
     Yaml,
 }
 
-pub(super) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
+pub(crate) fn plan(host: Host, gateway: &Gateway<'_>) -> Plan {
     let url = gateway.url;
     let place =
         |format, container, file, entry| Place { file, format, container, entry, input: None };
