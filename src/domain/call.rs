@@ -1,6 +1,7 @@
 //! Calls: requests for prompts, free of their wire form. Policy and router see calls only.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::caller::Caller;
 use super::document::Document;
@@ -17,9 +18,11 @@ use super::trace::Trace;
 pub struct Call {
     pub caller: Caller,
     /// Path of the endpoint that received the request.
-    pub endpoint: String,
+    pub endpoint: Arc<str>,
     /// IP address of the client; `None` over standard streams.
     pub address: Option<IpAddr>,
+    /// Who tries the prompt in the console; `None` for calls of clients.
+    pub tried_by: Option<Arc<str>>,
     pub client: Client,
     pub forwarded: ForwardedMeta,
     pub request: Request,

@@ -72,6 +72,14 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 /// The id of the gateway itself, as the caller of probes.
 pub(crate) const PROBER: &str = "promptgate";
 
+/// The id of who tries prompts in the console with `admin.token`.
+pub(crate) const CONSOLE: &str = "console";
+
+/// Whether an id stands for nobody whom a credential names.
+pub(crate) fn is_reserved(id: &str) -> bool {
+    [ANONYMOUS, PROBER, CONSOLE].contains(&id)
+}
+
 impl Caller {
     /// Returns the caller of requests without a credential, where no credential is required.
     pub fn anonymous() -> Self {

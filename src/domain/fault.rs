@@ -388,6 +388,18 @@ impl UpstreamFaultKind {
         }
     }
 
+    /// Whether the upstream did not answer: it cannot be reached, or has not responded in time.
+    pub(crate) fn is_no_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable(_)
+                | Self::Reset(_)
+                | Self::ChildExited(_)
+                | Self::ChildSilent { .. }
+                | Self::Timeout
+        )
+    }
+
     /// Whether the diagnosis has details that `Display` leaves out.
     pub fn has_details(&self) -> bool {
         match self {

@@ -11,10 +11,25 @@ use crate::domain::fault::excerpt;
 /// The members of authorization server metadata that the gateway uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Metadata {
+    /// `None` also for an unsafe URL: most uses of metadata do not need it.
+    pub authorization_endpoint: Option<Uri>,
     pub jwks_uri: Option<Uri>,
     pub token_endpoint: Option<Uri>,
     /// `token_endpoint_auth_methods_supported`
     pub auth_methods: Vec<String>,
+    /// `scopes_supported`
+    pub scopes: Vec<String>,
+    /// `authorization_response_iss_parameter_supported` (RFC 9207, section 3)
+    pub sends_issuer: bool,
+}
+
+impl Metadata {
+    /// Returns whether a client with a secret sends it by `client_secret_post`. `client_secret_basic` is the default,
+    /// and preferred (RFC 6749, section 2.3.1).
+    pub(crate) fn posts_secret(&self) -> bool {
+        let supports = |method: &str| self.auth_methods.iter().any(|own| own == method);
+        supports("client_secret_post") && !supports("client_secret_basic")
+    }
 }
 
 /// Fetches the metadata of an issuer, and checks that it names this issuer.
@@ -65,12 +80,18 @@ fn parse(document: &Value, issuer: &str) -> Result<Metadata, String> {
             url.ok_or_else(|| format!("its {name} must be an https URL, or a URL on this machine"))
         }
     };
-    let methods = document.get("token_endpoint_auth_methods_supported").and_then(Value::as_array);
-    let methods = methods.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    let texts = |name: &str| {
+        let texts = document.get(name).and_then(Value::as_array).into_iter().flatten();
+        texts.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let sends_issuer = document.get("authorization_response_iss_parameter_supported");
     Ok(Metadata {
+        authorization_endpoint: text("authorization_endpoint").and_then(safe_url),
         jwks_uri: url("jwks_uri")?,
         token_endpoint: url("token_endpoint")?,
-        auth_methods: methods.collect(),
+        auth_methods: texts("token_endpoint_auth_methods_supported"),
+        scopes: texts("scopes_supported"),
+        sends_issuer: sends_issuer.and_then(Value::as_bool).unwrap_or_default(),
     })
 }
 
@@ -120,6 +141,8 @@ mod tests {
             document[name] = json!(value);
             parse(&document, "https://a")
         };
+        let script = with("authorization_endpoint", "javascript:alert(1)").unwrap();
+        assert_eq!(script.authorization_endpoint, None);
         for unsafe_url in ["http://a/k", "file:///etc/passwd", "http://169.254.169.254/", "k"] {
             assert!(with("jwks_uri", unsafe_url).is_err(), "{unsafe_url}");
             assert!(with("token_endpoint", unsafe_url).is_err(), "{unsafe_url}");

@@ -26,6 +26,8 @@ pub use keys::{AuditKey, SealKeys};
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
+    /// The session of a person at the console.
+    Console,
     /// The cursor of a paginated list.
     Cursor,
     /// An SSE event id.
@@ -36,6 +38,8 @@ pub enum Kind {
     Replica,
     /// An `Mcp-Session-Id`.
     Session,
+    /// A sign-in at an OpenID provider that has begun.
+    SignIn,
     /// A `requestState`.
     State,
     /// A terminated session, for the other replicas.
@@ -53,12 +57,14 @@ pub struct Sealer {
 const NONCE_LEN: usize = 24;
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 9] = [
+        Kind::Console,
         Kind::Cursor,
         Kind::Event,
         Kind::Relay,
         Kind::Replica,
         Kind::Session,
+        Kind::SignIn,
         Kind::State,
         Kind::Terminated,
     ];
@@ -66,11 +72,13 @@ impl Kind {
     /// Returns the label for the key derivation. A change of the token's layout needs a new version here.
     fn label(self) -> &'static str {
         match self {
+            Kind::Console => "promptgate console v1",
             Kind::Cursor => "promptgate cursor v1",
             Kind::Event => "promptgate event v1",
             Kind::Relay => "promptgate relay v1",
             Kind::Replica => "promptgate replica v1",
             Kind::Session => "promptgate session v2",
+            Kind::SignIn => "promptgate sign-in v1",
             Kind::State => "promptgate state v1",
             Kind::Terminated => "promptgate terminated v1",
         }
@@ -79,6 +87,8 @@ impl Kind {
     /// Returns the maximum length of a token in bytes. A longer token is refused before it is decoded.
     pub fn max_len(self) -> usize {
         match self {
+            // Cookies, which browsers keep up to 4,096 bytes of, with names and attributes (RFC 6265, section 6.1).
+            Kind::Console | Kind::SignIn => 3800,
             // Holds the id of its caller (128 characters of up to 4 bytes), a public name and an upstream's id.
             Kind::Cursor => 2048,
             Kind::Event => 512,

@@ -23,6 +23,12 @@ impl From<Chunks> for ChunkBody {
     }
 }
 
+impl From<Bytes> for ChunkBody {
+    fn from(whole: Bytes) -> Self {
+        Self { left: whole.len(), chunks: vec![whole].into_iter() }
+    }
+}
+
 impl Body for ChunkBody {
     type Data = Bytes;
     type Error = Infallible;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -16,6 +15,7 @@ use crate::config::Jwt;
 use crate::domain::address_policy::AddressPolicy;
 use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
+use crate::net::jwks::KeySet;
 
 /// The key set, as it was last fetched.
 pub(super) struct Keys {
@@ -34,20 +34,8 @@ struct State {
 
 #[derive(Clone)]
 struct Known {
-    keys: Arc<Vec<Key>>,
+    keys: Arc<KeySet>,
     fetched: Instant,
-}
-
-/// One key, with its id and algorithm.
-struct Key {
-    jwk: Jwk,
-    decoding: DecodingKey,
-}
-
-impl Key {
-    fn id(&self) -> Option<&str> {
-        self.jwk.common.key_id.as_deref()
-    }
 }
 
 /// Why no key was found for a token.
@@ -58,9 +46,6 @@ pub(super) enum NoKey {
     /// The keys of the issuer are not known at present.
     Unavailable,
 }
-
-/// Keys of one issuer; further keys are ignored.
-const MAX_KEYS: usize = 100;
 
 /// How long a request waits for a fetch in progress.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -119,9 +104,8 @@ impl Keys {
         sleep_until(least).await;
     }
 
-    fn take(&self, keys: Vec<Key>, now: Instant) {
-        let ids: Vec<_> = keys.iter().map(|key| key.id().unwrap_or("-")).collect();
-        info!(issuer = self.jwt.issuer, keys = ids.join(","), "fetched the issuer's keys");
+    fn take(&self, keys: KeySet, now: Instant) {
+        info!(issuer = self.jwt.issuer, keys = keys.ids(), "fetched the issuer's keys");
         let keys = Arc::new(keys);
         self.state.send_modify(|state| {
             *state = State { known: Some(Known { keys, fetched: now }), tried: Some(now) };
@@ -174,19 +158,12 @@ impl Keys {
         now: Instant,
     ) -> Result<(DecodingKey, Instant), NoKey> {
         let known = self.usable(state, now).ok_or(NoKey::Unavailable)?;
-        let mut fitting = known
-            .keys
-            .iter()
-            .filter(|key| fits(&key.jwk, algorithm) && (id.is_none() || key.id() == id));
-        let first = fitting.next();
-        let second = fitting.next();
-        // A token without a key id can only mean an issuer's single key.
-        let key = first.filter(|_| id.is_some() || second.is_none());
-        key.map(|key| (key.decoding.clone(), known.fetched)).ok_or(NoKey::Unknown)
+        let key = known.keys.find(id, algorithm);
+        key.map(|key| (key.clone(), known.fetched)).ok_or(NoKey::Unknown)
     }
 }
 
-async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<Vec<Key>, String> {
+async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<KeySet, String> {
     let url: Uri = match &jwt.jwks_url {
         Some(url) => url.clone(),
         None => {
@@ -194,33 +171,5 @@ async fn fetch(egress: &Egress, jwt: &Jwt) -> Result<Vec<Key>, String> {
             metadata.jwks_uri.ok_or("its metadata names no jwks_uri: set auth.jwt.jwks_url")?
         }
     };
-    let document = egress.get_json(&url).await.map_err(|error| format!("{url}: {error}"))?;
-    let set: JwkSet =
-        serde_json::from_value(document).map_err(|error| format!("{url}: {error}"))?;
-    let key = |jwk: Jwk| {
-        let decoding = DecodingKey::from_jwk(&jwk).ok()?;
-        Some(Key { jwk, decoding })
-    };
-    let keys: Vec<_> = set.keys.into_iter().take(MAX_KEYS).filter_map(key).collect();
-    if keys.is_empty() {
-        Err(format!("{url}: there is no key in it that can be used"))
-    } else {
-        Ok(keys)
-    }
-}
-
-/// Whether a key is for signatures with this algorithm.
-fn fits(jwk: &Jwk, algorithm: Algorithm) -> bool {
-    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
-    let is_of_kind = match (&jwk.algorithm, algorithm) {
-        (AlgorithmParameters::RSA(_), RS256 | RS384 | RS512 | PS256 | PS384 | PS512) => true,
-        (AlgorithmParameters::EllipticCurve(key), ES256) => key.curve == EllipticCurve::P256,
-        (AlgorithmParameters::EllipticCurve(key), ES384) => key.curve == EllipticCurve::P384,
-        (AlgorithmParameters::OctetKeyPair(key), EdDSA) => key.curve == EllipticCurve::Ed25519,
-        _ => false,
-    };
-    let named = jwk.common.key_algorithm;
-    let is_named = named.is_none_or(|n| Algorithm::try_from(n).is_ok_and(|n| n == algorithm));
-    let usage = jwk.common.public_key_use.as_ref();
-    is_of_kind && is_named && usage.is_none_or(|usage| *usage == PublicKeyUse::Signature)
+    KeySet::fetch(egress, &url).await
 }

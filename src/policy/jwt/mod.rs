@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Jwt};
-use crate::domain::caller::{ANONYMOUS, Caller, PROBER, Proof, TokenProof, is_id};
+use crate::domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use crate::domain::fault::TransportFault;
 use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
@@ -170,8 +170,7 @@ impl Tokens {
         let subject = text("sub").filter(|sub| is_id(sub));
         let subject = subject.ok_or(bad("`sub` is not 1 to 128 visible characters"))?;
         let is_anothers = self.taken.contains(subject)
-            || subject == ANONYMOUS
-            || subject == PROBER
+            || is_reserved(subject)
             || (self.takes_subjects && subject.contains('='));
         if is_anothers {
             return Err(bad("`sub` is the name of a caller who is known in another way"));

@@ -21,7 +21,7 @@ use crate::config::{ClientProof, OAuth};
 use crate::domain::address_policy::{AddressPolicy, is_loopback};
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use crate::net::egress::{CONNECT, Egress, FetchError};
-use crate::net::issuer::{Metadata, discover, safe_url};
+use crate::net::issuer::{discover, safe_url};
 use crate::net::origin::{is_same_origin, with_path};
 use crate::seal;
 use crate::seal::hex::hex;
@@ -307,14 +307,14 @@ impl TokenSource {
         let issuer =
             document.get("authorization_servers").and_then(|servers| servers.get(0)?.as_str());
         let issuer = issuer.ok_or_else(|| format!("{source}: it names no authorization server"))?;
-        let Metadata { token_endpoint, auth_methods, .. } = discover(&self.egress, issuer).await?;
+        let metadata = discover(&self.egress, issuer).await?;
+        let posts_secret = metadata.posts_secret();
         let token_endpoint =
-            token_endpoint.ok_or_else(|| format!("{issuer} names no token_endpoint"))?;
-        let supports = |method: &str| auth_methods.iter().any(|m| m == method);
+            metadata.token_endpoint.ok_or_else(|| format!("{issuer} names no token_endpoint"))?;
         Ok(Grant {
             token_endpoint,
             audience: issuer.to_owned(),
-            posts_secret: supports("client_secret_post") && !supports("client_secret_basic"),
+            posts_secret,
             resource: self.oauth.resource.clone().unwrap_or_else(|| resource.to_owned()),
             scope: self.oauth.scope.clone().or(challenge.scope),
         })

@@ -158,15 +158,7 @@ impl Drop for BreakerPermit {
 /// Returns whether a failure means that the upstream did not answer. A response counts as success, even
 /// an error response, except an HTTP status of 500 or more.
 fn counts_as_failure(kind: &Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Unavailable(_)
-            | Kind::Reset(_)
-            | Kind::ChildExited(_)
-            | Kind::ChildSilent { .. }
-            | Kind::Timeout
-            | Kind::Status { status: 500.. }
-    )
+    kind.is_no_answer() || matches!(kind, Kind::Status { status: 500.. })
 }
 
 #[cfg(test)]
