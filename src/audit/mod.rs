@@ -16,7 +16,9 @@ mod log;
 mod queue;
 pub(crate) mod record;
 mod recover;
+pub(crate) mod search;
 mod sync_thread;
+pub(crate) mod tail;
 pub(crate) mod verify;
 mod writer;
 
@@ -165,6 +167,11 @@ impl Audit {
             replaced.push((before.path().to_owned(), before.queue().clone()));
         }
         self.0.ledger.store(next);
+    }
+
+    /// Returns the folder of the current log.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.0.ledger.load().as_ref().map(|ledger| ledger.path().to_owned())
     }
 
     /// Returns the current log. A call holds it until its last record, also when it is replaced

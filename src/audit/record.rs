@@ -33,7 +33,7 @@ const MAX_TEXT: usize = 1024;
 
 /// The limit of nesting when a record is read back. Records are nearly flat; a deeper line is not
 /// one.
-const MAX_DEPTH: usize = 16;
+pub(crate) const MAX_DEPTH: usize = 16;
 
 impl Event {
     /// Creates an event of this type.

@@ -3,9 +3,9 @@
 
 mod verifier;
 
-use std::fs::File;
-use std::io::{self, BufReader};
-use std::ops::RangeInclusive;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
 
 use super::checkpoint::Checkpoint;
@@ -92,12 +92,37 @@ impl KeptCheckpoint {
     }
 }
 
+/// How far a verification has come.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Progress {
+    pub segments_done: usize,
+    pub segments: usize,
+    pub bytes_done: u64,
+    /// The size of the log at the begin; it may grow meanwhile.
+    pub bytes: u64,
+}
+
 /// Verifies a log from its first segment to its last.
 ///
 /// # Errors
 /// When a file cannot be read.
 pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<Report> {
+    verify_with(path, anchors, &mut |_| ControlFlow::Continue(()))
+}
+
+/// As [`verify`]; tells `watch` every few megabytes how far it has come.
+///
+/// # Errors
+/// When a file cannot be read; and once `watch` has broken off.
+pub(crate) fn verify_with(
+    path: &Path,
+    anchors: TrustAnchors,
+    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> io::Result<Report> {
     let names = segments(path)?;
+    let length = |name: &String| fs::metadata(path.join(name)).map_or(0, |meta| meta.len());
+    let bytes = names.iter().map(length).sum();
+    let mut progress = Progress { segments: names.len(), bytes, ..Progress::default() };
     let mut verifier = Verifier::new(anchors);
     for (index, name) in names.iter().enumerate() {
         let successor = match names.get(index + 1) {
@@ -111,8 +136,78 @@ pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<Report> {
             }
             opened => opened?,
         };
-        verifier.segment(name, BufReader::new(text), successor)?;
+        let text = Watched { file: text, progress: &mut progress, told: 0, watch: &mut *watch };
+        verifier.segment(name, BufReader::with_capacity(READ, text), successor)?;
+        progress.segments_done += 1;
+        tell(watch, progress)?;
     }
     verifier.report.segments = names.len();
     Ok(verifier.finish())
+}
+
+/// A segment whose reading is watched.
+struct Watched<'a> {
+    file: File,
+    progress: &'a mut Progress,
+    /// Bytes since `watch` was told.
+    told: u64,
+    watch: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
+}
+
+/// Bytes that are read at once.
+const READ: usize = 64 << 10;
+
+/// Bytes after which `watch` is told: some hundredths of a second.
+const TELL_EVERY: u64 = 4 << 20;
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.progress.bytes_done += read as u64;
+        self.told += read as u64;
+        if self.told >= TELL_EVERY {
+            self.told = 0;
+            tell(self.watch, *self.progress)?;
+        }
+        Ok(read)
+    }
+}
+
+fn tell(watch: &mut dyn FnMut(Progress) -> ControlFlow<()>, progress: Progress) -> io::Result<()> {
+    match watch(progress) {
+        ControlFlow::Continue(()) => Ok(()),
+        // Of another kind the reader would try again.
+        ControlFlow::Break(()) => Err(io::Error::other("the verification was stopped")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verification_tells_how_far_it_has_come_and_can_be_stopped() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 1..=3 {
+            let name = super::super::folder::segment_name(number);
+            fs::write(folder.path().join(name), "x\n".repeat(5_000_000)).unwrap();
+        }
+        let mut told = Vec::new();
+        let watch = &mut |progress: Progress| {
+            told.push(progress);
+            ControlFlow::Continue(())
+        };
+        verify_with(folder.path(), TrustAnchors::default(), watch).unwrap();
+        let last =
+            Progress { segments_done: 3, segments: 3, bytes_done: 30_000_000, bytes: 30_000_000 };
+        assert_eq!(told.last(), Some(&last));
+        assert!(told.len() > 5 && told.is_sorted_by_key(|progress| progress.bytes_done));
+        let mut asked = 0;
+        let stop = &mut |_| {
+            asked += 1;
+            ControlFlow::Break(())
+        };
+        assert!(verify_with(folder.path(), TrustAnchors::default(), stop).is_err());
+        assert_eq!(asked, 1);
+    }
 }
