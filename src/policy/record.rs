@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::target::Target;
-use crate::audit::record::Event;
+use crate::audit::record::{Event, write_text};
 use crate::audit::{Ledger, Unrecorded};
 use crate::domain::call::{Call, Request};
 use crate::domain::caller::{Caller, Proof};
@@ -59,8 +59,9 @@ impl CallRecord {
     /// The record of a call; `raw` includes argument values.
     pub(super) fn open(ledger: Arc<Ledger>, number: u64, call: &Call, raw: bool) -> Self {
         let event = with_caller(Event::new("received").number("call", number), &call.caller);
-        let mut event = event
+        let mut event = with_groups(event, &call.caller)
             .optional_text("address", call.address.map(|a| a.to_string()).as_deref())
+            .optional_text("tried_by", call.tried_by.as_deref())
             .text("endpoint", &call.endpoint)
             .json("method", &format!("\"{}\"", call.request.method()))
             .optional_text("name", call.request.prompt_name())
@@ -238,6 +239,30 @@ impl Drop for Open {
             None => {}
         }
     }
+}
+
+/// Groups of a caller that a record names: more than people are in, far less than fits.
+const MAX_GROUPS: usize = 32;
+
+/// The limit of all groups in a record, in bytes as written.
+const MAX_GROUPS_LENGTH: usize = 1024;
+
+/// Adds the groups of the caller, if it has any, as many as fit.
+fn with_groups(event: Event, caller: &Caller) -> Event {
+    let mut groups = String::new();
+    for group in caller.groups().iter().take(MAX_GROUPS) {
+        let before = groups.len();
+        groups.push(if before == 0 { '[' } else { ',' });
+        if write_text(group, MAX_GROUPS_LENGTH, &mut groups) || groups.len() > MAX_GROUPS_LENGTH {
+            groups.truncate(before);
+            break;
+        }
+    }
+    if groups.is_empty() {
+        return event;
+    }
+    groups.push(']');
+    event.json("groups", &groups)
 }
 
 /// Adds the caller and its proof.

@@ -33,6 +33,7 @@ use crate::policy::{Credentials, Gate, StreamRecord};
 use crate::router::Router;
 use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
+use crate::usage::Usage;
 use call::in_flight::InFlightCalls;
 use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
@@ -72,6 +73,7 @@ pub struct SharedState {
     streams: Streams,
     /// `None`: this replica stands alone.
     cluster: Option<Arc<Cluster>>,
+    usage: Arc<Usage>,
     /// The tasks of calls. A call may outlive its connection.
     tasks: TaskTracker,
     /// Ends notification streams when the gateway drains.
@@ -90,10 +92,16 @@ impl SharedState {
             url_elicitations: PendingUrlElicitations::default(),
             streams: Streams::default(),
             cluster: None,
+            usage: Arc::default(),
             tasks,
             drain,
             stop,
         }
+    }
+
+    /// Counts calls there.
+    pub(crate) fn counted_by(self, usage: Arc<Usage>) -> Self {
+        Self { usage, ..self }
     }
 
     /// The state of one of several replicas.

@@ -225,8 +225,9 @@ impl Sessions {
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
         let call = Call {
             caller: context.caller.clone(),
-            endpoint: context.endpoint.to_owned(),
+            endpoint: context.endpoint.into(),
             address: context.address,
+            tried_by: None,
             client: Client { capabilities, mode, progress: progress_token.is_some() },
             forwarded: ForwardedMeta::read(params, |name| context.transport.trace(name)),
             request,

@@ -2,7 +2,7 @@
 
 mod bucket;
 mod buckets;
-mod gcra;
+pub(crate) mod gcra;
 mod leases;
 mod sharded;
 mod shared;

@@ -2,6 +2,8 @@
 //! server requests.
 
 pub(crate) mod client_events;
+pub(crate) mod console;
+mod counting;
 pub(crate) mod in_flight;
 pub(crate) mod run;
 pub(crate) mod server_requests;

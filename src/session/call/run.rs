@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::client_events::ClientEventSender;
+use super::counting::CANCELLED;
 use crate::domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use crate::domain::unix_time::UnixSeconds;
 use crate::policy::{Gate, Outcome};
@@ -82,6 +83,7 @@ impl Sessions {
         let deadline = Instant::now() + self.limits.request;
         let (channel, mut call_events) = CallChannel::new();
         let record = self.gate.record(&call);
+        let counting = self.counting(&call);
         let mut list = None;
         let answer = async {
             let reply = self.router.route(&call, &record, &channel, deadline, now).await?;
@@ -119,6 +121,11 @@ impl Sessions {
             Ok(()) => outcome,
             Err(fault) => CallOutcome::Fault(fault.into()),
         };
+        counting.end(match &outcome {
+            CallOutcome::Result(_) => "ok",
+            CallOutcome::Fault(fault) => fault.reason(),
+            CallOutcome::Cancelled => CANCELLED,
+        });
         operation.end(match &outcome {
             CallOutcome::Result(_) => End::Well,
             CallOutcome::Fault(fault) => End::Fault(fault),

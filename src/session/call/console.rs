@@ -1,0 +1,48 @@
+//! Calls of the console: a person tries a prompt. They run like the calls of clients.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::call::Call;
+use crate::domain::jsonrpc::Id;
+use crate::domain::revision::Revision;
+use crate::domain::unix_time::UnixSeconds;
+use crate::session::dialect::{Dialect, ResultForm};
+use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
+use crate::telemetry::TransportKind;
+
+/// The console bounds what is tried at once, so a call takes no place of `server.limits.in_flight`.
+struct Bounded;
+
+impl CallPermit for Bounded {
+    fn suspend(&self) -> bool {
+        true
+    }
+}
+
+impl Sessions {
+    /// Performs a call as a client of the newest revision does that answers no server request: through the gate, limited,
+    /// recorded and counted.
+    pub(crate) async fn perform_for_console(
+        self: Arc<Self>,
+        call: Call,
+        now: UnixSeconds,
+    ) -> CallOutcome {
+        let prepared = PreparedCall {
+            id: Id::number(1),
+            dialect: Dialect::new(Revision::NEWEST_MODERN),
+            form: ResultForm::Prompt,
+            call,
+            nonce: None,
+            in_flight: None,
+            transport_kind: TransportKind::Http,
+            progress_token: None,
+            gone: CancellationToken::new(),
+        };
+        let permits = CallPermits { call: Arc::new(Bounded), budget: Arc::new(()) };
+        let (outgoing, _none) = mpsc::channel(1);
+        self.perform(prepared, permits, outgoing, now).await
+    }
+}

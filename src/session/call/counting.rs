@@ -1,0 +1,50 @@
+//! The count of a call in the usage of the gateway.
+
+use tokio::time::Instant;
+
+use crate::domain::call::Call;
+use crate::session::Sessions;
+use crate::usage::Used;
+
+/// The outcome of a call that its caller cancelled.
+pub(super) const CANCELLED: &str = "cancelled";
+
+/// A call that will be counted. One that is dropped counts as cancelled.
+#[must_use = "a call that is dropped counts as cancelled"]
+pub(super) struct Counting<'a> {
+    sessions: &'a Sessions,
+    call: &'a Call,
+    began: Instant,
+    outcome: &'static str,
+}
+
+impl Sessions {
+    /// Begins to measure a call.
+    pub(super) fn counting<'a>(&'a self, call: &'a Call) -> Counting<'a> {
+        Counting { sessions: self, call, began: Instant::now(), outcome: CANCELLED }
+    }
+}
+
+impl Counting<'_> {
+    /// Counts the call with its outcome: `ok`, `cancelled`, or the reason of a fault.
+    pub(super) fn end(mut self, outcome: &'static str) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        let Call { request, caller, endpoint, .. } = self.call;
+        // Only names of prompts are kept: others are whatever clients send.
+        let (prompt, upstream) = self.sessions.router.named(request).unzip();
+        self.sessions.shared.usage.count(Used {
+            prompt,
+            upstream,
+            caller: caller.clone(),
+            endpoint: endpoint.clone(),
+            method: request.method(),
+            outcome: self.outcome,
+            duration: self.began.elapsed(),
+        });
+    }
+}

@@ -1,0 +1,195 @@
+//! What is counted: outcomes, sums and latencies.
+
+/// What became of a call, as usage counts it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// A result was sent, or the caller cancelled the call.
+    Used,
+    /// The call ended with a fault.
+    Failed,
+    /// The caller may not use the prompt, or there is none of this name.
+    Denied,
+    /// A rate limit refused the call.
+    Limited,
+}
+
+impl Kind {
+    /// Reads the outcome of a record: `ok`, `cancelled`, or the reason of a fault.
+    pub(crate) fn of(outcome: &str) -> Self {
+        match outcome {
+            "ok" | "cancelled" => Self::Used,
+            "unknown_prompt" | "unknown_tool" => Self::Denied,
+            "rate_limited" => Self::Limited,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// One call; or several alike, which the audit log has as one record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    /// Public name; `None` if no prompt has the name.
+    pub prompt: Option<&'a str>,
+    pub upstream: Option<&'a str>,
+    /// Id of the caller; `None` if it was not known yet.
+    pub caller: Option<&'a str>,
+    pub groups: &'a [String],
+    /// Path of the endpoint.
+    pub endpoint: Option<&'a str>,
+    pub kind: Kind,
+    pub count: u64,
+    /// Duration in microseconds, if a prompt was asked for.
+    pub micros: Option<u64>,
+}
+
+/// Sums of calls.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counts {
+    /// Calls that reached their prompt; failures are among them.
+    pub uses: u64,
+    pub failures: u64,
+    pub denied: u64,
+    pub limited: u64,
+    /// The duration of all uses, in microseconds.
+    pub micros: u64,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, seen: &Seen<'_>) {
+        let uses = match seen.kind {
+            Kind::Used | Kind::Failed => seen.count,
+            Kind::Denied | Kind::Limited => 0,
+        };
+        let of = |kind| if seen.kind == kind { seen.count } else { 0 };
+        let micros = if uses > 0 { seen.micros.unwrap_or_default() } else { 0 };
+        let (failures, denied, limited) = (of(Kind::Failed), of(Kind::Denied), of(Kind::Limited));
+        self.merge(&Self { uses, failures, denied, limited, micros });
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.uses = self.uses.saturating_add(other.uses);
+        self.failures = self.failures.saturating_add(other.failures);
+        self.denied = self.denied.saturating_add(other.denied);
+        self.limited = self.limited.saturating_add(other.limited);
+        self.micros = self.micros.saturating_add(other.micros);
+    }
+}
+
+/// Latencies in steps of half an octave: a quantile is exact within a fifth. Only steps that occur take memory.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Histogram {
+    /// Steps with their counts, in ascending order.
+    steps: Vec<(u8, u64)>,
+}
+
+/// The highest step: from about 68 s on.
+const LAST_STEP: u8 = 41;
+
+/// The upper bound of step 0, in microseconds.
+const FIRST_BOUND: f64 = 64.0;
+
+impl Histogram {
+    /// Adds a duration in microseconds.
+    pub(crate) fn add(&mut self, micros: u64) {
+        self.add_step(step(micros), 1);
+    }
+
+    /// Adds `count` durations of a step; steps beyond the last count as the last.
+    pub(crate) fn add_step(&mut self, step: u8, count: u64) {
+        let step = step.min(LAST_STEP);
+        match self.steps.binary_search_by_key(&step, |(step, _)| *step) {
+            Ok(at) => self.steps[at].1 = self.steps[at].1.saturating_add(count),
+            Err(at) => self.steps.insert(at, (step, count)),
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        other.steps.iter().for_each(|(step, count)| self.add_step(*step, *count));
+    }
+
+    /// Returns the steps that occur, with their counts.
+    pub(crate) fn steps(&self) -> &[(u8, u64)] {
+        &self.steps
+    }
+
+    /// Returns a quantile in milliseconds, such as that of 0.95; `None` without durations.
+    pub(crate) fn quantile_ms(&self, quantile: f64) -> Option<f64> {
+        let total = self.steps.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+        if total == 0 {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a quantile of counts needs no more")]
+        let wanted = quantile * total as f64;
+        let mut below = 0.0;
+        for (step, count) in &self.steps {
+            #[expect(clippy::cast_precision_loss, reason = "a quantile of counts needs no more")]
+            let count = *count as f64;
+            below += count;
+            if below >= wanted {
+                return Some(middle_ms(*step));
+            }
+        }
+        self.steps.last().map(|(step, _)| middle_ms(*step))
+    }
+}
+
+/// Returns the step of a duration: the first whose upper bound is not exceeded.
+fn step(micros: u64) -> u8 {
+    // Powers of two of a squared duration are powers of √2 of the duration.
+    let ratio = u128::from(micros) * u128::from(micros) / (64 * 64);
+    let step = u128::BITS - ratio.leading_zeros();
+    u8::try_from(step).unwrap_or(LAST_STEP).min(LAST_STEP)
+}
+
+/// Returns the middle of a step, in milliseconds, rounded to microseconds.
+fn middle_ms(step: u8) -> f64 {
+    let upper = FIRST_BOUND * 2_f64.powf(f64::from(step) / 2.0);
+    let middle = if step == 0 { upper / 2.0 } else { upper / 2_f64.powf(0.25) };
+    middle.round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_call_counts_as_what_became_of_it() {
+        let mut counts = Counts::default();
+        for outcome in ["ok", "cancelled", "upstream_timeout", "unknown_prompt", "rate_limited"] {
+            let (kind, count) = (Kind::of(outcome), 1);
+            let (prompt, upstream, caller) = (Some("p"), Some("u"), Some("c"));
+            let seen = Seen {
+                prompt,
+                upstream,
+                caller,
+                groups: &[],
+                endpoint: None,
+                kind,
+                count,
+                micros: Some(10),
+            };
+            counts.add(&seen);
+        }
+        let expected = Counts { uses: 3, failures: 1, denied: 1, limited: 1, micros: 30 };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn without_durations_there_is_no_quantile() {
+        assert_eq!(Histogram::default().quantile_ms(0.5), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_quantile_is_near_the_exact_one(mut all in prop::collection::vec(64..60_000_000_u64, 1..200)) {
+            let mut histogram = Histogram::default();
+            all.iter().for_each(|micros| histogram.add(*micros));
+            all.sort_unstable();
+            let exact = all[(all.len() * 95).div_ceil(100) - 1] as f64 / 1000.0;
+            let found = histogram.quantile_ms(0.95).unwrap();
+            prop_assert!((found / exact - 1.0).abs() < 0.2, "{found} {exact}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Counting, and answers from memory.
+
+use super::index::tests::{Call, Log};
+use super::*;
+
+fn used(prompt: Option<&str>, method: Method, outcome: &'static str) -> Used {
+    Used {
+        prompt: prompt.map(Into::into),
+        upstream: prompt.and_then(|_| UpstreamId::parse("up")),
+        caller: Caller::anonymous(),
+        endpoint: "/mcp".into(),
+        method,
+        outcome,
+        duration: Duration::from_millis(1),
+    }
+}
+
+fn report(usage: &Usage, by: Dimension, period: Duration, now: SystemTime) -> Report {
+    let to = now + Duration::from_secs(1);
+    let query = Query {
+        by,
+        from: now - period,
+        to,
+        filter: Filter::default(),
+        limit: 10,
+        sort: Sort::Uses,
+    };
+    usage.report_now(&query, now, Instant::now() + Duration::from_secs(60))
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_call_is_in_the_next_answer_and_lists_are_no_uses() {
+    let usage = Usage::default();
+    usage.count(used(Some("up__p"), Method::Get, "ok"));
+    usage.count(used(Some("up__p"), Method::Get, "upstream_timeout"));
+    usage.count(used(None, Method::Get, "unknown_prompt"));
+    usage.count(used(None, Method::List, "ok"));
+    usage.count(used(Some("up__p"), Method::Complete, "rate_limited"));
+    let now = SystemTime::now();
+    let by_prompt = report(&usage, Dimension::Prompt, MINUTE, now);
+    assert_eq!(by_prompt.rows.len(), 1);
+    let row = &by_prompt.rows[0];
+    assert_eq!((row.key.as_str(), row.uses, row.failures, row.limited), ("up__p", 2, 1, 1));
+    assert_eq!(row.upstream.as_deref(), Some("up"));
+    let by_caller = report(&usage, Dimension::Caller, MINUTE, now);
+    assert_eq!((by_caller.rows[0].uses, by_caller.rows[0].denied), (2, 1));
+    let json = serde_json::to_value(&by_caller).unwrap();
+    assert_eq!(json["fromIndex"], false);
+    assert!(json["series"][0]["p95Ms"].is_number());
+    let (used, is_partial) = usage.used_now(now - MINUTE, now, Instant::now() + MINUTE);
+    assert_eq!(used, ["up__p".to_owned()].into());
+    assert!(is_partial, "nobody knows what was before");
+}
+
+#[test]
+fn calls_that_find_no_room_are_counted_as_such() {
+    let usage = Usage::default();
+    for _ in 0..BUFFER + 5 {
+        usage.count(used(Some("up__p"), Method::Get, "ok"));
+    }
+    let report = report(&usage, Dimension::View, MINUTE, SystemTime::now());
+    assert_eq!((report.rows[0].uses, report.uncounted), (BUFFER as u64, 5));
+}
+
+#[test]
+fn a_gateway_that_was_restarted_knows_the_last_day() {
+    let mut log = Log::new("i0");
+    let now = query::at(20_800 * 86_400);
+    for hours in [30, 20, 10] {
+        let secs = secs(now) - hours * 3600;
+        log.call(Call { secs, prompt: 0, caller: 0, outcome: "ok" });
+    }
+    let last = tail::last_seq(log.path()).unwrap();
+    assert_eq!(last, 6);
+    // It is running already, and counts this call itself.
+    log.call(Call { secs: secs(now), prompt: 0, caller: 0, outcome: "ok" });
+    let minutes = Mutex::new(Minutes::new(MEMORY, minute(now)));
+    let usage = Usage { minutes, ..Usage::default() };
+    usage.seed(log.path(), last, now);
+    let report = report(&usage, Dimension::Prompt, Duration::from_secs(23 * 3600), now);
+    assert_eq!((report.rows[0].uses, report.partial, report.from_index), (2, false, false));
+    assert_eq!(report.series.len(), 2);
+}
+
+/// `cargo test --release --lib a_count -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn a_count_costs_little() {
+    let usage = Usage::default();
+    let used = used(Some("up__p"), Method::Get, "ok");
+    let (mut counting, mut draining) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..200 {
+        let began = Instant::now();
+        for _ in 0..BUFFER {
+            usage.count(used.clone());
+        }
+        counting += began.elapsed();
+        let began = Instant::now();
+        usage.drain(SystemTime::now());
+        draining += began.elapsed();
+    }
+    let calls = 200 * u32::try_from(BUFFER).unwrap();
+    println!("count: {:?} a call; taken in: {:?} a call", counting / calls, draining / calls);
+}
