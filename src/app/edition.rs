@@ -15,6 +15,7 @@ use crate::router::{Router, RouterDeps, UpstreamDeps};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
+use crate::usage::Usage;
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {
@@ -22,7 +23,7 @@ pub(super) struct Edition {
     pub gate: Arc<Gate>,
     pub router: Arc<Router>,
     pub sessions: Arc<Sessions>,
-    sealer: Arc<Sealer>,
+    pub sealer: Arc<Sealer>,
     shared: Arc<session::SharedState>,
     /// Ends the tasks of this edition when it is dropped.
     _current: DropGuard,
@@ -36,11 +37,13 @@ impl Edition {
         cluster: Option<Arc<Cluster>>,
         upstream_deps: UpstreamDeps,
         drain: CancellationToken,
+        usage: Arc<Usage>,
     ) -> Self {
         let UpstreamDeps { audit, telemetry, tasks, shutdown: stop, .. } = upstream_deps.clone();
         let rights = policy::rights(&config);
         let mut gate = Gate::new(&config, rights, audit.clone(), telemetry);
-        let mut shared = session::SharedState::new(tasks.clone(), drain, stop.clone());
+        let shared = session::SharedState::new(tasks.clone(), drain, stop.clone());
+        let mut shared = shared.counted_by(usage);
         if let Some(cluster) = cluster {
             gate = gate.in_cluster(cluster.clone());
             shared = shared.in_cluster(cluster);

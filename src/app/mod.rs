@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use crate::admin::{self, Admin, Reloads};
+use crate::admin::{self, Admin, Reloads, Verification};
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::cluster::Cluster;
@@ -31,6 +31,7 @@ use crate::seal::Sealer;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
+use crate::usage::Usage;
 use edition::{Edition, seal_keys};
 
 pub(crate) use reload::ConfigSource;
@@ -45,6 +46,8 @@ pub struct App {
     /// `None` if there is no admin API.
     admin: Option<Listening<Admin>>,
     reloads: Arc<Reloads>,
+    /// The newest verification of the audit log from the console.
+    verification: Arc<Verification>,
     /// Held during a reload, so that reloads do not overlap.
     reloading: Mutex<()>,
     /// Held while the blocking part of a reload runs, also after the reload has timed out.
@@ -52,6 +55,7 @@ pub struct App {
     /// `None` if this replica stands alone.
     cluster: Option<Arc<Cluster>>,
     audit: Audit,
+    usage: Arc<Usage>,
     telemetry: Telemetry,
     shutdown: Shutdown,
 }
@@ -101,9 +105,14 @@ impl App {
         let tasks = shutdown.background.clone();
         let stop = shutdown.stop.clone();
         tasks.spawn(telemetry.clone().push(stop.clone()));
+        let usage = Arc::new(Usage::default());
+        tasks.spawn(usage.clone().keep(stop.clone()));
+        tasks.spawn(usage.clone().follow(audit.clone(), stop.clone()));
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks, stop);
         let drain = shutdown.drain.clone();
-        let edition = Edition::first(config, sealer, cluster.clone(), upstream_deps, drain);
+        let counted = usage.clone();
+        let edition =
+            Edition::first(config, sealer, cluster.clone(), upstream_deps, drain, counted);
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
         let edition = Arc::new(ArcSwap::from_pointee(edition));
         observe::gateway(&telemetry, &edition, &audit);
@@ -116,10 +125,12 @@ impl App {
             endpoint: None,
             admin: None,
             reloads: Arc::default(),
+            verification: Arc::default(),
             reloading: Mutex::default(),
             preparing: Arc::default(),
             cluster,
             audit,
+            usage,
             telemetry,
             shutdown,
         }
@@ -140,6 +151,7 @@ impl App {
             replicas::join(&config, &foundation, sealer.clone()).await?.unzip();
         let mut app = Self::build(config, foundation, sealer, cluster.clone());
         let edition = app.edition.load_full();
+        app.usage.configure(edition.config.admin.as_ref().map(|admin| &admin.usage));
         let drain = app.shutdown.drain.clone();
         let tls = app.tls_server(&edition.config, None)?;
         let endpoint = Endpoint::new(&edition.config, app.sessions.clone(), tls, drain.clone());
@@ -172,7 +184,8 @@ impl App {
         };
         let addr = socket.local_addr()?;
         info!(%addr, "admin API listens");
-        let service = Admin::new(admin, &edition.config, self.admin_state(edition));
+        let state = self.admin_state(edition, admin);
+        let service = Admin::new(admin, &edition.config, state, edition.sealer.clone());
         let service = Arc::new(ArcSwap::from_pointee(service));
         let listener = Listener::new(socket, service.clone());
         let tasks = self.shutdown.background.clone();
@@ -182,15 +195,21 @@ impl App {
     }
 
     /// Returns the state of an edition that the admin API shows.
-    fn admin_state(&self, edition: &Edition) -> admin::State {
+    fn admin_state(&self, edition: &Edition, admin: &config::Admin) -> admin::State {
         admin::State {
             router: edition.router.clone(),
             gate: edition.gate.clone(),
             audit: self.audit.clone(),
+            usage: self.usage.clone(),
             telemetry: self.telemetry.clone(),
             cluster: self.cluster.clone(),
             pre_drain: self.shutdown.pre_drain.clone(),
-            config_digest: edition.config.digest.clone(),
+            config: Arc::new(edition.config.clone()),
+            admin: admin.clone(),
+            sessions: edition.sessions.clone(),
+            verification: self.verification.clone(),
+            tasks: self.shutdown.background.clone(),
+            stop: self.shutdown.stop.clone(),
             reloads: self.reloads.clone(),
         }
     }

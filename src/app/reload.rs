@@ -14,10 +14,9 @@ use tracing::{error, info, warn};
 
 use super::edition::Edition;
 use super::{App, Listening, config_event, share_with_nobody, warn_about_config};
-use crate::admin::Admin;
 use crate::audit::LogChange;
 use crate::audit::record::Event;
-use crate::config::{Config, ConfigError, SourceFile};
+use crate::config::{self, Config, ConfigError, SourceFile};
 use crate::downstream::{Serve, TlsServer};
 use crate::telemetry::{self, log::Control};
 
@@ -202,6 +201,9 @@ impl App {
         let edition = Arc::new(edition);
         let config = &edition.config;
         self.audit.note(event);
+        if self.endpoint.is_some() {
+            self.usage.configure(config.admin.as_ref().map(|admin| &admin.usage));
+        }
         self.publish(&edition, tls);
         let lock = &config.releases.lock.digest;
         info!(
@@ -218,7 +220,8 @@ impl App {
         for key in &removed {
             warn!(key, "the configuration file has removed a protection explicitly");
         }
-        self.reloads.applied(&needs_restart, removed);
+        let changes = config::changes(&before.config.settings, &config.settings);
+        self.reloads.applied(&needs_restart, removed, changes);
         self.telemetry.metrics().reload_applied();
         self.edition.store(edition);
         // At a shutdown the receiver may be gone.
@@ -235,7 +238,10 @@ impl App {
             service.store(Arc::new(renewed));
         }
         if let (Some(Listening { service, .. }), Some(admin)) = (&self.admin, &config.admin) {
-            service.store(Arc::new(Admin::new(admin, config, self.admin_state(edition))));
+            let state = self.admin_state(edition, admin);
+            let sealer = edition.sealer.clone();
+            let renewed = service.load().renew(admin, config, state, sealer);
+            service.store(Arc::new(renewed));
         }
         edition.gate.take_over();
     }

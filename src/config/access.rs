@@ -2,12 +2,17 @@
 //! file with further policies. All policies are validated against the schema here, so that an error is
 //! a mistake in the configuration rather than a wrong decision at run time.
 
+use std::cell::RefCell;
+use std::path::Path;
 use std::str::FromStr;
 
 use cedar_policy::{Policy, PolicyId, PolicySet, Schema, ValidationMode, Validator};
 
+use super::Config;
 use super::auth::Auth;
-use super::reader::Section;
+use super::error::{ConfigError, Mistakes};
+use super::raw::Raw;
+use super::reader::{Context, Section};
 use super::upstream::Upstream;
 use super::views::{all, globs, upstream_ids};
 use crate::domain::caller::{ANONYMOUS, Caller};
@@ -45,6 +50,45 @@ pub enum RuleCallers {
         ids: Vec<String>,
         scopes: Vec<String>,
     },
+}
+
+impl Access {
+    /// Reads `[[access.rules]]` from a text that has nothing else, as they would be in the file of `config`. The policies
+    /// of a Cedar file stay.
+    ///
+    /// # Errors
+    /// All mistakes in the rules.
+    pub(crate) fn pasted(text: &str, config: &Config) -> Result<Option<Self>, ConfigError> {
+        const PASTED: &str = "pasted";
+        let raw = Raw::read(PASTED, text, [])?;
+        let context = Context {
+            mistakes: Mistakes::new(raw.origins),
+            env: &|_| None,
+            base: Path::new(""),
+            files: RefCell::default(),
+            variables: RefCell::default(),
+            recorder: None,
+        };
+        let mut root = Section::root(raw.root, &context);
+        let mut section = root.section("access");
+        section.reject("cedar", "stays as it is in the file; paste rules only");
+        let mut rules = read(section, &config.upstreams, &config.auth);
+        root.finish();
+        context.mistakes.into_result(PASTED, &[])?;
+        let of_file = config.access.iter().flat_map(Self::policies_of_file);
+        for policy in of_file {
+            let rules =
+                rules.get_or_insert_with(|| Self { policies: PolicySet::new(), rules: Vec::new() });
+            // Ids are unique: those of rules are keys, those of a file begin with `cedar`.
+            let _ = rules.policies.add(policy.clone());
+        }
+        Ok(rules)
+    }
+
+    fn policies_of_file(&self) -> impl Iterator<Item = &Policy> {
+        let is_rule = |id: &PolicyId| self.rules.iter().any(|(rule, _)| rule == id);
+        self.policies.policies().filter(move |policy| !is_rule(policy.id()))
+    }
 }
 
 impl RuleCallers {

@@ -1,11 +1,15 @@
-//! `[admin]`: the admin API.
+//! `[admin]`: the admin API and the console.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use super::reader::{Section, optional};
+use super::jwt::{URL_RULE, url};
+use super::reader::{MILLISECOND, Section, optional};
+use super::secret::Secret;
 use crate::seal;
 
-/// The admin API.
+/// The admin API and the console.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
@@ -15,6 +19,48 @@ pub struct Admin {
     pub token: Option<[u8; 32]>,
     /// Whether it takes decisions on prompts; only with a token.
     pub write: bool,
+    /// Whether the console is served.
+    pub console: bool,
+    /// Whether testers may try a prompt with the rights of another caller.
+    pub try_as: bool,
+    /// How long a browser stays signed in.
+    pub session: Duration,
+    pub usage: Usage,
+    /// The time for making one page or answer.
+    pub page_time: Duration,
+    /// The maximum number of rows of one page or answer.
+    pub page_rows: usize,
+    /// `None`: people sign in with the token.
+    pub oidc: Option<Oidc>,
+}
+
+/// The index of what was used.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// Directory of the index; `None` keeps a day in memory only.
+    pub path: Option<PathBuf>,
+    /// Age after which what was used is forgotten.
+    pub keep: Duration,
+    /// Size of the index, in bytes; beyond it the oldest days are removed.
+    pub size: u64,
+}
+
+/// Sign-in of people at an OpenID provider.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Oidc {
+    /// `iss` of the ID tokens and of the provider's metadata, compared character for character.
+    pub issuer: String,
+    pub client_id: String,
+    /// `None`: a public client, which PKCE alone protects.
+    pub client_secret: Option<Secret>,
+    /// The claim of the ID token with the groups of the person.
+    pub groups_claim: String,
+    /// The groups whose members may look.
+    pub viewers: Vec<String>,
+    /// The groups whose members may try prompts, too.
+    pub testers: Vec<String>,
+    /// The groups whose members may decide on prompts, too.
+    pub approvers: Vec<String>,
 }
 
 impl Admin {
@@ -36,34 +82,97 @@ pub(super) const DEFAULT_LISTEN: SocketAddr =
 pub(super) const LISTEN_RULE: &str =
     "\"\" or an IP address with a port, such as \"127.0.0.1:9877\"";
 
+/// A day.
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// Returns `None` if `listen` is `""`.
 pub(super) fn read(mut section: Section<'_>) -> Option<Admin> {
     let parse = |text: &str| optional(text, |text| text.parse().ok());
     let configured = section.parsed("listen", LISTEN_RULE, parse);
-    let is_default = configured.is_none();
-    let listen = configured.unwrap_or(Some(DEFAULT_LISTEN));
     let token = section.secret("token").filter(|token| !token.expose().is_empty());
-    let token = token.map(|token| seal::sha256(token.expose().as_bytes()));
-    let write = section.flag("write", false);
-    if write && token.is_none() {
-        section.mistake(
-            "write",
-            "needs admin.token, so that not everyone who reaches the address can decide",
-        );
+    let admin = Admin {
+        listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
+        is_default: configured.is_none(),
+        token: token.map(|token| seal::sha256(token.expose().as_bytes())),
+        write: section.flag("write", false),
+        console: section.flag("console", true),
+        try_as: section.flag("try_as", false),
+        session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
+        usage: read_usage(section.section("usage"), section.beside("usage")),
+        page_time: section.duration("page_time", Duration::from_secs(2), MILLISECOND),
+        page_rows: section.count("page_rows", 1000, 1..=100_000),
+        oidc: read_oidc(section.section("oidc")),
+    };
+    let is_disabled = configured == Some(None);
+    for (key, is_set, what) in
+        [("write", admin.write, "decide"), ("try_as", admin.try_as, "use prompts as somebody else")]
+    {
+        if is_set && admin.token.is_none() {
+            let why = format!(
+                "needs admin.token, so that not everyone who reaches the address can {what}"
+            );
+            section.mistake(key, why);
+        }
     }
-    let admin = listen.map(|listen| Admin { listen, is_default, token, write });
-    if let Some(message) = admin.as_ref().and_then(Admin::exposure) {
+    if let Some(message) = admin.exposure().filter(|_| !is_disabled) {
         section.mistake("token", message);
     }
     section.finish();
-    admin
+    (!is_disabled).then_some(admin)
+}
+
+fn read_usage(mut section: Section<'_>, default: PathBuf) -> Usage {
+    let path = section.file("path");
+    let path = if section.was_read("path") { path } else { Some(default) };
+    let usage = Usage {
+        path,
+        keep: section.duration("keep", 400 * DAY, DAY),
+        size: section.size("size", 256 << 20, 1 << 20..=1 << 40) as u64,
+    };
+    section.finish();
+    usage
+}
+
+/// Returns `None` if `issuer` is `""`.
+fn read_oidc(mut section: Section<'_>) -> Option<Oidc> {
+    let rule = format!("\"\" or {URL_RULE}");
+    let issuer = section
+        .parsed("issuer", &rule, |text| optional(text, |text| url(text).map(|_| text.to_owned())));
+    let oidc = Oidc {
+        issuer: issuer.flatten().unwrap_or_default(),
+        client_id: section.text("client_id", ""),
+        client_secret: section.secret("client_secret"),
+        groups_claim: section.text("groups_claim", "groups"),
+        viewers: section.texts("viewers"),
+        testers: section.texts("testers"),
+        approvers: section.texts("approvers"),
+    };
+    let is_set = !oidc.issuer.is_empty();
+    if is_set && oidc.client_id.is_empty() {
+        section.mistake("client_id", "must be the id of the console at the OpenID provider");
+    }
+    if is_set
+        && [&oidc.viewers, &oidc.testers, &oidc.approvers].iter().all(|groups| groups.is_empty())
+    {
+        section.mistake(
+            "viewers",
+            "is empty, and testers and approvers are, so nobody could sign in; name a group",
+        );
+    }
+    section.finish();
+    is_set.then_some(oidc)
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
+    use super::*;
     use crate::config::schema_check;
+
+    const fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
 
     #[test]
     fn k7_an_admin_listener_beyond_loopback_needs_a_token() {
@@ -82,5 +191,44 @@ mod tests {
         let with_token = format!("{open}token = {{ value = \"t0ken\" }}\n");
         let admin = parse(&with_token).unwrap().admin.unwrap();
         assert!(!format!("{admin:?}").contains("t0ken"));
+    }
+    #[test]
+    fn the_console_has_documented_defaults_and_bounds() {
+        let parse = |text: &str| schema_check::parse("g", text, Path::new("conf"), &[]);
+        let admin = |text: &str| parse(text).unwrap().admin.unwrap();
+        let mistake = |text: &str| parse(text).unwrap_err().to_string();
+        let default = admin("");
+        assert!(default.console && !default.try_as && default.oidc.is_none());
+        assert_eq!((default.session, default.page_time), (secs(28_800), secs(2)));
+        assert_eq!(default.page_rows, 1000);
+        let usage = Usage { path: Some("conf/usage".into()), keep: 400 * DAY, size: 256 << 20 };
+        assert_eq!(default.usage, usage);
+        assert_eq!(admin("[admin.usage]\npath = \"\"\n").usage.path, None);
+        assert_eq!(admin("[admin]\npage_rows = 1\n").page_rows, 1);
+        assert!(mistake("[admin]\npage_rows = 0\n").contains("admin.page_rows"));
+        assert!(mistake("[admin.usage]\nsize = \"1023KiB\"\n").contains("admin.usage.size"));
+        assert!(mistake("[admin.usage]\nkeep = \"23h\"\n").contains("admin.usage.keep"));
+        assert!(mistake("[admin]\ntry_as = true\n").contains("admin.try_as: needs admin.token"));
+    }
+
+    #[test]
+    fn sign_in_needs_a_client_and_a_group() {
+        let parse = |text: &str| {
+            let text = format!("[admin.oidc]\nissuer = \"https://id.example\"\n{text}");
+            schema_check::parse("g", &text, Path::new(""), &[])
+        };
+        let mistake = |text: &str| parse(text).unwrap_err().to_string();
+        let nobody = mistake("client_id = \"console\"\n");
+        assert!(nobody.contains("admin.oidc.viewers: is empty"), "{nobody}");
+        assert!(mistake("viewers = [\"staff\"]\n").contains("admin.oidc.client_id"));
+        let oidc = parse("client_id = \"console\"\napprovers = [\"leads\"]\n").unwrap();
+        let oidc = oidc.admin.unwrap().oidc.unwrap();
+        assert_eq!((oidc.groups_claim.as_str(), oidc.client_secret), ("groups", None));
+        let off = "[admin.oidc]\nissuer = \"\"\n";
+        let off = schema_check::parse("g", off, Path::new(""), &[]).unwrap();
+        assert_eq!(off.admin.unwrap().oidc, None);
+        let plain = "[admin.oidc]\nissuer = \"http://id.example\"\n";
+        let plain = schema_check::parse("g", plain, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(plain.contains("admin.oidc.issuer"), "{plain}");
     }
 }

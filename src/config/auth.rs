@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::jwt::{self, Jwt};
 use super::reader::Section;
-use crate::domain::caller::{ANONYMOUS, PROBER, is_id};
+use crate::domain::caller::{is_id, is_reserved};
 use crate::seal::hex::from_hex;
 
 /// The authentication methods.
@@ -146,12 +146,10 @@ fn required_identity(table: &mut Section<'_>) -> Identity {
     identity(table, "")
 }
 
-const ID_RULE: &str =
-    "1 to 128 visible characters without spaces, neither \"anonymous\" nor \"promptgate\"";
+const ID_RULE: &str = "1 to 128 visible characters without spaces, none of \"anonymous\", \"promptgate\" and \"console\"";
 
 fn identity(table: &mut Section<'_>, default: &str) -> Identity {
-    let parse =
-        |text: &str| (is_id(text) && text != ANONYMOUS && text != PROBER).then(|| text.to_owned());
+    let parse = |text: &str| (is_id(text) && !is_reserved(text)).then(|| text.to_owned());
     let id = table.parsed("id", ID_RULE, parse);
     Identity { id: id.unwrap_or_else(|| default.to_owned()), groups: table.texts("groups") }
 }

@@ -10,6 +10,7 @@ mod cluster;
 pub(crate) mod error;
 mod exposure;
 pub(crate) mod raw;
+mod in_use;
 mod jwt;
 mod limits;
 pub(crate) mod lock;
@@ -33,13 +34,14 @@ mod views;
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(any(test, feature = "test-util"))]
 pub use access::SCHEMA;
 pub(crate) use access::{Access, RuleCallers, action};
 pub(crate) use addresses::Addresses;
-pub(crate) use admin::Admin;
+pub(crate) use admin::{Admin, Oidc, Usage};
 pub(crate) use audit::{Audit, Durability, OnAuditFailure};
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
@@ -47,8 +49,9 @@ pub(crate) use auth::{Auth, Certificate, Identity};
 pub(crate) use cluster::{
     Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer,
 };
-pub(crate) use error::ConfigError;
+pub(crate) use error::{ConfigError, Origin};
 pub(crate) use exposure::{Exposure, ToolForm};
+pub(crate) use in_use::{Setting, SettingChange, changes};
 pub(crate) use jwt::{Jwt, is_https_or_loopback};
 pub(crate) use limits::{Limit, Per};
 pub(crate) use oauth::{ClientProof, OAuth};
@@ -65,7 +68,6 @@ pub(crate) use views::View;
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
 use crate::domain::overlay::Overlay;
 use crate::seal;
-use error::Origin;
 use reader::{Context, Section};
 use upstream::Upstreams;
 
@@ -101,6 +103,8 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// Whether the file ends with the table `[end]`.
     pub has_end: bool,
+    /// What stands in the file and in the environment, and the defaults of the rest.
+    pub(crate) settings: Arc<[Setting]>,
 }
 
 /// A file that the configuration references, with the digest of its content. A reload is due when the
@@ -194,6 +198,7 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let raw = raw::Raw::read(file, text, env.iter().cloned())?;
         let lookup = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, v)| v.clone());
+        let settings = in_use::settings(&raw.root, &raw.origins);
         let mistakes = error::Mistakes::new(raw.origins);
         let context = Context {
             mistakes,
@@ -205,6 +210,7 @@ impl Config {
         };
         let mut config = Self::read(raw.root, text, &context);
         config.files = context.files.take();
+        config.settings = settings.into();
         context.mistakes.into_result(file, &config.files)?;
         let looked_up = context.variables.into_inner();
         config.unused_variables = variables::unused(env, &looked_up);
@@ -258,6 +264,7 @@ impl Config {
             telemetry: telemetry::read(root.section("telemetry")),
             naming,
             has_end: end(&mut root, text),
+            settings: Arc::default(),
         };
         for key in ["mcpServers", "servers", "mcp_servers"] {
             root.reject(

@@ -1,7 +1,6 @@
 //! `[releases]`: pins. Which versions of prompts were approved stands in the lock file.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,22 +125,17 @@ pub(super) fn read(
         }
     }
     if upstreams.iter().any(|upstream| is_pinned(&upstream)) {
-        releases.lock = Arc::new(read_lock(&section, releases.store.path().to_owned()));
+        releases.lock = Arc::new(read_lock(&section, &releases.store));
     }
     section.finish();
     releases
 }
 
 /// Reads the lock file, so that a change of it is a change of the configuration.
-fn read_lock(section: &Section<'_>, path: PathBuf) -> Lock {
-    let file = path.display().to_string();
-    let lock = match section.read_file(path) {
-        Ok(text) => Lock::parse(&text).map_err(|why| format!("{file}: {why}")),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Lock::none()),
-        Err(error) => Err(format!("cannot read {file}: {error}")),
-    };
-    lock.unwrap_or_else(|why| {
-        section.mistake("lock", why);
+fn read_lock(section: &Section<'_>, store: &LockStore) -> Lock {
+    let read = section.read_file(store.path().to_owned());
+    store.parse(read).unwrap_or_else(|error| {
+        section.mistake("lock", error.to_string());
         Lock::none()
     })
 }

@@ -6,7 +6,7 @@ use tokio::task::spawn_blocking;
 ///
 /// # Cancel safety
 /// Dropping the future does not end the computation.
-pub(super) async fn beside_calls<T: Send + 'static>(
+pub(crate) async fn beside_calls<T: Send + 'static>(
     compute: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     match spawn_blocking(compute).await {

@@ -13,6 +13,7 @@ use super::segment::Segment;
 use super::view::View;
 use crate::domain::cursor::CacheScope;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::json::Json;
 use crate::domain::name::UpstreamId;
 use crate::domain::tool::name::is_derived;
 
@@ -165,9 +166,20 @@ impl Content {
     }
 
     pub fn owner(&self, public_name: &str) -> Option<&Owner> {
+        let (segment, position) = self.find(public_name)?;
+        segment.owners().get(position)
+    }
+
+    /// The definition of a prompt as it is listed.
+    pub(crate) fn listed(&self, public_name: &str) -> Option<Json<'_>> {
+        let (segment, position) = self.find(public_name)?;
+        Some(segment.element(position))
+    }
+
+    fn find(&self, public_name: &str) -> Option<(&Arc<Segment>, usize)> {
         let at = self.segments.partition_point(|segment| segment.last_name() < public_name);
         let segment = self.segments.get(at)?;
-        segment.owners().get(segment.position(public_name)?)
+        Some((segment, segment.position(public_name)?))
     }
 }
 

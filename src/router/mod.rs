@@ -1,7 +1,7 @@
 //! The router: answers lists from the catalog, and forwards gets and completions to the owner of the prompt.
 
 pub(crate) mod announce;
-mod blocking;
+pub(crate) mod blocking;
 mod build;
 mod bridge;
 pub(crate) mod catalog;
@@ -9,7 +9,7 @@ pub(crate) mod call_channel;
 mod suspended_calls;
 mod definition_pins;
 pub(crate) mod refresh;
-mod owner;
+pub(crate) mod owner;
 pub(crate) mod pin;
 mod effective;
 mod unapproved;
@@ -247,6 +247,18 @@ impl Router {
         self.catalog.load_full()
     }
 
+    /// Returns the public name and the upstream of the prompt that a request names; `None` if no prompt has the name.
+    pub(crate) fn named(&self, request: &Request) -> Option<(Arc<str>, UpstreamId)> {
+        let (name, kind) = match request {
+            Request::Get { name, name_kind, .. } => (name, *name_kind),
+            Request::Complete { name, .. } => (name, NameKind::Public),
+            Request::List { .. } | Request::ListTools { .. } | Request::Find { .. } => return None,
+        };
+        let catalog = self.catalog.load();
+        let owner = owner(&catalog, name, kind)?;
+        Some((owner.public_name.clone(), owner.upstream.clone()))
+    }
+
     /// The first snapshot in which no upstream is pending, or the newest at `deadline`.
     pub async fn settled(&self, deadline: Instant) -> Arc<Catalog> {
         let mut published = self.shared.published.clone();
@@ -258,6 +270,11 @@ impl Router {
                 return catalog;
             }
         }
+    }
+
+    /// Whether an endpoint serves a prompt, regardless of the caller.
+    pub(crate) fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
+        self.views.serves(endpoint, &owner.upstream, &owner.public_name)
     }
 
     /// What an endpoint offers to its clients.
@@ -275,7 +292,7 @@ impl Router {
     ) -> Result<Reply, Fault> {
         // A cursor of one list is not valid for another.
         let bound_to = match kind {
-            ListKind::Prompts => Cow::Borrowed(call.endpoint.as_str()),
+            ListKind::Prompts => Cow::Borrowed(&*call.endpoint),
             ListKind::Tools => Cow::Owned(format!("{} tools", call.endpoint)),
         };
         let place =

@@ -138,16 +138,9 @@ impl Router {
 
 /// Whether an upstream that fails so may be gone.
 fn is_gone(kind: &Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Unavailable(_)
-            | Kind::Reset(_)
-            | Kind::ChildExited(_)
-            | Kind::ChildSilent { .. }
-            | Kind::Timeout
-            | Kind::SessionLost
-            | Kind::AuthFailed { .. }
-            | Kind::NoToken(_)
-            | Kind::Status { .. }
-    )
+    kind.is_no_answer()
+        || matches!(
+            kind,
+            Kind::SessionLost | Kind::AuthFailed { .. } | Kind::NoToken(_) | Kind::Status { .. }
+        )
 }

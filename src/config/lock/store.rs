@@ -74,13 +74,21 @@ impl LockStore {
         &self.lock
     }
 
-    /// Reads the lock file; a file that does not exist approves nothing.
+    /// Reads the lock file.
+    ///
+    /// # Errors
+    /// As [`LockStore::parse`].
+    pub(crate) fn read(&self) -> Result<Lock, StoreError> {
+        self.parse(fs::read_to_string(&self.lock))
+    }
+
+    /// Returns the content of the lock file, as it was read; a file that does not exist approves nothing.
     ///
     /// # Errors
     /// [`StoreError::Broken`], or [`StoreError::Io`].
-    pub(crate) fn read(&self) -> Result<Lock, StoreError> {
+    pub(crate) fn parse(&self, read: io::Result<String>) -> Result<Lock, StoreError> {
         let path = || self.lock.clone();
-        match fs::read_to_string(&self.lock) {
+        match read {
             Ok(text) => Lock::parse(&text).map_err(|why| StoreError::Broken { path: path(), why }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lock::none()),
             Err(error) => Err(StoreError::Io { path: path(), error }),

@@ -167,13 +167,15 @@ impl<'a> Section<'a> {
     }
 
     /// Reads one of the named choices.
-    pub(super) fn choice<T: Copy>(
+    pub(super) fn choice<T: Copy + PartialEq>(
         &mut self,
         key: &'static str,
         default: T,
         choices: &[(&str, T)],
     ) -> T {
-        self.record(key, || json!({"enum": names(choices)}));
+        let of_default = choices.iter().find(|(_, choice)| *choice == default);
+        let name = of_default.map(|(name, _)| *name);
+        self.record(key, || json!({"enum": names(choices), "default": name}));
         let find = |text: &str| find_choice(choices, text);
         self.parsed(key, &one_of(choices), find).unwrap_or(default)
     }

@@ -149,6 +149,13 @@ impl Router {
         rows
     }
 
+    /// Returns the prompt that is offered or pinned under a public name.
+    pub(crate) fn pin_row(&self, public_name: &str) -> Option<PinRow> {
+        let catalog = self.catalog();
+        let mut rows = catalog.pins.iter().flat_map(|rows| rows.iter());
+        rows.find(|row| row.public_name == public_name).cloned()
+    }
+
     /// Returns the digest of the lock file that this configuration was read with.
     pub(crate) fn lock_digest(&self) -> &str {
         &self.releases.lock.digest

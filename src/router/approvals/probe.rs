@@ -90,26 +90,33 @@ impl Router {
             return texts;
         };
         for arguments in probed_arguments(row, &self.releases) {
-            let once = || self.probe_once(row, offered, &arguments, patience);
-            let text = match once().await {
-                Err(fault) => ProbedText::Failed(fault.to_string()),
-                Ok(first) => match once().await {
-                    Err(fault) => ProbedText::Failed(fault.to_string()),
-                    Ok(second) if second == first => {
-                        let overlay = offered.prompt.overlay.as_ref();
-                        if overlay.is_some_and(|overlay| overlay.holds_secret(&first)) {
-                            texts.insert(arguments, ProbedText::Failed(HOLDS_SECRET.to_owned()));
-                            continue;
-                        }
-                        let digest = seal::sha256_text(first.as_bytes()).into();
-                        ProbedText::Stable { digest, text: first }
-                    }
-                    Ok(_) => ProbedText::Unstable,
-                },
-            };
+            let probed = self.probe_twice(row, offered, &arguments, patience).await;
+            let text = probed.unwrap_or_else(|fault| ProbedText::Failed(fault.to_string()));
             texts.insert(arguments, text);
         }
         texts
+    }
+
+    /// # Errors
+    /// Those of a get.
+    async fn probe_twice(
+        &self,
+        row: &PinRow,
+        offered: &OfferedPrompt,
+        arguments: &str,
+        patience: Patience,
+    ) -> Result<ProbedText, Fault> {
+        let text = self.probe_once(row, offered, arguments, patience).await?;
+        let again = self.probe_once(row, offered, arguments, patience).await?;
+        let holds_secret =
+            || offered.prompt.overlay.as_ref().is_some_and(|overlay| overlay.holds_secret(&text));
+        Ok(if again != text {
+            ProbedText::Unstable
+        } else if holds_secret() {
+            ProbedText::Failed(HOLDS_SECRET.to_owned())
+        } else {
+            ProbedText::Stable { digest: seal::sha256_text(text.as_bytes()).into(), text }
+        })
     }
 
     /// Probes the prompts of an upstream with pins: when they change, after a get gave another text than the approved one, and
@@ -250,8 +257,9 @@ impl Router {
             given.and_then(|given| Document::parse(given.as_bytes().to_vec(), DEPTH).ok());
         let call = Call {
             caller: Caller::new(PROBER),
-            endpoint: ENDPOINT.to_owned(),
+            endpoint: ENDPOINT.into(),
             address: None,
+            tried_by: None,
             client: Client::default(),
             forwarded: ForwardedMeta::default(),
             request: Request::Get {

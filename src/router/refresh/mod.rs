@@ -175,7 +175,7 @@ impl Refresh {
                 }
                 () = sleep_until(deadline), if waiting => {
                     waiting = false;
-                    self.give_up_waiting();
+                    self = beside_calls(move || self.without_waiting()).await;
                 }
                 Some(report) = inputs.reports.recv() => {
                     let mut waiting = vec![report];
@@ -391,7 +391,7 @@ impl Refresh {
     }
 
     /// Upstreams without a report count as failed from now on, until they report.
-    fn give_up_waiting(&mut self) {
+    fn without_waiting(mut self) -> Self {
         let mut had_lists = false;
         for known in &mut self.upstreams {
             if matches!(known.state, State::Unseen | State::Joining) {
@@ -400,10 +400,9 @@ impl Refresh {
             }
         }
         if had_lists && self.on_failure == OnFailure::Omit {
-            for at in 0..self.upstreams.len() {
-                self.make_effective(at);
-            }
-            self.merge();
+            self.with_effective_lists()
+        } else {
+            self
         }
     }
 
@@ -635,7 +634,7 @@ mod tests {
         let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
         let now = Instant::now();
         refresh.take([bad(&refresh, 0)], now);
-        refresh.give_up_waiting();
+        refresh = refresh.without_waiting();
         assert_eq!(refresh.snapshot().list_fault, Some(Fault::none_available()));
         refresh.take([good(&refresh, 0, &[])], now);
         assert_eq!(refresh.snapshot().list_fault, None, "one that has no prompts has answered");
