@@ -1,28 +1,45 @@
-//! The admin API: liveness, readiness, metrics, and the state of the gateway and its upstreams.
-//! Read-only, but for decisions on prompts.
+//! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console for people.
+//! It reads what the gateway knows; decisions on prompts are the only changes.
 
+mod actions;
+mod answer;
+mod console;
+mod pages;
 mod pins;
 mod reloads;
+mod request;
+mod sign_in;
 mod state;
+mod verification;
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_MATCH, WWW_AUTHENTICATE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Either, Limited};
-use hyper::body::Incoming;
-use serde_json::{Value, json};
-use subtle::ConstantTimeEq;
-use tokio::time::timeout;
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Bytes, Incoming};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{self, Config, Limits};
-use crate::domain::chunks::Chunks;
+use crate::domain::unix_time::UnixSeconds;
 use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
 use crate::router::approvals::Action;
+use crate::router::blocking::beside_calls;
+use crate::seal::Sealer;
+use answer::Answer;
+use console::{Frame, asset};
+use pages::{AnyPage, Made, Trouble};
 use pins::entity_tag;
 pub(crate) use reloads::Reloads;
+use request::{Asked, Params, segments};
+use sign_in::{LocalPath, SignIn, Site, Visitor, is_same_site_post};
 pub(crate) use state::State;
+pub(crate) use verification::Verification;
 
 /// The limits of the admin API are its own, so that probes are answered whatever the clients of the endpoint do.
 /// Probes and scrapers are few, send small requests, and reconnect or reuse their connections at once: a
@@ -36,16 +53,36 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Time for the first byte, and for the head of a request.
 const HEAD: Duration = Duration::from_secs(2);
 
-/// The admin API over HTTP.
+/// What the admin API offers, in OpenAPI 3.1.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// Pages that are made at once, so that they leave the processor to calls.
+const PAGES_AT_ONCE: usize = 4;
+
+/// Prompts that are tried at once. They wait for upstreams, so pages do not wait for them.
+const TRIALS_AT_ONCE: usize = 8;
+
+/// The admin API and the console, over HTTP.
 pub(crate) struct Admin {
     guard: OriginGuard,
-    /// The SHA-256 hash of `admin.token`; `None` if no token is required.
-    token: Option<[u8; 32]>,
-    /// Whether decisions are taken.
-    write: bool,
-    state: State,
+    config: config::Admin,
+    /// The name of the gateway.
+    gateway: Arc<str>,
+    state: Arc<State>,
+    sign_in: SignIn,
     limits: Limits,
+    permits: Permits,
 }
+
+/// Permits for what is made at once; they outlive a configuration.
+#[derive(Clone)]
+struct Permits {
+    pages: Arc<Semaphore>,
+    trials: Arc<Semaphore>,
+}
+
+/// Content from this size on is hashed and compressed beside the calls, in bytes: less takes far below a millisecond.
+const LARGE: usize = 16 << 10;
 
 /// The paths of decisions.
 const DECISIONS: [(&str, Action); 3] = [
@@ -55,7 +92,37 @@ const DECISIONS: [(&str, Action); 3] = [
 ];
 
 impl Admin {
-    pub(crate) fn new(admin: &config::Admin, config: &Config, state: State) -> Self {
+    pub(crate) fn new(
+        admin: &config::Admin,
+        config: &Config,
+        state: State,
+        sealer: Arc<Sealer>,
+    ) -> Self {
+        let sign_in = SignIn::new(admin, sealer, state.audit.clone());
+        let permits = |at_once| Arc::new(Semaphore::new(at_once));
+        let permits = Permits { pages: permits(PAGES_AT_ONCE), trials: permits(TRIALS_AT_ONCE) };
+        Self::with(admin, config, state, sign_in, permits)
+    }
+
+    /// The admin side of another configuration.
+    pub(crate) fn renew(
+        &self,
+        admin: &config::Admin,
+        config: &Config,
+        state: State,
+        sealer: Arc<Sealer>,
+    ) -> Self {
+        let sign_in = self.sign_in.renew(admin, sealer);
+        Self::with(admin, config, state, sign_in, self.permits.clone())
+    }
+
+    fn with(
+        admin: &config::Admin,
+        config: &Config,
+        state: State,
+        sign_in: SignIn,
+        permits: Permits,
+    ) -> Self {
         let guard = OriginGuard::at(admin.listen.ip(), &config.server.allowed_hosts);
         let limits = Limits {
             connections: MAX_CONNECTIONS,
@@ -64,107 +131,339 @@ impl Admin {
             idle: IDLE,
             ..config.server.limits.clone()
         };
-        Self { guard, token: admin.token, write: admin.write, state, limits }
+        let gateway = config.server.name.as_str().into();
+        Self {
+            guard,
+            config: admin.clone(),
+            gateway,
+            state: Arc::new(state),
+            sign_in,
+            limits,
+            permits,
+        }
     }
 
     /// Returns the answer to a request.
-    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> (StatusCode, Content) {
-        let content: fn(&State) -> (StatusCode, Content) = match path {
-            "/livez" => |_| (StatusCode::OK, Content::Json(json!({"status": "ok"}))),
-            "/readyz" => |state| {
-                let (status, why) = state.readiness();
-                (status, Content::Json(why))
-            },
-            "/metrics" => |state| (StatusCode::OK, Content::Metrics(state.telemetry.prometheus())),
-            "/api/v1/status" => |state| (StatusCode::OK, Content::Json(state.status())),
-            "/api/v1/upstreams" => |state| (StatusCode::OK, Content::Json(state.upstreams())),
-            "/api/v1/replicas" => |state| (StatusCode::OK, Content::Json(state.replicas())),
-            "/api/v1/pins" => |state| (StatusCode::OK, Content::Json(state.pins())),
-            "/api/v1/catalog" => |state| (StatusCode::OK, Content::Json(state.catalog())),
-            _ => return error(StatusCode::NOT_FOUND, NOT_FOUND),
-        };
-        // Probes of an orchestrator have no token, and learn nothing but liveness and readiness.
-        let is_probe = matches!(path, "/livez" | "/readyz");
-        if !is_probe && !self.is_authorized(headers) {
-            return error(StatusCode::UNAUTHORIZED, UNAUTHORIZED);
-        }
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return error(StatusCode::METHOD_NOT_ALLOWED, "this path is read-only; use GET");
-        }
-        content(&self.state)
-    }
-
-    /// Takes a decision on prompts.
-    async fn decide(&self, action: Action, request: Request<Incoming>) -> (StatusCode, Content) {
+    async fn answer(&self, request: Request<Incoming>, address: IpAddr) -> Answer {
         let (head, body) = request.into_parts();
-        if !self.is_authorized(&head.headers) {
-            return error(StatusCode::UNAUTHORIZED, UNAUTHORIZED);
-        }
-        if head.method != Method::POST {
-            return error(StatusCode::METHOD_NOT_ALLOWED, "decisions are sent by POST");
-        }
-        if !self.write {
-            let why =
-                "the admin API is read-only; set admin.write = true, or use `promptgate pins`";
-            return error(StatusCode::FORBIDDEN, why);
-        }
-        let is_json = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        if !is_json.is_some_and(|value| value.starts_with("application/json")) {
-            return error(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "send Content-Type: application/json",
+        let site = Site::of(&head.uri, &head.headers);
+        // Behind a proxy with TLS the console has another origin than loopback: its own.
+        let is_own = || site.as_ref().is_some_and(|site| is_same_site_post(site, &head.headers));
+        let is_allowed = self.guard.check_host(&head.uri, &head.headers).is_ok()
+            && (self.guard.check_origin(&head.headers).is_ok() || is_own());
+        if !is_allowed {
+            return Answer::error(
+                StatusCode::FORBIDDEN,
+                "Host or Origin is not allowed for the admin API; see server.allowed_hosts",
             );
         }
-        let body = Limited::new(body, self.limits.body_size).collect();
-        let body = match timeout(self.limits.body, body).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(_)) => {
-                return error(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "the body is too large, or was broken off",
-                );
+        let path = head.uri.path();
+        // Probes of an orchestrator have no token, and learn nothing but liveness and readiness.
+        match path {
+            "/livez" => {
+                return read_only(&head, || Answer::json(StatusCode::OK, &json!({"status": "ok"})));
             }
-            Err(_) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
-        };
-        let decision = match serde_json::from_slice(&body) {
-            Ok(decision) => decision,
-            Err(why) => {
-                let what = r#"send {"prompts": ["NAME"], "by": "…", "why": "…"}"#;
-                return error(StatusCode::BAD_REQUEST, &format!("{what}: {why}"));
+            "/readyz" => {
+                let (status, why) = self.state.readiness();
+                return read_only(&head, || Answer::json(status, &why));
             }
+            _ => {}
+        }
+        let Some(site) = site else {
+            return Answer::error(StatusCode::BAD_REQUEST, "the request names no host");
         };
-        let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        match self.state.decide(action, decision, if_match).await {
-            Ok(document) => (StatusCode::OK, Content::Json(document)),
-            Err((status, document)) => (status, Content::Json(document)),
+        let visitor = self.sign_in.visitor(&site, &head.headers, now());
+        if path == "/metrics" || path.starts_with("/api/") {
+            return match visitor {
+                Some(visitor) => self.api(&head, body, &visitor).await,
+                None => Answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED),
+            };
+        }
+        if !self.config.console {
+            return Answer::error(StatusCode::NOT_FOUND, NO_CONSOLE);
+        }
+        if let Some(asset) = asset::at(path) {
+            return Answer::asset(asset);
+        }
+        let from = From { site, address };
+        match visitor {
+            _ if path == "/login" || path.starts_with("/login/") => {
+                self.login(&head, body, &from).await
+            }
+            Some(visitor) => self.console(&head, body, &visitor, &from).await,
+            None => {
+                let to = head.uri.path_and_query().map_or("/", |to| to.as_str());
+                let query = url::form_urlencoded::Serializer::new(String::new())
+                    .append_pair("to", LocalPath::or_root(to).as_str())
+                    .finish();
+                Answer::moved(&format!("/login?{query}"))
+            }
         }
     }
 
-    fn is_authorized(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.token else {
-            return true;
+    /// The admin API.
+    async fn api(&self, head: &Parts, body: Incoming, visitor: &Visitor) -> Answer {
+        let path = head.uri.path();
+        if let Some((_, action)) = DECISIONS.iter().find(|(own, _)| *own == path) {
+            return self.decide(action.clone(), head, body, visitor).await;
+        }
+        let Some(segments) = path.strip_prefix("/api/v1/").and_then(segments) else {
+            return match path {
+                "/metrics" => {
+                    read_only(head, || Answer::metrics(self.state.telemetry.prometheus()))
+                }
+                _ => Answer::error(StatusCode::NOT_FOUND, NOT_FOUND),
+            };
         };
-        let sent = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let sent = sent.and_then(|value| value.strip_prefix("Bearer "));
-        sent.is_some_and(|sent| crate::seal::sha256(sent.as_bytes()).ct_eq(token).into())
+        let path: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match path.as_slice() {
+            ["prompts", name, "try"] => {
+                return self.try_over_api(head, body, visitor, name, false).await;
+            }
+            ["prompts", name, "complete"] => {
+                return self.try_over_api(head, body, visitor, name, true).await;
+            }
+            _ => {}
+        }
+        if !matches!(head.method, Method::GET | Method::HEAD) {
+            return Answer::not_allowed(READ);
+        }
+        let document: fn(&State) -> Answer = match path.as_slice() {
+            ["openapi.json"] => return Answer::document(OPENAPI.into()),
+            ["status"] => return Answer::json(StatusCode::OK, &self.state.status()),
+            ["replicas"] => return Answer::json(StatusCode::OK, &self.state.replicas()),
+            ["catalog"] => |state| Answer::json(StatusCode::OK, &state.catalog()),
+            ["pins"] => |state| {
+                let document = state.pins();
+                Answer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
+            },
+            _ => {
+                let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
+                return match self.page(segments, params, visitor, Form::Json).await {
+                    Ok(answer) => answer,
+                    Err(trouble) if trouble.is_unknown_page => {
+                        Answer::error(StatusCode::NOT_FOUND, NOT_FOUND)
+                    }
+                    Err(trouble) => Answer::error(trouble.status, &trouble.message),
+                };
+            }
+        };
+        // These have as many rows as there are prompts.
+        let state = self.state.clone();
+        beside_calls(move || document(&state)).await
+    }
+
+    /// The pages of the console, for who is signed in.
+    async fn console(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+        from: &From,
+    ) -> Answer {
+        let Some(path) = segments(head.uri.path()) else {
+            return Answer::error(StatusCode::NOT_FOUND, NOT_FOUND);
+        };
+        let answer = match head.method {
+            Method::GET | Method::HEAD if actions::is_action(&path) => {
+                // Somebody reloads the answer to a form, or comes back to it after a sign-in.
+                Ok(Answer::moved(&actions::page_of_action(&path)))
+            }
+            Method::GET | Method::HEAD => {
+                let params = Params::read(head.uri.query().unwrap_or_default().as_bytes());
+                let form = if params.get("format") == "csv" { Form::Csv } else { Form::Html };
+                self.page(path, params, visitor, form).await
+            }
+            Method::POST => self.action(head, body, visitor, from, path).await,
+            _ => return Answer::not_allowed("GET, HEAD, POST"),
+        };
+        answer.unwrap_or_else(|trouble| match reads_html(&head.headers) {
+            true => self.trouble(&trouble, Some(visitor)),
+            false => Answer::error(trouble.status, &trouble.message),
+        })
+    }
+
+    /// Makes and writes a page on a thread that may block, within `admin.page_time`.
+    async fn page(
+        &self,
+        path: Vec<String>,
+        params: Params,
+        visitor: &Visitor,
+        form: Form,
+    ) -> Made<Answer> {
+        let asked = self.asked(path, params);
+        let (state, visitor, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
+        let until = asked.until;
+        let making = async move {
+            let page = pages::make(&state, &visitor, &asked).await?;
+            written(&*page, &visitor, &gateway, form)
+        };
+        beside_calls_within(&self.permits.pages, until, making).await
+    }
+
+    fn asked(&self, path: Vec<String>, params: Params) -> Asked {
+        Asked {
+            path,
+            params,
+            until: Instant::now() + self.config.page_time,
+            rows: self.config.page_rows,
+            now: SystemTime::now(),
+        }
+    }
+
+    /// A page that says why there is no other.
+    fn trouble(&self, trouble: &Trouble, visitor: Option<&Visitor>) -> Answer {
+        let page = console::TroublePage { message: &trouble.message };
+        let frame = Frame {
+            title: trouble.status.canonical_reason().unwrap_or("Error"),
+            gateway: &self.gateway,
+            section: None,
+            visitor,
+            csrf: &visitor.map(signed_out_by).unwrap_or_default(),
+            main: console::text::Html(askama::Template::render(&page).unwrap_or_default()),
+        };
+        Answer::html(trouble.status, askama::Template::render(&frame).unwrap_or_default())
+    }
+
+    /// Reads a body within its size and time.
+    async fn body(&self, body: Incoming) -> Made<Bytes> {
+        let body = Limited::new(body, self.limits.body_size).collect();
+        match timeout(self.limits.body, body).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(_)) => Err(Trouble::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the body is too large, or was broken off",
+            )),
+            Err(_) => {
+                Err(Trouble::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"))
+            }
+        }
+    }
+
+    /// Reads the form of a POST.
+    async fn form(&self, head: &Parts, body: Incoming) -> Made<Params> {
+        if !has_type(&head.headers, "application/x-www-form-urlencoded") {
+            let message = "The form was not sent as application/x-www-form-urlencoded.";
+            return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        Ok(Params::read(&self.body(body).await?))
     }
 }
 
-/// The content of an answer.
-enum Content {
-    Json(Value),
-    /// Metrics in the Prometheus text format.
-    Metrics(String),
+/// Runs what makes a page beside the calls: only so many at once, and until a time.
+async fn beside_calls_within<T: Send + 'static>(
+    permits: &Arc<Semaphore>,
+    until: Instant,
+    making: impl Future<Output = Made<T>> + Send + 'static,
+) -> Made<T> {
+    let permit = timeout_at(until, permits.clone().acquire_owned()).await;
+    let Ok(Ok(permit)) = permit else {
+        let message =
+            "Too many pages are being made, or prompts tried, at once. Try again in a moment.";
+        return Err(Trouble::new(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let made = beside_calls(move || {
+        let made = runtime.block_on(making);
+        drop(permit);
+        made
+    });
+    // What is late goes on to its next look at the clock, and is thrown away.
+    timeout_at(until + GRACE, made).await.unwrap_or_else(|_| Err(Trouble::late()))
 }
 
-const NOT_FOUND: &str = "not found; the admin API has /livez, /readyz, /metrics, /api/v1/status, \
-    /api/v1/upstreams, /api/v1/replicas, /api/v1/catalog and /api/v1/pins";
+/// How a page is written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Form {
+    Html,
+    Json,
+    /// Its rows for spreadsheets, where it has such rows.
+    Csv,
+}
+
+/// Writes a page for a visitor.
+///
+/// # Errors
+/// The page cannot be written.
+fn written(page: &dyn AnyPage, visitor: &Visitor, gateway: &str, form: Form) -> Made<Answer> {
+    match (form, page.csv()) {
+        (Form::Json, _) => page.json().map(Answer::document).map_err(|error| internal(&error)),
+        (Form::Csv, Some(table)) => Ok(Answer::csv(table, "usage.csv")),
+        (Form::Csv | Form::Html, _) => html(page, visitor, gateway),
+    }
+}
+
+/// Writes a page into its frame.
+///
+/// # Errors
+/// The page cannot be written.
+fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> Made<Answer> {
+    let frame = Frame {
+        title: &page.title(),
+        gateway,
+        section: Some(page.section()),
+        visitor: Some(visitor),
+        csrf: &signed_out_by(visitor),
+        main: console::text::Html(page.html().map_err(|error| internal(&error))?),
+    };
+    let page = askama::Template::render(&frame).map_err(|error| internal(&error))?;
+    Ok(Answer::html(StatusCode::OK, page))
+}
+
+/// How long a page that is late may take to notice.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Where a request comes from.
+struct From {
+    site: Site,
+    address: IpAddr,
+}
+
+/// Whether the content of a request has a media type.
+fn has_type(headers: &HeaderMap, media_type: &str) -> bool {
+    let sent = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let sent = sent.and_then(|sent| sent.split(';').next()).unwrap_or_default();
+    sent.trim().eq_ignore_ascii_case(media_type)
+}
+
+/// Whether the client is a browser, or another reader of pages (RFC 9110, section 12.5.1).
+fn reads_html(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.flat_map(|value| value.split(',')).any(|range| range.trim().starts_with("text/html"))
+}
+
+/// The token of the form that signs a visitor out; empty for those without a session.
+fn signed_out_by(visitor: &Visitor) -> String {
+    if visitor.expires.is_some() { visitor.csrf_token() } else { String::new() }
+}
+
+/// The methods of a path that nothing is sent to.
+const READ: &str = "GET, HEAD";
+
+fn read_only(head: &Parts, answer: impl FnOnce() -> Answer) -> Answer {
+    match head.method {
+        Method::GET | Method::HEAD => answer(),
+        _ => Answer::not_allowed(READ),
+    }
+}
+
+fn internal(error: &dyn std::error::Error) -> Trouble {
+    tracing::error!(%error, "a page of the console cannot be written; please report this line");
+    Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, "The page cannot be written; the log says why.")
+}
+
+fn now() -> UnixSeconds {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    UnixSeconds(since.map_or(0, |since| since.as_secs()))
+}
+
+const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \
+    /metrics";
+
+const NO_CONSOLE: &str =
+    "not found; the console is switched off (admin.console), the admin API is at /api/v1/";
 
 const UNAUTHORIZED: &str = "send the header Authorization: Bearer with the value of admin.token";
-
-fn error(status: StatusCode, message: &str) -> (StatusCode, Content) {
-    (status, Content::Json(json!({"error": message})))
-}
 
 impl Serve for Admin {
     fn limits(&self) -> &Limits {
@@ -175,43 +474,12 @@ impl Serve for Admin {
         None
     }
 
-    async fn serve(&self, request: Request<Incoming>, _: &Peer) -> Response<Body> {
-        let is_allowed = self.guard.check_host(request.uri(), request.headers()).is_ok()
-            && self.guard.check_origin(request.headers()).is_ok();
-        let path = request.uri().path();
-        let decision = DECISIONS.iter().find(|(own, _)| *own == path);
-        let has_tag = path == "/api/v1/pins";
-        let (status, content) = if let Some((_, action)) = decision.filter(|_| is_allowed) {
-            self.decide(action.clone(), request).await
-        } else if is_allowed {
-            self.answer(request.method(), path, request.headers())
-        } else {
-            error(
-                StatusCode::FORBIDDEN,
-                "Host or Origin is not allowed for the admin API; see server.allowed_hosts",
-            )
-        };
-        let tag = match &content {
-            Content::Json(document) if has_tag && status == StatusCode::OK => {
-                HeaderValue::from_str(&entity_tag(document)).ok()
-            }
-            _ => None,
-        };
-        let (text, media_type) = match content {
-            Content::Json(document) => (document.to_string(), "application/json"),
-            Content::Metrics(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
-        };
-        let mut response = Response::new(Either::Left(Chunks::from(text).into()));
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(tag) = tag {
-            headers.insert(ETAG, tag);
+    async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+        let headers = request.headers().clone();
+        let answer = Box::pin(self.answer(request, peer.address)).await;
+        if answer.content.len() < LARGE {
+            return answer.into_response(&headers);
         }
-        if status == StatusCode::UNAUTHORIZED {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
+        beside_calls(move || answer.into_response(&headers)).await
     }
 }

@@ -22,12 +22,12 @@ const APPLIED: Duration = Duration::from_secs(5);
 #[serde(deny_unknown_fields)]
 pub(super) struct Decision {
     /// Public names.
-    prompts: Vec<String>,
+    pub prompts: Vec<String>,
     /// Who decides, as the client says.
-    by: Option<String>,
-    why: Option<String>,
+    pub by: Option<String>,
+    pub why: Option<String>,
     /// A digest, for a rollback.
-    to: Option<String>,
+    pub to: Option<String>,
 }
 
 /// A decision that was not carried out.
@@ -44,7 +44,8 @@ impl State {
         json!({"lock": self.router.lock_digest(), "prompts": rows})
     }
 
-    /// Carries a decision out. `if_match` is the entity tag of the document on which it is based (RFC 9110, section 13.1.1).
+    /// Carries a decision out. `if_match` is the entity tag of the document on which it is based (RFC 9110, section 13.1.1);
+    /// for one prompt, [`prompt_tag`] will do.
     ///
     /// # Errors
     /// The document has changed, a prompt is unknown, or the lock file cannot be changed.
@@ -66,11 +67,12 @@ impl State {
         };
         // One look at the catalog: what the tag stands for is what is decided on.
         let rows = self.router.pin_rows();
-        if if_match != entity_tag(&self.document(&rows)) {
+        let chosen = chosen(&rows, &decision.prompts)?;
+        let is_of_prompt = matches!(chosen.as_slice(), [only] if if_match == prompt_tag(only));
+        if !is_of_prompt && if_match != entity_tag(&self.document(&rows)) {
             return Err(changed());
         }
         let lock = self.router.lock_digest().to_owned();
-        let chosen = chosen(&rows, &decision.prompts)?;
         let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
         let examined = self.router.examine_all(chosen).await.map_err(refusal)?;
         if !examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen)) {
@@ -114,6 +116,11 @@ fn chosen(rows: &[PinRow], names: &[String]) -> Result<Vec<PinRow>, Refusal> {
         row.ok_or_else(|| (StatusCode::NOT_FOUND, error()))
     };
     names.into_iter().map(find).collect()
+}
+
+/// Returns the entity tag of one prompt: it changes with what is offered, approved or rejected of it.
+pub(super) fn prompt_tag(row: &PinRow) -> String {
+    entity_tag(&row_json(&Examined::known(row)))
 }
 
 /// Returns the entity tag of a document (RFC 9110, section 8.8.3).

@@ -5,38 +5,46 @@ use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::Reloads;
+use super::{Reloads, Verification};
 use crate::audit::Audit;
 use crate::cluster::{Cluster, Replica};
-use crate::config::OnStoreFailure;
-use crate::domain::fault::UpstreamFaultKind;
+use crate::config::{self, Config, OnStoreFailure};
 use crate::domain::millis::whole_millis;
 use crate::domain::overlay;
 use crate::policy::Gate;
-use crate::router::{Router, UpstreamStatus};
+use crate::router::Router;
+use crate::session::Sessions;
 use crate::telemetry::Telemetry;
+use crate::usage::Usage;
 
 /// The parts of the gateway that the admin API shows.
 pub(crate) struct State {
     pub router: Arc<Router>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
+    /// What was used, for the console.
+    pub usage: Arc<Usage>,
     pub telemetry: Telemetry,
     /// `None` if this replica stands alone.
     pub cluster: Option<Arc<Cluster>>,
     /// Cancelled when a shutdown starts.
     pub pre_drain: CancellationToken,
-    /// The digest of the configuration, `sha256:…`.
-    pub config_digest: String,
+    pub config: Arc<Config>,
+    pub admin: config::Admin,
+    pub sessions: Arc<Sessions>,
+    pub verification: Arc<Verification>,
+    pub tasks: TaskTracker,
+    /// Cancelled at the end of a shutdown.
+    pub stop: CancellationToken,
     pub reloads: Arc<Reloads>,
 }
 
 impl State {
     /// Returns why requests should go to another replica at present; empty if the gateway is ready.
-    fn unready_reasons(&self) -> Vec<String> {
+    pub(super) fn unready_reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         let mut add = |reason: &str| reasons.push(reason.to_owned());
         if self.pre_drain.is_cancelled() {
@@ -83,7 +91,7 @@ impl State {
             "version": env!("CARGO_PKG_VERSION"),
             "startedAt": humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
             "uptimeSecs": self.reloads.started.elapsed().as_secs(),
-            "configDigest": self.config_digest,
+            "configDigest": self.config.digest,
             "lockDigest": self.router.lock_digest(),
             "reloads": self.reloads.to_json(),
             "ready": why.is_empty(),
@@ -126,12 +134,6 @@ impl State {
         })
     }
 
-    /// Returns the document of `/api/v1/upstreams`.
-    pub(super) fn upstreams(&self) -> Value {
-        let upstreams: Vec<_> = self.router.status().into_iter().map(upstream).collect();
-        json!({ "upstreams": upstreams })
-    }
-
     /// Returns the document of `/api/v1/catalog`.
     pub(super) fn catalog(&self) -> Value {
         let catalog = self.router.catalog();
@@ -150,47 +152,4 @@ impl State {
         let look_alikes = &catalog.content.look_alikes;
         json!({"prompts": prompts, "leftOut": left_out, "lookAlikes": look_alikes})
     }
-}
-
-/// Returns one element of `/api/v1/upstreams`.
-fn upstream(status: UpstreamStatus) -> Value {
-    let UpstreamStatus { id, transport, state, revision, notifies, listed, .. } = &status;
-    let (in_flight, waiting) = status.load;
-    let next_probe =
-        status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
-    let mut row = json!({
-        "upstream": id,
-        "transport": transport,
-        "state": state,
-        "era": revision.map(|revision| revision.era_name()),
-        "revision": revision.map(|revision| revision.as_str()),
-        "listChanged": notifies,
-        "listed": listed,
-        "inFlight": in_flight,
-        "waiting": waiting,
-        "breaker": if next_probe.is_some() { "open" } else { "closed" },
-    });
-    if let Some(next_probe) = next_probe {
-        row["nextTryMs"] = whole_millis(next_probe).into();
-    }
-    if let Some(walk) = status.walk {
-        row["prompts"] = walk.prompts.into();
-        row["pages"] = walk.pages.into();
-        row["ageSecs"] = walk.at.elapsed().as_secs().into();
-    }
-    if let Some(note) = status.note() {
-        row["note"] = note.into();
-    }
-    // The lines of the attempt that failed, where there is one: the upstream may have been started again.
-    let stderr = match status.failure.as_ref().map(UpstreamFaultKind::stderr) {
-        Some(stderr) if !stderr.is_empty() => stderr.to_vec(),
-        _ => status.stderr_tail.lines(),
-    };
-    if !stderr.is_empty() {
-        row["stderr"] = stderr.into();
-    }
-    if let Some(kind) = status.failure {
-        row["error"] = json!({"reason": kind.reason(), "message": kind.diagnosis()});
-    }
-    row
 }

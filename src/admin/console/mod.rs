@@ -1,0 +1,8 @@
+//! The console: pages for people, made on the server. Every page works without the script.
+
+pub(super) mod asset;
+mod frame;
+pub(super) mod plot;
+pub(super) mod text;
+
+pub(super) use frame::{Frame, LoginPage, Section, SignedInPage, TroublePage};

@@ -1,0 +1,95 @@
+// Live parts of the console. Every page works without this script.
+'use strict';
+(() => {
+  // What is marked data-live on a page is replaced by what the server sends for the same address.
+  const load = async (url, signal) => {
+    const response = await fetch(url, { headers: { Accept: 'text/html' }, signal, credentials: 'same-origin' });
+    if (response.redirected) { location.assign(response.url); return null; }
+    if (!response.ok) return null;
+    return new DOMParser().parseFromString(await response.text(), 'text/html');
+  };
+  const isUsed = (part) => part.contains(document.activeElement) || part.querySelector('details[open]');
+  const replace = (page, evenIfUsed) => {
+    for (const part of document.querySelectorAll('[data-live]')) {
+      const fresh = page.getElementById(part.id);
+      if (!fresh || fresh.isEqualNode(part) || (!evenIfUsed && isUsed(part))) continue;
+      part.replaceWith(document.importNode(fresh, true));
+    }
+  };
+
+  // Search as one types: the form is sent after a quiet moment, and the address of the page follows.
+  let searching = null;
+  const search = async (form) => {
+    const query = new URLSearchParams(new FormData(form));
+    for (const [name, value] of [...query]) if (!value) query.delete(name);
+    const url = form.getAttribute('action') + (query.size ? '?' + query : '');
+    searching?.abort();
+    searching = new AbortController();
+    const parts = document.querySelectorAll('[data-live]');
+    parts.forEach((part) => part.classList.add('busy'));
+    try {
+      const page = await load(url, searching.signal);
+      if (page) { history.replaceState(null, '', url); replace(page, true); }
+    } catch (error) {
+      if (error.name !== 'AbortError') form.submit();
+    } finally {
+      parts.forEach((part) => part.classList.remove('busy'));
+    }
+  };
+  let quiet = 0;
+  document.addEventListener('input', (event) => {
+    const form = event.target.closest('form[data-search]');
+    if (!form) return;
+    clearTimeout(quiet);
+    quiet = setTimeout(() => search(form), 200);
+  });
+
+  // Pages that follow what happens: asked for again every few seconds, while they can be seen.
+  const followed = document.querySelector('[data-refresh]');
+  if (followed) {
+    const every = Number(followed.dataset.refresh) * 1000;
+    const again = async () => {
+      if (!document.hidden) {
+        try {
+          const url = location.href;
+          const page = await load(url);
+          // A search may have changed the address meanwhile.
+          if (page && url === location.href) replace(page, false);
+        } catch { /* The next time. */ }
+      }
+      setTimeout(again, every);
+    };
+    setTimeout(again, every);
+  }
+
+  // Completion of arguments while a prompt is tried.
+  let completing = null;
+  document.addEventListener('input', (event) => {
+    const field = event.target.closest('[data-complete]');
+    if (!field) return;
+    clearTimeout(quiet);
+    quiet = setTimeout(async () => {
+      completing?.abort();
+      completing = new AbortController();
+      const body = new URLSearchParams(new FormData(field.form));
+      body.set('argument', field.dataset.complete);
+      try {
+        const response = await fetch(field.form.dataset.completion, {
+          method: 'POST', body, signal: completing.signal, credentials: 'same-origin', headers: { Accept: 'application/json' },
+        });
+        if (!response.ok) return;
+        const { values } = await response.json();
+        const list = document.getElementById(field.getAttribute('list'));
+        list.replaceChildren(...values.map((value) => Object.assign(document.createElement('option'), { value })));
+      } catch { /* Nothing to suggest. */ }
+    }, 200);
+  });
+
+  // One press of a button is one action.
+  document.addEventListener('submit', (event) => {
+    if (event.target.method !== 'post') return;
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = 'yes';
+  });
+  addEventListener('pageshow', () => document.querySelectorAll('form[data-sent]').forEach((form) => delete form.dataset.sent));
+})();

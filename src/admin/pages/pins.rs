@@ -1,0 +1,218 @@
+//! Pins: what waits for a decision, and the difference on which one is decided.
+
+use std::sync::Arc;
+
+use askama::Template;
+use serde::Serialize;
+use tokio::time::timeout_at;
+
+use super::{Made, Page, Trouble};
+use crate::admin::console::Section;
+use crate::admin::console::text::filters;
+use crate::admin::pins::prompt_tag;
+use crate::admin::request::{Asked, Paging, Params};
+use crate::admin::sign_in::{Role, Visitor};
+use crate::admin::state::State;
+use crate::domain::pin;
+use crate::router::approvals::Examined;
+use crate::router::blocking::beside_calls;
+use crate::router::pin::PinRow;
+
+/// The prompts that are offered or pinned.
+#[derive(Serialize, Template)]
+#[serde(rename_all = "camelCase")]
+#[template(path = "pins.html")]
+pub(super) struct Pins {
+    lock: String,
+    pins: Vec<PinLine>,
+    paging: Paging,
+    #[serde(skip)]
+    params: Params,
+    #[serde(skip)]
+    states: Vec<&'static str>,
+    /// Whether any upstream has pins.
+    #[serde(skip)]
+    is_pinning: bool,
+}
+
+/// One prompt with its state.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::admin) struct PinLine {
+    pub name: String,
+    pub upstream: String,
+    pub state: &'static str,
+    pub mode: &'static str,
+    /// Why the prompt is in this state.
+    pub reason: String,
+    /// Whether it is offered and not served.
+    pub held: bool,
+    pub offered: bool,
+    pub approved_by: Option<String>,
+    pub approved_at: Option<String>,
+    pub approved_why: Option<String>,
+}
+
+/// One prompt with the difference between its approved and its offered version.
+#[derive(Serialize, Template)]
+#[serde(rename_all = "camelCase")]
+#[template(path = "pin.html")]
+pub(super) struct PinPage {
+    #[serde(flatten)]
+    line: PinLine,
+    /// The entity tag of what is shown: decisions are on this and nothing else.
+    tag: String,
+    /// Lines of a unified diff; `None` for viewers, who read no texts.
+    diff: Option<Vec<DiffLine>>,
+    previous: Vec<Earlier>,
+    #[serde(skip)]
+    can_decide: bool,
+    #[serde(skip)]
+    csrf: String,
+}
+
+/// A line of a unified diff.
+#[derive(Clone, Debug, Serialize)]
+struct DiffLine {
+    /// `add`, `remove`, `head` or `same`.
+    kind: &'static str,
+    text: String,
+}
+
+/// A version that was approved before.
+#[derive(Clone, Debug, Serialize)]
+struct Earlier {
+    digest: String,
+    by: String,
+    at: String,
+}
+
+impl Page for Pins {
+    const SECTION: Section = Section::Pins;
+}
+
+impl Page for PinPage {
+    const SECTION: Section = Section::Pins;
+
+    fn title(&self) -> String {
+        self.line.name.clone()
+    }
+}
+
+/// Rows of one page.
+const PAGE: usize = 50;
+
+/// The value of the parameter `state` for prompts on which nobody has decided.
+const WAITING: &str = "waiting";
+
+/// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come first.
+pub(super) fn pins(state: &State, asked: &Asked) -> Pins {
+    let params = &asked.params;
+    let text = params.get("q").trim().to_lowercase();
+    let wanted = params.get("state");
+    let is_wanted = |row: &PinRow| {
+        let own = row.decision.state;
+        let is_state = match wanted {
+            "" => true,
+            WAITING => row.offered.is_some() && is_waiting(own),
+            state => own.as_str() == state,
+        };
+        is_state
+            && row.public_name.to_lowercase().contains(&text)
+            && params.some("upstream").is_none_or(|id| row.upstream.as_str() == id)
+    };
+    let catalog = state.router.catalog();
+    let all = || catalog.pins.iter().flat_map(|rows| rows.iter());
+    let mut rows: Vec<&PinRow> = all().filter(|row| is_wanted(row)).collect();
+    let waits = |row: &PinRow| row.offered.is_some() && is_waiting(row.decision.state);
+    rows.sort_by(|a, b| (!waits(a), &a.public_name).cmp(&(!waits(b), &b.public_name)));
+    let paging = asked.paging(rows.len(), PAGE);
+    let states = pin::State::ALL.map(pin::State::as_str).into_iter();
+    Pins {
+        lock: state.router.lock_digest().to_owned(),
+        pins: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
+        paging,
+        params: params.clone(),
+        states: [WAITING].into_iter().chain(states).collect(),
+        is_pinning: all().any(|row| row.mode != pin::Mode::Off),
+    }
+}
+
+fn is_waiting(state: pin::State) -> bool {
+    matches!(state, pin::State::Pending | pin::State::Changed)
+}
+
+/// Returns one prompt with its difference. What is offered is asked for, so the upstream is called.
+///
+/// # Errors
+/// There is no such prompt, or its texts cannot be had in time.
+pub(super) async fn pin(
+    state: &Arc<State>,
+    asked: &Asked,
+    visitor: &Visitor,
+    name: &str,
+) -> Made<PinPage> {
+    let row = state
+        .router
+        .pin_row(name)
+        .ok_or_else(|| Trouble::not_found("prompt with this name that is offered or pinned"))?;
+    let diff = if visitor.role >= Role::Tester {
+        Some(difference(state, asked, &row).await?)
+    } else {
+        None
+    };
+    let previous = row.pin.iter().flat_map(|pin| &pin.previous).map(|decided| Earlier {
+        digest: decided.version.definition.to_string(),
+        by: decided.approval.by.clone(),
+        at: decided.approval.at.clone(),
+    });
+    Ok(PinPage {
+        tag: prompt_tag(&row),
+        diff,
+        previous: previous.collect(),
+        can_decide: visitor.role >= Role::Approver,
+        csrf: visitor.csrf_token(),
+        line: line(&row),
+    })
+}
+
+async fn difference(state: &Arc<State>, asked: &Asked, row: &PinRow) -> Made<Vec<DiffLine>> {
+    let examined = timeout_at(asked.until, state.router.examine(row)).await;
+    let examined: Examined = match examined {
+        Err(_) => return Err(Trouble::late()),
+        Ok(Err(error)) => {
+            return Err(Trouble::new(http::StatusCode::CONFLICT, error.to_string()));
+        }
+        Ok(Ok(examined)) => examined,
+    };
+    let router = state.router.clone();
+    let text = beside_calls(move || router.diff(&examined)).await;
+    let lines = text.lines().take(asked.rows);
+    Ok(lines.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect())
+}
+
+fn kind(line: &str) -> &'static str {
+    match line.as_bytes() {
+        [b'-', b'-', b'-', ..] | [b'+', b'+', b'+', ..] | [b'@', ..] => "head",
+        [b'+', ..] => "add",
+        [b'-', ..] => "remove",
+        _ => "same",
+    }
+}
+
+fn line(row: &PinRow) -> PinLine {
+    let approved = row.pin.as_ref().and_then(|pin| pin.approved.as_ref());
+    let approval = approved.map(|decided| &decided.approval);
+    PinLine {
+        name: row.public_name.clone(),
+        upstream: row.upstream.to_string(),
+        state: row.decision.state.as_str(),
+        mode: row.mode.as_str(),
+        reason: row.problem.clone().unwrap_or_else(|| row.decision.reason.as_str().to_owned()),
+        held: row.is_held(),
+        offered: row.offered.is_some(),
+        approved_by: approval.map(|approval| approval.by.clone()),
+        approved_at: approval.map(|approval| approval.at.clone()),
+        approved_why: approval.and_then(|approval| approval.why.clone()),
+    }
+}

@@ -1,0 +1,167 @@
+//! A request to the admin side, read: its path, its parameters and who sent it.
+
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+
+/// The parameters of a query or of a form, in their order.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Params(Vec<(String, String)>);
+
+/// The maximum number of parameters; more are ignored.
+const MAX_PARAMS: usize = 600;
+
+impl Params {
+    /// Reads `application/x-www-form-urlencoded` text.
+    pub(super) fn read(text: &[u8]) -> Self {
+        let pairs = url::form_urlencoded::parse(text).take(MAX_PARAMS);
+        Self(pairs.map(|(key, value)| (key.into_owned(), value.into_owned())).collect())
+    }
+
+    /// Returns the first value of a parameter; `""` without one.
+    pub(super) fn get(&self, name: &str) -> &str {
+        let mut values = self.0.iter().filter(|(key, _)| key == name);
+        values.next().map(|(_, value)| value.as_str()).unwrap_or_default()
+    }
+
+    /// Returns a value that is not empty.
+    pub(super) fn some(&self, name: &str) -> Option<&str> {
+        Some(self.get(name)).filter(|value| !value.is_empty())
+    }
+
+    /// The parameters whose names begin with `prefix`, without it.
+    pub(super) fn with_prefix<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.0
+            .iter()
+            .filter_map(move |(key, value)| Some((key.strip_prefix(prefix)?, value.as_str())))
+    }
+
+    /// Returns a query string with one parameter changed; an empty value removes it.
+    pub(super) fn with(&self, name: &str, value: &str) -> String {
+        let mut query = url::form_urlencoded::Serializer::for_suffix(String::from("?"), 1);
+        for (key, old) in self.0.iter().filter(|(key, old)| key != name && !old.is_empty()) {
+            query.append_pair(key, old);
+        }
+        if !value.is_empty() {
+            query.append_pair(name, value);
+        }
+        query.finish()
+    }
+}
+
+/// What is asked for, by whom, and how much of it may be made.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// The decoded segments of the path, below `/` or `/api/v1/`.
+    pub path: Vec<String>,
+    pub params: Params,
+    /// When the page must be ready.
+    pub until: Instant,
+    /// The maximum number of rows (`admin.page_rows`).
+    pub rows: usize,
+    pub now: SystemTime,
+}
+
+impl Asked {
+    /// Whether there is no time left.
+    pub(super) fn is_late(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// The part of `total` rows that the page shows: parameters `page`, from 1, and `size`, `usual` rows without it.
+    pub(super) fn paging(&self, total: usize, usual: usize) -> Paging {
+        let size = self.params.get("size").parse().unwrap_or(usual).clamp(1, self.rows.max(1));
+        let pages = total.div_ceil(size).max(1);
+        let page = self.params.get("page").parse().unwrap_or(1).clamp(1, pages);
+        let link = |to: usize| self.params.with("page", &to.to_string());
+        Paging {
+            page,
+            pages,
+            total,
+            start: (page - 1) * size,
+            size,
+            previous: (page > 1).then(|| link(page - 1)),
+            next: (page < pages).then(|| link(page + 1)),
+        }
+    }
+}
+
+/// One part of many rows.
+#[derive(Clone, Debug, Eq, PartialEq, serde::Serialize)]
+pub(super) struct Paging {
+    /// From 1.
+    pub page: usize,
+    pub pages: usize,
+    pub total: usize,
+    #[serde(skip)]
+    pub start: usize,
+    #[serde(skip)]
+    pub size: usize,
+    /// Query strings of the pages around it.
+    #[serde(skip)]
+    pub previous: Option<String>,
+    #[serde(skip)]
+    pub next: Option<String>,
+}
+
+/// Returns the segments of a path, decoded; `None` if it is not valid UTF-8, or holds a segment that means a folder.
+pub(super) fn segments(path: &str) -> Option<Vec<String>> {
+    let parts = path.split('/').filter(|part| !part.is_empty()).map(decoded);
+    let parts: Option<Vec<_>> = parts.collect();
+    parts.filter(|parts| !parts.iter().any(|part| part == "." || part == ".."))
+}
+
+/// Decodes percent-encoding (RFC 3986, section 2.1); `None` if it is broken, or no UTF-8 comes out.
+pub(super) fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first == b'%' {
+            let (digits, after) = rest.split_at_checked(2)?;
+            let digits = std::str::from_utf8(digits).ok().filter(|d| !d.starts_with('+'))?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = after;
+        } else {
+            bytes.push(*first);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_with_tricks_are_refused() {
+        for path in ["/prompts/%2e%2e/x", "/../etc", "/a/./b", "/%ff", "/%", "/%4", "/%+1", "/%zz"]
+        {
+            assert_eq!(segments(path), None, "{path}");
+        }
+        assert_eq!(segments("/prompts/a%2Fb").unwrap(), ["prompts", "a/b"]);
+        assert_eq!(segments("//prompts//").unwrap(), ["prompts"]);
+    }
+
+    #[test]
+    fn a_page_of_rows_is_within_its_bounds() {
+        let asked = |query: &str| Asked {
+            path: vec![],
+            params: Params::read(query.as_bytes()),
+            until: Instant::now(),
+            rows: 10,
+            now: SystemTime::UNIX_EPOCH,
+        };
+        let paging = asked("q=a+b&page=2").paging(25, 100);
+        assert_eq!((paging.start, paging.size, paging.pages), (10, 10, 3));
+        assert_eq!(paging.next.as_deref(), Some("?q=a+b&page=3"));
+        assert_eq!(asked("page=99").paging(25, 10).page, 3);
+        let sizes = ["size=3", "size=10", "size=11", "size=0", "size=x"];
+        let sizes = sizes.map(|query| asked(query).paging(25, 5).size);
+        assert_eq!(sizes, [3, 10, 10, 1, 5]);
+        assert_eq!(asked("page=x").paging(0, 10), asked("page=-1").paging(0, 10));
+    }
+}

@@ -1,0 +1,478 @@
+//! Sign-in: who looks at the console or calls the admin API, and what they may do (docs/console.md).
+//!
+//! A visitor is known by `admin.token` in a header, by the cookie of a session, or, where no sign-in is
+//! configured, by nothing but a loopback address. A session begins with the token or at an OpenID provider
+//! and is held by the browser alone ([`session`]).
+
+mod attempts;
+mod cookie;
+mod error;
+mod local_path;
+mod oidc;
+mod revoked;
+mod role;
+mod session;
+mod site;
+mod visitor;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue};
+use subtle::ConstantTimeEq;
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::audit::Audit;
+use crate::audit::record::Event;
+use crate::config;
+use crate::domain::unix_time::UnixSeconds;
+use crate::seal::{Sealer, sha256};
+use attempts::{Attempts, Failed};
+use cookie::Cookie;
+pub(crate) use cookie::SetCookie;
+pub(crate) use error::SignInError;
+pub(crate) use local_path::LocalPath;
+use oidc::{Failure, Flow, Oidc, Person};
+use revoked::Revoked;
+pub(crate) use role::Role;
+use session::{Session, SessionId, Source};
+pub(crate) use site::{Site, is_same_site_post};
+pub(crate) use visitor::{TOKEN, Via, Visitor};
+
+/// Knows visitors, and signs people in and out, by one configuration.
+pub(crate) struct SignIn {
+    admin: config::Admin,
+    sealer: Arc<Sealer>,
+    audit: Audit,
+    /// `None`: people sign in with the token.
+    oidc: Option<Arc<Oidc>>,
+    shared: Arc<Shared>,
+}
+
+/// The response that begins a sign-in at the provider: a redirect (303) with a cookie.
+#[derive(Debug)]
+pub(crate) struct Redirect {
+    /// The value of `Location`.
+    pub location: HeaderValue,
+    pub cookie: SetCookie,
+}
+
+/// The response that ends a sign-in at the provider.
+///
+/// It must be a page (200) that moves on to `return_to` ([`LocalPath::refresh`]), and no redirect: a browser that
+/// comes from another site does not send `SameSite=Strict` cookies along a chain of redirects.
+#[derive(Debug)]
+pub(crate) struct SignedIn {
+    /// Two values of `Set-Cookie`: the session, and the end of the cookie of [`Redirect`].
+    pub cookies: [SetCookie; 2],
+    pub return_to: LocalPath,
+}
+
+/// What outlives a configuration.
+struct Shared {
+    /// Failures with `admin.token`.
+    attempts: Attempts,
+    /// Failures at the provider that are recorded. What is beyond is not, so that a flood does not fill the disk.
+    recorded: Attempts,
+    revoked: Revoked,
+    /// Stands for the session of visitors without one.
+    process: SessionId,
+}
+
+impl SignIn {
+    /// Returns the sign-in of the first configuration.
+    pub(crate) fn new(admin: &config::Admin, sealer: Arc<Sealer>, audit: Audit) -> Self {
+        let now = Instant::now();
+        let shared = Shared {
+            attempts: Attempts::new(now),
+            recorded: Attempts::new(now),
+            revoked: Revoked::default(),
+            process: SessionId::random(),
+        };
+        let oidc = admin.oidc.as_ref().map(|oidc| Arc::new(Oidc::new(oidc)));
+        Self { admin: admin.clone(), sealer, audit, oidc, shared: Arc::new(shared) }
+    }
+
+    /// Returns the sign-in of the next configuration. Failed attempts, ended sessions and what is known of the
+    /// provider are kept; sessions end where the token or the provider that they began with was changed.
+    pub(crate) fn renew(&self, admin: &config::Admin, sealer: Arc<Sealer>) -> Self {
+        let same = self.oidc.clone().filter(|own| Some(own.config()) == admin.oidc.as_ref());
+        let oidc = same.or_else(|| admin.oidc.as_ref().map(|oidc| Arc::new(Oidc::new(oidc))));
+        let (audit, shared) = (self.audit.clone(), self.shared.clone());
+        Self { admin: admin.clone(), sealer, audit, oidc, shared }
+    }
+
+    /// Returns who sends a request; `None` if they must sign in first. `now` is the wall-clock time.
+    ///
+    /// A `Bearer` token decides alone: a wrong one is not made good by a cookie. Without `admin.token` there is
+    /// none to compare, and the header does not count.
+    pub(crate) fn visitor(
+        &self,
+        site: &Site,
+        headers: &HeaderMap,
+        now: UnixSeconds,
+    ) -> Option<Visitor> {
+        if let (Some(token), Some(sent)) = (&self.admin.token, bearer_token(headers)) {
+            let is_right = is_token(token, sent);
+            return is_right.then(|| Visitor::bearer(Role::of_token(&self.admin)));
+        }
+        let session = Cookie::Session
+            .values(site, headers)
+            .find_map(|value| self.session_visitor(value, now));
+        session.or_else(|| self.is_open().then(|| Visitor::local(self.shared.process)))
+    }
+
+    /// Signs in with `admin.token`. `address` is that of the client, `now` the wall-clock time.
+    ///
+    /// # Errors
+    /// The token is wrong, none is configured, or there were too many failures: five from one network of addresses,
+    /// then one every 30 seconds; fifty in total, then one every two seconds.
+    pub(crate) fn log_in(
+        &self,
+        site: &Site,
+        token: &str,
+        address: IpAddr,
+        now: UnixSeconds,
+    ) -> Result<SetCookie, SignInError> {
+        let own = self.admin.token.as_ref().ok_or(SignInError::NoToken)?;
+        let is_right = is_token(own, token.as_bytes());
+        match self.shared.attempts.check(address, is_right, Instant::now()) {
+            Ok(()) => {}
+            // Not recorded: a flood must not fill the disk.
+            Err(Failed::TooMany(wait)) => return Err(SignInError::TooMany { wait }),
+            Err(Failed::Wrong) => {
+                self.record(Via::Token, &SignInError::WrongToken, None, address);
+                return Err(SignInError::WrongToken);
+            }
+        }
+        let session = self.begun(TOKEN.to_owned(), None, Vec::new(), now);
+        let role = Role::of_token(&self.admin);
+        self.audit.note(begun(&session, Via::Token, role, address));
+        Ok(self.session_cookie(site, &session, &Source::token(own)))
+    }
+
+    /// Whether people can sign in with a token.
+    pub(crate) fn takes_token(&self) -> bool {
+        self.admin.token.is_some()
+    }
+
+    /// Whether people can sign in at a provider.
+    pub(crate) fn takes_oidc(&self) -> bool {
+        self.oidc.is_some()
+    }
+
+    /// Begins a sign-in at the provider, which ends with [`SignIn::finish`] at `/login/callback` of the same site.
+    ///
+    /// # Errors
+    /// No provider is configured, or it cannot be reached within ten seconds for each of its documents.
+    pub(crate) async fn begin(
+        &self,
+        site: &Site,
+        return_to: &LocalPath,
+        now: UnixSeconds,
+    ) -> Result<Redirect, SignInError> {
+        let oidc = self.oidc.as_ref().ok_or(SignInError::NoProvider)?;
+        let flow = Flow::begin(site, return_to, now);
+        let location = oidc.location(&flow).await?;
+        let value = flow.seal(&self.sealer, &Source::oidc(oidc.config()));
+        Ok(Redirect { location, cookie: Cookie::Flow.set(site, &value, oidc::LIFETIME) })
+    }
+
+    /// Ends a sign-in at the provider. `query` is that of the callback without `?`, `address` that of the client.
+    ///
+    /// # Errors
+    /// The sign-in did not begin in this browser, the provider refuses or cannot be reached, its ID token is not
+    /// accepted, or the person has no role.
+    pub(crate) async fn finish(
+        &self,
+        site: &Site,
+        query: &str,
+        headers: &HeaderMap,
+        address: IpAddr,
+        now: UnixSeconds,
+    ) -> Result<SignedIn, SignInError> {
+        let oidc = self.oidc.as_ref().ok_or(SignInError::NoProvider)?;
+        let source = Source::oidc(oidc.config());
+        let mut flows = Cookie::Flow
+            .values(site, headers)
+            .filter_map(|value| Flow::open(&self.sealer, &source, value, site, now));
+        let flow = flows.next().ok_or(SignInError::NotBegunHere)?;
+        let person = oidc.person(&flow, query, now).await;
+        let admitted = person.and_then(|person| self.admitted(oidc.config(), person));
+        let (person, role) = admitted.map_err(|failure| self.record_failure(failure, address))?;
+        let groups = session::kept_groups(person.groups, oidc.config());
+        let session = self.begun(person.subject, person.name, groups, now);
+        self.audit.note(begun(&session, Via::Oidc, role, address));
+        let cookie = self.session_cookie(site, &session, &source);
+        let cookies = [cookie, Cookie::Flow.delete(site)];
+        Ok(SignedIn { cookies, return_to: flow.return_to() })
+    }
+
+    /// Returns a person with its role.
+    fn admitted(&self, oidc: &config::Oidc, person: Person) -> Result<(Person, Role), Failure> {
+        match Role::of_groups(&self.admin, oidc, &person.groups) {
+            Some(role) => Ok((person, role)),
+            None => Err(Failure {
+                error: SignInError::NoRole,
+                diagnosis: None,
+                subject: Some(person.subject),
+            }),
+        }
+    }
+
+    /// Records and logs a failed sign-in at the provider, unless there were many.
+    fn record_failure(&self, failure: Failure, address: IpAddr) -> SignInError {
+        let Failure { error, diagnosis, subject } = failure;
+        let is_recorded =
+            || self.shared.recorded.check(address, false, Instant::now()) == Err(Failed::Wrong);
+        if error.reason().is_some() && is_recorded() {
+            warn!(%error, why = diagnosis, "a sign-in at the OpenID provider has failed");
+            self.record(Via::Oidc, &error, subject.as_deref(), address);
+        }
+        error
+    }
+
+    fn record(&self, via: Via, error: &SignInError, by: Option<&str>, address: IpAddr) {
+        if let Some(reason) = error.reason() {
+            self.audit.note(failed(via, reason, by, address));
+        }
+    }
+
+    /// Signs out: ends the session of a visitor, and deletes its cookie. Other visitors have no session that could
+    /// end.
+    pub(crate) fn log_out(&self, site: &Site, visitor: &Visitor, now: UnixSeconds) -> SetCookie {
+        if let (Some(id), Some(expires)) = (visitor.session, visitor.expires) {
+            self.shared.revoked.insert(id, expires, now);
+            let event = Event::new("admin_logout").text("by", &visitor.id);
+            self.audit.note(event.text("via", visitor.via.name()));
+        }
+        Cookie::Session.delete(site)
+    }
+
+    /// Whether visitors need no sign-in, and may look. The address is loopback then.
+    fn is_open(&self) -> bool {
+        self.admin.token.is_none() && self.admin.oidc.is_none()
+    }
+
+    /// Returns the visitor of a session that is valid.
+    fn session_visitor(&self, value: &str, now: UnixSeconds) -> Option<Visitor> {
+        let (session, role, via) = self.opened(value)?;
+        let expires = session.expires(self.admin.session);
+        let is_valid = now < expires && !self.shared.revoked.contains(&session.id);
+        is_valid.then_some(Visitor {
+            role,
+            via,
+            expires: Some(expires),
+            session: Some(session.id),
+            id: session.visitor,
+            name: session.name,
+            groups: session.groups,
+        })
+    }
+
+    /// Opens a session, whichever source it began with, and decides its role by this configuration.
+    fn opened(&self, value: &str) -> Option<(Session, Role, Via)> {
+        let Self { admin, sealer, .. } = self;
+        let by_token = admin.token.as_ref().and_then(|token| {
+            let session = Session::open(sealer, &Source::token(token), value)?;
+            Some((session, Role::of_token(admin), Via::Token))
+        });
+        by_token.or_else(|| {
+            let oidc = admin.oidc.as_ref()?;
+            let session = Session::open(sealer, &Source::oidc(oidc), value)?;
+            let role = Role::of_groups(admin, oidc, &session.groups)?;
+            Some((session, role, Via::Oidc))
+        })
+    }
+
+    /// Returns a session that begins now.
+    fn begun(
+        &self,
+        visitor: String,
+        name: Option<String>,
+        groups: Vec<String>,
+        now: UnixSeconds,
+    ) -> Session {
+        let expires = now.0.saturating_add(self.admin.session.as_secs());
+        Session { id: SessionId::random(), visitor, name, groups, issued: now.0, expires }
+    }
+
+    fn session_cookie(&self, site: &Site, session: &Session, source: &Source) -> SetCookie {
+        let value = session.seal(&self.sealer, source);
+        Cookie::Session.set(site, &value, self.admin.session)
+    }
+}
+
+/// Returns the token of `Authorization: Bearer` (RFC 6750, section 2.1); an empty one, which is never right, if the
+/// header is repeated. `None` without such a header, and for other schemes, which a proxy may use.
+fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
+    fn token(value: &HeaderValue) -> Option<&[u8]> {
+        let (scheme, token) = value.as_bytes().split_at_checked(BEARER.len())?;
+        scheme.eq_ignore_ascii_case(BEARER).then_some(token)
+    }
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let found = values.find_map(token)?;
+    let is_repeated = headers.get_all(AUTHORIZATION).iter().count() > 1;
+    Some(if is_repeated { b"" } else { found })
+}
+
+const BEARER: &[u8] = b"Bearer ";
+
+/// Compares a text with the digest of the token, in a time that does not depend on how much of it is right.
+fn is_token(token: &[u8; 32], sent: &[u8]) -> bool {
+    sha256(sent).ct_eq(token).into()
+}
+
+/// Returns the record of a sign-in.
+fn begun(session: &Session, via: Via, role: Role, address: IpAddr) -> Event {
+    Event::new("admin_login")
+        .text("by", &session.visitor)
+        .optional_text("name", session.name.as_deref())
+        .text("via", via.name())
+        .text("role", role.name())
+        .text("address", &address.to_string())
+}
+
+/// Returns the record of a sign-in that has failed. `by` is the person, where it is known.
+fn failed(via: Via, reason: &'static str, by: Option<&str>, address: IpAddr) -> Event {
+    Event::new("admin_login_failed")
+        .optional_text("by", by)
+        .text("via", via.name())
+        .text("reason", reason)
+        .text("address", &address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use http::header::COOKIE;
+
+    use super::site::site;
+    use super::*;
+    use crate::config::Config;
+    use crate::seal::SealKeys;
+
+    /// The admin section with these keys.
+    pub(super) fn admin(text: &str) -> config::Admin {
+        let text = format!("[admin]\n{text}");
+        Config::parse("g", &text, Path::new(""), &[]).unwrap().admin.unwrap()
+    }
+
+    const WITH_TOKEN: &str = "token = { value = \"t0ken\" }\n";
+    const OIDC: &str = "[admin.oidc]\nissuer = \"https://id.example\"\nclient_id = \"console\"\n\
+        viewers = [\"staff\"]\n";
+    const NOW: UnixSeconds = UnixSeconds(1_000_000);
+    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    pub(super) fn sealer() -> Arc<Sealer> {
+        Arc::new(Sealer::new(&SealKeys::new(vec![[7; 32]]).unwrap()))
+    }
+
+    fn sign_in(text: &str) -> SignIn {
+        SignIn::new(&admin(text), sealer(), Audit::default())
+    }
+
+    fn headers(pairs: &[(http::HeaderName, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn with_cookie(cookie: &SetCookie) -> HeaderMap {
+        headers(&[(COOKIE, cookie.pair())])
+    }
+
+    fn role(sign_in: &SignIn, headers: &HeaderMap) -> Option<(Role, Via)> {
+        sign_in.visitor(&site("localhost"), headers, NOW).map(|v| (v.role, v.via))
+    }
+
+    #[tokio::test]
+    async fn a_visitor_is_known_by_header_cookie_or_loopback() {
+        let none = HeaderMap::new();
+        let bearer = |text: &str| headers(&[(AUTHORIZATION, text)]);
+        let open = sign_in("");
+        assert_eq!(role(&open, &none), Some((Role::Viewer, Via::Local)));
+        assert_eq!(role(&open, &bearer("Bearer x")), Some((Role::Viewer, Via::Local)));
+        assert_eq!(role(&sign_in(OIDC), &none), None, "they must sign in");
+        assert_eq!(role(&sign_in(OIDC), &bearer("Bearer x")), None);
+        let closed = sign_in(WITH_TOKEN);
+        assert_eq!(role(&closed, &none), None);
+        for right in ["Bearer t0ken", "bearer t0ken"] {
+            assert_eq!(role(&closed, &bearer(right)), Some((Role::Tester, Via::Bearer)));
+        }
+        for wrong in ["Bearer t0ke", "Bearer ", "Bearer  t0ken", "Basic t0ken", "t0ken"] {
+            assert_eq!(role(&closed, &bearer(wrong)), None, "{wrong}");
+        }
+        let twice = [(AUTHORIZATION, "Bearer t0ken"), (AUTHORIZATION, "Bearer t0ken")];
+        assert_eq!(role(&closed, &headers(&twice)), None);
+        let writing = sign_in(&format!("write = true\n{WITH_TOKEN}"));
+        let approver = Some((Role::Approver, Via::Bearer));
+        assert_eq!(role(&writing, &bearer("Bearer t0ken")), approver);
+        let cookie = closed.log_in(&site("localhost"), "t0ken", HOME, NOW).unwrap();
+        assert_eq!(role(&closed, &with_cookie(&cookie)), Some((Role::Tester, Via::Token)));
+        let both = [(AUTHORIZATION, "Bearer wrong"), (COOKIE, cookie.pair())];
+        assert_eq!(role(&closed, &headers(&both)), None, "a wrong bearer does not fall back");
+        let proxied = [(AUTHORIZATION, "Basic eDp5"), (COOKIE, cookie.pair())];
+        assert_eq!(role(&closed, &headers(&proxied)), Some((Role::Tester, Via::Token)));
+    }
+
+    #[tokio::test]
+    async fn a_session_ends_at_its_time_with_its_token_and_by_signing_out() {
+        let here = site("console.example");
+        let before = sign_in(WITH_TOKEN);
+        let cookie = before.log_in(&here, "t0ken", HOME, NOW).unwrap();
+        assert!(cookie.text().starts_with("__Host-promptgate_session="), "{}", cookie.text());
+        let sent = with_cookie(&cookie);
+        let at = |sign_in: &SignIn, secs| {
+            sign_in.visitor(&here, &sent, UnixSeconds(NOW.0 + secs)).map(|visitor| visitor.via)
+        };
+        assert_eq!(at(&before, 28_799), Some(Via::Token));
+        assert_eq!(at(&before, 28_800), None);
+        assert!(before.visitor(&site("localhost"), &sent, NOW).is_none(), "the name has a prefix");
+        let other = before.renew(&admin("token = { value = \"other\" }\n"), sealer());
+        assert_eq!(at(&other, 0), None, "the token was changed");
+        assert_eq!(at(&before.renew(&admin(OIDC), sealer()), 0), None);
+        let shorter = format!("session = \"1h\"\n{WITH_TOKEN}");
+        assert_eq!(at(&before.renew(&admin(&shorter), sealer()), 3_600), None);
+        let writing = before.renew(&admin(&format!("write = true\n{WITH_TOKEN}")), sealer());
+        let visitor = writing.visitor(&here, &sent, NOW).unwrap();
+        assert_eq!(visitor.role, Role::Approver, "the role is that of the configuration");
+        assert!(visitor.check_csrf(&visitor.csrf_token()) && !visitor.check_csrf(""));
+        let deleted = writing.log_out(&here, &visitor, NOW);
+        assert!(deleted.text().contains("_session=; Max-Age=0;"), "{}", deleted.text());
+        assert_eq!(at(&writing, 0), None);
+        assert_eq!(at(&before.renew(&admin(WITH_TOKEN), sealer()), 0), None, "also after reloads");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wrong_tokens_are_limited_across_reloads() {
+        let here = site("localhost");
+        let first = sign_in(WITH_TOKEN);
+        for _ in 0..5 {
+            let wrong = first.log_in(&here, "wrong", HOME, NOW);
+            assert_eq!(wrong, Err(SignInError::WrongToken));
+        }
+        let next = first.renew(&admin(WITH_TOKEN), sealer());
+        let limited = next.log_in(&here, "t0ken", HOME, NOW).unwrap_err();
+        assert_eq!(limited.retry_after(), Some(30));
+        tokio::time::advance(std::time::Duration::from_secs(30)).await;
+        assert!(next.log_in(&here, "t0ken", HOME, NOW).is_ok());
+        assert_eq!(sign_in("").log_in(&here, "", HOME, NOW), Err(SignInError::NoToken));
+    }
+
+    #[test]
+    fn records_say_who_how_and_from_where() {
+        let session = sign_in(WITH_TOKEN).begun(TOKEN.to_owned(), None, vec![], NOW);
+        let text = |event: Event| format!("{event:?}").replace('\\', "");
+        let event = text(begun(&session, Via::Token, Role::Tester, HOME));
+        let members = r#""by":"token","via":"token","role":"tester","address":"127.0.0.1""#;
+        assert!(event.contains(members), "{event}");
+        let event = text(failed(Via::Token, "wrong_token", None, HOME));
+        assert!(event.contains(r#""via":"token","reason":"wrong_token""#), "{event}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Sign-in of people at an OpenID provider (OpenID Connect Core 1.0).
+
+mod flow;
+mod id_token;
+mod provider;
+
+#[cfg(test)]
+mod tests;
+
+use http::HeaderValue;
+use tokio::sync::Semaphore;
+
+use super::error::SignInError;
+use crate::config;
+use crate::domain::unix_time::UnixSeconds;
+pub(super) use flow::{Flow, LIFETIME};
+use id_token::Expected;
+pub(super) use id_token::Person;
+use provider::{NoToken, Provider};
+
+/// The sign-in at one provider.
+pub(super) struct Oidc {
+    provider: Provider,
+    /// Codes that are exchanged at the same time.
+    exchanges: Semaphore,
+}
+
+/// A sign-in that has failed, with what only operators read.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub error: SignInError,
+    pub diagnosis: Option<String>,
+    /// The person, where it is known.
+    pub subject: Option<String>,
+}
+
+/// Codes that are exchanged at the same time: each takes a connection for up to ten seconds, and everyone who
+/// begins a sign-in can cause one.
+const EXCHANGES: usize = 16;
+
+impl Oidc {
+    pub(super) fn new(oidc: &config::Oidc) -> Self {
+        Self { provider: Provider::new(oidc), exchanges: Semaphore::new(EXCHANGES) }
+    }
+
+    pub(super) fn config(&self) -> &config::Oidc {
+        self.provider.oidc()
+    }
+
+    /// Returns the value of `Location` that sends a browser to the provider.
+    ///
+    /// # Errors
+    /// The provider cannot be reached, or its metadata lacks an endpoint.
+    pub(super) async fn location(&self, flow: &Flow) -> Result<HeaderValue, SignInError> {
+        let known = self.provider.known().await.ok_or(SignInError::ProviderUnavailable)?;
+        let config::Oidc { client_id, groups_claim, .. } = self.config();
+        let url = flow.request(&known.authorization, client_id, groups_claim, &known.metadata);
+        HeaderValue::try_from(url.as_str()).map_err(|_| SignInError::ProviderUnavailable)
+    }
+
+    /// Returns the person whom the provider has sent back to the callback with `query`.
+    ///
+    /// # Errors
+    /// The answer, the code or the ID token is not accepted, or the provider cannot be reached.
+    pub(super) async fn person(
+        &self,
+        flow: &Flow,
+        query: &str,
+        now: UnixSeconds,
+    ) -> Result<Person, Failure> {
+        let known = self.provider.known().await.ok_or(SignInError::ProviderUnavailable)?;
+        let oidc = self.config();
+        let code = flow.code(query, &oidc.issuer, known.metadata.sends_issuer)?;
+        let _permit = self.exchanges.try_acquire().map_err(|_| SignInError::Busy)?;
+        let redirect_uri = flow.redirect_uri();
+        let exchanged = self.provider.exchange(&known, &code, &flow.verifier, &redirect_uri);
+        let token = exchanged.await?;
+        let header = id_token::header(&token)?;
+        let key = self.provider.key(header.kid.as_deref(), header.alg).await;
+        let key = key
+            .ok_or(SignInError::IdToken("it is signed with a key that its issuer does not have"))?;
+        let claims = id_token::verified(&token, &key, header.alg)?;
+        Ok(id_token::person(&claims, Expected { oidc, nonce: &flow.nonce, now })?)
+    }
+}
+
+impl From<SignInError> for Failure {
+    fn from(error: SignInError) -> Self {
+        Self { error, diagnosis: None, subject: None }
+    }
+}
+
+impl From<NoToken> for Failure {
+    fn from(why: NoToken) -> Self {
+        let (error, diagnosis) = match why {
+            NoToken::Refused(why) => (SignInError::Refused, why),
+            NoToken::Unavailable(why) => (SignInError::ProviderUnavailable, why),
+        };
+        Self { error, diagnosis: Some(diagnosis), subject: None }
+    }
+}

@@ -1,0 +1,119 @@
+//! Who looks at the console or calls the admin API.
+
+use subtle::ConstantTimeEq;
+
+use super::role::Role;
+use super::session::SessionId;
+use crate::domain::unix_time::UnixSeconds;
+
+/// How a visitor is known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Via {
+    /// By nothing: the address is loopback, and no sign-in is configured.
+    Local,
+    /// By `admin.token` in the header `Authorization`.
+    Bearer,
+    /// By a session that began with `admin.token`.
+    Token,
+    /// By a session that began at the OpenID provider.
+    Oidc,
+}
+
+/// An authenticated visitor of the admin side, for one request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Visitor {
+    /// The subject (`sub`) of a person, or else [`LOCAL`] or [`TOKEN`], which no person has.
+    pub id: String,
+    /// What the provider calls the person, for display only: people may change it, and two may have the same.
+    pub name: Option<String>,
+    /// The groups of the person, of which those without a role may be missing ([`super::session`]).
+    pub groups: Vec<String>,
+    pub role: Role,
+    pub via: Via,
+    /// End of the session; `None` without one.
+    pub expires: Option<UnixSeconds>,
+    /// What forms are bound to; `None` for [`Via::Bearer`], which no browser sends by itself.
+    pub(super) session: Option<SessionId>,
+}
+
+/// The id of a visitor on loopback, where no sign-in is configured.
+pub(crate) const LOCAL: &str = "local";
+
+/// The id of everyone who has `admin.token`.
+pub(crate) const TOKEN: &str = "token";
+
+impl Via {
+    /// Returns the name of the way in records and documents.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Bearer => "bearer",
+            Self::Token => "token",
+            Self::Oidc => "oidc",
+        }
+    }
+}
+
+impl Visitor {
+    /// Returns a visitor on loopback. `process` stands for the session, which there is none of.
+    pub(super) fn local(process: SessionId) -> Self {
+        Self {
+            id: LOCAL.to_owned(),
+            name: None,
+            groups: Vec::new(),
+            role: Role::Viewer,
+            via: Via::Local,
+            expires: None,
+            session: Some(process),
+        }
+    }
+
+    /// Returns the visitor who sent `admin.token` in a header.
+    pub(super) fn bearer(role: Role) -> Self {
+        Self {
+            id: TOKEN.to_owned(),
+            name: None,
+            groups: Vec::new(),
+            role,
+            via: Via::Bearer,
+            expires: None,
+            session: None,
+        }
+    }
+
+    /// Returns what people read: the name that the provider gives, or else the id.
+    pub(crate) fn shown(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.id)
+    }
+
+    /// Returns the text that the forms of this visitor carry in a hidden field, against requests that other sites
+    /// forge (CSRF); empty for [`Via::Bearer`]. Visible ASCII.
+    pub(crate) fn csrf_token(&self) -> String {
+        self.session.as_ref().map(SessionId::form_token).unwrap_or_default()
+    }
+
+    /// Returns whether a form with this text was made for this visitor. Always true for [`Via::Bearer`]: a browser
+    /// adds cookies to the requests of other sites, but no such header. Takes the same time for all texts of one
+    /// length.
+    #[must_use]
+    pub(crate) fn check_csrf(&self, sent: &str) -> bool {
+        self.session.is_none() || bool::from(self.csrf_token().as_bytes().ct_eq(sent.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_belongs_to_its_session() {
+        let (own, other) =
+            (Visitor::local(SessionId::random()), Visitor::local(SessionId::random()));
+        assert!(own.check_csrf(&own.csrf_token()));
+        for wrong in ["", "x", &other.csrf_token(), &own.csrf_token()[1..]] {
+            assert!(!own.check_csrf(wrong), "{wrong}");
+        }
+        let bearer = Visitor::bearer(Role::Tester);
+        assert!(bearer.check_csrf("") && bearer.csrf_token().is_empty());
+    }
+}
