@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::hosts::Host;
+
 /// One endpoint in front of every MCP prompt server a company has.
 ///
 /// Without a command, promptgate runs `serve`. Environment variables override keys of the configuration
@@ -94,7 +96,14 @@ pub(super) enum Command {
     /// follows. Prompts are given by their public names.
     #[command(subcommand)]
     Pins(PinsCommand),
-    /// Verify the audit log, or compute the digest of a value in it
+    /// Show what was used, by whom, and how it went
+    ///
+    /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log of the
+    /// configuration: no gateway need run, and no key is needed.
+    /// Without an index, all is counted from the log. Refused calls are not uses. BEFORE are the uses in the period of the
+    /// same length before.
+    Usage(UsageQuery),
+    /// Search or verify the audit log, or compute the digest of a value in it
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Generate API keys
@@ -233,6 +242,11 @@ pub(super) enum AuditCommand {
     /// Without the key, use --public-key: it verifies the order of the records and the signatures of
     /// the checkpoints. Exit code: 1 if the log is not intact.
     Verify(Verify),
+    /// Show calls and other events of a log
+    ///
+    /// Shows the calls of the last 24 hours, or since --since, with their outcomes, oldest first. Needs no key, and does not tell whether the log is intact: that
+    /// is what `promptgate audit verify` does. Values of arguments are never shown.
+    Find(FindQuery),
     /// Print the digest that the log holds for a value, which is read from standard input
     ///
     /// One line feed at the end of the input is not part of the value.
@@ -257,6 +271,115 @@ pub(super) struct Explain {
     /// Add a group of the caller that is not in the configuration file, such as a group in a token
     #[arg(long = "group", value_name = "GROUP")]
     pub(super) groups: Vec<String>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct UsageQuery {
+    /// What a line stands for
+    #[arg(long, value_enum, default_value = "prompt")]
+    pub(super) by: UsageBy,
+    #[command(flatten)]
+    pub(super) period: Period,
+    /// Count only uses of this prompt, by its public name
+    #[arg(long, value_name = "NAME")]
+    pub(super) prompt: Option<String>,
+    /// Count only uses of this caller
+    #[arg(long, value_name = "ID")]
+    pub(super) caller: Option<String>,
+    /// Count only prompts of this upstream
+    #[arg(long, value_name = "ID")]
+    pub(super) upstream: Option<String>,
+    /// Count only uses at this path, such as that of a view
+    #[arg(long, value_name = "PATH")]
+    pub(super) view: Option<String>,
+    /// Show the prompts that were used before and not in the period
+    #[arg(long, conflicts_with_all = ["csv", "by", "prompt", "caller", "upstream", "view", "sort", "until"])]
+    pub(super) unused: bool,
+    /// Which lines come first
+    #[arg(long, value_enum, default_value = "uses")]
+    pub(super) sort: Order,
+    /// Maximum number of lines
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(super) limit: usize,
+    /// Print comma-separated values, for spreadsheets
+    #[arg(long, conflicts_with = "json")]
+    pub(super) csv: bool,
+    /// Print JSON, for scripts; with the sums by time
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+}
+
+/// What a line of `promptgate usage` stands for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum UsageBy {
+    Prompt,
+    Upstream,
+    Caller,
+    /// A caller counts in each of its groups
+    Group,
+    /// Path of an endpoint
+    View,
+}
+
+/// The order of lines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum Order {
+    Uses,
+    Failures,
+    Limited,
+    /// Greatest increase over the period before
+    Rising,
+    /// Latest use
+    Last,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Period {
+    /// Begin: a time ago, such as 24h or 7d, a UTC date, or a time as in RFC 3339
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<String>,
+    /// End [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub(super) until: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct FindQuery {
+    /// Directory of the log [default: audit.path of the configuration]
+    pub(super) dir: Option<PathBuf>,
+    /// Show only what this caller did
+    #[arg(long, value_name = "ID")]
+    pub(super) caller: Option<String>,
+    /// Show only what concerns this prompt, by its public name or its name at its upstream
+    #[arg(long, value_name = "NAME")]
+    pub(super) prompt: Option<String>,
+    /// Show only what concerns this upstream
+    #[arg(long, value_name = "ID")]
+    pub(super) upstream: Option<String>,
+    /// Show only calls that ended so: ok, cancelled, or the reason of an error
+    #[arg(long, value_name = "OUTCOME")]
+    pub(super) outcome: Option<String>,
+    /// Show only events of this type: call, or one of the log, such as config_reloaded
+    #[arg(long, value_name = "EVENT")]
+    pub(super) event: Option<String>,
+    /// Show only what has this text in one of its members
+    #[arg(long, value_name = "TEXT")]
+    pub(super) text: Option<String>,
+    #[command(flatten)]
+    pub(super) period: Period,
+    /// Maximum number of entries: the newest
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(super) limit: usize,
+    /// Go on with what is recorded from now on, until the command is stopped; a call shows once it has ended
+    #[arg(long, conflicts_with = "until")]
+    pub(super) follow: bool,
+    /// Print one JSON object for each entry, for scripts
+    #[arg(long)]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) file: ConfigFile,
 }
@@ -311,21 +434,6 @@ pub(super) struct Connect {
     pub(super) url: Option<String>,
     #[command(flatten)]
     pub(super) file: ConfigFile,
-}
-
-/// A host that connects to MCP servers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(super) enum Host {
-    ClaudeCode,
-    ClaudeDesktop,
-    #[value(name = "vscode")]
-    VsCode,
-    Cursor,
-    Codex,
-    Gemini,
-    Zed,
-    Goose,
-    Inspector,
 }
 
 #[derive(Args, Debug)]

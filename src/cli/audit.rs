@@ -139,7 +139,7 @@ pub(super) fn hash(config: &Path) -> Result<(), Failure> {
 }
 
 /// Returns `[audit]` of the configuration file, or the defaults if the file does not exist.
-fn settings(path: &Path) -> Result<config::Audit, Failure> {
+pub(super) fn settings(path: &Path) -> Result<config::Audit, Failure> {
     let config = if path.exists() {
         load(path)?
     } else {

@@ -27,15 +27,12 @@ use crate::domain::name::{Naming, Prefix};
 use crate::domain::prompt::Prompt;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::similar::suggestion;
+use crate::hosts::KEY_VARIABLE;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::connection::GatewayClient;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::streamable_http::HttpEndpoint;
-
-/// Environment variable with the API key or token. It is no argument, because every user of the machine
-/// can read the arguments of a process.
-pub(super) const KEY_VARIABLE: &str = "PROMPTGATE_API_KEY";
 
 /// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by default, so
 /// that the gateway's own timeout is reported.

@@ -4,6 +4,7 @@ mod args;
 mod failure;
 mod load;
 mod output;
+mod period;
 mod process;
 mod reach;
 mod running;
@@ -16,6 +17,7 @@ mod connect;
 mod dial;
 mod documents;
 mod explain;
+mod find;
 mod health;
 mod import;
 mod init;
@@ -25,6 +27,7 @@ mod serve;
 mod status;
 #[cfg(target_os = "linux")]
 mod supervise;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -63,6 +66,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Pins(command) => pins::run(&command)?,
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
+        Command::Audit(AuditCommand::Find(query)) => find::run(&query)?,
+        Command::Usage(query) => usage::run(&query)?,
         Command::Key(KeyCommand::New) => key::new()?,
         Command::Status(admin) => status::run(&admin)?,
         Command::Health(check) => health::run(&check)?,

@@ -128,14 +128,13 @@ impl Gateway {
         let examined = self.examine(self.router.pin_rows()).await?;
         let (json, text) = self.differences(examined.iter(), false).await;
         let unapproved = examined.iter().filter(|examined| examined.is_unapproved()).count();
-        let failures: Vec<String> = self.failures().collect();
-        let report = json!({"unapproved": json, "failures": failures});
         let unverified = examined.iter().filter_map(|examined| {
             let (arguments, why) = examined.unverified()?;
             let name = &examined.row.public_name;
             Some(printable(&format!("{name}: its text with {arguments} cannot be had: {why}")))
         });
-        let failures: Vec<String> = failures.into_iter().chain(unverified).collect();
+        let failures: Vec<String> = self.failures().chain(unverified).collect();
+        let report = json!({"unapproved": json, "failures": failures});
         if unapproved == 0 && failures.is_empty() {
             return view.output.print(&report, "Everything that is offered is approved.");
         }
@@ -163,10 +162,8 @@ impl Gateway {
         let (approved, new): (Vec<_>, Vec<_>) =
             examined.into_iter().partition(Examined::is_approved_so);
         let output = &decision.view.output;
-        if let Some(id) = upstream_id
-            && let Some(failure) =
-                self.failures().find(|f| f.starts_with(&format!("upstream {id}:")))
-        {
+        let own = self.upstreams.iter().find(|upstream| Some(upstream.id.as_str()) == upstream_id);
+        if let Some(failure) = own.and_then(failure) {
             return Err(Failure::new(failure));
         }
         if new.is_empty() {
@@ -288,15 +285,18 @@ impl Gateway {
 
     /// The upstreams whose lists could not be had.
     fn failures(&self) -> impl Iterator<Item = String> {
-        self.upstreams.iter().filter_map(|upstream| {
-            let why = match &upstream.failure {
-                Some(failure) => failure.diagnosis(),
-                None if upstream.walk.is_none() => "it has not answered in time".to_owned(),
-                None => return None,
-            };
-            Some(printable(&format!("upstream {}: {why}", upstream.id)))
-        })
+        self.upstreams.iter().filter_map(failure)
     }
+}
+
+/// Why the list of an upstream could not be had.
+fn failure(upstream: &UpstreamStatus) -> Option<String> {
+    let why = match &upstream.failure {
+        Some(failure) => failure.diagnosis(),
+        None if upstream.walk.is_none() => "it has not answered in time".to_owned(),
+        None => return None,
+    };
+    Some(printable(&format!("upstream {}: {why}", upstream.id)))
 }
 
 const COLUMNS: [Column; 6] = [

@@ -132,7 +132,7 @@ const NO_UPSTREAMS: &str = "  No upstreams are configured, so there are no promp
 /// Returns what a person at a terminal can do next.
 fn next_steps(admin: Option<&str>) -> String {
     let admin = match admin {
-        Some(url) => format!("Admin API: {url} (`promptgate status`)\n"),
+        Some(url) => format!("Console and admin API: {url}/ (`promptgate status`)\n"),
         None => String::new(),
     };
     format!(

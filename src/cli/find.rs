@@ -1,0 +1,151 @@
+//! `promptgate audit find`: what the audit log says, without its key.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::args::FindQuery;
+use super::audit::settings;
+use super::failure::Failure;
+use super::output::{Column, print, printable, table};
+use crate::audit::search::{Entry, Find, Found, Live, find};
+
+/// The time for an answer: people wait for it.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The time between two looks at a log that is followed.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Prints the entries that were asked for, oldest first.
+pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => settings(&args.file.config)?.path,
+    };
+    let (from, to) = args.period.range("24h", SystemTime::now())?;
+    let wanted = Find {
+        caller: args.caller.clone(),
+        prompt: args.prompt.clone(),
+        upstream: args.upstream.clone(),
+        outcome: args.outcome.clone(),
+        event: args.event.clone(),
+        from: Some(from),
+        // What is recorded while this runs counts.
+        to: args.period.until.as_ref().map(|_| to),
+        text: args.text.clone(),
+    };
+    let unreadable = |error| unreadable(&dir, &error);
+    // Before the search, so that nothing is recorded between the two.
+    let live = args.follow.then(|| Live::at_end(&dir)).transpose().map_err(unreadable)?;
+    let found = find(&dir, &wanted, args.limit, None, Instant::now() + PATIENCE);
+    let mut found = found.map_err(unreadable)?;
+    found.entries.reverse();
+    if !args.json {
+        print(&text(&found))?;
+    } else if !found.entries.is_empty() {
+        print(&json_lines(&found.entries))?;
+    }
+    live.map_or(Ok(()), |live| follow(live, &wanted, args))
+}
+
+/// Prints what is recorded from now on, until nobody reads it.
+///
+/// # Errors
+/// The log cannot be read, or standard output cannot be written.
+fn follow(mut live: Live, wanted: &Find, args: &FindQuery) -> Result<(), Failure> {
+    loop {
+        let read = live.poll(wanted);
+        let (entries, has_more) =
+            read.map_err(|error| Failure::new(format!("cannot read the log: {error}")))?;
+        let lines = if args.json { json_lines(&entries) } else { short_lines(&entries) };
+        if !lines.is_empty()
+            && let Err(error) = writeln!(io::stdout().lock(), "{lines}")
+        {
+            return match error.kind() {
+                io::ErrorKind::BrokenPipe => Ok(()),
+                _ => Err(Failure::new(format!("cannot write to standard output: {error}"))),
+            };
+        }
+        if !has_more {
+            std::thread::sleep(FOLLOW_INTERVAL);
+        }
+    }
+}
+
+fn json_lines(entries: &[Entry]) -> String {
+    entries.iter().map(|entry| json!(entry).to_string()).collect::<Vec<_>>().join("\n")
+}
+
+/// One line for each entry: time, what, caller, outcome, details.
+fn short_lines(entries: &[Entry]) -> String {
+    let line = |entry: &Entry| {
+        let time = entry.time.get(..19).unwrap_or(&entry.time).to_owned();
+        let parts =
+            [Some(entry.what()), entry.caller.clone(), entry.outcome.clone(), details(entry)];
+        let parts: Vec<_> = std::iter::once(time)
+            .chain(parts.into_iter().flatten())
+            .map(|p| printable(&p))
+            .collect();
+        parts.join("  ")
+    };
+    entries.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn unreadable(dir: &Path, error: &io::Error) -> Failure {
+    let dir = dir.display();
+    let hint = "name the folder of audit.path, as a user who may read it";
+    Failure::new(format!("cannot read {dir}: {error}; {hint}"))
+}
+
+fn text(found: &Found) -> String {
+    if found.entries.is_empty() {
+        return "nothing was found; --since reaches further back".to_owned();
+    }
+    let columns = [
+        Column::new("RECORD", "seq"),
+        Column::new("TIME", "time"),
+        Column::new("EVENT", "event"),
+        Column::new("CALLER", "caller"),
+        Column::new("PROMPT", "what"),
+        Column::new("UPSTREAM", "upstream"),
+        Column::new("OUTCOME", "outcome"),
+        Column { heading: "TOOK", member: "durationUs", format: took },
+        Column::new("DETAILS", "details"),
+    ];
+    let rows: Vec<_> = found.entries.iter().map(row).collect();
+    let mut out = table(&columns, &rows);
+    if !found.complete {
+        out.push_str("\nthere is more: --limit shows it");
+    }
+    out
+}
+
+fn row(entry: &Entry) -> Value {
+    let mut row = json!(entry);
+    row["time"] = entry.time.get(..19).unwrap_or(&entry.time).into();
+    row["what"] = entry.name.as_ref().or(entry.prompt.as_ref()).map(String::as_str).into();
+    row["details"] = details(entry).into();
+    row
+}
+
+/// Returns what the other columns do not show.
+fn details(entry: &Entry) -> Option<String> {
+    let decision = entry.decision.as_deref().filter(|decision| *decision != "allowed");
+    let mut details: Vec<_> = decision.into_iter().map(str::to_owned).collect();
+    details.extend(entry.error.clone());
+    let digests = ["arguments", "responses", "context", "groups", "result", "list", "result_bytes"];
+    let others = entry.members.iter().filter(|(name, _)| !digests.contains(&name.as_str()));
+    details.extend(others.map(|(name, value)| match value {
+        Value::String(text) => format!("{name}={}", printable(text)),
+        other => format!("{name}={other}"),
+    }));
+    (!details.is_empty()).then(|| details.join(" "))
+}
+
+fn took(value: &Value) -> String {
+    let micros = value.as_u64().map(Duration::from_micros);
+    micros.map_or_else(|| "-".to_owned(), |took| format!("{took:.1?}"))
+}
