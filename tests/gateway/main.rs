@@ -16,6 +16,7 @@ mod canaries;
 mod cli;
 #[cfg(target_os = "linux")]
 mod cluster;
+mod console;
 #[cfg(target_os = "linux")]
 mod crashes;
 mod cross_caller_isolation;
@@ -53,5 +54,6 @@ mod tokens;
 mod tools;
 mod transports;
 mod upstream_faults;
+mod usage;
 mod views;
 mod wire;

@@ -13,19 +13,19 @@ use crate::support::process::command;
 use crate::support::{Client, Process, Received, Scripted, Upstream, eventually, metrics};
 
 /// An upstream of one prompt `p`, whose definition and text can be changed.
-struct Changeable {
-    upstream: Upstream,
+pub struct Changeable {
+    pub upstream: Upstream,
     offers: Arc<Mutex<Offer>>,
 }
 
 #[derive(Clone)]
-struct Offer {
-    definition: Value,
-    text: String,
+pub struct Offer {
+    pub definition: Value,
+    pub text: String,
 }
 
 impl Changeable {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let offer = Offer { definition: definition("one", &[]), text: "good".to_owned() };
         let offers = Arc::new(Mutex::new(offer));
         let offered = offers.clone();
@@ -45,7 +45,7 @@ impl Changeable {
         Self { upstream: Upstream::modern(script).await, offers }
     }
 
-    fn offer(&self, change: impl FnOnce(&mut Offer)) {
+    pub fn offer(&self, change: impl FnOnce(&mut Offer)) {
         change(&mut self.offers.lock().unwrap());
     }
 }
@@ -63,10 +63,10 @@ fn definition(description: &str, required: &[&str]) -> Value {
 }
 
 /// A folder with a gateway.toml.
-struct Folder(tempfile::TempDir);
+pub struct Folder(tempfile::TempDir);
 
 impl Folder {
-    fn new(toml: &str) -> Self {
+    pub fn new(toml: &str) -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         folder.configure(toml);
         folder
@@ -80,11 +80,11 @@ impl Folder {
         fs::write(self.path().join("gateway.toml"), toml.to_owned() + &common).unwrap();
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn lock(&self) -> String {
+    pub fn lock(&self) -> String {
         fs::read_to_string(self.path().join("promptgate.lock")).unwrap()
     }
 
@@ -106,13 +106,13 @@ impl Folder {
         }
     }
 
-    async fn approve(&self) {
+    pub async fn approve(&self) {
         let said = self.pins(&["approve", "--upstream", "up", "--yes", "--why", "reviewed"]).await;
         assert_eq!(said.code, Some(0), "{said:?}");
     }
 
     /// All audit records, of the gateway and of commands.
-    fn records(&self) -> Vec<Value> {
+    pub fn records(&self) -> Vec<Value> {
         let mut records = Vec::new();
         for entry in fs::read_dir(self.path()).unwrap() {
             let path = entry.unwrap().path();
@@ -133,7 +133,7 @@ impl Folder {
         eventually(async || self.records().iter().any(is_so), |found| *found).await;
     }
 
-    async fn recorded(&self, event: &str) -> Value {
+    pub async fn recorded(&self, event: &str) -> Value {
         let of = || {
             let records = self.records().into_iter();
             records.filter(|record| record["event"] == event).collect::<Vec<_>>()
@@ -155,7 +155,7 @@ impl Said {
     }
 }
 
-fn enforced(more: &str) -> String {
+pub fn enforced(more: &str) -> String {
     format!("[releases]\nmode = \"enforce\"\n{more}")
 }
 

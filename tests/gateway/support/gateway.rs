@@ -126,5 +126,8 @@ fn with_port(toml: &str) -> String {
     let has = |table: &str| toml.contains(table);
     let audit = if has("[audit]\n") { "" } else { "\n[audit]\npath = \"\"\n" };
     let admin = if has("[admin]\n") { "" } else { "\n[admin]\nlisten = \"\"\n" };
-    format!("{with_port}{audit}{admin}")
+    // Without a folder of its own, tests would share one.
+    let keeps_none = has("[admin]\n") && !has("[admin.usage]\n");
+    let usage = if keeps_none { "\n[admin.usage]\npath = \"\"\n" } else { "" };
+    format!("{with_port}{audit}{admin}{usage}")
 }

@@ -1,0 +1,140 @@
+//! The bounds of pages: rows, time, and how many at once.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use super::{ADMIN, Browser, document, post, text, with_token};
+use crate::audit::Log;
+use crate::support::gateway::api_key;
+use crate::support::{Gateway, OpenStream, Upstream, eventually};
+
+/// The longest list anywhere in a document; texts and columns of a row do not count.
+fn longest(value: &Value) -> usize {
+    match value {
+        Value::Array(all) => all.iter().map(longest).max().unwrap_or_default().max(all.len()),
+        Value::Object(all) => all.values().map(longest).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
+
+#[tokio::test]
+async fn a_page_has_no_more_rows_than_it_may() {
+    let (upstream, log) = (Upstream::with_prompts(&["a", "b", "c"]).await, Log::new());
+    let toml = ADMIN.to_owned()
+        + "page_rows = 1\n"
+        + &log.table()
+        + &api_key("one", "1")
+        + &api_key("two", "2")
+        + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    for (key, name) in [("1", "up__a"), ("2", "up__b"), ("2", "up__c")] {
+        gateway.client().with("X-API-Key", key).ask("prompts/get", json!({"name": name})).await;
+    }
+    let admin = with_token(&gateway.admin());
+    let used = async || document(&admin, "/usage").await;
+    let usage = eventually(used, |usage| usage["traffic"]["uses"] == 3).await;
+    assert_eq!(usage["rows"].as_array().unwrap().len(), 1, "{usage}");
+    for (path, rows) in [
+        ("/prompts", "prompts"),
+        ("/access", "rows"),
+        ("/audit", "entries"),
+        ("/configuration", "settings"),
+        ("/prompts/up__a", "rights"),
+    ] {
+        let shown = document(&admin, path).await;
+        assert_eq!(shown[rows].as_array().unwrap().len(), 1, "{path}: {shown}");
+    }
+    assert!(longest(&document(&admin, "/overview").await["attention"]) <= 1);
+    // Every row can be reached: page by page, and by the position in the log.
+    let mut names = Vec::new();
+    for page in 1..=3 {
+        let shown = document(&admin, &format!("/prompts?page={page}")).await;
+        assert_eq!(shown["paging"], json!({"page": page, "pages": 3, "total": 3}));
+        names.push(shown["prompts"][0]["name"].clone());
+    }
+    assert_eq!(names, ["up__a", "up__b", "up__c"]);
+    let (mut seqs, mut before) = (Vec::new(), String::new());
+    loop {
+        let shown = document(&admin, &format!("/audit?event=call{before}")).await;
+        seqs.extend(
+            shown["entries"].as_array().unwrap().iter().map(|e| e["seq"].as_u64().unwrap()),
+        );
+        match shown["next"].as_str() {
+            Some(next) => before = format!("&before={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seqs.len(), 3, "{seqs:?}");
+    assert!(seqs.is_sorted_by(|a, b| a > b), "{seqs:?}");
+    for page in ["0", "-1", "99999999999999999999", "x", "4"] {
+        let shown = document(&admin, &format!("/prompts?page={page}")).await;
+        assert_eq!(shown["prompts"].as_array().unwrap().len(), 1, "{page}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_without_time_says_so() {
+    let names: Vec<String> = (0..20_000).map(|n| format!("p{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let upstream = Upstream::with_prompts(&names).await;
+    let toml = ADMIN.to_owned()
+        + "page_time = \"1ms\"\n"
+        + &api_key("ci", "pg_ci")
+        + &upstream.patient_table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let admin = with_token(&gateway.admin());
+    let mut browser = Browser::new(&gateway.admin());
+    browser.log_in("t0ken").await;
+    for path in
+        ["/prompts?q=p", "/access", "/usage", "/overview", "/configuration", "/connect", "/pins"]
+    {
+        let api = admin.send("GET", &format!("/api/v1{path}"), &[], b"").await;
+        let page = browser.get(path).await;
+        for reply in [&api, &page] {
+            assert!([200, 503].contains(&reply.status), "{path}: {}", text(reply));
+            if reply.status == 503 {
+                let said = text(reply);
+                assert!(said.contains("admin.page_time") || said.contains("at once"), "{said}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn trials_that_hang_leave_room_for_pages_and_are_bounded() {
+    let open = Arc::new(Mutex::new(Some(Vec::new())));
+    let held = open.clone();
+    let upstream = Upstream::modern(move |asked| {
+        let mut held = held.lock().unwrap();
+        let held = held.as_mut().filter(|_| asked.method() == "prompts/get")?;
+        let (live, scripted) = OpenStream::new();
+        held.push(live);
+        Some(scripted)
+    })
+    .await;
+    let toml = ADMIN.to_owned()
+        + "page_time = \"10s\"\n[server.limits]\nrequest = \"1h\"\n"
+        + &upstream.patient_table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let admin = with_token(&gateway.admin());
+    let trials: Vec<_> = (0..9)
+        .map(|_| {
+            let admin = admin.clone();
+            tokio::spawn(async move { post(&admin, "/prompts/up__p/try", &json!({})).await })
+        })
+        .collect();
+    upstream.received_gets(8).await;
+    for path in ["/overview", "/prompts", "/status"] {
+        document(&admin, path).await;
+    }
+    assert_eq!(upstream.gets().len(), 8, "the ninth waits");
+    // No stream is held from here on.
+    drop(open.lock().unwrap().take());
+    for trial in trials {
+        assert_eq!(trial.await.unwrap().status, 200, "a fault is an outcome");
+    }
+}

@@ -1,0 +1,113 @@
+//! Decisions in the console: who may, on what, and what is on record.
+
+use serde_json::{Value, json};
+
+use super::oidc::OpenId;
+use super::{ADMIN, Browser, document, hidden, text, with_token};
+use crate::releases::{Changeable, Folder, enforced};
+use crate::support::{Process, eventually};
+
+#[tokio::test]
+async fn a_person_approves_rejects_and_goes_back() {
+    let (up, provider) = (Changeable::start().await, OpenId::start().await);
+    let admin = ADMIN.to_owned() + "write = true\n";
+    let toml = enforced("") + &admin + &provider.table() + &up.upstream.table("up");
+    let folder = Folder::new(&toml);
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let mut people = Vec::new();
+    for group in ["readers", "authors", "leads"] {
+        let mut browser = Browser::new(&admin);
+        let entered = provider.sign_in(&mut browser, &[group]).await;
+        assert_eq!(entered.status, 200, "{}", text(&entered));
+        people.push(browser);
+    }
+    let [mut viewer, mut tester, mut approver] = <[Browser; 3]>::try_from(people).ok().unwrap();
+    let api = with_token(&admin);
+    let state = async |expected: &str| {
+        let pin = async || document(&api, "/pins/up__p").await;
+        eventually(pin, |pin| pin["state"] == expected).await
+    };
+    state("pending").await;
+
+    // Viewers read no texts; testers do, and neither decides.
+    let seen = viewer.page("/pins/up__p").await;
+    assert!(seen.contains("Texts are shown to testers") && !seen.contains("value=\"approve\""));
+    let seen = tester.page("/pins/up__p").await;
+    assert!(
+        seen.contains("aria-label=\"Difference\"") && !seen.contains("value=\"approve\""),
+        "{seen}"
+    );
+    let tag = document(&api, "/pins/up__p").await["tag"].as_str().unwrap().to_owned();
+    for browser in [&mut viewer, &mut tester] {
+        let csrf = browser.csrf("/access").await;
+        let fields =
+            [("csrf", csrf.as_str()), ("prompt", "up__p"), ("action", "approve"), ("tag", &tag)];
+        let refused = browser.submit("/pins/decide", &fields).await;
+        assert_eq!(refused.status, 403);
+        assert!(text(&refused).contains("admin.oidc.approvers"), "{}", text(&refused));
+    }
+
+    let mut decide = async |action: &'static str, why: &'static str| {
+        // A page that was made before its text was probed is stale.
+        let decided = async || {
+            let page = approver.page("/pins/up__p").await;
+            let (csrf, tag) = (hidden(&page, "csrf"), hidden(&page, "tag"));
+            let fields = [
+                ("csrf", csrf.as_str()),
+                ("tag", &tag),
+                ("prompt", "up__p"),
+                ("action", action),
+                ("why", why),
+            ];
+            approver.submit("/pins/decide", &fields).await
+        };
+        let decided = eventually(decided, |reply| reply.status != 412).await;
+        assert_eq!(decided.header("location"), Some("/pins/up__p"), "{action}: {}", text(&decided));
+    };
+    decide("approve", "ticket <1>").await;
+    state("approved").await;
+    up.offer(|offer| offer.definition["description"] = json!("<b>two</b>"));
+    state("changed").await;
+    assert!(tester.page("/pins/up__p").await.contains("&lt;b&gt;two&lt;/b&gt;"));
+    decide("reject", "no").await;
+    state("rejected").await;
+    up.offer(|offer| offer.definition["description"] = json!("three"));
+    state("changed").await;
+    decide("approve", "").await;
+    state("approved").await;
+    decide("rollback", "back").await;
+    state("changed").await;
+    for event in ["prompt_approved", "prompt_rejected", "prompt_rolled_back"] {
+        let record = folder.recorded(event).await;
+        assert_eq!((&record["by"], &record["via"]), (&json!("ada"), &json!("admin")), "{record}");
+    }
+    let whys: Vec<_> = folder
+        .records()
+        .iter()
+        .filter(|r| r["event"] == "prompt_approved")
+        .map(|r| r["why"].clone())
+        .collect();
+    assert_eq!(whys, [json!("ticket <1>"), Value::Null]);
+
+    // A tag is good for what its page showed.
+    let csrf = approver.csrf("/access").await;
+    for (tag, status) in [(tag.as_str(), 412), ("", 428), ("*", 412)] {
+        let fields =
+            [("csrf", csrf.as_str()), ("tag", tag), ("prompt", "up__p"), ("action", "approve")];
+        let refused = approver.submit("/pins/decide", &fields).await;
+        assert_eq!(refused.status, status, "{tag}: {}", text(&refused));
+    }
+    // Over the API a person is recorded under their own id, too, whatever they say.
+    let signed_in = async || {
+        let tag = document(&api, "/pins/up__p").await["tag"].as_str().unwrap().to_owned();
+        let headers = [("Content-Type", "application/json"), ("If-Match", tag.as_str())];
+        let body = json!({"prompts": ["up__p"], "by": "grace", "why": "as grace"}).to_string();
+        approver.send("POST", "/api/v1/pins/approve", &headers, body.as_bytes()).await
+    };
+    let decided = eventually(signed_in, |reply| reply.status != 412).await;
+    assert_eq!(decided.status, 200, "{}", text(&decided));
+    let records = folder.records();
+    let record = records.iter().find(|record| record["why"] == "as grace").unwrap();
+    assert_eq!(record["by"], "ada");
+    process.kill().await;
+}

@@ -1,0 +1,167 @@
+//! Pages: what every one of them sends, so that a browser is protected and loads little.
+
+use std::io::Read as _;
+
+use super::{ADMIN, Browser, OPEN_ADMIN, text};
+use crate::support::client::Reply;
+use crate::support::{Gateway, Upstream};
+
+const PAGES: [&str; 11] = [
+    "/",
+    "/prompts",
+    "/prompts/up__p",
+    "/upstreams",
+    "/upstreams/up",
+    "/access",
+    "/pins",
+    "/usage",
+    "/audit",
+    "/configuration",
+    "/connect",
+];
+
+async fn gateway(admin: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let gateway = Gateway::start(&(admin.to_owned() + &upstream.table("up"))).await;
+    gateway.summary().await;
+    (upstream, gateway)
+}
+
+/// The headers of every answer that a browser may show.
+fn is_protected(reply: &Reply, path: &str) {
+    let policy = reply.header("content-security-policy").unwrap_or_else(|| panic!("{path}"));
+    assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"));
+    assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "same-origin"),
+    ] {
+        assert_eq!(reply.header(name), Some(value), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn every_page_is_protected_and_asked_for_by_its_tag() {
+    let (_upstream, gateway) = gateway(OPEN_ADMIN).await;
+    let mut browser = Browser::new(&gateway.admin());
+    for path in PAGES {
+        let page = browser.get(path).await;
+        assert_eq!(page.status, 200, "{path}");
+        assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+        assert_eq!(page.header("cache-control"), Some("private, no-cache"));
+        is_protected(&page, path);
+        assert!(!text(&page).contains("style=\"") && !text(&page).contains("onclick"), "{path}");
+        let tag = page.header("etag").expect("a tag").to_owned();
+        assert!(tag.starts_with("W/\""), "{tag}");
+        if ["/access", "/connect"].contains(&path) {
+            let known = browser.send("GET", path, &[("If-None-Match", &tag)], b"").await;
+            assert_eq!((known.status, known.body.len()), (304, 0), "{path}");
+        }
+        let head = browser.send("HEAD", path, &[], b"").await;
+        assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
+        let packed = browser.send("GET", path, &[("Accept-Encoding", "br, gzip")], b"").await;
+        assert_eq!(packed.header("content-encoding"), Some("gzip"), "{path}");
+        assert!(packed.header("vary").unwrap().contains("Accept-Encoding"));
+        let mut unpacked = String::new();
+        flate2::read::GzDecoder::new(&packed.body[..]).read_to_string(&mut unpacked).unwrap();
+        assert!(unpacked.ends_with("</html>"), "{path}");
+    }
+    for (path, status) in [("/no", 404), ("/prompts/no", 404), ("/upstreams/no", 404)] {
+        let page = browser.get(path).await;
+        assert_eq!(page.status, status, "{path}");
+        assert_eq!(page.header("etag"), None, "{path}");
+        is_protected(&page, path);
+    }
+    for method in ["PUT", "DELETE", "PATCH", "OPTIONS"] {
+        let refused = browser.send(method, "/prompts", &[], b"").await;
+        assert_eq!(refused.status, 405, "{method}");
+        is_protected(&refused, method);
+    }
+}
+
+#[tokio::test]
+async fn the_first_page_and_its_files_are_small_and_the_files_are_kept() {
+    let (_upstream, gateway) = gateway(OPEN_ADMIN).await;
+    let mut browser = Browser::new(&gateway.admin());
+    let packed = [("Accept-Encoding", "gzip")];
+    let page = browser.page("/").await;
+    let mut total = browser.send("GET", "/", &packed, b"").await.body.len();
+    let assets: Vec<_> =
+        page.split('"').filter(|part| part.starts_with("/assets/")).map(str::to_owned).collect();
+    assert_eq!(assets.len(), 3, "{assets:?}");
+    for path in &assets {
+        let asset = browser.send("GET", path, &packed, b"").await;
+        assert_eq!(asset.status, 200, "{path}");
+        is_protected(&asset, path);
+        assert_eq!(
+            asset.header("cache-control"),
+            Some("public, max-age=31536000, immutable"),
+            "{path}"
+        );
+        total += asset.body.len();
+    }
+    assert!(total <= 60 << 10, "{total} bytes");
+    assert!(
+        !page.contains("http://") && !page.contains("https://"),
+        "nothing is loaded from elsewhere"
+    );
+}
+
+#[tokio::test]
+async fn a_console_that_is_off_has_no_pages_and_the_api_stays() {
+    let (_upstream, gateway) = gateway(&(ADMIN.to_owned() + "console = false\n")).await;
+    let admin = super::with_token(&gateway.admin());
+    for path in PAGES.iter().chain(&["/login", "/login/oidc", "/assets/style.css"]) {
+        let reply = admin.send("GET", path, &[], b"").await;
+        assert_eq!(reply.status, 404, "{path}");
+        assert!(reply.json()["error"].as_str().unwrap().contains("admin.console"), "{path}");
+        assert_eq!(gateway.admin().send("GET", path, &[], b"").await.status, 404, "{path}");
+    }
+    assert_eq!(super::document(&admin, "/overview").await["prompts"], 1);
+    let mut browser = Browser::new(&gateway.admin());
+    assert_eq!(browser.log_in("t0ken").await.status, 404);
+}
+
+#[tokio::test]
+async fn without_a_token_people_look_and_do_nothing_else() {
+    let (_upstream, gateway) = gateway(OPEN_ADMIN).await;
+    let mut browser = Browser::new(&gateway.admin());
+    let page = browser.page("/prompts/up__p").await;
+    assert!(!page.contains("/try"), "no form is offered");
+    let csrf = browser.csrf("/access").await;
+    for (path, fields) in [
+        ("/prompts/up__p/try", vec![]),
+        ("/prompts/up__p/complete", vec![("argument", "a")]),
+        ("/pins/decide", vec![("action", "approve"), ("prompt", "up__p")]),
+        ("/audit/verification", vec![]),
+    ] {
+        let fields = [vec![("csrf", csrf.as_str())], fields].concat();
+        let refused = browser.submit(path, &fields).await;
+        assert_eq!(refused.status, 403, "{path}: {}", text(&refused));
+    }
+    let refused = super::post(&gateway.admin(), "/prompts/up__p/try", &serde_json::json!({})).await;
+    assert_eq!(refused.status, 403);
+    // Pasted rules are compared, and change nothing.
+    let compared = browser.submit("/access", &[("csrf", &csrf), ("rules", "x = ")]).await;
+    assert_eq!(compared.status, 200);
+}
+
+#[tokio::test]
+async fn addresses_of_forms_lead_to_their_pages() {
+    let (_upstream, gateway) = gateway(OPEN_ADMIN).await;
+    let mut browser = Browser::new(&gateway.admin());
+    for (path, to) in [
+        ("/prompts/up__p/try", "/prompts/up__p"),
+        ("/prompts/a%20%22b/complete", "/prompts/a%20%22b"),
+        ("/pins/decide", "/pins"),
+        ("/logout", "/"),
+    ] {
+        let moved = browser.get(path).await;
+        assert_eq!((moved.status, moved.header("location")), (303, Some(to)), "{path}");
+    }
+    let table = browser.get("/usage?format=csv").await;
+    assert_eq!(table.header("content-type"), Some("text/csv; charset=utf-8"));
+    assert_eq!(table.header("content-disposition"), Some("attachment; filename=\"usage.csv\""));
+    assert!(text(&table).starts_with("key,upstream,uses,"));
+}
