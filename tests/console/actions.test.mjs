@@ -1,0 +1,400 @@
+// What people do on the console, with and without script.
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { after, before, describe, test } from 'node:test';
+
+import { Person, launch } from './lib/browser.mjs';
+import { Stage } from './lib/stage.mjs';
+
+let stage, browser;
+
+before(async () => {
+  [stage, browser] = await Promise.all([Stage.start(), launch()]);
+});
+
+after(async () => {
+  await browser?.close();
+  await stage?.stop();
+});
+
+/** The query of an address without the fields that were left empty. */
+function withoutEmpty(url) {
+  const query = new URLSearchParams([...url.searchParams].filter(([, value]) => value));
+  return query.size ? `?${query}` : '';
+}
+
+for (const script of [true, false]) {
+  describe(script ? 'with script' : 'without script', () => {
+    let person, page;
+    const number = script ? 1 : 2; // each round has words of its own
+
+    before(async () => {
+      person = await Person.arrive(browser, stage, { script });
+      page = person.page;
+    });
+    after(() => person.leave());
+
+    const button = (name) => page.getByRole('button', { name, exact: true });
+    /** Presses a button that sends its form, and waits for the page that answers: no later step meets its arrival. */
+    const press = (name) => Promise.all([page.waitForEvent('load'), button(name).click()]);
+    const heading = () => page.locator('h1').innerText();
+    const says = async (...words) => {
+      const said = await person.text('main');
+      for (const word of words) assert.ok(said.includes(word), `the page does not say “${word}”: ${said.slice(0, 1500)}`);
+    };
+    const rows = (of = 'main') => page.locator(`${of} tbody`).first().locator('tr');
+    const names = (of) => rows(of).locator('th').allInnerTexts();
+
+    const box = (name) => page.getByRole('textbox', { name, exact: true });
+    const search = (name = 'Search') => page.getByRole('searchbox', { name, exact: true });
+    const choice = (name) => page.getByRole('combobox', { name, exact: true });
+
+    /** Sends a form of filters: as one types where there is a script, else with the button. */
+    async function filter(fill, query) {
+      await fill();
+      if (!script) await page.locator('form.filter button').click();
+      await page.waitForURL((url) => withoutEmpty(url) === query);
+      await page.waitForFunction(() => !document.querySelector('.busy'));
+    }
+
+    test('a wrong token is refused, the right one leads to the page that was wanted', async () => {
+      person.refusals.add(401);
+      await page.goto('/upstreams?from=here');
+      assert.equal(new URL(page.url()).pathname, '/login');
+      await page.getByLabel('Admin token').fill('wrong');
+      await press('Sign in');
+      await page.getByRole('alert').waitFor();
+      await says('This token is not the value of admin.token');
+      await person.signIn('/upstreams?from=here');
+      assert.equal(page.url(), `${stage.admin}/upstreams?from=here`);
+      assert.equal(await heading(), 'Upstreams');
+    });
+
+    test('prompts are searched for', async () => {
+      await person.open('/prompts');
+      let loads = 0;
+      page.on('load', () => loads++);
+      await filter(() => search().pressSequentially('greet'), '?q=greet');
+      assert.deepEqual(await names(), ['scripted__greet']);
+      if (script) assert.equal(loads, 0, 'the page was not loaded again');
+      await filter(() => search().fill('xyzzy'), '?q=xyzzy');
+      await says('No prompt matches.');
+    });
+
+    test('prompts are filtered, sorted and paged', async () => {
+      await person.open('/prompts');
+      await filter(() => choice('Upstream').selectOption('scripted'), '?upstream=scripted');
+      assert.equal(await rows().count(), 50);
+      await page.getByRole('link', { name: 'Next page' }).first().click();
+      await page.waitForURL(/page=2/);
+      assert.equal(await rows().count(), 14);
+      await page.getByRole('link', { name: 'Previous page' }).first().click();
+      await page.waitForURL(/page=1/);
+      await person.open('/prompts?upstream=scripted');
+      await filter(() => choice('Order').selectOption('-name'), '?upstream=scripted&sort=-name');
+      assert.equal((await names())[0], 'scripted__many-60');
+      await person.open('/prompts');
+      await filter(() => box('Tag').fill('review'), '?tag=review');
+      assert.deepEqual(await names(), ['library__review-architecture', 'library__review-code']);
+      await person.open('/prompts');
+      await filter(() => choice('View').selectOption('team'), '?view=team');
+      assert.ok((await names()).every((name) => /^(support|scripted)__/.test(name)));
+      await person.open('/prompts');
+      await filter(() => choice('State').selectOption('pending'), '?state=pending');
+      assert.ok((await names()).every((name) => name.startsWith('hostile__')));
+    });
+
+    test('a prompt that is left out stands with its hidden character', async () => {
+      await person.open('/prompts?q=out&upstream=scripted');
+      await says('leftU+200Bout', 'scripted');
+    });
+
+    test('a prompt is tried with arguments', async () => {
+      await person.open('/prompts/scripted__greet');
+      await button('Get the prompt').click();
+      assert.equal(await heading(), 'scripted__greet');
+      assert.equal(await page.getByRole('region', { name: 'Result' }).count(), 0, 'an argument is required');
+      if (script) await completes();
+      await page.getByLabel('city (required)').fill('Cardiff');
+      await page.getByLabel('reason').fill('Because <it> rains & shines');
+      await press('Get the prompt');
+      await page.locator('#result').waitFor();
+      await says('ok as console', 'Greet Cardiff for Because <it> rains & shines.');
+      assert.equal(await page.getByLabel('city (required)').inputValue(), 'Cardiff');
+    });
+
+    /** The list below the field is filled as one types. */
+    async function completes() {
+      await page.getByLabel('city (required)').pressSequentially('Ca');
+      const list = page.locator('#values-1 option');
+      await list.first().waitFor({ state: 'attached' });
+      assert.deepEqual(await list.evaluateAll((all) => all.map((one) => one.value)), ['Cardiff', 'Caernarfon']);
+    }
+
+    test('choices of an argument are offered', async () => {
+      await person.open('/prompts/library__review-code');
+      const focus = await page.getByLabel('focus').getAttribute('list');
+      const choices = page.locator(`#${focus} option`);
+      assert.ok((await choices.evaluateAll((all) => all.map((one) => one.value))).includes('security'));
+    });
+
+    test('every type of content is shown', async () => {
+      await person.open('/prompts/scripted__contents');
+      await press('Get the prompt');
+      await page.locator('#result').waitFor();
+      await says('Every type of content', 'A text.', 'assistant');
+      await says('note://one', 'A note.', 'note://two', 'application/pdf', 'Link to three', 'A note elsewhere.');
+      const image = page.getByAltText('Image of the result');
+      assert.equal(await image.evaluate((img) => img.decode().then(() => img.naturalWidth)), 1);
+      assert.equal(await page.locator('audio').evaluate((audio) => audio.error), null);
+      assert.equal(await page.locator('#result a').count(), 0, 'no address of a result can be followed');
+    });
+
+    test('hidden characters are counted and marked', async () => {
+      await person.open('/prompts/scripted__hidden');
+      await press('Get the prompt');
+      await page.locator('#result').waitFor();
+      await says('3 hidden characters', 'PlainU+202E and U+200BhiddenU+E0041.');
+    });
+
+    test('a prompt that fails says why', async () => {
+      await person.open('/prompts/scripted__broken');
+      await press('Get the prompt');
+      await page.locator('#result').waitFor();
+      await says('The database of prompts is on fire.');
+      assert.equal(await page.locator('#result .state-failed').count(), 1);
+    });
+
+    test('a prompt is tried with the rights of somebody else', async () => {
+      await person.open('/prompts/support__reply');
+      const tryAs = async (who, outcome) => {
+        await choice('With the rights of').selectOption(who);
+        for (const field of await page.locator('form.fields input[required]').all()) await field.fill('x');
+        await press('Get the prompt');
+        await page.locator('#result').waitFor();
+        await says(`${outcome} as`);
+      };
+      await tryAs('helpdesk', 'ok');
+      await tryAs('group support', 'ok');
+      await tryAs('intern', 'unknown_prompt');
+      assert.match(stage.audit(), /"tried_by":"token"/);
+    });
+
+    test('a limit holds for trials, too', async () => {
+      await person.open('/prompts/scripted__many-01');
+      for (let go = 0; go < 2; go++) {
+        await choice('With the rights of').selectOption('hasty');
+        await press('Get the prompt');
+        await page.locator('#result').waitFor();
+      }
+      await says('rate_limited');
+    });
+
+    test('prompts that changed are approved, rejected and rolled back', async () => {
+      const [why, name] = [`a reason of round ${number}`, 'library__standup'];
+      const open = () => person.open(`/pins/${name}`);
+      const decide = async (action, state, event) => {
+        await open();
+        await page.getByLabel('Reason').fill(`${action}: ${why}`);
+        await press(action);
+        await page.waitForURL(`**/pins/${name}`);
+        await stage.until(() => stage.isPin(name, state));
+        await stage.until(() => stage.audit().split('\n').some((line) => line.includes(event) && line.includes(`${action}: ${why}`)));
+      };
+      stage.edit('standup', `Round ${number}: be brief.`);
+      await stage.until(() => stage.isPin(name, 'changed'));
+      await open();
+      await says('changed', `Round ${number}: be brief.`);
+      assert.ok((await page.locator('.diff .add').allInnerTexts()).some((line) => line.includes(`Round ${number}: be brief.`)));
+      await decide('Reject it', 'rejected', 'prompt_rejected');
+      await decide('Approve what is offered', 'approved', 'prompt_approved');
+      await open();
+      await says(why);
+      await decide('Go back to the version before', 'changed', 'prompt_rolled_back');
+      await decide('Approve what is offered', 'approved', 'prompt_approved');
+    });
+
+    test('a decision on an old page changes nothing', async () => {
+      const name = 'library__write-tests';
+      stage.edit('write-tests', `Round ${number}.`);
+      await stage.until(() => stage.isPin(name, 'changed'));
+      await person.open(`/pins/${name}`);
+      const { source } = (await stage.pinOf(name)).offered;
+      stage.edit('write-tests', 'Nobody has seen this line.');
+      await stage.until(async () => (await stage.pinOf(name)).offered.source !== source);
+      person.refusals.add(409).add(412);
+      await press('Approve what is offered');
+      await page.waitForURL('**/pins/decide');
+      assert.match(await heading(), /Conflict|Precondition Failed/);
+      assert.ok(await stage.isPin(name, 'changed'));
+      await stage.pins('approve', name, '--yes');
+      await stage.until(() => stage.isPin(name, 'approved'));
+    });
+
+    test('pins are searched for', async () => {
+      await person.open('/pins');
+      await filter(() => choice('State').selectOption('approved'), '?state=approved');
+      assert.ok((await names()).every((name) => name.startsWith('library__')));
+      await filter(() => search().fill('standup'), '?q=standup&state=approved');
+      assert.deepEqual(await names(), ['library__standup']);
+    });
+
+    test('the access matrix is searched, and other rules are compared', async () => {
+      await person.open('/access');
+      await filter(async () => {
+        await search('Prompts').fill('triage');
+        await search('Callers and groups').fill('helpdesk');
+      }, '?q=triage&who=helpdesk');
+      await says('support__triage', 'everything');
+      const compare = async (rules) => {
+        await page.getByLabel('Rules, as they').fill(rules);
+        await press('Compare');
+        await page.waitForURL('**/access#what-if');
+      };
+      const rule = '[[access.rules]]\ncallers = ["helpdesk"]\nallow = ["list"]\n';
+      await compare(rule);
+      await says('1 right would change', 'support__triage');
+      assert.deepEqual(await rows('[aria-label=Changes]').allInnerTexts(), [
+        'helpdesk\tsupport__triage\teverything\tlist\taccess.rules.1',
+      ]);
+      await compare('[[access.rules]]\nallow = ["dance"]\n');
+      assert.ok((await page.locator('.attention .bad').count()) > 0, 'mistakes are named');
+      await compare('[[access.rules]]\ncallers = ["helpdesk"]\nallow = ["list", "get", "complete"]\n');
+      await says('These rules change nothing');
+    });
+
+    test('the configuration is searched, and a reload with a mistake is shown', async () => {
+      await person.open('/configuration');
+      await filter(() => search().fill('try_as'), '?q=try_as');
+      assert.deepEqual(await names(), ['admin.try_as']);
+      const file = stage.path('gateway.toml');
+      const right = readFileSync(file, 'utf8');
+      writeFileSync(file, `${right}\n[no-such-table]\n`);
+      stage.process.kill('SIGHUP');
+      await stage.until(async () => /Mistakes in the file/.test(await (await page.request.get('/configuration')).text()));
+      await person.open('/configuration');
+      await says('Mistakes in the file', 'no-such-table');
+      await person.open('/');
+      await says('The configuration file is rejected');
+      writeFileSync(file, right);
+      stage.process.kill('SIGHUP');
+      await stage.until(async () => !/Mistakes in the file/.test(await (await page.request.get('/configuration')).text()));
+    });
+
+    test('the entry of each host names the endpoint of the view that is chosen', async () => {
+      await person.open('/connect');
+      await choice('Endpoint').selectOption('team');
+      await press('Show');
+      await page.waitForURL('**/connect?view=team');
+      await says(`${stage.mcp}/team`);
+      assert.ok((await page.locator('h2').count()) > 5);
+    });
+
+    test('a page that follows shows an upstream that goes down', async () => {
+      await person.open('/upstreams');
+      const row = page.getByRole('row', { name: 'scripted' });
+      assert.match(await row.innerText(), /\bup\b/);
+      await stage.scripted.stop();
+      const caller = await stage.caller('ci');
+      await stage.until(async () => {
+        await caller.get('scripted__contents');
+        return (await stateOf('scripted')) !== 'up';
+      });
+      if (!script) await person.open('/upstreams');
+      await row.getByText('down').waitFor({ timeout: 15_000 });
+      await stage.scripted.start();
+      await stage.until(async () => (await stateOf('scripted')) === 'up', 60_000);
+      if (!script) await person.open('/upstreams');
+      await row.getByText('up', { exact: true }).waitFor({ timeout: 15_000 });
+    });
+
+    const stateOf = async (id) => {
+      const { upstreams } = await stage.api('/api/v1/upstreams');
+      return upstreams.find(({ upstream }) => upstream === id).state;
+    };
+
+    test('usage is filtered, and downloaded as a table', async () => {
+      await person.open('/usage');
+      await filter(() => box('Prompt').fill('scripted__contents'), '?by=prompt&span=24h&sort=uses&prompt=scripted__contents');
+      assert.deepEqual(await names('#usage > .scroll'), ['scripted__contents']);
+      const download = page.waitForEvent('download');
+      await page.getByRole('link', { name: 'Download as CSV' }).click();
+      const table = readFileSync(await (await download).path(), 'utf8').split('\r\n');
+      assert.match(table[0], /^key,upstream,uses,/);
+      assert.match(table[1], /^scripted__contents,scripted,\d+,/);
+      await person.open('/usage');
+      await filter(() => choice('By').selectOption('caller'), '?by=caller&span=24h&sort=uses');
+      assert.ok((await names('#usage > .scroll')).includes('console'));
+      await filter(() => choice('Span').selectOption('7d'), '?by=caller&span=7d&sort=uses');
+      await says('By caller, last 7 days');
+    });
+
+    test('records are searched, and one is read', async () => {
+      await person.open('/audit');
+      await filter(() => box('Event').fill('prompt_rejected'), '?event=prompt_rejected');
+      await says('prompt_rejected standup');
+      await rows().first().getByRole('link').click();
+      assert.match(await heading(), /^Record \d+$/);
+      await says('prompt_rejected', 'standup', 'library', 'token');
+      await person.open('/audit/999999999', 404);
+      await person.open('/audit');
+      await filter(() => page.getByLabel('From (UTC)').fill('2001-01-01T00:00'), '?from=2001-01-01T00%3A00');
+      await page.getByRole('link', { name: 'Older records' }).click();
+      await page.waitForURL(/before=/);
+      assert.ok((await rows().count()) > 0);
+    });
+
+    test('records are followed as they are written', async () => {
+      const name = `support__${script ? 'triage' : 'summarize'}`;
+      await person.open('/audit?caller=helpdesk&prompt=' + name);
+      await (await stage.caller('helpdesk')).get(name, { ticket: 'x', thread: 'x' });
+      if (!script) await page.reload();
+      await page.getByRole('row', { name }).first().waitFor();
+    });
+
+    test('the audit log is verified', async () => {
+      await person.open('/audit');
+      await page.getByRole('link', { name: 'Verify the log' }).click();
+      await press('Verify now');
+      if (!script) await stage.until(hasEnded);
+      await page.getByText('The log is intact.').waitFor();
+      assert.ok(await button('Verify now').isEnabled());
+    });
+
+    const hasEnded = async () => {
+      await person.open('/audit/verification');
+      return !/Verifying:/.test(await person.text('main'));
+    };
+
+    test('an address without a page leads to the overview', async () => {
+      for (const path of ['/nowhere', '/prompts/nowhere', '/upstreams/nowhere', '/pins/nowhere', '/prompts/a/b/c']) {
+        await person.open(path, 404);
+        await page.getByRole('link', { name: 'Go to the overview' }).click();
+        assert.equal(await heading(), 'Overview');
+      }
+    });
+
+    test('an action can be read again as a page', async () => {
+      for (const path of ['/prompts/scripted__contents/try', '/pins/decide', '/logout']) await person.open(path);
+    });
+
+    test('a sign-out ends the session in each tab', async () => {
+      const other = await person.context.newPage();
+      await other.goto('/');
+      await person.open('/');
+      await press('Sign out');
+      await page.waitForURL('**/login');
+      await other.reload();
+      assert.equal(new URL(other.url()).pathname, '/login');
+      await other.close();
+      assert.match(stage.audit(), /"event":"admin_logout"/);
+    });
+  });
+}
+
+test('the script follows a session that ends to the sign-in', async () => {
+  const person = await (await Person.arrive(browser, stage)).signIn('/upstreams');
+  await person.context.clearCookies();
+  await person.page.waitForURL('**/login?to=%2Fupstreams', { timeout: 15_000 });
+  await person.leave();
+});

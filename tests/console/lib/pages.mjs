@@ -1,0 +1,22 @@
+// The pages of the console.
+
+/** Each with its address and its heading. */
+export const PAGES = [
+  { name: 'overview', path: '/', heading: 'Overview' },
+  { name: 'prompts', path: '/prompts', heading: 'Prompts' },
+  { name: 'prompt', path: '/prompts/library__review-code', heading: 'library__review-code' },
+  { name: 'upstreams', path: '/upstreams', heading: 'Upstreams' },
+  { name: 'upstream', path: '/upstreams/child', heading: 'child' },
+  { name: 'access', path: '/access', heading: 'Access' },
+  { name: 'pins', path: '/pins', heading: 'Pins' },
+  { name: 'pin', path: '/pins/library__review-code', heading: 'library__review-code' },
+  { name: 'usage', path: '/usage', heading: 'Usage' },
+  { name: 'audit', path: '/audit', heading: 'Audit' },
+  { name: 'record', path: '/audit/1', heading: 'Record 1' },
+  { name: 'verification', path: '/audit/verification', heading: 'Verification of the audit log' },
+  { name: 'configuration', path: '/configuration', heading: 'Configuration' },
+  { name: 'connect', path: '/connect', heading: 'Connect' },
+];
+
+export const TROUBLE = { name: 'not-found', path: '/nowhere', heading: 'Not Found', status: 404 };
+export const LOGIN = { name: 'login', path: '/login', heading: 'Sign in' };

@@ -1,0 +1,90 @@
+// What ten browsers on live pages cost the calls: node load.mjs [CALLS per second] [SECONDS of each round]
+//
+// Calls are sent at a fixed rate, without and with the browsers, in turn. Printed are the processor time of the gateway
+// for each call and the 99th percentile of the time to an answer. Give 30 % of the highest rate of the machine
+// (docs/performance.md), and an optimised binary in PROMPTGATE.
+import { readFileSync } from 'node:fs';
+import { performance } from 'node:perf_hooks';
+import { setTimeout } from 'node:timers/promises';
+
+import { Person, launch } from './lib/browser.mjs';
+import { Showcase } from './lib/showcase.mjs';
+
+const rate = Number(process.argv[2] ?? 300);
+const seconds = Number(process.argv[3] ?? 20);
+const ROUNDS = 3;
+const CALLERS = 16;
+const TICK = 5; // milliseconds
+/** The pages that follow what happens. */
+const LIVE = ['/', '/upstreams', '/upstreams/library', '/pins', '/usage', '/usage?by=caller', '/audit', '/audit?caller=ada@example.com', '/audit?outcome=denied', '/'];
+const TICKS_PER_SECOND = 100; // of /proc, on Linux
+
+/** The processor time that a process has used, in milliseconds. */
+function spent(pid) {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
+  return ((Number(fields[11]) + Number(fields[12])) * 1000) / TICKS_PER_SECOND;
+}
+
+/** Calls at the rate; returns processor milliseconds of the gateway for each call, and the 99th percentile. */
+async function round(stage, callers) {
+  const times = [];
+  const open = new Set();
+  const [begin, before] = [performance.now(), spent(stage.process.pid)];
+  for (let sent = 0; performance.now() - begin < seconds * 1000; await setTimeout(TICK)) {
+    const due = Math.floor(((performance.now() - begin) * rate) / 1000);
+    for (; sent < due; sent++) {
+      const start = performance.now();
+      const call = callers[sent % CALLERS].get('library__review-code', { code: 'a patch' });
+      const done = call.then((answer) => {
+        if (!answer.result) throw new Error(JSON.stringify(answer));
+        times.push(performance.now() - start);
+        open.delete(done);
+      });
+      open.add(done);
+    }
+  }
+  await Promise.all(open);
+  times.sort((one, other) => one - other);
+  const cpu = (spent(stage.process.pid) - before) / times.length;
+  return { calls: times.length, cpu, p50: times[times.length >> 1], p99: times[Math.floor(times.length * 0.99)] };
+}
+
+async function visit(browser, stage) {
+  const first = await (await Person.arrive(browser, stage)).signIn();
+  const cookies = await first.context.storageState();
+  const arrive = async (path) => {
+    const person = await Person.arrive(browser, stage, { cookies });
+    await person.open(path);
+    return person;
+  };
+  return [first, ...(await Promise.all(LIVE.map(arrive)))];
+}
+
+const mean = (of) => of.reduce((sum, value) => sum + value, 0) / of.length;
+
+async function main() {
+  const [stage, browser] = await Promise.all([Showcase.start(), launch()]);
+  const found = { without: [], with: [] };
+  try {
+    const callers = await Promise.all(Array.from({ length: CALLERS }, () => stage.caller('ada@example.com')));
+    await round(stage, callers); // warms up
+    for (let go = 0; go < ROUNDS; go++) {
+      found.without.push(await round(stage, callers));
+      const people = await visit(browser, stage);
+      found.with.push(await round(stage, callers));
+      for (const person of people) await person.leave();
+    }
+  } finally {
+    await browser.close();
+    await stage.stop();
+  }
+  for (const [what, rounds] of Object.entries(found)) {
+    for (const { calls, cpu, p50, p99 } of rounds) {
+      console.log(`${what.padEnd(8)} ${calls} calls, ${cpu.toFixed(3)} ms of processor each, median ${p50.toFixed(1)} ms, p99 ${p99.toFixed(1)} ms`);
+    }
+  }
+  const cpu = (rounds) => mean(rounds.map((one) => one.cpu));
+  console.log(`processor per call with browsers: ${(cpu(found.with) / cpu(found.without)).toFixed(3)} × that without, at ${rate} calls/s`);
+}
+
+await main();

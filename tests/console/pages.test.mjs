@@ -1,0 +1,78 @@
+// Every page, with and without script, in both themes, on a wide and on a narrow screen.
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+
+import { Person, launch } from './lib/browser.mjs';
+import { LOGIN, PAGES, TROUBLE } from './lib/pages.mjs';
+import { Stage } from './lib/stage.mjs';
+
+const THEMES = ['light', 'dark'];
+const WIDTHS = [360, 1440];
+
+let stage, browser, cookies;
+
+before(async () => {
+  [stage, browser] = await Promise.all([Stage.start(), launch()]);
+  const caller = await stage.caller('ci');
+  await caller.get('library__review-code', { code: 'a patch' });
+  const person = await (await Person.arrive(browser, stage)).signIn();
+  cookies = await person.context.storageState();
+  await person.leave();
+});
+
+after(async () => {
+  await browser?.close();
+  await stage?.stop();
+});
+
+/** Opens a page and looks at its headers, its heading, its width, and for barriers where that is asked. */
+async function look(person, { path, heading, status = 200 }, forBarriers) {
+  const { page } = person;
+  const headers = (await person.open(path, status)).headers();
+  assert.match(headers['content-security-policy'], /default-src 'none'.*frame-ancestors 'none'/);
+  assert.doesNotMatch(headers['content-security-policy'], /unsafe|\*|http:|https:/);
+  assert.equal(headers['x-frame-options'], 'DENY');
+  assert.equal(headers['x-content-type-options'], 'nosniff');
+  assert.equal(await page.locator('h1').innerText(), heading);
+  assert.equal(await page.locator('h1, main').count(), 2, 'one heading of the first rank and one main part');
+  const { scrollWidth, innerWidth } = await page.evaluate(() => {
+    return { scrollWidth: document.scrollingElement.scrollWidth, innerWidth };
+  });
+  assert.ok(scrollWidth <= innerWidth, `it is ${scrollWidth} px wide on a screen of ${innerWidth} px`);
+  if (forBarriers) assert.deepEqual(await person.barriers(), []);
+}
+
+for (const script of [true, false]) {
+  for (const theme of THEMES) {
+    for (const width of WIDTHS) {
+      describe(`${script ? 'with' : 'without'} script, ${theme}, ${width} px`, () => {
+        let person;
+        before(async () => {
+          person = await Person.arrive(browser, stage, { script, theme, width, cookies });
+        });
+        after(() => person.leave());
+        for (const shown of [...PAGES, TROUBLE, LOGIN]) {
+          test(shown.name, async () => {
+            // On a narrow screen the dark theme has nothing of its own.
+            await look(person, shown, script && !(theme === 'dark' && width === 360));
+            person.check();
+          });
+        }
+      });
+    }
+  }
+}
+
+test('the navigation leads to each page', async () => {
+  const person = await Person.arrive(browser, stage, { cookies });
+  await person.open('/');
+  const links = await person.page.locator('nav[aria-label=Console] a').evaluateAll((all) => all.map((a) => a.pathname));
+  const paths = PAGES.map(({ path }) => path);
+  assert.deepEqual(links.filter((link) => !paths.includes(link)), []);
+  for (const { path, heading } of PAGES.filter(({ path }) => links.includes(path))) {
+    await person.page.locator(`nav[aria-label=Console] a[href="${path}"]`).click();
+    assert.equal(await person.page.locator('h1').innerText(), heading);
+    assert.equal(await person.page.locator('[aria-current=page]').innerText(), heading);
+  }
+  await person.leave();
+});
