@@ -9,16 +9,18 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::answer::Answer;
-use super::console::text::{Html, segment};
+use super::console::text::Html;
 use super::console::{Frame, LoginPage, SignedInPage};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, Made, Trouble};
 use super::pins::Decision;
-use super::request::Params;
+use super::request::{Asked, Params};
 use super::sign_in::{
     LocalPath, Redirect, Role, SignInError, SignedIn, Via, Visitor, is_same_site_post,
 };
-use super::{Admin, Form, From, State, beside_calls_within, has_type, html, now};
+use super::{Admin, Form, From, State, beside_calls_within, has_type, html};
+use crate::domain::percent;
+use crate::downstream::clock::now;
 use crate::router::approvals::Action;
 
 /// The body of a trial over the API.
@@ -164,6 +166,13 @@ impl Admin {
         Ok(Answer::moved("/audit/verification"))
     }
 
+    /// What the page of a prompt is asked for with a trial: it waits as long as a call may take, too.
+    fn trial_of(&self, name: &str, form: Params) -> Asked {
+        let mut asked = self.asked(vec!["prompts".to_owned(), name.to_owned()], form);
+        asked.until += self.limits.request;
+        asked
+    }
+
     /// Runs a trial, or a completion, beside others and beside pages.
     async fn trying<T: Send + 'static>(
         &self,
@@ -174,8 +183,7 @@ impl Admin {
     }
 
     async fn try_in_console(&self, visitor: &Visitor, name: &str, form: Params) -> Made<Answer> {
-        let mut asked = self.asked(vec!["prompts".to_owned(), name.to_owned()], form);
-        asked.until += self.limits.request;
+        let asked = self.trial_of(name, form);
         let (state, who, gateway) = (self.state.clone(), visitor.clone(), self.gateway.clone());
         self.trying(asked.until, async move {
             let name = asked.path[1].clone();
@@ -194,11 +202,10 @@ impl Admin {
         form: Params,
         argument: String,
     ) -> Made<Vec<String>> {
-        let mut asked = self.asked(vec![name.to_owned()], form);
-        asked.until += self.limits.request;
+        let asked = self.trial_of(name, form);
         let (state, who) = (self.state.clone(), visitor.clone());
         self.trying(asked.until, async move {
-            let attempt = attempt(&asked.path[0], &asked.params);
+            let attempt = attempt(&asked.path[1], &asked.params);
             trial::complete(&state, &who, &asked, &attempt, &argument).await
         })
         .await
@@ -219,13 +226,12 @@ impl Admin {
         let made = async {
             let body: TrialBody =
                 self.json_body(head, body, "{\"arguments\": {\"NAME\": \"VALUE\"}}").await?;
-            let mut asked = self.asked(vec![name.to_owned()], Params::default());
-            asked.until += self.limits.request;
+            let asked = self.trial_of(name, Params::default());
             let (state, who) = (self.state.clone(), visitor.clone());
             self.trying(asked.until, async move {
                 let arguments = body.arguments.iter();
                 let attempt = Attempt {
-                    name: &asked.path[0],
+                    name: &asked.path[1],
                     arguments: arguments
                         .map(|(name, value)| (name.as_str(), value.as_str()))
                         .collect(),
@@ -296,7 +302,7 @@ impl Admin {
             to: form.some("to").map(str::to_owned),
         };
         match self.state.decide(action, decision, form.some("tag")).await {
-            Ok(_) => Ok(Answer::moved(&format!("/pins/{}", segment(name)))),
+            Ok(_) => Ok(Answer::moved(&format!("/pins/{}", percent::encoded_segment(name)))),
             Err((status, document)) => {
                 let message = document["error"].as_str().unwrap_or_default().to_owned();
                 Err(Trouble::new(status, message))
@@ -343,7 +349,8 @@ pub(super) fn is_action(path: &[String]) -> bool {
 
 /// The page that has the form of an action.
 pub(super) fn page_of_action(path: &[String]) -> String {
-    let segments: Vec<_> = path[..path.len() - 1].iter().map(|part| segment(part)).collect();
+    let segments: Vec<_> =
+        path[..path.len() - 1].iter().map(|part| percent::encoded_segment(part)).collect();
     format!("/{}", segments.join("/"))
 }
 

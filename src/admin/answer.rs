@@ -193,9 +193,9 @@ fn is_listed(request: &HeaderMap, tag: &str) -> bool {
 fn accepts_gzip(request: &HeaderMap) -> bool {
     let accepted = request.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     accepted.flat_map(|value| value.split(',')).any(|coding| {
-        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
-        name.trim().eq_ignore_ascii_case("gzip") && !weight.trim().starts_with("q=0")
-            || name.trim() == "gzip" && weight.trim().starts_with("q=0.")
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
+        let weight = weight.trim().strip_prefix("q=").map(str::parse::<f32>);
+        name.trim().eq_ignore_ascii_case("gzip") && !matches!(weight, Some(Ok(0.0)))
     })
 }
 

@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::{self, Config, Limits};
-use crate::domain::unix_time::UnixSeconds;
+use crate::downstream::clock::now;
 use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
 use crate::router::approvals::Action;
 use crate::router::blocking::beside_calls;
@@ -450,11 +450,6 @@ fn read_only(head: &Parts, answer: impl FnOnce() -> Answer) -> Answer {
 fn internal(error: &dyn std::error::Error) -> Trouble {
     tracing::error!(%error, "a page of the console cannot be written; please report this line");
     Trouble::new(StatusCode::INTERNAL_SERVER_ERROR, "The page cannot be written; the log says why.")
-}
-
-fn now() -> UnixSeconds {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    UnixSeconds(since.map_or(0, |since| since.as_secs()))
 }
 
 const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \

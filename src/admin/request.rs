@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use tokio::time::Instant;
 
+use crate::domain::percent;
+
 /// The parameters of a query or of a form, in their order.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Params(Vec<(String, String)>);
@@ -109,27 +111,9 @@ pub(super) struct Paging {
 
 /// Returns the segments of a path, decoded; `None` if it is not valid UTF-8, or holds a segment that means a folder.
 pub(super) fn segments(path: &str) -> Option<Vec<String>> {
-    let parts = path.split('/').filter(|part| !part.is_empty()).map(decoded);
+    let parts = path.split('/').filter(|part| !part.is_empty()).map(percent::decoded);
     let parts: Option<Vec<_>> = parts.collect();
     parts.filter(|parts| !parts.iter().any(|part| part == "." || part == ".."))
-}
-
-/// Decodes percent-encoding (RFC 3986, section 2.1); `None` if it is broken, or no UTF-8 comes out.
-pub(super) fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first == b'%' {
-            let (digits, after) = rest.split_at_checked(2)?;
-            let digits = std::str::from_utf8(digits).ok().filter(|d| !d.starts_with('+'))?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = after;
-        } else {
-            bytes.push(*first);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::audit::Audit;
 use crate::config::{self, Limits, OnMissing};
 use crate::domain::fair_share::Share;
+use crate::domain::unix_time::UnixSeconds;
 use crate::seal::hex::{from_hex, hex};
 use crate::seal::{Sealer, random};
 use crate::telemetry::Telemetry;
@@ -109,11 +110,10 @@ impl Cluster {
     ) -> Result<(Arc<Self>, mpsc::Receiver<Relayed>), String> {
         let ClusterDeps { sealer, telemetry, audit, tasks, stop } = deps;
         let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
-        let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let cluster = Arc::new(Self {
             id: ReplicaId(random()),
             name: config.replica.clone().unwrap_or_else(random_name),
-            started: started.unwrap_or_default().as_secs(),
+            started: UnixSeconds::from(SystemTime::now()).0,
             store,
             scripts: Scripts::default(),
             sealer: ArcSwap::new(sealer),

@@ -12,6 +12,7 @@ pub(crate) mod backoff;
 pub(crate) mod revision;
 pub(crate) mod method;
 pub(crate) mod unix_time;
+pub(crate) mod percent;
 pub(crate) mod millis;
 pub(crate) mod caller;
 pub(crate) mod chunks;

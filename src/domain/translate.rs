@@ -3,6 +3,7 @@
 
 use super::json::object::{ObjectWriter, write_array, write_object};
 use super::json::{Json, Kind};
+use super::percent;
 use super::revision::Revision;
 
 /// Returns whether a checked `prompts/get` result can have content types that this revision does not define.
@@ -52,7 +53,7 @@ pub(crate) fn translated(
 ) -> Option<String> {
     let kind = content.get("type").filter(|kind| is_unknown(*kind, revision))?;
     if kind.is("audio") {
-        let uri = format!("promptgate://{}/{index}", percent_encode(name));
+        let uri = format!("promptgate://{}/{index}", percent::encoded(name));
         Some(audio_as_resource(content, &uri))
     } else {
         Some(link_as_text(content))
@@ -85,19 +86,6 @@ fn audio_as_resource(content: Json<'_>, uri: &str) -> String {
         copy_others(content, &["type", "data", "mimeType"], out);
     });
     out
-}
-
-/// Returns a name as one percent-encoded segment of a URI (RFC 3986, section 2).
-fn percent_encode(name: &str) -> String {
-    name.bytes().fold(String::new(), |mut out, byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(byte.into());
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-        out
-    })
 }
 
 /// Returns a resource link as text content that a user can read: title, URI and description.
@@ -148,7 +136,6 @@ mod tests {
 
     #[test]
     fn audio_becomes_a_resource_for_the_oldest_clients() {
-        assert_eq!(percent_encode("up__é x"), "up__%C3%A9%20x");
         let audio = json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav",
             "annotations": {"priority": 1}, "_meta": {"k": 1}});
         let expected = json!({"type": "resource", "annotations": {"priority": 1}, "_meta": {"k": 1},

@@ -1,7 +1,7 @@
 //! The wall-clock time in tokens and credentials.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds since the Unix epoch (1970-01-01T00:00:00Z), without leap seconds.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -19,6 +19,20 @@ impl UnixSeconds {
 
     pub(crate) fn from_be_bytes(bytes: [u8; 8]) -> Self {
         Self(u64::from_be_bytes(bytes))
+    }
+}
+
+/// The epoch for an earlier time.
+impl From<SystemTime> for UnixSeconds {
+    fn from(time: SystemTime) -> Self {
+        Self(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+    }
+}
+
+/// The epoch for a time that the system cannot represent.
+impl From<UnixSeconds> for SystemTime {
+    fn from(time: UnixSeconds) -> Self {
+        UNIX_EPOCH.checked_add(Duration::from_secs(time.0)).unwrap_or(UNIX_EPOCH)
     }
 }
 

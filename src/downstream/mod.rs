@@ -8,7 +8,7 @@ mod channel;
 mod calls;
 mod batch;
 mod error_message;
-mod clock;
+pub(crate) mod clock;
 mod admission;
 mod pool;
 

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
 use super::names::OTHERS_NAME;
+use crate::domain::unix_time::UnixSeconds;
 
 /// What the rows of a report are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -259,11 +260,10 @@ impl Sort {
 
 /// Returns a time in seconds since the Unix epoch; 0 before it.
 pub(super) fn secs(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    UnixSeconds::from(time).0
 }
 
 /// Returns the time of seconds since the Unix epoch; the epoch if the system has no such time.
 pub(super) fn at(secs: u64) -> SystemTime {
-    let epoch = SystemTime::UNIX_EPOCH;
-    epoch.checked_add(Duration::from_secs(secs)).unwrap_or(epoch)
+    UnixSeconds(secs).into()
 }

@@ -112,7 +112,7 @@ pub(super) async fn make(
 ) -> Made<Box<dyn AnyPage>> {
     let path: Vec<&str> = asked.path.iter().map(String::as_str).collect();
     Ok(match path.as_slice() {
-        [] | ["overview"] => Box::new(overview::overview(state, asked).await?),
+        [] | ["overview"] => Box::new(overview::overview(state, asked).await),
         ["prompts"] => Box::new(prompts::prompts(state, asked)?),
         ["prompts", name] => Box::new(prompt::prompt(state, asked, visitor, name).await?),
         ["upstreams"] => Box::new(upstreams::upstreams(state)),

@@ -3,14 +3,14 @@
 use askama::Template;
 use serde::Serialize;
 
+use super::Page;
 use super::traffic::{LAST_DAY, LAST_HOUR, Traffic, traffic};
-use super::{Made, Page};
 use crate::admin::console::Section;
 use crate::admin::console::text::filters;
 use crate::admin::request::Asked;
 use crate::admin::state::State;
-use crate::domain::pin;
-use crate::usage::{Dimension, Filter, Query, Sort};
+use crate::domain::{percent, pin};
+use crate::usage::Filter;
 
 /// The first page.
 #[derive(Serialize, Template)]
@@ -45,15 +45,12 @@ impl Page for Overview {
 }
 
 /// Returns the overview.
-///
-/// # Errors
-/// None; the result has the form of the other pages.
-pub(super) async fn overview(state: &State, asked: &Asked) -> Made<Overview> {
+pub(super) async fn overview(state: &State, asked: &Asked) -> Overview {
     let catalog = state.router.catalog();
     let status = state.router.status();
-    let all = Filter::default;
-    Ok(Overview {
-        attention: attention(state, asked).await,
+    let hour = traffic(state, asked, LAST_HOUR, Filter::default()).await;
+    Overview {
+        attention: attention(state, hour.limited, asked.rows),
         prompts: catalog.content.len(),
         left_out: catalog.content.left_out.len(),
         upstreams: status.len(),
@@ -61,13 +58,14 @@ pub(super) async fn overview(state: &State, asked: &Asked) -> Made<Overview> {
         replicas: state.cluster.as_ref().map_or(1, |cluster| cluster.replicas().len().max(1)),
         version: env!("CARGO_PKG_VERSION"),
         uptime_secs: state.reloads.started.elapsed().as_secs(),
-        hour: traffic(state, asked, LAST_HOUR, all()).await,
-        day: traffic(state, asked, LAST_DAY, all()).await,
-    })
+        hour,
+        day: traffic(state, asked, LAST_DAY, Filter::default()).await,
+    }
 }
 
-/// Returns what needs attention, the worst first.
-async fn attention(state: &State, asked: &Asked) -> Vec<Attention> {
+/// Returns what needs attention, the worst first, in at most `max` lines. `limited` is how many calls the limits have
+/// refused in the last hour.
+fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
     let mut all = Vec::new();
     let mut add = |severity, text: String, page: &str| {
         all.push(Attention { severity, text, page: page.to_owned() });
@@ -80,7 +78,7 @@ async fn attention(state: &State, asked: &Asked) -> Vec<Attention> {
         let severity = if upstream.state == "down" { "bad" } else { "warn" };
         let text =
             format!("Upstream {} is {}: {}", upstream.id, upstream.state, failure.diagnosis());
-        let id = crate::admin::console::text::segment(&upstream.id);
+        let id = percent::encoded_segment(&upstream.id);
         add(severity, text, &format!("/upstreams/{id}"));
     }
     for mistake in state.reloads.mistakes() {
@@ -119,7 +117,6 @@ async fn attention(state: &State, asked: &Asked) -> Vec<Attention> {
             add("warn", text, "/configuration");
         }
     }
-    let limited = limited(state, asked).await;
     if limited > 0 {
         add(
             "warn",
@@ -132,7 +129,7 @@ async fn attention(state: &State, asked: &Asked) -> Vec<Attention> {
         add("warn", format!("{look_alikes} pairs of prompts look alike"), "/prompts");
     }
     all.sort_by_key(|attention| attention.severity != "bad");
-    all.truncate(asked.rows);
+    all.truncate(max);
     all
 }
 
@@ -145,17 +142,4 @@ fn waiting_pins(state: &State) -> usize {
     let rows = catalog.pins.iter().flat_map(|rows| rows.iter());
     let waits = |state| matches!(state, pin::State::Pending | pin::State::Changed);
     rows.filter(|row| row.offered.is_some() && waits(row.decision.state)).count()
-}
-
-async fn limited(state: &State, asked: &Asked) -> u64 {
-    let query = Query {
-        by: Dimension::Caller,
-        from: asked.now.checked_sub(LAST_HOUR.length).unwrap_or(asked.now),
-        to: asked.now,
-        filter: Filter::default(),
-        limit: 0,
-        sort: Sort::Uses,
-    };
-    let report = state.usage.report(query, asked.until).await;
-    report.series.iter().map(|point| point.limited).sum()
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::definition::Definition;
 use super::rights::{Right, decider, known, right};
-use super::traffic::{LAST_DAY, Traffic, traffic};
+use super::traffic::{LAST_DAY, Traffic, of_report};
 use super::trial::{Content, Trial};
 use super::{Made, Page, Trouble};
 use crate::admin::console::Section;
@@ -20,6 +20,7 @@ use crate::audit::search::{self, Entry, Find};
 use crate::router::blocking::beside_calls;
 use crate::router::catalog::Catalog;
 use crate::router::owner::Owner;
+use crate::router::pin::PinRow;
 use crate::usage::{Dimension, Filter, Query, Row, Sort};
 
 /// One prompt.
@@ -114,7 +115,6 @@ pub(in crate::admin) async fn with_trial(
     let owner = catalog.content.owner(name);
     let owner = owner.ok_or_else(|| unlisted(state, name))?;
     let filter = Filter { prompt: Some(name.to_owned()), ..Filter::default() };
-    let uses = traffic(state, asked, LAST_DAY, filter.clone()).await;
     let query = Query {
         by: Dimension::Caller,
         from: asked.now.checked_sub(LAST_DAY.length).unwrap_or(asked.now),
@@ -123,7 +123,10 @@ pub(in crate::admin) async fn with_trial(
         limit: CALLERS.min(asked.rows),
         sort: Sort::Uses,
     };
-    let callers = state.usage.report(query, asked.until).await.rows;
+    let within = (query.from, query.to);
+    let mut report = state.usage.report(query, asked.until).await;
+    let callers = std::mem::take(&mut report.rows);
+    let uses = of_report(report, within, LAST_DAY);
     let access = decider(state);
     let who = known(&state.config);
     let rights = who.iter().take(asked.rows);
@@ -140,7 +143,7 @@ pub(in crate::admin) async fn with_trial(
         raw_name: owner.raw_name.to_string(),
         digest: owner.digest.to_string(),
         state: owner.pin.state.as_str(),
-        reason: reason(state, name),
+        reason: state.router.pin_row(name).map(|row| reason(&row)).unwrap_or_default(),
         definition,
         endpoints: endpoints(state, owner),
         rights,
@@ -178,7 +181,7 @@ fn unlisted(state: &State, name: &str) -> Trouble {
             format!(
                 "This prompt is {} and is not served ({}); see Pins.",
                 row.decision.state.as_str(),
-                row.problem.as_deref().unwrap_or(row.decision.reason.as_str())
+                reason(&row)
             ),
         ),
         None => Trouble::not_found(
@@ -187,10 +190,9 @@ fn unlisted(state: &State, name: &str) -> Trouble {
     }
 }
 
-fn reason(state: &State, name: &str) -> String {
-    let row = state.router.pin_row(name);
-    row.map(|row| row.problem.as_deref().unwrap_or(row.decision.reason.as_str()).to_owned())
-        .unwrap_or_default()
+/// Why a prompt is in its state.
+fn reason(row: &PinRow) -> String {
+    row.problem.as_deref().unwrap_or(row.decision.reason.as_str()).to_owned()
 }
 
 fn definition(catalog: &Catalog, owner: &Owner) -> Definition {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::admin::console::plot::{Line, Plot};
 use crate::admin::request::Asked;
 use crate::admin::state::State;
+use crate::domain::unix_time::UnixSeconds;
 use crate::usage::{Dimension, Filter, Point, Query, Report, Sort};
 
 /// What was used in a span of time.
@@ -89,10 +90,10 @@ const MAX_POINTS: u64 = 400;
 fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: Span) -> Vec<Plot> {
     let finest = span.length.as_secs() / MAX_POINTS;
     let step = series.first().map_or(60, |point| point.seconds).max(finest).max(1);
-    let (first, last) = (secs(from) / step, secs(to) / step);
+    let (first, last) = (UnixSeconds::from(from).0 / step, UnixSeconds::from(to).0 / step);
     let mut known: HashMap<u64, Vec<&Point>> = HashMap::new();
     for point in series {
-        known.entry(secs(point.start) / step).or_default().push(point);
+        known.entry(UnixSeconds::from(point.start).0 / step).or_default().push(point);
     }
     let steps: Vec<u64> = (first..=last).collect();
     let sum = |of: fn(&Point) -> u64| {
@@ -133,10 +134,6 @@ fn plots(series: &[Point], (from, to): (SystemTime, SystemTime), span: Span) -> 
         ],
     );
     vec![uses, latency]
-}
-
-fn secs(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// A time of a plot in UTC: with the date where the span has several.

@@ -19,7 +19,6 @@ use crate::domain::document::Document;
 use crate::domain::error_code;
 use crate::domain::hidden_text;
 use crate::domain::json::Json;
-use crate::domain::unix_time::UnixSeconds;
 use crate::session::CallOutcome;
 
 /// The outcome of a trial.
@@ -192,9 +191,7 @@ async fn perform(
         forwarded: ForwardedMeta::default(),
         request,
     };
-    let now = asked.now.duration_since(std::time::UNIX_EPOCH);
-    let now = UnixSeconds(now.map_or(0, |since| since.as_secs()));
-    state.sessions.clone().perform_for_console(call, now).await
+    state.sessions.clone().perform_for_console(call, asked.now.into()).await
 }
 
 /// Arguments as a document; fields that were left empty are not given.

@@ -2,6 +2,8 @@
 
 use http::HeaderValue;
 
+use crate::domain::percent;
+
 /// A path of this site with its query, in visible ASCII. No browser reads it as another site.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct LocalPath(String);
@@ -22,7 +24,7 @@ impl LocalPath {
             && text.len() <= MAX
             && text.bytes().all(|byte| byte.is_ascii_graphic())
             && is_harmless(text)
-            && is_harmless(&String::from_utf8_lossy(&decoded(text)));
+            && is_harmless(&String::from_utf8_lossy(&percent::decoded_bytes(text).0));
         is_local.then(|| Self(text.to_owned()))
     }
 
@@ -46,28 +48,6 @@ impl Default for LocalPath {
 
 fn is_harmless(text: &str) -> bool {
     !text.starts_with("//") && !text.contains(|c: char| c == '\\' || c.is_control())
-}
-
-/// Decodes percent-encoded bytes once.
-fn decoded(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
-        let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match code.filter(|_| byte == b'%') {
-            Some(code) => {
-                out.push(code);
-                at += 3;
-            }
-            None => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    out
 }
 
 #[cfg(test)]

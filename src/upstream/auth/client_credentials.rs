@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::config::{ClientProof, OAuth};
 use crate::domain::address_policy::{AddressPolicy, is_loopback};
 use crate::domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use crate::domain::percent;
 use crate::net::egress::{CONNECT, Egress, FetchError};
 use crate::net::issuer::{discover, safe_url};
 use crate::net::origin::{is_same_origin, with_path};
@@ -265,7 +266,8 @@ impl TokenSource {
             }
             ClientProof::Secret(secret) => {
                 // Form-encoded before they are joined (RFC 6749, section 2.3.1).
-                let pair = format!("{}:{}", encoded(id), encoded(secret.expose()));
+                let pair =
+                    format!("{}:{}", percent::encoded(id), percent::encoded(secret.expose()));
                 let header = format!("Basic {}", BASE64_STANDARD.encode(pair));
                 request.headers_mut().insert(AUTHORIZATION, sensitive(&header)?);
             }
@@ -277,7 +279,7 @@ impl TokenSource {
                 form.push(("client_assertion", assertion.map_err(|e| e.to_string())?));
             }
         }
-        let pairs = form.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
+        let pairs = form.iter().map(|(name, value)| format!("{name}={}", percent::encoded(value)));
         *request.body_mut() = Full::new(Bytes::from(pairs.collect::<Vec<_>>().join("&")));
         let media = HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(CONTENT_TYPE, media);
@@ -408,24 +410,6 @@ fn covers(resource: &str, url: &Uri) -> bool {
         && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Percent-encodes a value for a form (WHATWG URL, application/x-www-form-urlencoded); spaces become
-/// `%20`.
-fn encoded(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte));
-            }
-            _ => {
-                let _ = write!(out, "%{byte:02X}");
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -503,10 +487,5 @@ mod tests {
         ] {
             assert!(parse_token(&bad, now).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn form_values_are_percent_encoded() {
-        assert_eq!(encoded("a b&c=é~"), "a%20b%26c%3D%C3%A9~");
     }
 }

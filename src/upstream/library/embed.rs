@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
 use super::files;
+use crate::domain::percent;
 
 /// Reads the file that `embed` names, and returns it as a content object in JSON text.
 ///
@@ -33,7 +34,7 @@ pub(crate) fn content(
             json!({"type": "audio", "data": BASE64_STANDARD.encode(bytes), "mimeType": mime})
         }
         _ => {
-            let uri = format!("promptgate://{library}/{}", percent_encoded(name));
+            let uri = format!("promptgate://{library}/{}", percent::encoded_path(name));
             let resource = match String::from_utf8(bytes) {
                 Ok(text) => json!({"uri": uri, "mimeType": mime, "text": text}),
                 Err(error) => {
@@ -93,18 +94,6 @@ fn mime_type(name: &str) -> &'static str {
         "pdf" => "application/pdf",
         _ => "application/octet-stream",
     }
-}
-
-/// Returns a path with percent-encoding (RFC 3986, section 2.1), except of unreserved characters and `/`.
-fn percent_encoded(path: &str) -> String {
-    path.bytes().fold(String::with_capacity(path.len()), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            out.push(byte as char)
-        } else {
-            out.push_str(&format!("%{byte:02X}"))
-        }
-        out
-    })
 }
 
 #[cfg(test)]
