@@ -75,10 +75,16 @@ pub(crate) struct Used {
     pub caller: Caller,
     /// Path of the endpoint.
     pub endpoint: Arc<str>,
-    pub method: Method,
     /// `ok`, `cancelled`, or the reason of the fault.
     pub outcome: &'static str,
     pub duration: Duration,
+}
+
+impl Used {
+    /// Whether such a call is counted: gets, and whatever a rate limit refused.
+    pub(crate) fn is_counted(method: Method, outcome: &str) -> bool {
+        method == Method::Get || Kind::of(outcome) == Kind::Limited
+    }
 }
 
 /// Calls in the buffer: more than a gateway serves between two drains.
@@ -133,12 +139,8 @@ impl Usage {
         Ok(Self { history, ..Self::default() })
     }
 
-    /// Counts a call: gets, and whatever a rate limit refused. It waits for no other work than that of other calls
-    /// that are counted.
+    /// Counts a call ([`Used::is_counted`]). It waits for no other work than that of other calls that are counted.
     pub(crate) fn count(&self, used: Used) {
-        if used.method != Method::Get && Kind::of(used.outcome) != Kind::Limited {
-            return;
-        }
         let mut buffer = lock(&self.buffer);
         if buffer.len() == BUFFER {
             drop(buffer);
@@ -206,9 +208,13 @@ impl Usage {
 
     async fn keep_index(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let (usage, log) = (self.clone(), audit.clone());
-            let stepped = spawn_blocking(move || usage.step(&log, SystemTime::now())).await;
-            let pause = stepped.unwrap_or(RETRY_INTERVAL);
+            let pause = if lock(&self.history).is_idle(&audit) {
+                FOLLOW_INTERVAL
+            } else {
+                let (usage, log) = (self.clone(), audit.clone());
+                let stepped = spawn_blocking(move || usage.step(&log, SystemTime::now())).await;
+                stepped.unwrap_or(RETRY_INTERVAL)
+            };
             if !pause.is_zero() {
                 let _ = stop.run_until_cancelled(sleep(pause)).await;
             }
@@ -383,9 +389,13 @@ impl Source {
 }
 
 impl History {
+    /// Whether there is no index to write, and none to open. Without a log there is nothing to count from.
+    fn is_idle(&self, audit: &Audit) -> bool {
+        self.follower.is_none() && (self.wanted == self.opened || !audit.is_on())
+    }
+
     /// Opens the index as configured, if it is not open, and reads a slice of the log. Returns whether its end was reached.
     fn step(&mut self, audit: &Audit, now: SystemTime) -> io::Result<bool> {
-        // Without a log there is nothing to count from: no folder is made.
         if self.wanted != self.opened && audit.is_on() {
             self.reopen()?;
         }

@@ -3,13 +3,12 @@
 use super::index::tests::{Call, Log};
 use super::*;
 
-fn used(prompt: Option<&str>, method: Method, outcome: &'static str) -> Used {
+fn used(prompt: Option<&str>, outcome: &'static str) -> Used {
     Used {
         prompt: prompt.map(Into::into),
         upstream: prompt.and_then(|_| UpstreamId::parse("up")),
         caller: Caller::anonymous(),
         endpoint: "/mcp".into(),
-        method,
         outcome,
         duration: Duration::from_millis(1),
     }
@@ -33,11 +32,17 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[test]
 fn a_call_is_in_the_next_answer_and_lists_are_no_uses() {
     let usage = Usage::default();
-    usage.count(used(Some("up__p"), Method::Get, "ok"));
-    usage.count(used(Some("up__p"), Method::Get, "upstream_timeout"));
-    usage.count(used(None, Method::Get, "unknown_prompt"));
-    usage.count(used(None, Method::List, "ok"));
-    usage.count(used(Some("up__p"), Method::Complete, "rate_limited"));
+    for (prompt, method, outcome) in [
+        (Some("up__p"), Method::Get, "ok"),
+        (Some("up__p"), Method::Get, "upstream_timeout"),
+        (None, Method::Get, "unknown_prompt"),
+        (None, Method::List, "ok"),
+        (Some("up__p"), Method::Complete, "rate_limited"),
+    ] {
+        if Used::is_counted(method, outcome) {
+            usage.count(used(prompt, outcome));
+        }
+    }
     let now = SystemTime::now();
     let by_prompt = report(&usage, Dimension::Prompt, MINUTE, now);
     assert_eq!(by_prompt.rows.len(), 1);
@@ -58,7 +63,7 @@ fn a_call_is_in_the_next_answer_and_lists_are_no_uses() {
 fn calls_that_find_no_room_are_counted_as_such() {
     let usage = Usage::default();
     for _ in 0..BUFFER + 5 {
-        usage.count(used(Some("up__p"), Method::Get, "ok"));
+        usage.count(used(Some("up__p"), "ok"));
     }
     let report = report(&usage, Dimension::View, MINUTE, SystemTime::now());
     assert_eq!((report.rows[0].uses, report.uncounted), (BUFFER as u64, 5));
@@ -89,7 +94,7 @@ fn a_gateway_that_was_restarted_knows_the_last_day() {
 #[ignore = "a measurement"]
 fn a_count_costs_little() {
     let usage = Usage::default();
-    let used = used(Some("up__p"), Method::Get, "ok");
+    let used = used(Some("up__p"), "ok");
     let (mut counting, mut draining) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..200 {
         let began = Instant::now();

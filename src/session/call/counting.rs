@@ -19,9 +19,9 @@ pub(super) struct Counting<'a> {
 }
 
 impl Sessions {
-    /// Begins to measure a call.
-    pub(super) fn counting<'a>(&'a self, call: &'a Call) -> Counting<'a> {
-        Counting { sessions: self, call, began: Instant::now(), outcome: CANCELLED }
+    /// Measures a call that began at this time.
+    pub(super) fn counting<'a>(&'a self, call: &'a Call, began: Instant) -> Counting<'a> {
+        Counting { sessions: self, call, began, outcome: CANCELLED }
     }
 }
 
@@ -35,6 +35,9 @@ impl Counting<'_> {
 impl Drop for Counting<'_> {
     fn drop(&mut self) {
         let Call { request, caller, endpoint, .. } = self.call;
+        if !Used::is_counted(request.method(), self.outcome) {
+            return;
+        }
         // Only names of prompts are kept: others are whatever clients send.
         let (prompt, upstream) = self.sessions.router.named(request).unzip();
         self.sessions.shared.usage.count(Used {
@@ -42,7 +45,6 @@ impl Drop for Counting<'_> {
             upstream,
             caller: caller.clone(),
             endpoint: endpoint.clone(),
-            method: request.method(),
             outcome: self.outcome,
             duration: self.began.elapsed(),
         });

@@ -80,10 +80,11 @@ impl Sessions {
     ) -> CallOutcome {
         let PreparedCall { dialect, form, call, nonce, in_flight, progress_token, gone, .. } =
             pending;
-        let deadline = Instant::now() + self.limits.request;
+        let began = Instant::now();
+        let deadline = began + self.limits.request;
         let (channel, mut call_events) = CallChannel::new();
         let record = self.gate.record(&call);
-        let counting = self.counting(&call);
+        let counting = self.counting(&call, began);
         let mut list = None;
         let answer = async {
             let reply = self.router.route(&call, &record, &channel, deadline, now).await?;
