@@ -31,6 +31,8 @@ mod policy;
 mod router;
 mod upstream;
 mod cluster;
+mod grants;
+mod oauth;
 mod net;
 mod usage;
 mod audit;

@@ -22,7 +22,7 @@ use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::cluster::Cluster;
 use crate::config::lock::NO_FILE;
-use crate::config::{self, ClientProof, Config, Tls, Transport};
+use crate::config::{self, ClientProof, Config, Tls, TokenCredential};
 use crate::domain::fair_share::Share;
 use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
@@ -369,8 +369,8 @@ fn warn_about_shared_credentials(config: &Config) {
 /// Without `token_url`, the upstream chooses the authorization server that gets the client secret.
 fn warn_about_chosen_issuers(config: &Config) {
     for upstream in &config.upstreams {
-        if let Transport::Http(http) | Transport::Sse(http) = &upstream.transport
-            && let Some(oauth) = &http.oauth
+        if let Some(http) = upstream.http()
+            && let Some(TokenCredential::OAuth(oauth)) = &http.token
             && oauth.token_url.is_none()
             && matches!(oauth.proof, ClientProof::Secret(_))
         {

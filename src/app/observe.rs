@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::edition::Edition;
 use crate::audit::Audit;
 use crate::cluster::Cluster;
+use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::pin::State;
 use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use crate::router::UpstreamStatus;
@@ -44,6 +45,19 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
             "Whether the list of the upstream is stale or missing",
         ),
         |status| Some(flag(status.failure.is_some())),
+    );
+    upstreams(
+        (
+            "promptgate.upstream.login.missing",
+            "",
+            "Whether the upstream needs `promptgate login UPSTREAM`",
+        ),
+        |status| {
+            let failure = status.failure.as_ref();
+            let needs_login =
+                matches!(failure, Some(Kind::NoToken { fault, .. }) if fault.needs_login());
+            status.has_login.then(|| flag(needs_login))
+        },
     );
     upstreams(
         ("promptgate.upstream.breaker.open", "", "Whether the circuit breaker is open"),

@@ -96,6 +96,21 @@ pub(super) enum Command {
     /// follows. Prompts are given by their public names.
     #[command(subcommand)]
     Pins(PinsCommand),
+    /// Sign in for an upstream whose server lets in users only
+    ///
+    /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in your browser. What it
+    /// grants is used for all callers of the upstream, kept sealed in the folder of grants.path, and renewed by the
+    /// gateway. A running gateway takes it over by itself.
+    Login(Login),
+    /// Show the sign-ins for upstreams, and which are missing
+    Logins {
+        #[command(flatten)]
+        file: ConfigFile,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// End the sign-in for an upstream, at its provider and here
+    Logout(Logout),
     /// Show what was used, by whom, and how it went
     ///
     /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log of the
@@ -271,6 +286,34 @@ pub(super) struct Explain {
     /// Add a group of the caller that is not in the configuration file, such as a group in a token
     #[arg(long = "group", value_name = "GROUP")]
     pub(super) groups: Vec<String>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Login {
+    /// Id of the upstream
+    pub(super) upstream: String,
+    /// Print the address of the page instead of opening a browser
+    #[arg(long)]
+    pub(super) no_browser: bool,
+    /// Sign in on another device, with a code (RFC 8628), where the provider offers that
+    #[arg(long, conflicts_with_all = ["no_browser", "port"])]
+    pub(super) device: bool,
+    /// Scopes to ask for, separated by spaces [default: those of the configuration, or that the upstream asks for]
+    #[arg(long, value_name = "SCOPES")]
+    pub(super) scope: Option<String>,
+    /// Port of 127.0.0.1 to which the browser returns, for clients that are registered with one [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    pub(super) port: Option<u16>,
+    #[command(flatten)]
+    pub(super) file: ConfigFile,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Logout {
+    /// Id of the upstream
+    pub(super) upstream: String,
     #[command(flatten)]
     pub(super) file: ConfigFile,
 }

@@ -265,7 +265,7 @@ fn call<T>(
         url: uri,
         revision: None,
         headers,
-        oauth: None,
+        token: None,
         ca: None,
         address_policy: AddressPolicy::NotLinkLocal,
     };

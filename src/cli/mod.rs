@@ -3,6 +3,7 @@
 mod args;
 mod failure;
 mod load;
+mod login;
 mod output;
 mod period;
 mod process;
@@ -67,6 +68,9 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
         Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
         Command::Audit(AuditCommand::Find(query)) => find::run(&query)?,
+        Command::Login(options) => login::run(&options)?,
+        Command::Logins { file, output } => login::list(&file.config, &output)?,
+        Command::Logout(options) => login::end(&options)?,
         Command::Usage(query) => usage::run(&query)?,
         Command::Key(KeyCommand::New) => key::new()?,
         Command::Status(admin) => status::run(&admin)?,

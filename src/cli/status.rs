@@ -74,7 +74,7 @@ async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure>
                 format!("; set {TOKEN_VARIABLE} to the value of admin.token")
             }
             FetchError::Status { .. } => String::new(),
-            FetchError::Broken(_) => {
+            FetchError::Broken(_) | FetchError::Timeout => {
                 "; check that `promptgate serve` runs with this admin.listen".to_owned()
             }
         };

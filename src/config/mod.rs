@@ -8,7 +8,9 @@ mod audit;
 mod auth;
 mod cluster;
 pub(crate) mod error;
+pub(crate) mod durable_file;
 mod exposure;
+mod grants;
 pub(crate) mod raw;
 mod in_use;
 mod jwt;
@@ -51,6 +53,7 @@ pub(crate) use cluster::{
 };
 pub(crate) use error::{ConfigError, Origin};
 pub(crate) use exposure::{Exposure, ToolForm};
+pub(crate) use grants::{Grants, Login};
 pub(crate) use in_use::{Setting, SettingChange, changes};
 pub(crate) use jwt::{Jwt, is_https_or_loopback};
 pub(crate) use limits::{Limit, Per};
@@ -62,7 +65,7 @@ pub use settings::Settings;
 pub(crate) use settings::{Breaker, OnChangedDefinition};
 pub(crate) use telemetry::{LogFormat, Telemetry};
 pub(crate) use tls::{Tls, TlsFiles};
-pub(crate) use upstream::{Http, Stdio, Transport, Upstream, is_reserved_header};
+pub(crate) use upstream::{Http, Stdio, TokenCredential, Transport, Upstream, is_reserved_header};
 pub(crate) use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
@@ -238,13 +241,16 @@ impl Config {
     fn read(tree: config::Map<String, config::Value>, text: &str, context: &Context<'_>) -> Self {
         let mut root = Section::root(tree, context);
         let naming = naming(root.section("naming"));
-        let Upstreams { list: upstreams, modes } = upstream::read_all(&mut root);
+        let Upstreams { list: mut upstreams, modes } = upstream::read_all(&mut root);
         let mut server = root.section("server");
         let tls = tls::read(&mut server);
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
         let auth = auth::read(root.section("auth"), client_ca);
         let access = access::read(root.section("access"), &upstreams, &auth);
         let server = server::read(server, tls, &auth);
+        let login = upstream::first_login(&upstreams);
+        let grants = grants::read(root.section("grants"), server.seal_keys.as_ref(), login);
+        upstream::keep_logins(&mut upstreams, grants.as_ref());
         let config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
@@ -287,6 +293,7 @@ transport = "http"
 credential = { oauth = {} }
 [upstreams.sse]
 transport = "sse"
+credential = { login = {} }
 [upstreams.stdio]
 transport = "stdio"
 [views.view]

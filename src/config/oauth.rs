@@ -110,7 +110,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Transport, schema_check};
+    use crate::config::{TokenCredential, Transport, schema_check};
 
     fn parse(oauth: &str) -> Result<OAuth, String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -120,7 +120,10 @@ mod tests {
         );
         let config = schema_check::parse("g", &toml, root, &[]).map_err(|e| e.to_string())?;
         match config.upstreams.into_iter().next().map(|upstream| upstream.transport) {
-            Some(Transport::Http(http)) => Ok(http.oauth.unwrap()),
+            Some(Transport::Http(http)) => match http.token {
+                Some(TokenCredential::OAuth(oauth)) => Ok(oauth),
+                other => panic!("{other:?}"),
+            },
             other => panic!("{other:?}"),
         }
     }

@@ -129,10 +129,24 @@ impl Limits {
     }
 }
 
+/// The name of the document below the path of the endpoint. No view can have it.
+const CLIENT_DOCUMENT: &str = "client.json";
+
 impl Server {
     /// Returns the path of a view.
     pub fn view_path(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
+    }
+
+    /// Returns the path of the document about the gateway as a client of authorization servers.
+    pub fn client_document_path(&self) -> String {
+        self.view_path(CLIENT_DOCUMENT)
+    }
+
+    /// Returns the public URL of that document; `None` unless `public_url` is of https.
+    pub fn client_document(&self) -> Option<String> {
+        let url = self.public_url.as_ref().filter(|url| url.scheme_str() == Some("https"));
+        url.map(|_| format!("{}/{CLIENT_DOCUMENT}", self.resource))
     }
 
     /// Returns the mistakes in `server.listen` that only a listener beyond loopback makes: no

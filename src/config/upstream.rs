@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Uri};
 
+use super::grants::{self, Grants, Login};
 use super::jwt::is_https_or_loopback;
 use super::oauth::{self, ClientProof, OAuth};
 use super::reader::Section;
@@ -78,27 +79,55 @@ pub struct Http {
     /// Header fields of every request, including a static credential.
     pub headers: Vec<(HeaderName, Secret)>,
     /// Access tokens instead of a static credential.
-    pub oauth: Option<OAuth>,
+    pub token: Option<TokenCredential>,
     /// Certificates that are trusted beside those of the system, in PEM.
     pub ca: Option<Arc<str>>,
     /// Allowed addresses of the host.
     pub address_policy: AddressPolicy,
 }
 
+/// Where access tokens for an upstream come from.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TokenCredential {
+    /// The gateway gets them as itself.
+    OAuth(OAuth),
+    /// The operator has signed in.
+    Login(Login),
+}
+
 impl Upstream {
+    /// Returns how the operator signs in, if the upstream is called with such a sign-in.
+    pub(crate) fn login(&self) -> Option<&Login> {
+        match &self.http()?.token {
+            Some(TokenCredential::Login(login)) => Some(login),
+            _ => None,
+        }
+    }
+
+    /// Returns the server over HTTP, if the upstream is one.
+    pub(crate) fn http(&self) -> Option<&Http> {
+        match &self.transport {
+            Transport::Http(http) | Transport::Sse(http) => Some(http),
+            Transport::Stdio(_) | Transport::Library(_) => None,
+        }
+    }
+
     /// Returns the secrets that the upstream, or its authorization server, is called with, in plain text: each as a
     /// whole, and without an authentication scheme before it.
     pub(crate) fn secrets(&self) -> Vec<String> {
-        let (values, oauth): (Vec<&Secret>, _) = match &self.transport {
+        let (values, token): (Vec<&Secret>, _) = match &self.transport {
             Transport::Http(http) | Transport::Sse(http) => {
-                (http.headers.iter().map(|(_, value)| value).collect(), http.oauth.as_ref())
+                (http.headers.iter().map(|(_, value)| value).collect(), http.token.as_ref())
             }
             Transport::Stdio(stdio) => (stdio.env.iter().map(|(_, value)| value).collect(), None),
             Transport::Library(_) => (Vec::new(), None),
         };
-        let client_secret = oauth.and_then(|oauth| match &oauth.proof {
-            ClientProof::Secret(secret) => Some(secret),
-            ClientProof::Key { .. } => None,
+        let client_secret = token.and_then(|token| match token {
+            TokenCredential::OAuth(OAuth { proof: ClientProof::Secret(secret), .. }) => {
+                Some(secret)
+            }
+            TokenCredential::OAuth(_) => None,
+            TokenCredential::Login(login) => login.client_secret.as_ref(),
         });
         let secrets = values.into_iter().chain(client_secret).filter(|value| !value.is_plain());
         let forms = |secret: &Secret| {
@@ -148,6 +177,23 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
         upstreams.push(upstream);
     }
     Upstreams { list: upstreams, modes }
+}
+
+/// Returns the first upstream that the operator signs in for.
+pub(super) fn first_login(upstreams: &[Upstream]) -> Option<&UpstreamId> {
+    upstreams.iter().find(|upstream| upstream.login().is_some()).map(|upstream| &upstream.id)
+}
+
+/// Tells each upstream that the operator signs in for where the sign-in is kept.
+pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants>>) {
+    for Upstream { id, transport, .. } in upstreams {
+        if let Transport::Http(Http { token: Some(TokenCredential::Login(login)), .. })
+        | Transport::Sse(Http { token: Some(TokenCredential::Login(login)), .. }) = transport
+        {
+            id.as_str().clone_into(&mut login.upstream);
+            login.kept = grants.cloned();
+        }
+    }
 }
 
 const ID_RULE: &str = "an upstream id must have 1 to 64 characters of a-z, 0-9 and -, and start with a \
@@ -218,9 +264,9 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
     let rule =
         "a URL such as \"https://prompts.example.com/mcp\", without user, password and fragment";
     let url = section.required("url", rule, url);
-    let (header, oauth) = match credential(section) {
+    let (header, token) = match credential(section) {
         Some(Credential::Header { name, value }) => (Some((name, value)), None),
-        Some(Credential::OAuth(oauth)) => (None, Some(oauth)),
+        Some(Credential::Token(token)) => (None, Some(token)),
         None => (None, None),
     };
     let mut headers: Vec<_> = header.into_iter().collect();
@@ -232,7 +278,7 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
             headers.push((name, value));
         }
     }
-    if oauth.is_some() && url.as_ref().is_some_and(|url| !is_https_or_loopback(url)) {
+    if token.is_some() && url.as_ref().is_some_and(|url| !is_https_or_loopback(url)) {
         section.mistake("url", "must be https, or http on loopback, because tokens are sent to it");
     }
     let address_policy = if section.flag("allow_private", true) {
@@ -246,7 +292,7 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
         section.mistake("url", error.to_string());
     }
     let ca = certificate_authorities(section);
-    Some(Http { url: url?, revision, headers, oauth, ca, address_policy })
+    Some(Http { url: url?, revision, headers, token, ca, address_policy })
 }
 
 /// Reads the PEM file in `ca`.
@@ -317,22 +363,34 @@ fn revisions() -> String {
 /// The gateway's credential at an upstream.
 enum Credential {
     Header { name: HeaderName, value: Secret },
-    OAuth(OAuth),
+    Token(TokenCredential),
 }
 
-/// Reads `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }` or
-/// `{ oauth = { … } }`.
+/// Reads `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }`, `{ oauth = { … } }` or
+/// `{ login = { … } }`.
 fn credential(section: &mut Section<'_>) -> Option<Credential> {
     let mut credential = section.section("credential");
     let has_oauth = credential.has("oauth");
     let oauth = credential.section("oauth");
     let oauth = has_oauth.then(|| oauth::read(oauth));
+    let has_login = credential.has("login");
+    let login = credential.section("login");
+    let login = has_login.then(|| grants::login(login));
     let bearer = credential.secret("bearer");
     let rule = "the name of a header that promptgate does not set itself, such as \"X-Api-Key\"";
     let name = credential.parsed("header", rule, header_name);
     let value = credential.secret("value");
-    let found = match (oauth, bearer, name, value) {
-        (Some(oauth), None, None, None) => oauth.map(Credential::OAuth),
+    let token = match (oauth, login) {
+        (Some(_), Some(_)) => {
+            credential.mistake("", CREDENTIAL_RULE);
+            None
+        }
+        (Some(oauth), None) => Some(oauth.map(TokenCredential::OAuth)),
+        (None, Some(login)) => Some(Some(TokenCredential::Login(login))),
+        (None, None) => None,
+    };
+    let found = match (token, bearer, name, value) {
+        (Some(token), None, None, None) => token.map(Credential::Token),
         (None, Some(token), None, None) => {
             let value = Secret::new(format!("Bearer {}", token.expose()));
             Some(Credential::Header { name: http::header::AUTHORIZATION, value })
@@ -353,8 +411,7 @@ fn credential(section: &mut Section<'_>) -> Option<Credential> {
     found
 }
 
-const CREDENTIAL_RULE: &str =
-    "must be { bearer = … }, { header = \"…\", value = … } or { oauth = { client_id = \"…\", … } }";
+const CREDENTIAL_RULE: &str = "must be { bearer = … }, { header = \"…\", value = … }, { oauth = { client_id = \"…\", … } } or { login = { … } }";
 
 fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
     let mut headers = Vec::new();

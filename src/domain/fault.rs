@@ -283,8 +283,12 @@ pub enum UpstreamFaultKind {
     Busy,
     #[error("the upstream refuses the gateway's credential (HTTP {status})")]
     AuthFailed { status: u16 },
-    #[error("the gateway has no access token for it")]
-    NoToken(String),
+    #[error("{fault}")]
+    NoToken {
+        fault: TokenFault,
+        /// For operators.
+        detail: String,
+    },
     #[error("the upstream responded with HTTP {status}")]
     Status { status: u16 },
     #[error("the response is larger than {limit} bytes")]
@@ -355,12 +359,56 @@ impl ChildReport {
     }
 }
 
+/// Why the gateway has no access token for an upstream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum TokenFault {
+    /// Nobody has signed in.
+    #[error("it needs a sign-in by its operator")]
+    NoGrant,
+    /// The provider refuses the refresh token: it was revoked, or has expired (RFC 6749, section 5.2, `invalid_grant`).
+    #[error("its authorization server has ended the operator's sign-in")]
+    GrantRefused,
+    /// The lifetime of the refresh token is over, as the provider told it.
+    #[error("the operator's sign-in has expired")]
+    GrantExpired,
+    /// The scope was refused, or does not suffice (RFC 6750, section 3.1, `insufficient_scope`).
+    #[error("the scope of the gateway's access token does not suffice")]
+    ScopeRefused,
+    #[error("its authorization server is not available")]
+    ProviderUnavailable,
+    #[error("its authorization server has not answered in time")]
+    ProviderTimeout,
+    /// Any other reason.
+    #[error("the gateway has no access token for it")]
+    Failed,
+}
+
+impl TokenFault {
+    /// Returns the stable name of the fault.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NoGrant => "no_grant",
+            Self::GrantRefused => "grant_refused",
+            Self::GrantExpired => "grant_expired",
+            Self::ScopeRefused => "scope_refused",
+            Self::ProviderUnavailable => "provider_unavailable",
+            Self::ProviderTimeout => "provider_timeout",
+            Self::Failed => "upstream_auth_failed",
+        }
+    }
+
+    /// Whether a person must sign in again.
+    pub fn needs_login(self) -> bool {
+        matches!(self, Self::NoGrant | Self::GrantRefused | Self::GrantExpired)
+    }
+}
+
 impl UpstreamFaultKind {
     /// Describes the fault to an operator: as `Display`, with the details that clients must not learn.
     pub fn diagnosis(&self) -> String {
         let (what, report) = match self {
             Self::Unavailable(detail) => return format!("not reachable: {detail}"),
-            Self::NoToken(detail) => return format!("no access token: {detail}"),
+            Self::NoToken { fault, detail } => return format!("{fault}: {detail}"),
             Self::NotApproved { approved, offered } => {
                 return format!("{self}: approved {approved}, offered {offered}");
             }
@@ -408,7 +456,7 @@ impl UpstreamFaultKind {
             | Self::ChildExited(_)
             | Self::ChildSilent { .. }
             | Self::Internal(_)
-            | Self::NoToken(_)
+            | Self::NoToken { .. }
             | Self::Protocol(_)
             | Self::NotApproved { .. }
             | Self::PaginationLimit(_) => true,
@@ -443,7 +491,8 @@ impl UpstreamFaultKind {
             Self::Timeout | Self::ChildSilent { .. } => "upstream_timeout",
             Self::Busy => "upstream_busy",
             Self::RateLimited { .. } => "upstream_rate_limited",
-            Self::AuthFailed { .. } | Self::NoToken(_) => "upstream_auth_failed",
+            Self::AuthFailed { .. } => "upstream_auth_failed",
+            Self::NoToken { fault, .. } => fault.reason(),
             Self::Status { .. } => "upstream_http_error",
             Self::TooLarge { .. } => "upstream_too_large",
             Self::Protocol(_) => "upstream_protocol_error",

@@ -41,7 +41,7 @@ pub(crate) fn without_secrets(kind: Kind, mut secrets: Vec<&str>) -> Kind {
         }
         Kind::Unavailable(detail) => Kind::Unavailable(clean(detail)),
         Kind::Reset(detail) => Kind::Reset(clean(detail)),
-        Kind::NoToken(detail) => Kind::NoToken(clean(detail)),
+        Kind::NoToken { fault, detail } => Kind::NoToken { fault, detail: clean(detail) },
         Kind::Protocol(detail) => Kind::Protocol(clean(detail)),
         Kind::PaginationLimit(detail) => Kind::PaginationLimit(clean(detail)),
         Kind::Internal(detail) => Kind::Internal(clean(detail)),

@@ -124,24 +124,26 @@ const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Failure to fetch a JSON document.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// The server responded with another status than 200; the document may be at another URL.
+    /// The server responded with another status than 200 or 201; the document may be at another URL.
     #[error("HTTP {}{}", status.as_u16(), error.as_ref().map(|e| format!(", {e}")).unwrap_or_default())]
     Status {
         status: StatusCode,
         /// Member `error` of the response (RFC 6749, section 5.2).
         error: Option<String>,
     },
+    #[error("no response within ten seconds")]
+    Timeout,
     #[error("{0}")]
     Broken(String),
 }
 
 impl Egress {
-    /// Fetches a JSON document of up to 1 MiB within ten seconds, without following redirects.
+    /// Sends a request and reads the body of a successful response, of up to 1 MiB within ten seconds, without following
+    /// redirects.
     ///
     /// # Errors
-    /// When the server cannot be reached, responds with another status than 200 or with no JSON, or
-    /// exceeds a bound.
-    pub(crate) async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
+    /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds a bound.
+    pub(crate) async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
         let broken = |what: &str| FetchError::Broken(what.to_owned());
         let reading = async {
             let response = self.send(request).await.map_err(|e| broken(&e.to_string()))?;
@@ -157,19 +159,25 @@ impl Egress {
                     ))
                 }
             })?;
-            let document: Result<Value, _> = serde_json::from_slice(&body.to_bytes());
-            match (status, document) {
-                (StatusCode::OK, Ok(document)) => Ok(document),
-                (StatusCode::OK, Err(_)) => Err(broken("the response is not JSON")),
-                (status, document) => {
-                    let error =
-                        document.ok().and_then(|d| Some(excerpt(d.get("error")?.as_str()?)));
-                    Err(FetchError::Status { status, error })
-                }
+            let body = body.to_bytes();
+            if matches!(status, StatusCode::OK | StatusCode::CREATED) {
+                return Ok(body);
             }
+            let document: Option<Value> = serde_json::from_slice(&body).ok();
+            let error = document.and_then(|d| Some(excerpt(d.get("error")?.as_str()?)));
+            Err(FetchError::Status { status, error })
         };
-        let read = timeout(DOCUMENT_TIMEOUT, reading).await;
-        read.unwrap_or_else(|_| Err(broken("no response within ten seconds")))
+        timeout(DOCUMENT_TIMEOUT, reading).await.unwrap_or(Err(FetchError::Timeout))
+    }
+
+    /// Fetches a JSON document; see [`Egress::fetch`].
+    ///
+    /// # Errors
+    /// See [`Egress::fetch`]; or the response is no JSON.
+    pub(crate) async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
+        let body = self.fetch(request).await?;
+        let broken = |_| FetchError::Broken("the response is not JSON".to_owned());
+        serde_json::from_slice(&body).map_err(broken)
     }
 
     /// Fetches the JSON document at `url`.

@@ -15,6 +15,17 @@ pub(crate) struct Metadata {
     pub authorization_endpoint: Option<Uri>,
     pub jwks_uri: Option<Uri>,
     pub token_endpoint: Option<Uri>,
+    /// For dynamic registration (RFC 7591).
+    pub registration_endpoint: Option<Uri>,
+    /// For the device flow (RFC 8628).
+    pub device_authorization_endpoint: Option<Uri>,
+    /// For the revocation of tokens (RFC 7009).
+    pub revocation_endpoint: Option<Uri>,
+    /// `code_challenge_methods_supported` (RFC 8414, section 2)
+    pub challenge_methods: Vec<String>,
+    /// Whether a client id may be the URL of a document about the client
+    /// (`client_id_metadata_document_supported`).
+    pub reads_client_documents: bool,
     /// `token_endpoint_auth_methods_supported`
     pub auth_methods: Vec<String>,
     /// `scopes_supported`
@@ -41,8 +52,8 @@ pub(crate) async fn discover(egress: &Egress, issuer: &str) -> Result<Metadata, 
     for url in metadata_urls(issuer) {
         match egress.get_json(&url).await {
             Ok(document) => return parse(&document, issuer).map_err(|e| format!("{url}: {e}")),
-            Err(error @ FetchError::Broken(_)) => return Err(format!("{url}: {error}")),
             Err(error @ FetchError::Status { .. }) => last = format!("{url}: {error}"),
+            Err(error) => return Err(format!("{url}: {error}")),
         }
     }
     Err(last)
@@ -84,14 +95,20 @@ fn parse(document: &Value, issuer: &str) -> Result<Metadata, String> {
         let texts = document.get(name).and_then(Value::as_array).into_iter().flatten();
         texts.filter_map(Value::as_str).map(str::to_owned).collect()
     };
-    let sends_issuer = document.get("authorization_response_iss_parameter_supported");
+    let flag = |name: &str| document.get(name).and_then(Value::as_bool).unwrap_or_default();
+    let optional_url = |name: &str| text(name).and_then(safe_url);
     Ok(Metadata {
-        authorization_endpoint: text("authorization_endpoint").and_then(safe_url),
+        authorization_endpoint: optional_url("authorization_endpoint"),
+        registration_endpoint: optional_url("registration_endpoint"),
+        device_authorization_endpoint: optional_url("device_authorization_endpoint"),
+        revocation_endpoint: optional_url("revocation_endpoint"),
+        challenge_methods: texts("code_challenge_methods_supported"),
+        reads_client_documents: flag("client_id_metadata_document_supported"),
         jwks_uri: url("jwks_uri")?,
         token_endpoint: url("token_endpoint")?,
         auth_methods: texts("token_endpoint_auth_methods_supported"),
         scopes: texts("scopes_supported"),
-        sends_issuer: sends_issuer.and_then(Value::as_bool).unwrap_or_default(),
+        sends_issuer: flag("authorization_response_iss_parameter_supported"),
     })
 }
 

@@ -35,6 +35,8 @@ pub struct UpstreamStatus {
     pub load: (usize, usize),
     /// The last stderr lines of its child process.
     pub stderr_tail: Arc<StderrTail>,
+    /// Whether the operator signs in for it.
+    pub has_login: bool,
     /// Why the upstream cannot be called, or its list is stale or missing.
     pub failure: Option<UpstreamFaultKind>,
 }
@@ -78,6 +80,7 @@ impl Router {
                 breaker_open_until: upstream.breaker_open_until(),
                 load: upstream.load(),
                 stderr_tail: upstream.stderr_tail().clone(),
+                has_login: config.login().is_some(),
                 failure: down.or(failure),
             }
         };

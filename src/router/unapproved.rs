@@ -141,6 +141,9 @@ fn is_gone(kind: &Kind) -> bool {
     kind.is_no_answer()
         || matches!(
             kind,
-            Kind::SessionLost | Kind::AuthFailed { .. } | Kind::NoToken(_) | Kind::Status { .. }
+            Kind::SessionLost
+                | Kind::AuthFailed { .. }
+                | Kind::NoToken { .. }
+                | Kind::Status { .. }
         )
 }

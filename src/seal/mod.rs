@@ -32,6 +32,8 @@ pub enum Kind {
     Cursor,
     /// An SSE event id.
     Event,
+    /// A sign-in for an upstream.
+    Grant,
     /// A message of one replica for another.
     Relay,
     /// What a replica tells the others about itself.
@@ -57,10 +59,11 @@ pub struct Sealer {
 const NONCE_LEN: usize = 24;
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 10] = [
         Kind::Console,
         Kind::Cursor,
         Kind::Event,
+        Kind::Grant,
         Kind::Relay,
         Kind::Replica,
         Kind::Session,
@@ -75,6 +78,7 @@ impl Kind {
             Kind::Console => "promptgate console v1",
             Kind::Cursor => "promptgate cursor v1",
             Kind::Event => "promptgate event v1",
+            Kind::Grant => "promptgate grant v1",
             Kind::Relay => "promptgate relay v1",
             Kind::Replica => "promptgate replica v1",
             Kind::Session => "promptgate session v2",
@@ -94,6 +98,8 @@ impl Kind {
             Kind::Event => 512,
             // Holds a message of up to 16 MiB (`cluster.relay_size`).
             Kind::Relay => 24 << 20,
+            // Holds two tokens, which some providers make of kilobytes of claims.
+            Kind::Grant => 256 << 10,
             Kind::Replica => 2048,
             // Hold the id of their caller.
             Kind::Session | Kind::Terminated => 1024,

@@ -8,17 +8,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::auth::token_source::TokenSource;
 use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
+use super::folder_watch::Watch;
 use super::guard::breaker::Breaker;
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
+use crate::audit::Audit;
+use crate::audit::record::Event;
 use crate::config::{Transport, Upstream};
 use crate::domain::backoff::{Backoff, jittered};
 use crate::domain::call::ForwardedMeta;
@@ -83,6 +88,9 @@ pub(super) struct Driver {
     pub listening: AtomicBool,
     /// Removed from what is reported about failures.
     pub held_secrets: Arc<HeldSecrets>,
+    pub audit: Audit,
+    /// Signals `logins_changed`; absent where no operator signs in for the upstream.
+    pub _logins: Option<Watch>,
 }
 
 /// Debounce of edits in a library: an editor writes, renames and touches a file, which is one change.
@@ -146,6 +154,11 @@ impl Driver {
                     tokio::select! {
                         () = Box::pin(self.keep_list(&mut attempts)) => {}
                         () = self.keep_listening() => {}
+                        () = self.login_changed() => {
+                            // What was negotiated with the token before ends with it.
+                            reconnects.reset();
+                            continue;
+                        }
                     }
                     self.count_session(connected.elapsed());
                     // A connection that is lost again and again is opened again with backoff.
@@ -201,6 +214,28 @@ impl Driver {
             && let Some(old) = Arc::into_inner(old)
         {
             let _ = timeout(CLOSE_TIMEOUT, old.close()).await;
+        }
+    }
+
+    /// Waits until another sign-in is stored than the one that is used, or none, and forgets the token of that one. Never
+    /// returns where no operator signs in.
+    async fn login_changed(&self) {
+        let Ok(connector) = &self.connector else { return std::future::pending().await };
+        let Some(tokens) = connector.tokens().filter(|_| self.upstream.login().is_some()) else {
+            return std::future::pending().await;
+        };
+        loop {
+            let looking = connector.clone();
+            let is_other =
+                spawn_blocking(move || looking.tokens().is_some_and(TokenSource::has_other_login));
+            if is_other.await.unwrap_or_default() {
+                tokens.forget().await;
+                info!(upstream = %self.upstream.id, "the sign-in for the upstream has changed");
+                let event = Event::new("login_changed");
+                self.audit.note(event.text("upstream", self.upstream.id.as_str()));
+                return;
+            }
+            self.signals.logins_changed.notified().await;
         }
     }
 
@@ -347,7 +382,14 @@ impl Driver {
         let wait = backoff.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));
         let upstream = &self.upstream.id;
         let reason = kind.reason();
-        if attempts.failure.replace(reason) == Some(reason) {
+        let is_known = attempts.failure.replace(reason) == Some(reason);
+        if let (false, Kind::NoToken { fault, .. }) = (is_known, &kind)
+            && self.upstream.login().is_some()
+        {
+            let event = Event::new("login_failed").text("upstream", upstream.as_str());
+            self.audit.note(event.text("reason", fault.reason()));
+        }
+        if is_known {
             let error = kind.diagnosis();
             debug!(%upstream, error, retry_in = ?wait, "prompts/list failed; retrying");
         } else {
@@ -361,7 +403,9 @@ impl Driver {
                 let _ = timeout(wait, self.signals.list_changed.notified()).await;
             }
             // Notifications of a failing upstream must not shorten the wait.
-            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(wait).await,
+            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => {
+                let _ = timeout(wait, self.login_changed()).await;
+            }
         }
     }
 
@@ -389,7 +433,7 @@ fn is_of_connection(kind: &Kind) -> bool {
             | Kind::PaginationLimit(_)
             | Kind::TooLarge { .. }
             | Kind::AuthFailed { .. }
-            | Kind::NoToken(_)
+            | Kind::NoToken { .. }
             // These codes are about the request; any other may be about the session.
             | Kind::Error { code: -32602 | -32603, .. }
     )

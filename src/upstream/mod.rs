@@ -5,6 +5,7 @@ pub(crate) mod driver;
 pub(crate) mod connection;
 pub(crate) mod call;
 pub(crate) mod guard;
+pub(crate) mod folder_watch;
 pub(crate) mod held_secrets;
 pub(crate) mod auth;
 pub(crate) mod transport;
@@ -16,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
+use tracing::{Instrument, warn};
 
 use crate::audit::Audit;
 use crate::config::{self, Transport};
@@ -30,6 +31,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::grants::store::GrantStore;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
@@ -39,6 +41,7 @@ use connection::Connection;
 use connection::connect::{Connector, DriverSignals};
 use connection::dedicated::DedicatedPool;
 use driver::{ConnectionState, Driver, DriverId, DriverReport};
+use folder_watch::Watch;
 use guard::breaker::Breaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
@@ -118,6 +121,7 @@ impl Upstream {
         let stderr_tail: Arc<StderrTail> = Arc::default();
         let measured = telemetry.clone();
         let kept = stderr_tail.clone();
+        let noted = audit.clone();
         let sinks = NotificationSinks {
             upstream,
             list_changed: Some(signals.list_changed.clone()),
@@ -137,7 +141,10 @@ impl Upstream {
         let breaker = Breaker::new(settings.breaker);
         let concurrency =
             ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
+        let logins = config.login().and_then(|login| watch_logins(login, &signals.logins_changed));
         let driving = Driver {
+            audit: noted,
+            _logins: logins,
             telemetry: telemetry.clone(),
             breaker: breaker.clone(),
             id: driver,
@@ -399,6 +406,21 @@ fn client_attributes<'a>(
 
 /// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the next
 /// probe.
+/// Watches the files of sign-ins.
+fn watch_logins(login: &config::Login, changed: &Arc<Notify>) -> Option<Watch> {
+    let store = GrantStore::new(login.kept.as_deref()?);
+    let watch = store
+        .make_folder()
+        .map_err(|error| error.to_string())
+        .and_then(|folder| Watch::new(folder, changed.clone()).map_err(|error| error.to_string()));
+    watch
+        .inspect_err(|error| {
+            warn!(upstream = login.upstream, error,
+                "the sign-ins cannot be watched; a new one is taken over when the token expires, or at a restart");
+        })
+        .ok()
+}
+
 fn breaker_open(wait: Duration) -> Kind {
     Kind::Unavailable(format!(
         "the circuit breaker is open after failed calls in a row; the next probe is in {} ms",
@@ -411,7 +433,7 @@ fn unreachable_because(kind: Kind) -> Kind {
     match kind {
         Kind::Unavailable(_)
         | Kind::AuthFailed { .. }
-        | Kind::NoToken(_)
+        | Kind::NoToken { .. }
         | Kind::RateLimited { .. } => kind,
         other => Kind::Unavailable(other.diagnosis()),
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::oauth::code::NoCode;
+
 /// Why a sign-in fails.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum SignInError {
@@ -61,6 +63,18 @@ pub(crate) enum SignInError {
          admin.oidc.viewers, testers or approvers."
     )]
     NoRole,
+}
+
+impl From<NoCode> for SignInError {
+    fn from(why: NoCode) -> Self {
+        match why {
+            NoCode::Malformed => Self::Malformed,
+            NoCode::OtherRequest => Self::NotBegunHere,
+            NoCode::OtherIssuer => Self::OtherIssuer,
+            NoCode::Denied => Self::Cancelled,
+            NoCode::Refused(_) => Self::Refused,
+        }
+    }
 }
 
 impl SignInError {

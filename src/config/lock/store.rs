@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use similar::TextDiff;
 
 use super::{Lock, NO_FILE};
+use crate::config::durable_file::{self, Readers, UNFINISHED};
 use crate::domain::pin::DigestText;
 use crate::seal;
 
@@ -57,9 +58,6 @@ pub(crate) enum ObjectError {
 const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const WRITER_POLL: Duration = Duration::from_millis(20);
-
-/// The beginning of the names of unfinished files.
-const UNFINISHED: &str = ".unfinished-";
 
 impl LockStore {
     /// The lock file at a path, and the objects in the folder with the same name and `.d`.
@@ -170,7 +168,8 @@ impl LockStore {
     fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
         for (digest, text) in objects {
             if self.object(digest).is_err() {
-                let written = write_durably(&self.object_path(digest), text);
+                let written =
+                    durable_file::replace(&self.object_path(digest), text, Readers::Usual);
                 written.map_err(|error| self.unwritable(error))?;
             }
         }
@@ -180,7 +179,7 @@ impl LockStore {
     fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
         // The file that links lead to is replaced, not the link.
         let target = self.lock.canonicalize().unwrap_or_else(|_| self.lock.clone());
-        let written = write_durably(&target, &lock.to_text());
+        let written = durable_file::replace(&target, &lock.to_text(), Readers::Usual);
         written.map_err(|error| self.unwritable(error))
     }
 
@@ -228,26 +227,6 @@ fn lockable(objects: &Path) -> io::Result<File> {
 /// Returns the name of an object's file: the digest without its algorithm.
 fn file_name(digest: &DigestText) -> &str {
     digest.strip_prefix("sha256:").unwrap_or(digest)
-}
-
-/// Replaces a file by way of an unfinished one beside it. It is on the disk afterwards, with the permissions that it had.
-fn write_durably(target: &Path, text: &str) -> io::Result<()> {
-    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let unfinished = folder.join(format!("{UNFINISHED}{name}"));
-    let mut file = File::create(&unfinished)?;
-    file.write_all(text.as_bytes())?;
-    if let Ok(before) = fs::metadata(target) {
-        file.set_permissions(before.permissions())?;
-    }
-    file.sync_all()?;
-    fs::rename(&unfinished, target)?;
-    // A rename is on the disk with its folder. Some file systems cannot sync folders.
-    if let Ok(folder) = File::open(folder) {
-        let _ = folder.sync_all();
-    }
-    Ok(())
 }
 
 /// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the lock file.

@@ -8,6 +8,7 @@ pub(crate) mod chunk_body;
 pub(crate) mod respond;
 pub(crate) mod event_stream;
 pub(crate) mod http_sse;
+pub(crate) mod client_document;
 pub(crate) mod protected_resource;
 
 use std::net::IpAddr;
@@ -20,6 +21,7 @@ use super::TlsServer;
 use super::admission::{Admission, AdmissionUsage};
 use super::channel::Sender;
 use super::conn::Peer;
+use super::http::client_document::ClientDocument;
 use super::http::http_sse::{HttpSse, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
@@ -33,6 +35,7 @@ pub(crate) struct Endpoint {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) guard: OriginGuard,
     pub(crate) protected_resources: ProtectedResources,
+    pub(crate) client_document: ClientDocument,
     /// The paths of the main endpoint and of the views, main endpoint first.
     pub(crate) paths: Vec<String>,
     pub(crate) limits: Limits,
@@ -100,6 +103,7 @@ impl Endpoint {
             sessions,
             guard: OriginGuard::new(server),
             protected_resources: ProtectedResources::new(config),
+            client_document: ClientDocument::new(config),
             paths,
             limits,
             trusted_proxies: server.trusted_proxies.clone(),

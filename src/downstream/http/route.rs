@@ -56,6 +56,9 @@ impl Endpoint {
         if let Some(document) = self.protected_resources.document(path) {
             return public_document(request.method(), document);
         }
+        if let Some(document) = self.client_document.at(path) {
+            return public_document(request.method(), Ok(document));
+        }
         let credentials = request_head::read_credentials(request.headers(), self.subject(peer));
         let audience = self.protected_resources.audience(path);
         let caller = self.sessions.authenticate(&credentials, audience, address, clock::now());

@@ -1,3 +1,5 @@
-//! Credentials of the gateway at upstreams.
+//! Access tokens for upstreams: a cache with one request at a time, and where tokens come from.
 
 pub(crate) mod client_credentials;
+pub(crate) mod login;
+pub(crate) mod token_source;

@@ -15,8 +15,10 @@ use crate::config::{self, Stdio, Upstream};
 use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
-use crate::upstream::library::{Snapshot, Watch};
+use crate::upstream::folder_watch::Watch;
+use crate::upstream::library::Snapshot;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::http_sse::HttpSse;
 use crate::upstream::transport::stdio::Child;
@@ -29,6 +31,8 @@ pub(crate) struct DriverSignals {
     pub list_changed: Arc<Notify>,
     /// A call got [`Kind::SessionLost`].
     pub session_lost: Arc<Notify>,
+    /// The files of sign-ins have changed.
+    pub logins_changed: Arc<Notify>,
 }
 
 /// Opens the connections to one upstream, and keeps what they share.
@@ -103,8 +107,13 @@ impl Connector {
 
     /// Returns the value of `Authorization` that has an access token, of the last requests.
     pub(crate) fn last_token(&self) -> Option<HeaderValue> {
+        self.tokens()?.last_header()
+    }
+
+    /// Returns the source of access tokens, where the upstream is called with some.
+    pub(crate) fn tokens(&self) -> Option<&TokenSource> {
         match &self.target {
-            Target::Http { endpoint, .. } | Target::Sse(endpoint) => endpoint.last_token(),
+            Target::Http { endpoint, .. } | Target::Sse(endpoint) => endpoint.tokens(),
             Target::Stdio(_) | Target::Library { .. } => None,
         }
     }

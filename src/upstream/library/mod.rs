@@ -4,7 +4,6 @@ mod embed;
 mod files;
 mod render;
 mod source;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,8 +22,6 @@ use files::{Files, Volume};
 use render::{Compiled, RenderError};
 use source::Source;
 use tracing::warn;
-
-pub(crate) use watch::Watch;
 
 use super::prompt_list::PromptList;
 

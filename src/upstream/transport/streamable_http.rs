@@ -24,7 +24,7 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::net::egress::Egress;
 use crate::net::origin;
-use crate::upstream::auth::client_credentials::TokenSource;
+use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
 
@@ -88,10 +88,8 @@ impl HttpEndpoint {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        let tokens = http.oauth.as_ref();
-        let tokens = tokens.map(|oauth| TokenSource::new(oauth, &http.url, http.ca.as_deref()));
         Ok(Self {
-            tokens: tokens.transpose()?,
+            tokens: TokenSource::new(http)?,
             egress: Egress::new(settings.connect, http.ca.as_deref(), http.address_policy)?,
             url: http.url.clone(),
             headers,
@@ -102,9 +100,9 @@ impl HttpEndpoint {
         })
     }
 
-    /// Returns the value of `Authorization` that has an access token, of the last requests.
-    pub(crate) fn last_token(&self) -> Option<HeaderValue> {
-        self.tokens.as_ref()?.last_header()
+    /// Returns the source of access tokens, where OAuth is configured.
+    pub(crate) fn tokens(&self) -> Option<&TokenSource> {
+        self.tokens.as_ref()
     }
 
     /// Posts a request and waits for the response to `id`. Messages that come before it on its event
@@ -283,8 +281,8 @@ impl HttpEndpoint {
         self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
-    /// Sends a request, with an access token where OAuth is configured. A request that is refused with 401
-    /// was not processed: it is sent once more with another token.
+    /// Sends a request, with an access token where OAuth is configured. A request that is refused with 401, or with
+    /// 403 because its scope does not suffice, was not processed: it is sent once more with another token.
     async fn send(
         &self,
         method: Method,
@@ -299,10 +297,16 @@ impl HttpEndpoint {
         let mut headers = headers.clone();
         headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
         let response = self.send_once(method.clone(), url, &headers, body.clone()).await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            return Ok(response);
-        }
-        let another = tokens.refused(token.as_ref(), response.headers()).await?;
+        let another = match response.status() {
+            StatusCode::UNAUTHORIZED => tokens.refused(token.as_ref(), response.headers()).await?,
+            StatusCode::FORBIDDEN => {
+                match tokens.insufficient(token.as_ref(), response.headers()).await? {
+                    Some(another) => another,
+                    None => return Ok(response),
+                }
+            }
+            _ => return Ok(response),
+        };
         headers.insert(AUTHORIZATION, another);
         self.send_once(method, url, &headers, body).await
     }

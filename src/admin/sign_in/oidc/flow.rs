@@ -3,11 +3,8 @@
 
 use std::time::Duration;
 
-use base64::Engine;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use subtle::ConstantTimeEq;
-use url::{Url, form_urlencoded};
+use url::Url;
 
 use crate::admin::sign_in::error::SignInError;
 use crate::admin::sign_in::local_path::LocalPath;
@@ -15,7 +12,8 @@ use crate::admin::sign_in::session::Source;
 use crate::admin::sign_in::site::Site;
 use crate::domain::unix_time::UnixSeconds;
 use crate::net::issuer::Metadata;
-use crate::seal::{Kind, Sealer, random, sha256};
+use crate::oauth::code::{Expected, challenge, fresh_state, fresh_verifier, read_code};
+use crate::seal::{Kind, Sealer};
 
 /// A sign-in that has begun.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -47,9 +45,9 @@ impl Flow {
         now: UnixSeconds,
     ) -> Self {
         Self {
-            state: text(random::<16>()),
-            nonce: text(random::<16>()),
-            verifier: text(random::<32>()),
+            state: fresh_state(),
+            nonce: fresh_state(),
+            verifier: fresh_verifier(),
             return_to: return_to.as_str().to_owned(),
             origin: site.origin(),
             expires: now.0.saturating_add(LIFETIME.as_secs()),
@@ -121,67 +119,9 @@ impl Flow {
         issuer: &str,
         must_name_issuer: bool,
     ) -> Result<String, SignInError> {
-        let answer = Answer::read(query)?;
-        let state = answer.state.ok_or(SignInError::Malformed)?;
-        if !bool::from(state.as_bytes().ct_eq(self.state.as_bytes())) {
-            return Err(SignInError::NotBegunHere);
-        }
-        match answer.iss {
-            Some(named) if named == issuer => {}
-            None if !must_name_issuer => {}
-            _ => return Err(SignInError::OtherIssuer),
-        }
-        match (answer.error.as_deref(), answer.code) {
-            (None, Some(code)) => Ok(code),
-            (None, None) => Err(SignInError::Malformed),
-            (Some("access_denied"), _) => Err(SignInError::Cancelled),
-            (Some(_), _) => Err(SignInError::Refused),
-        }
+        let expected = Expected { state: &self.state, issuer, must_name_issuer };
+        Ok(read_code(query, expected)?)
     }
-}
-
-/// The parameters of the callback that count.
-#[derive(Default)]
-struct Answer {
-    state: Option<String>,
-    code: Option<String>,
-    error: Option<String>,
-    iss: Option<String>,
-}
-
-/// Longest query of a callback, in bytes.
-const MAX_QUERY: usize = 8 << 10;
-
-impl Answer {
-    /// A parameter must not be repeated (RFC 6749, section 3.1).
-    fn read(query: &str) -> Result<Self, SignInError> {
-        let mut answer = Self::default();
-        if query.len() > MAX_QUERY {
-            return Err(SignInError::Malformed);
-        }
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            let slot = match &*name {
-                "state" => &mut answer.state,
-                "code" => &mut answer.code,
-                "error" => &mut answer.error,
-                "iss" => &mut answer.iss,
-                _ => continue,
-            };
-            if slot.replace(value.into_owned()).is_some() {
-                return Err(SignInError::Malformed);
-            }
-        }
-        Ok(answer)
-    }
-}
-
-/// Returns the code challenge of a verifier (RFC 7636, section 4.2, `S256`).
-fn challenge(verifier: &str) -> String {
-    text(sha256(verifier.as_bytes()))
-}
-
-fn text<const N: usize>(bytes: [u8; N]) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(bytes)
 }
 
 #[cfg(test)]
@@ -194,14 +134,6 @@ mod tests {
 
     fn flow() -> Flow {
         Flow::begin(&site("console.example"), &LocalPath::or_root("/pins?a=1"), NOW)
-    }
-
-    #[test]
-    fn the_challenge_is_that_of_the_specification() {
-        // RFC 7636, appendix B.
-        let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
-        assert_eq!(challenge(verifier), "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM");
-        assert_eq!(flow().verifier.len(), 43, "section 4.1: 43 to 128 characters");
     }
 
     #[test]
@@ -244,35 +176,5 @@ mod tests {
         ];
         assert_eq!(pairs, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
         assert!(!url.as_str().contains(&flow.verifier));
-    }
-
-    #[test]
-    fn only_the_answer_to_this_request_has_a_code() {
-        let flow = flow();
-        let state = &flow.state;
-        let code = |query: &str, must| flow.code(query, "https://id.example", must);
-        let iss = "iss=https%3A%2F%2Fid.example";
-        assert_eq!(code(&format!("code=a%2Bb&state={state}"), false).as_deref(), Ok("a+b"));
-        let named = format!("code=c&state={state}&{iss}&session_state=x");
-        assert_eq!(code(&named, true).as_deref(), Ok("c"));
-        use SignInError::{Cancelled, Malformed, NotBegunHere, OtherIssuer, Refused};
-        for (query, must, expected) in [
-            (String::new(), false, Malformed),
-            ("code=c".to_owned(), false, Malformed),
-            ("code=c&state=".to_owned(), false, NotBegunHere),
-            (format!("code=c&state={state}x"), false, NotBegunHere),
-            (format!("state={state}"), false, Malformed),
-            (format!("code=c&code=d&state={state}"), false, Malformed),
-            (format!("code=c&state={state}&state={state}"), false, Malformed),
-            (format!("code=c&state={state}"), true, OtherIssuer),
-            (format!("code=c&state={state}&iss=https%3A%2F%2Fevil.example"), false, OtherIssuer),
-            (format!("code=c&state={state}&{iss}%2F"), false, OtherIssuer),
-            (format!("error=access_denied&state={state}"), false, Cancelled),
-            (format!("error=%3Cscript%3E&code=c&state={state}"), false, Refused),
-            ("error=access_denied&state=x".to_owned(), false, NotBegunHere),
-            (format!("code={}&state={state}", "c".repeat(MAX_QUERY)), false, Malformed),
-        ] {
-            assert_eq!(code(&query, must), Err(expected), "{query}");
-        }
     }
 }

@@ -5,24 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Uri};
-use http_body_util::Full;
+use http::Uri;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
-use url::{Url, form_urlencoded};
+use url::Url;
 
 use crate::config;
 use crate::domain::address_policy::AddressPolicy;
-use crate::net::egress::{CONNECT, Egress, FetchError};
+use crate::domain::fault::TokenFault;
+use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::{Metadata, discover};
 use crate::net::jwks::KeySet;
+use crate::oauth::client::{Client, Proof, Refusal};
 use crate::seal;
 
 /// The provider of `[admin.oidc]`.
@@ -148,67 +145,32 @@ impl Provider {
         verifier: &str,
         redirect_uri: &str,
     ) -> Result<String, NoToken> {
-        // The form is not held across the exchange: it cannot be sent between threads.
-        let request = {
-            let mut form = form_urlencoded::Serializer::new(String::new());
-            form.append_pair("grant_type", "authorization_code")
-                .append_pair("code", code)
-                .append_pair("code_verifier", verifier)
-                .append_pair("redirect_uri", redirect_uri);
-            self.token_request(&known.token, form, known.metadata.posts_secret())?
-        };
         let egress = self.egress.as_ref().map_err(String::as_str)?;
-        let response = egress.json(request).await.map_err(|error| {
-            let text = format!("{}: {error}", known.token);
-            match error {
-                FetchError::Status { status, .. } if status.is_client_error() => {
-                    NoToken::Refused(text)
-                }
-                _ => NoToken::Unavailable(text),
-            }
-        })?;
+        let secret = self.oidc.client_secret.clone();
+        let proof = Proof::of_secret(secret, known.metadata.posts_secret());
+        let client = Client { id: self.oidc.client_id.clone(), proof };
+        let form = vec![
+            ("grant_type", "authorization_code".to_owned()),
+            ("code", code.to_owned()),
+            ("code_verifier", verifier.to_owned()),
+            ("redirect_uri", redirect_uri.to_owned()),
+        ];
+        let response = client.ask(egress, &known.token, form).await?;
         let token = response.get("id_token").and_then(Value::as_str);
         Ok(token.ok_or("the token response has no id_token")?.to_owned())
     }
-
-    /// Adds the credentials of the client to a token request (RFC 6749, section 2.3.1); a public client has its id
-    /// alone.
-    fn token_request(
-        &self,
-        endpoint: &Uri,
-        mut form: form_urlencoded::Serializer<'_, String>,
-        posts_secret: bool,
-    ) -> Result<Request<Full<Bytes>>, &'static str> {
-        let mut request = Request::new(Full::default());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = endpoint.clone();
-        let id = &self.oidc.client_id;
-        match &self.oidc.client_secret {
-            Some(secret) if !posts_secret => {
-                let encoded = |text: &str| -> String {
-                    form_urlencoded::byte_serialize(text.as_bytes()).collect()
-                };
-                let pair = format!("{}:{}", encoded(id), encoded(secret.expose()));
-                let header = format!("Basic {}", BASE64_STANDARD.encode(pair));
-                let mut header = HeaderValue::try_from(header).map_err(|_| NOT_A_HEADER)?;
-                header.set_sensitive(true);
-                request.headers_mut().insert(AUTHORIZATION, header);
-            }
-            Some(secret) => {
-                form.append_pair("client_id", id).append_pair("client_secret", secret.expose());
-            }
-            None => {
-                form.append_pair("client_id", id);
-            }
-        }
-        *request.body_mut() = Full::new(Bytes::from(form.finish()));
-        let media = HeaderValue::from_static("application/x-www-form-urlencoded");
-        request.headers_mut().insert(CONTENT_TYPE, media);
-        Ok(request)
-    }
 }
 
-const NOT_A_HEADER: &str = "the credentials of the client do not fit into a header";
+impl From<Refusal> for NoToken {
+    fn from(Refusal { fault, detail, .. }: Refusal) -> Self {
+        match fault {
+            TokenFault::ProviderUnavailable | TokenFault::ProviderTimeout => {
+                Self::Unavailable(detail)
+            }
+            _ => Self::Refused(detail),
+        }
+    }
+}
 
 impl From<&str> for NoToken {
     fn from(why: &str) -> Self {

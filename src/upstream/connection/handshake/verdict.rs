@@ -89,7 +89,7 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> Verdict {
             | Kind::Internal(_)
             | Kind::Timeout
             | Kind::AuthFailed { .. }
-            | Kind::NoToken(_)
+            | Kind::NoToken { .. }
             | Kind::RateLimited { .. }
             | Kind::Status { status: 500.. }),
         ) => Verdict::Undecided(kind),

@@ -1,4 +1,4 @@
-//! File watcher of a library's folder.
+//! Watches on folders whose files change an upstream: libraries, and the sign-ins of the operator.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,0 +1,359 @@
+//! `promptgate login`, `logins` and `logout`: the operator's sign-ins for upstreams.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use super::args::{Login, Logout, Output};
+use super::failure::Failure;
+use super::load::load;
+use super::output::{Column, print, printable, table};
+use super::runtime::runtime;
+use crate::config::{self, Config, Http};
+use crate::domain::address_policy::AddressPolicy;
+use crate::domain::unix_time::UnixSeconds;
+use crate::grants::Grant;
+use crate::grants::sign_in::Provider;
+use crate::grants::sign_in::callback::{Arrival, Callback};
+use crate::grants::sign_in::device::DeviceFlow;
+use crate::grants::sign_in::flow::CodeFlow;
+use crate::grants::store::{GrantStore, StoreError};
+use crate::net::egress::{CONNECT, Egress};
+use crate::oauth::client::address_policy;
+use crate::oauth::code::NoCode;
+
+/// The time that the operator has in the browser: enough to look for a second factor.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The time to tell the provider that a sign-in has ended.
+const REVOCATION: Duration = Duration::from_secs(20);
+
+/// Signs in for an upstream, and keeps what its provider grants.
+///
+/// # Errors
+/// The upstream takes no sign-in, the provider refuses, or the grant cannot be kept.
+pub(super) fn run(options: &Login) -> Result<(), Failure> {
+    let config = load(&options.file.config)?;
+    let upstream = upstream(&config, &options.upstream)?;
+    let store = store(upstream.login)?;
+    let runtime = runtime()?;
+    let granted = runtime.block_on(sign_in(options, &upstream));
+    // A line that nobody types is still read from standard input.
+    runtime.shutdown_background();
+    let grant = granted?;
+    store.write(&grant).map_err(unkept)?;
+    let until = match (&grant.refresh_token, grant.expires_at) {
+        (Some(_), _) => "its access tokens are renewed by the gateway".to_owned(),
+        (None, Some(at)) => {
+            format!("until {}: the provider issued no refresh token", time(at))
+        }
+        (None, None) => "the provider tells no end".to_owned(),
+    };
+    let scope = grant.scope.as_deref().map(|scope| format!(" with the scope {}", printable(scope)));
+    print(&format!(
+        "Signed in to {} at {}{}; {until}. A running gateway takes this over by itself.",
+        options.upstream,
+        printable(&grant.issuer),
+        scope.unwrap_or_default()
+    ))
+}
+
+/// Lists the sign-ins of all upstreams that need one.
+///
+/// # Errors
+/// The configuration has mistakes.
+pub(super) fn list(path: &Path, output: &Output) -> Result<(), Failure> {
+    let config = load(path)?;
+    let now = UnixSeconds::from(SystemTime::now());
+    let mut rows = Vec::new();
+    for upstream in &config.upstreams {
+        if let (Some(login), Some(http)) = (upstream.login(), upstream.http()) {
+            rows.push(row(login, http, now)?);
+        }
+    }
+    let text = if rows.is_empty() {
+        "No upstream needs a sign-in: none has credential = { login = … }.".to_owned()
+    } else {
+        table(&COLUMNS, &rows)
+    };
+    output.print(&Value::from(rows), &text)
+}
+
+const COLUMNS: [Column; 6] = [
+    Column::new("UPSTREAM", "upstream"),
+    Column::new("STATE", "state"),
+    Column::new("ISSUER", "issuer"),
+    Column::new("SCOPE", "scope"),
+    Column::new("SIGNED IN", "signedInAt"),
+    Column::new("RENEWED", "renewedAt"),
+];
+
+fn row(login: &config::Login, http: &Http, now: UnixSeconds) -> Result<Value, Failure> {
+    let id = &login.upstream;
+    Ok(match store(login)?.read(id) {
+        Ok(None) => json!({"upstream": id, "state": "needs a sign-in",
+            "repair": format!("promptgate login {id}")}),
+        Ok(Some(grant)) => {
+            let state = grant.state(&http.url, now);
+            let mut row = json!({"upstream": id, "state": state.as_str(), "issuer": grant.issuer,
+                "clientId": grant.client_id, "scope": grant.scope,
+                "signedInAt": time(grant.signed_in_at), "renewedAt": time(grant.renewed_at),
+                "expiresAt": grant.refresh_expires_at.map(time),
+                "isRenewed": grant.refresh_token.is_some()});
+            if state.needs_login() {
+                row["repair"] = json!(format!("promptgate login {id}"));
+                row["why"] = json!(grant.ended);
+            }
+            row
+        }
+        Err(error) => json!({"upstream": id, "state": "unreadable", "why": error.to_string(),
+            "repair": format!("promptgate login {id}")}),
+    })
+}
+
+/// Ends a sign-in: at the provider, where it can be told, and here.
+///
+/// # Errors
+/// There is none, or its file cannot be removed. A provider that cannot be told is no error; it is said.
+pub(super) fn end(options: &Logout) -> Result<(), Failure> {
+    let config = load(&options.file.config)?;
+    let upstream = upstream(&config, &options.upstream)?;
+    let store = store(upstream.login)?;
+    let id = &options.upstream;
+    let grant = match store.read(id) {
+        Ok(Some(grant)) => Some(grant),
+        Ok(None) => return Err(Failure::new(format!("Nobody has signed in to {id}."))),
+        // What cannot be opened can still be removed.
+        Err(error @ StoreError::Unreadable { .. }) => {
+            eprintln!("{error}");
+            None
+        }
+        Err(error) => return Err(unkept(error)),
+    };
+    // Removed first: whatever the provider says, the gateway stops to use it.
+    store.remove(id).map_err(unkept)?;
+    let told = match &grant {
+        Some(grant) => runtime()?.block_on(revoke(grant, upstream.http)),
+        None => Ok(false),
+    };
+    print(&match told {
+        Ok(true) => format!("Signed out of {id}. Its provider has ended the sign-in."),
+        Ok(false) => format!(
+            "Signed out of {id} here. Its provider advertises no revocation (RFC 7009): end the sign-in there, too."
+        ),
+        Err(why) => format!(
+            "Signed out of {id} here. Its provider could not be told: {}. End the sign-in there, too.",
+            printable(&why)
+        ),
+    })
+}
+
+async fn revoke(grant: &Grant, http: &Http) -> Result<bool, String> {
+    let policy = address_policy(false, &http.url);
+    let egress = Egress::new(CONNECT, http.ca.as_deref(), policy)?;
+    match timeout(REVOCATION, grant.revoke(&egress)).await {
+        Ok(told) => told.map_err(|refusal| refusal.detail),
+        Err(_) => Err("no response in time".to_owned()),
+    }
+}
+
+/// An upstream that the operator signs in for.
+struct Target<'a> {
+    login: &'a config::Login,
+    http: &'a Http,
+    /// URL of the gateway's client document, if others can read it.
+    document: Option<String>,
+}
+
+fn upstream<'a>(config: &'a Config, id: &str) -> Result<Target<'a>, Failure> {
+    let upstream = config.upstreams.iter().find(|upstream| upstream.id.as_str() == id);
+    let upstream = upstream.ok_or_else(|| {
+        Failure::usage(format!("There is no enabled upstream {}.", printable(&format!("{id:?}"))))
+    })?;
+    match (upstream.login(), upstream.http()) {
+        (Some(login), Some(http)) => {
+            Ok(Target { login, http, document: config.server.client_document() })
+        }
+        _ => Err(Failure::usage(format!(
+            "Upstream {id} takes no sign-in: set credential = {{ login = {{}} }} in [upstreams.{id}]."
+        ))),
+    }
+}
+
+fn store(login: &config::Login) -> Result<GrantStore, Failure> {
+    let kept = login.kept.as_deref();
+    kept.map(GrantStore::new).ok_or_else(|| Failure::usage("server.seal_key is not set"))
+}
+
+fn unkept(error: StoreError) -> Failure {
+    Failure::new(error.to_string())
+}
+
+async fn sign_in(options: &Login, upstream: &Target<'_>) -> Result<Grant, Failure> {
+    let provider = Provider::discover(upstream.http).await.map_err(failed)?;
+    if options.device {
+        let client = provider.client(upstream.login, None, None).await.map_err(failed)?;
+        let scope = options.scope.as_deref().or(upstream.login.scope.as_deref());
+        let flow = DeviceFlow::begin(provider, &options.upstream, client, scope).await;
+        return on_device(flow.map_err(failed)?).await;
+    }
+    let (callback, mut arrivals) =
+        Callback::listen(options.port.unwrap_or(0)).await.map_err(|error| {
+            Failure::new(format!("cannot listen on 127.0.0.1 for the browser: {error}"))
+        })?;
+    let redirect_uri = callback.redirect_uri();
+    let document = match &upstream.document {
+        Some(url) if is_served(url, upstream.http).await => Some(url.as_str()),
+        _ => None,
+    };
+    let client = provider.client(upstream.login, document, Some(&redirect_uri)).await;
+    let scope = options.scope.as_deref().or(upstream.login.scope.as_deref());
+    let client = client.map_err(failed)?;
+    let flow = CodeFlow::begin(provider, &options.upstream, client, scope, redirect_uri);
+    let flow = flow.map_err(failed)?;
+    let url = flow.url().ok_or_else(|| Failure::new("the authorization endpoint is no URL"))?;
+    let opened = !options.no_browser && open(&url).await;
+    if opened {
+        eprintln!("Your browser opens a page of {}. If it does not, open:", host(&url));
+    } else {
+        eprintln!("Open this page of {} in a browser:", host(&url));
+    }
+    print(url.as_str())?;
+    if io::stdin().is_terminal() {
+        eprintln!(
+            "If the browser is on another machine, paste here the address that it shows at the end, beginning with \
+             http://127.0.0.1."
+        );
+    }
+    let tasks = TaskTracker::new();
+    let ended = tokio::select! {
+        ended = timeout(PATIENCE, finish(flow, &mut arrivals)) => ended,
+        never = callback.serve(&tasks) => match never {},
+    };
+    tasks.close();
+    // The browser reads its last page.
+    let _ = timeout(Duration::from_secs(2), tasks.wait()).await;
+    ended.unwrap_or_else(|_| Err(Failure::new("Nobody signed in within ten minutes. Start again.")))
+}
+
+/// Waits for the browser, or for a pasted address, and exchanges the code.
+async fn finish(flow: CodeFlow, arrivals: &mut mpsc::Receiver<Arrival>) -> Result<Grant, Failure> {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut has_input = true;
+    let (code, arrival) = loop {
+        let (query, arrival) = tokio::select! {
+            Some(arrival) = arrivals.recv() => (arrival.query.clone(), Some(arrival)),
+            line = lines.next_line(), if has_input => match line {
+                Ok(Some(line)) if line.trim().is_empty() => continue,
+                Ok(Some(line)) => (query_of(&line), None),
+                Ok(None) | Err(_) => {
+                    has_input = false;
+                    continue;
+                }
+            },
+        };
+        match flow.code(&query) {
+            Ok(code) => break (code, arrival),
+            Err(why) => {
+                if let Some(arrival) = arrival {
+                    arrival.refuse(&sentence(&why));
+                }
+                // Any page can send a browser here: what is not the answer to this request does not end it.
+                if !matches!(why, NoCode::OtherRequest | NoCode::Malformed) {
+                    return Err(failed(why.to_string()));
+                }
+                eprintln!("An answer was refused: {why}. Still waiting.");
+            }
+        }
+    };
+    let upstream = flow.upstream().to_owned();
+    let granted = flow.finish(code).await;
+    if let Some(arrival) = arrival {
+        match &granted {
+            Ok(_) => arrival.succeed(&upstream),
+            Err(_) => arrival.refuse("The authorization server did not issue a token"),
+        }
+    }
+    granted.map_err(failed)
+}
+
+fn sentence(why: &NoCode) -> String {
+    match why {
+        NoCode::Malformed => "This address is not that of an answer".to_owned(),
+        NoCode::OtherRequest => "This answer belongs to another sign-in".to_owned(),
+        NoCode::OtherIssuer => "This answer is of another authorization server".to_owned(),
+        NoCode::Denied => "Access was denied".to_owned(),
+        NoCode::Refused(_) => "The authorization server refused".to_owned(),
+    }
+}
+
+/// Returns the query of a pasted address; of anything else, the text itself.
+fn query_of(line: &str) -> String {
+    let line = line.trim();
+    let url = Url::parse(line).ok();
+    url.and_then(|url| url.query().map(str::to_owned)).unwrap_or_else(|| line.to_owned())
+}
+
+async fn on_device(flow: DeviceFlow) -> Result<Grant, Failure> {
+    let at = flow.complete_uri.as_ref().unwrap_or(&flow.verification_uri);
+    print(&format!(
+        "Open {} on any device, and check or type the code {}",
+        printable(at),
+        printable(&flow.user_code)
+    ))?;
+    flow.finish().await.map_err(failed)
+}
+
+fn failed(why: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("Not signed in: {}", printable(&why.to_string())))
+}
+
+fn time(at: u64) -> String {
+    humantime::format_rfc3339_seconds(UnixSeconds(at).into()).to_string()
+}
+
+/// The host of a URL, for a sentence.
+fn host(url: &Url) -> String {
+    printable(url.host_str().unwrap_or_default())
+}
+
+/// Whether the client document is served at its URL: an authorization server would read it there.
+async fn is_served(url: &str, http: &Http) -> bool {
+    let Ok(egress) = Egress::new(CONNECT, http.ca.as_deref(), AddressPolicy::NotLinkLocal) else {
+        return false;
+    };
+    let Ok(uri) = url.parse() else { return false };
+    let document = egress.get_json(&uri).await;
+    document.is_ok_and(|document| document["client_id"] == url)
+}
+
+/// Opens a page with the program in `BROWSER`, or with that of the system. Returns whether one was started.
+async fn open(url: &Url) -> bool {
+    let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
+    let system = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(program.unwrap_or_else(|| system.into()));
+    // The URL is the authorization server's: it is an argument of its own, read by no shell.
+    command.arg(url.as_str()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    spawn_blocking(move || command.spawn().is_ok()).await.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pasted_address_is_read_as_the_browser_would_send_it() {
+        assert_eq!(query_of(" http://127.0.0.1:7/callback?code=a&state=b\n"), "code=a&state=b");
+        assert_eq!(query_of("code=a&state=b"), "code=a&state=b");
+        assert_eq!(query_of("http://127.0.0.1:7/callback"), "http://127.0.0.1:7/callback");
+    }
+}

@@ -1,0 +1,47 @@
+//! Files that are replaced as a whole.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+/// The beginning of the name of a file that is not whole yet.
+pub(crate) const UNFINISHED: &str = ".unfinished-";
+
+/// Who may read a file that was not there before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Readers {
+    Owner,
+    /// As the process makes files.
+    Usual,
+}
+
+/// Replaces a file by way of an unfinished one beside it, so that a reader, or a crash at any moment, finds the old text
+/// or the new one. It is on the disk afterwards, with the permissions that it had.
+///
+/// # Errors
+/// When the unfinished file cannot be written or take the place of the other.
+pub(crate) fn replace(target: &Path, text: &str, readers: Readers) -> io::Result<()> {
+    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let unfinished = folder.join(format!("{UNFINISHED}{name}"));
+    let mut options = File::options();
+    options.create(true).truncate(true).write(true);
+    #[cfg(unix)]
+    if readers == Readers::Owner {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    let mut file = options.open(&unfinished)?;
+    file.write_all(text.as_bytes())?;
+    if let Ok(before) = fs::metadata(target) {
+        file.set_permissions(before.permissions())?;
+    }
+    file.sync_all()?;
+    fs::rename(&unfinished, target)?;
+    // A rename is on the disk with its folder. Some file systems cannot sync folders.
+    if let Ok(folder) = File::open(folder) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! `[grants]` and `credential = { login = … }`: sign-ins of the operator for upstreams.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::reader::Section;
+use super::secret::Secret;
+use crate::domain::name::UpstreamId;
+use crate::seal::SealKeys;
+
+/// `[grants]`: where sign-ins are kept.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Grants {
+    /// Folder of sealed files, one for each upstream.
+    pub path: PathBuf,
+    /// The keys that seal them.
+    pub keys: SealKeys,
+}
+
+/// `credential = { login = … }`: the operator signs in once, for all callers of the upstream.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Login {
+    /// Id of the upstream.
+    pub upstream: String,
+    /// Requested scopes, separated by spaces. `None`: those that the upstream asks for.
+    pub scope: Option<String>,
+    /// `None`: the gateway introduces itself to the authorization server.
+    pub client_id: Option<String>,
+    /// Only with a client id.
+    pub client_secret: Option<Secret>,
+    /// `None` only in a configuration with mistakes.
+    pub kept: Option<Arc<Grants>>,
+}
+
+pub(super) fn login(mut section: Section<'_>) -> Login {
+    let given = |text: &String| !text.is_empty();
+    let login = Login {
+        upstream: String::new(),
+        scope: section.optional_text("scope").filter(given),
+        client_id: section.optional_text("client_id").filter(given),
+        client_secret: section.secret("client_secret"),
+        kept: None,
+    };
+    if login.client_secret.is_some() && login.client_id.is_none() {
+        section.mistake("client_secret", "needs client_id: it is the secret of that client");
+    }
+    section.finish();
+    login
+}
+
+/// Reads `[grants]`. `login` is an upstream that needs it, if there is one.
+pub(super) fn read(
+    mut section: Section<'_>,
+    keys: Option<&SealKeys>,
+    login: Option<&UpstreamId>,
+) -> Option<Arc<Grants>> {
+    let path = section.file("path").unwrap_or_else(|| section.beside("grants"));
+    if let (None, Some(upstream)) = (keys, login) {
+        section.mistake(
+            "path",
+            format!(
+                "needs server.seal_key, because upstreams.{upstream}.credential is a login: its tokens are kept sealed; \
+                 create a key with `openssl rand -base64 32`"
+            ),
+        );
+    }
+    section.finish();
+    keys.map(|keys| Arc::new(Grants { path, keys: keys.clone() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, TokenCredential, Transport, schema_check};
+
+    const KEY: &str =
+        "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
+
+    fn parse(head: &str, login: &str) -> Result<Config, String> {
+        let toml = format!(
+            "{head}[upstreams.wiki]\ntransport = \"http\"\nurl = \"https://wiki.example/mcp\"\n\
+             credential = {{ login = {{ {login} }} }}\n"
+        );
+        schema_check::parse("g", &toml, Path::new("/etc/g"), &[]).map_err(|e| e.to_string())
+    }
+
+    fn login(config: &Config) -> &Login {
+        match &config.upstreams[0].transport {
+            Transport::Http(http) => match &http.token {
+                Some(TokenCredential::Login(login)) => login,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_login_needs_nothing_but_a_seal_key() {
+        let config = parse(KEY, "").unwrap();
+        let kept = login(&config).kept.clone().unwrap();
+        assert_eq!(kept.path, Path::new("/etc/g/grants"));
+        assert_eq!(login(&config).upstream, "wiki");
+        let elsewhere = format!("{KEY}[grants]\npath = \"/var/grants\"\n");
+        let config = parse(&elsewhere, "scope = \"a b\", client_id = \"c\"").unwrap();
+        assert_eq!(login(&config).kept.clone().unwrap().path, Path::new("/var/grants"));
+        assert_eq!(login(&config).scope.as_deref(), Some("a b"));
+        let mistake = parse("", "").unwrap_err();
+        assert!(mistake.contains("grants.path: needs server.seal_key"), "{mistake}");
+        assert!(mistake.contains("upstreams.wiki"), "{mistake}");
+        let secret = "client_secret = { value = \"hunter22\" }";
+        assert!(parse(KEY, secret).unwrap_err().contains("needs client_id"));
+        let debug = format!("{:?}", parse(KEY, &format!("client_id = \"c\", {secret}")).unwrap());
+        assert!(!debug.contains("hunter22"));
+    }
+
+    #[test]
+    fn tokens_are_not_sent_in_the_clear() {
+        let plain = format!(
+            "{KEY}[upstreams.a]\ntransport = \"http\"\nurl = \"http://wiki.example/mcp\"\n\
+             credential = {{ login = {{}} }}\n"
+        );
+        let error = schema_check::parse("g", &plain, Path::new(""), &[]).unwrap_err().to_string();
+        assert!(error.contains("upstreams.a.url: must be https"), "{error}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Dynamic client registration (RFC 7591).
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Uri};
+use http_body_util::Full;
+use serde_json::{Value, json};
+
+use super::Registered;
+use crate::net::egress::Egress;
+
+/// Returns what a native client says of itself (RFC 7591, section 2; RFC 8252). Without a redirect URI it uses the
+/// device flow.
+pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
+    let mut metadata = json!({
+        "client_name": "promptgate",
+        "application_type": "native",
+        "token_endpoint_auth_method": "none",
+        "grant_types": ["urn:ietf:params:oauth:grant-type:device_code", "refresh_token"],
+        "response_types": [],
+        "redirect_uris": [],
+    });
+    if let Some(uri) = redirect_uri {
+        metadata["grant_types"] = json!(["authorization_code", "refresh_token"]);
+        metadata["response_types"] = json!(["code"]);
+        metadata["redirect_uris"] = json!([uri]);
+    }
+    metadata
+}
+
+/// Returns the document about the gateway whose URL is its client id. Any port of a loopback address must be accepted
+/// (RFC 8252, section 7.3).
+pub(crate) fn document(url: &str) -> Value {
+    let mut document = metadata(Some("http://127.0.0.1/callback"));
+    document["client_id"] = json!(url);
+    document
+}
+
+/// Registers the gateway as a client.
+///
+/// # Errors
+/// The authorization server refuses, or cannot be reached.
+pub(super) async fn register(
+    egress: &Egress,
+    endpoint: &Uri,
+    redirect_uri: Option<&str>,
+) -> Result<Registered, String> {
+    let mut request = Request::new(Full::new(Bytes::from(metadata(redirect_uri).to_string())));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = endpoint.clone();
+    let json = HeaderValue::from_static("application/json");
+    request.headers_mut().insert(CONTENT_TYPE, json.clone());
+    request.headers_mut().insert(ACCEPT, json);
+    let response = egress.json(request).await.map_err(|error| {
+        format!(
+            "{endpoint} does not register the gateway: {error}; register it by hand, and set client_id in the \
+             upstream's credential.login"
+        )
+    })?;
+    read(&response).ok_or_else(|| format!("{endpoint}: the response has no client_id"))
+}
+
+fn read(response: &Value) -> Option<Registered> {
+    let text = |name: &str| response.get(name).and_then(Value::as_str);
+    let method = text("token_endpoint_auth_method").unwrap_or("client_secret_basic");
+    let secret = text("client_secret").filter(|secret| method != "none" && !secret.is_empty());
+    Some(Registered {
+        id: text("client_id").filter(|id| !id.is_empty())?.to_owned(),
+        secret: secret.map(str::to_owned),
+        posts_secret: method == "client_secret_post",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_native_client_is_registered_without_a_secret() {
+        let code = metadata(Some("http://127.0.0.1:7/callback"));
+        assert_eq!(code["redirect_uris"], json!(["http://127.0.0.1:7/callback"]));
+        assert_eq!(code["application_type"], "native");
+        assert_eq!(metadata(None)["redirect_uris"], json!([]));
+        let registered = |response: Value| read(&response);
+        let public = registered(json!({"client_id": "c", "client_secret": "s",
+            "token_endpoint_auth_method": "none"}));
+        assert_eq!(public.unwrap().secret, None);
+        let secret = registered(json!({"client_id": "c", "client_secret": "s",
+            "token_endpoint_auth_method": "client_secret_post"}));
+        let secret = secret.unwrap();
+        assert_eq!((secret.secret.as_deref(), secret.posts_secret), (Some("s"), true));
+        assert!(registered(json!({"client_id": ""})).is_none());
+        assert!(registered(json!({})).is_none());
+    }
+}

@@ -1,0 +1,283 @@
+//! The access token of one upstream: kept until it expires, renewed ahead of that, requested by one call for all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use http::{HeaderMap, HeaderValue};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::Instant;
+
+use super::client_credentials::ClientCredentials;
+use super::login::Login;
+use crate::config;
+use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use crate::oauth::client::{Refusal, sensitive};
+use crate::oauth::resource::BearerChallenge;
+use crate::seal;
+
+/// Access tokens of one upstream.
+pub(crate) struct TokenSource {
+    credential: Credential,
+    token: ArcSwapOption<Token>,
+    /// Held during a token request: one request serves all calls that wait.
+    requests: Mutex<RequestState>,
+}
+
+/// What tokens are requested with.
+enum Credential {
+    ClientCredentials(ClientCredentials),
+    Login(Box<Login>),
+}
+
+/// State that token requests hand on.
+#[derive(Default)]
+struct RequestState {
+    /// Time and fault of the last request, if it failed.
+    failure: Option<(Instant, Kind)>,
+    /// Time of the last request that replaced a refused token.
+    replaced: Option<Instant>,
+}
+
+/// An access token.
+pub(super) struct Token {
+    /// Value of `Authorization`.
+    header: HeaderValue,
+    /// From this time on a call requests another token, while the others still use this one.
+    renew_at: Instant,
+    expires_at: Instant,
+}
+
+/// Lifetime of a token whose response has no `expires_in`: short, because the real one is unknown.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(300);
+
+/// Longest lifetime that is used, whatever `expires_in` has: a token request per day costs nothing.
+const MAX_LIFETIME: Duration = Duration::from_secs(86_400);
+
+/// Part of its lifetime after which a token is renewed. The part is random, so that replicas that started together do
+/// not ask together.
+const RENEWED_AFTER: std::ops::Range<f64> = 0.7..0.85;
+
+/// Pause after a failed token request: the authorization server gets one request per second at most,
+/// however many calls wait for a token.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause after the replacement of a refused token: an upstream that refuses all tokens must not cause a
+/// token request per call.
+const REPLACE_PAUSE: Duration = Duration::from_secs(10);
+
+impl Token {
+    /// `access_token` was requested at `sent_at`. `random` is from 0 to 1.
+    ///
+    /// # Errors
+    /// When no header can hold the token.
+    pub(super) fn new(
+        access_token: &str,
+        lifetime: Option<Duration>,
+        sent_at: Instant,
+        random: f64,
+    ) -> Result<Self, Refusal> {
+        let header = sensitive(&format!("Bearer {access_token}")).map_err(Refusal::other)?;
+        let lifetime = lifetime.unwrap_or(DEFAULT_LIFETIME).min(MAX_LIFETIME);
+        let part = RENEWED_AFTER.start + random * (RENEWED_AFTER.end - RENEWED_AFTER.start);
+        let renew_at = sent_at + lifetime.mul_f64(part);
+        Ok(Self { header, renew_at, expires_at: sent_at + lifetime })
+    }
+}
+
+impl TokenSource {
+    /// Tokens for the upstream at this URL; `None` if it is not called with tokens.
+    ///
+    /// # Errors
+    /// When a configured certificate cannot be used.
+    pub(crate) fn new(http: &config::Http) -> Result<Option<Self>, String> {
+        seal::jws::install();
+        let credential = match &http.token {
+            None => return Ok(None),
+            Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(
+                ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?,
+            ),
+            Some(config::TokenCredential::Login(login)) => {
+                Credential::Login(Box::new(Login::new(login, &http.url, http.ca.as_deref())?))
+            }
+        };
+        Ok(Some(Self { credential, token: ArcSwapOption::empty(), requests: Mutex::default() }))
+    }
+
+    /// Returns the value of `Authorization` of the last requests, if there is a token.
+    pub(crate) fn last_header(&self) -> Option<HeaderValue> {
+        self.token.load().as_ref().map(|token| token.header.clone())
+    }
+
+    /// Returns the value of `Authorization` for a request; nothing until a challenge of the upstream
+    /// has led to an authorization server. Cancel safe: a request that is dropped is repeated by the
+    /// next call.
+    ///
+    /// # Errors
+    /// [`Kind::NoToken`] when the token request fails or has failed within the last second.
+    pub(crate) async fn header(&self) -> Result<Option<HeaderValue>, Kind> {
+        let now = Instant::now();
+        let token = self.token.load_full().filter(|token| now < token.expires_at);
+        if let Some(token) = &token {
+            // One call renews the token before it expires; all others use the current one meanwhile.
+            let state = if now < token.renew_at { None } else { self.requests.try_lock().ok() };
+            let header = match state {
+                Some(state) => self.renew(state, Some(token)).await.unwrap_or(None),
+                None => None,
+            };
+            return Ok(header.or_else(|| Some(token.header.clone())));
+        }
+        let state = self.requests.lock().await;
+        self.renew(state, None).await
+    }
+
+    /// Returns another token after the upstream has refused the one in `sent` with 401 and the headers
+    /// `response`, which may name the authorization server.
+    ///
+    /// # Errors
+    /// [`Kind::AuthFailed`] when a refused token was replaced less than ten seconds ago, [`Kind::NoToken`] when no
+    /// token can be had.
+    pub(crate) async fn refused(
+        &self,
+        sent: Option<&HeaderValue>,
+        response: &HeaderMap,
+    ) -> Result<HeaderValue, Kind> {
+        let mut state = self.requests.lock().await;
+        let newer = self.token.load_full().filter(|token| Some(&token.header) != sent);
+        if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
+            return Ok(token.header.clone());
+        }
+        if state.replaced.is_some_and(|at| at.elapsed() < REPLACE_PAUSE) {
+            return Err(Kind::AuthFailed { status: 401 });
+        }
+        if sent.is_some() {
+            state.replaced = Some(Instant::now());
+        }
+        self.token.store(None);
+        match &self.credential {
+            Credential::ClientCredentials(client) if !client.knows_endpoint() => {
+                check_pause(&state)?;
+                let discovered = client.discover(response).await;
+                discovered.map_err(|refusal| fail(&mut state, refusal))?;
+            }
+            Credential::ClientCredentials(_) => {}
+            Credential::Login(login) => login.give_up_token(),
+        }
+        let header = self.renew(state, None).await?;
+        header.ok_or_else(|| no_token("no authorization server is known"))
+    }
+
+    /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403, if `response` says
+    /// that its scope does not suffice (RFC 6750, section 3.1). `None`: it says something else.
+    ///
+    /// # Errors
+    /// [`Kind::NoToken`] when no such token can be had.
+    pub(crate) async fn insufficient(
+        &self,
+        sent: Option<&HeaderValue>,
+        response: &HeaderMap,
+    ) -> Result<Option<HeaderValue>, Kind> {
+        let challenge = BearerChallenge::read(response);
+        let Some(scope) =
+            challenge.scope.filter(|_| challenge.error.as_deref() == Some("insufficient_scope"))
+        else {
+            return Ok(None);
+        };
+        let mut state = self.requests.lock().await;
+        let newer = self.token.load_full().filter(|token| Some(&token.header) != sent);
+        if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
+            return Ok(Some(token.header.clone()));
+        }
+        let widened = match &self.credential {
+            Credential::ClientCredentials(client) => client.widen(&scope),
+            Credential::Login(login) => Err(login.lacks(&scope)),
+        };
+        widened.map_err(|refusal| fail(&mut state, refusal))?;
+        self.token.store(None);
+        self.renew(state, None).await
+    }
+
+    /// Forgets the token and the last failure, for a sign-in that is new or has ended.
+    pub(crate) async fn forget(&self) {
+        let mut state = self.requests.lock().await;
+        *state = RequestState::default();
+        self.token.store(None);
+        if let Credential::Login(login) = &self.credential {
+            login.forget();
+        }
+    }
+
+    /// Whether another sign-in is stored than the one that is used. Blocks on the file system.
+    pub(crate) fn has_other_login(&self) -> bool {
+        matches!(&self.credential, Credential::Login(login) if login.is_another())
+    }
+
+    /// Requests a token, unless another call has stored one that is newer than `old` meanwhile.
+    async fn renew(
+        &self,
+        mut state: MutexGuard<'_, RequestState>,
+        old: Option<&Arc<Token>>,
+    ) -> Result<Option<HeaderValue>, Kind> {
+        let now = Instant::now();
+        let stored = self.token.load_full().filter(|token| now < token.renew_at);
+        if let Some(token) = stored.filter(|token| old.is_none_or(|old| !Arc::ptr_eq(old, token))) {
+            return Ok(Some(token.header.clone()));
+        }
+        check_pause(&state)?;
+        let requested = match &self.credential {
+            Credential::ClientCredentials(client) => client.request().await.transpose(),
+            Credential::Login(login) => Some(login.request().await),
+        };
+        match requested {
+            None => Ok(None),
+            Some(Ok(token)) => {
+                state.failure = None;
+                let header = token.header.clone();
+                self.token.store(Some(Arc::new(token)));
+                Ok(Some(header))
+            }
+            Some(Err(refusal)) => Err(fail(&mut state, refusal)),
+        }
+    }
+}
+
+/// Repeats the fault of a token request that has just failed.
+fn check_pause(state: &RequestState) -> Result<(), Kind> {
+    match &state.failure {
+        Some((at, kind)) if at.elapsed() < RETRY_PAUSE => Err(kind.clone()),
+        _ => Ok(()),
+    }
+}
+
+fn fail(state: &mut RequestState, Refusal { fault, detail, .. }: Refusal) -> Kind {
+    let kind = Kind::NoToken { fault, detail };
+    state.failure = Some((Instant::now(), kind.clone()));
+    kind
+}
+
+fn no_token(detail: &str) -> Kind {
+    Kind::NoToken { fault: TokenFault::Failed, detail: detail.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_renewed_before_it_expires_at_a_random_time() {
+        let now = Instant::now();
+        let lifetime = Some(Duration::from_secs(100));
+        for (random, expected) in [(0.0, 70), (1.0, 85)] {
+            let token = Token::new("t", lifetime, now, random).unwrap();
+            assert_eq!(token.header.to_str().unwrap(), "Bearer t");
+            assert!(token.header.is_sensitive());
+            assert_eq!(token.renew_at.duration_since(now).as_secs(), expected);
+            assert_eq!(token.expires_at.duration_since(now).as_secs(), 100);
+        }
+        let endless = Token::new("t", Some(Duration::from_secs(1 << 40)), now, 0.0).unwrap();
+        assert_eq!(endless.expires_at.duration_since(now), MAX_LIFETIME);
+        let unknown = Token::new("t", None, now, 0.0).unwrap();
+        assert_eq!(unknown.expires_at.duration_since(now), DEFAULT_LIFETIME);
+        assert!(Token::new("a\nb", None, now, 0.0).is_err());
+    }
+}
