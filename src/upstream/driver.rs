@@ -175,7 +175,10 @@ impl Driver {
                     if !has_snapshot {
                         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
                     }
-                    self.report_failure(kind, &mut attempts).await;
+                    tokio::select! {
+                        () = self.report_failure(kind, &mut attempts) => {}
+                        () = self.login_changed() => attempts = Attempts::default(),
+                    }
                 }
             }
         }
@@ -403,9 +406,7 @@ impl Driver {
                 let _ = timeout(wait, self.signals.list_changed.notified()).await;
             }
             // Notifications of a failing upstream must not shorten the wait.
-            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => {
-                let _ = timeout(wait, self.login_changed()).await;
-            }
+            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(wait).await,
         }
     }
 

@@ -337,6 +337,11 @@ impl Upstream {
             Err(Kind::SessionLost) => {
                 self.reconnected(&connection).await?.perform(pass, request, interim).await
             }
+            Err(kind @ Kind::NoToken { fault, .. }) if fault.needs_login() => {
+                // The driver finds the same, and says so in the status.
+                self.signals.session_lost.notify_one();
+                Err(kind)
+            }
             answer => answer,
         }
     }

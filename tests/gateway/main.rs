@@ -34,6 +34,7 @@ mod library;
 mod limits;
 mod list_changed;
 mod listing;
+mod logins;
 mod matrix;
 mod oauth_client_credentials;
 #[cfg(target_os = "linux")]

@@ -251,6 +251,8 @@ pub(crate) fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Ob
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use crate::domain::pin::{Approval, Version};
 

@@ -26,7 +26,7 @@ pub(crate) struct TokenSource {
 
 /// What tokens are requested with.
 enum Credential {
-    ClientCredentials(ClientCredentials),
+    ClientCredentials(Box<ClientCredentials>),
     Login(Box<Login>),
 }
 
@@ -94,9 +94,9 @@ impl TokenSource {
         seal::jws::install();
         let credential = match &http.token {
             None => return Ok(None),
-            Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(
+            Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(Box::new(
                 ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?,
-            ),
+            )),
             Some(config::TokenCredential::Login(login)) => {
                 Credential::Login(Box::new(Login::new(login, &http.url, http.ca.as_deref())?))
             }
