@@ -1,0 +1,117 @@
+// Prompt servers of the official TypeScript SDK and of FastMCP, which let in whom the authorization server has signed in.
+import { spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+
+import { InvalidTokenError } from '@modelcontextprotocol/sdk/server/auth/errors.js';
+import { requireBearerAuth } from '@modelcontextprotocol/sdk/server/auth/middleware/bearerAuth.js';
+import {
+  getOAuthProtectedResourceMetadataUrl,
+  mcpAuthMetadataRouter,
+} from '@modelcontextprotocol/sdk/server/auth/router.js';
+import { createMcpExpressApp } from '@modelcontextprotocol/sdk/server/express.js';
+import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
+import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import { isInitializeRequest } from '@modelcontextprotocol/sdk/types.js';
+
+import { RESOURCE_SERVER, SCOPE } from './provider.mjs';
+
+const INTEROP = new URL('../../interop/', import.meta.url);
+
+/** The TypeScript SDK with its middleware; it asks the authorization server about each token. */
+export class TypeScript {
+  #sessions = new Map();
+
+  static async start(provider) {
+    const one = new this();
+    one.app = createMcpExpressApp();
+    one.http = one.app.listen(0, '127.0.0.1');
+    await new Promise((resolve) => one.http.once('listening', resolve));
+    one.url = `http://127.0.0.1:${one.http.address().port}/mcp`;
+    provider.protect(one.url, 'opaque');
+    await one.#serve(provider);
+    return one;
+  }
+
+  async stop() {
+    const closed = new Promise((resolve) => this.http.close(resolve));
+    this.http.closeAllConnections();
+    await closed;
+  }
+
+  async #serve({ issuer }) {
+    const resource = new URL(this.url);
+    const found = await fetch(`${issuer}/.well-known/oauth-authorization-server`);
+    const documents = { oauthMetadata: await found.json(), resourceServerUrl: resource, scopesSupported: [SCOPE] };
+    this.app.use(mcpAuthMetadataRouter(documents));
+    const guard = requireBearerAuth({
+      verifier: { verifyAccessToken: (token) => introspect(issuer, token) },
+      requiredScopes: [SCOPE],
+      resourceMetadataUrl: getOAuthProtectedResourceMetadataUrl(resource),
+      expectedResource: resource,
+    });
+    this.app.all('/mcp', guard, (request, response) => this.#answer(request, response));
+  }
+
+  async #answer(request, response) {
+    let transport = this.#sessions.get(request.get('mcp-session-id'));
+    if (!transport && isInitializeRequest(request.body)) {
+      transport = new StreamableHTTPServerTransport({
+        sessionIdGenerator: randomUUID,
+        onsessioninitialized: (id) => this.#sessions.set(id, transport),
+        onsessionclosed: (id) => this.#sessions.delete(id),
+      });
+      await prompts().connect(transport);
+    }
+    if (!transport) return response.status(404).end();
+    await transport.handleRequest(request, response, request.body);
+  }
+}
+
+/** RFC 7662. */
+async function introspect(issuer, token) {
+  const { client_id: id, client_secret: secret } = RESOURCE_SERVER;
+  const headers = { Authorization: `Basic ${btoa(`${id}:${secret}`)}` };
+  const body = new URLSearchParams({ token });
+  const answer = await fetch(`${issuer}/token/introspection`, { method: 'POST', headers, body });
+  const { active, client_id: clientId, scope, exp, aud } = await answer.json();
+  if (!active) throw new InvalidTokenError('the token is not active');
+  return { token, clientId, scopes: scope?.split(' ') ?? [], expiresAt: exp, resource: new URL(aud) };
+}
+
+function prompts() {
+  const server = new McpServer({ name: 'wiki', version: '1.0.0' });
+  const text = (value) => ({ messages: [{ role: 'user', content: { type: 'text', text: value } }] });
+  server.registerPrompt('onboarding', { description: 'For the first day' }, () => text('Explain how we work.'));
+  server.registerPrompt('minutes', { description: 'Of a meeting' }, () => text('Write the minutes.'));
+  return server;
+}
+
+/** FastMCP, which checks signed tokens with the keys of the authorization server and asks nobody. */
+export class FastMcp {
+  static async start(provider) {
+    const one = new this();
+    const program = fileURLToPath(new URL('fastmcp_server.py', import.meta.url));
+    const python = fileURLToPath(new URL('.venv/bin/python', INTEROP));
+    one.process = spawn(python, [program, provider.issuer, SCOPE], { stdio: ['ignore', 'pipe', 'pipe'] });
+    let errors = '';
+    one.process.stderr.on('data', (data) => (errors += data));
+    for await (const line of createInterface({ input: one.process.stdout })) {
+      const found = /^listening: (\S+)$/.exec(line);
+      if (!found) continue;
+      one.url = found[1];
+      provider.protect(one.url, 'jwt');
+      one.process.stdout.resume();
+      return one;
+    }
+    throw new Error(`FastMCP ended before it listened: ${errors}`);
+  }
+
+  async stop() {
+    if (this.process.exitCode !== null) return;
+    const ended = new Promise((resolve) => this.process.once('exit', resolve));
+    this.process.kill('SIGTERM');
+    await ended;
+  }
+}
