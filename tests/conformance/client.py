@@ -7,6 +7,7 @@ of the mock server. Fails if a scenario fails or warns, is skipped, passes other
 here, or is neither run nor in left-out-client.txt.
 """
 
+import base64
 import json
 import os
 import pathlib
@@ -15,6 +16,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 from gate import REVISIONS, gateway_toml, start
 
@@ -32,11 +36,59 @@ RUN = {
     ("2026-07-28", "auth/metadata-issuer-mismatch"): 3,
     ("extension", "auth/client-credentials-basic"): 5,
     ("extension", "auth/client-credentials-jwt"): 5,
+    ("2025-11-25", "auth/metadata-default"): 15,
+    ("2025-11-25", "auth/metadata-var1"): 15,
+    ("2025-11-25", "auth/metadata-var2"): 15,
+    ("2025-11-25", "auth/metadata-var3"): 15,
+    ("2025-11-25", "auth/scope-from-www-authenticate"): 11,
+    ("2025-11-25", "auth/scope-from-scopes-supported"): 11,
+    ("2025-11-25", "auth/scope-omitted-when-undefined"): 11,
+    ("2025-11-25", "auth/scope-retry-limit"): 10,
+    ("2025-11-25", "auth/token-endpoint-auth-basic"): 16,
+    ("2025-11-25", "auth/token-endpoint-auth-post"): 16,
+    ("2025-11-25", "auth/token-endpoint-auth-none"): 16,
+    ("2026-07-28", "auth/metadata-default"): 16,
+    ("2026-07-28", "auth/metadata-var1"): 16,
+    ("2026-07-28", "auth/metadata-var2"): 16,
+    ("2026-07-28", "auth/metadata-var3"): 16,
+    ("2026-07-28", "auth/scope-from-www-authenticate"): 12,
+    ("2026-07-28", "auth/scope-from-scopes-supported"): 12,
+    ("2026-07-28", "auth/scope-omitted-when-undefined"): 12,
+    ("2026-07-28", "auth/scope-retry-limit"): 11,
+    ("2026-07-28", "auth/token-endpoint-auth-basic"): 17,
+    ("2026-07-28", "auth/token-endpoint-auth-post"): 17,
+    ("2026-07-28", "auth/token-endpoint-auth-none"): 17,
+    ("2026-07-28", "auth/offline-access-scope"): 13,
+    ("2026-07-28", "auth/offline-access-not-supported"): 12,
+    ("2026-07-28", "auth/authorization-server-migration"): 14,
+    ("2026-07-28", "auth/iss-supported"): 12,
+    ("2026-07-28", "auth/iss-not-advertised"): 12,
+    ("2026-07-28", "auth/iss-supported-missing"): 8,
+    ("2026-07-28", "auth/iss-wrong-issuer"): 8,
+    ("2026-07-28", "auth/iss-unexpected"): 8,
+    ("2026-07-28", "auth/iss-normalized"): 8,
 }
-# The upstream is one that nobody should get a token for: the gateway is right to give up.
-REFUSED = {"auth/resource-mismatch", "auth/metadata-issuer-mismatch"}
-# Seconds for each of the four steps of a drive; the suite gives up after 30.
+# The upstream is one that nobody should get a token for, or none is good enough for it: the gateway is right to give up.
+REFUSED = {"auth/resource-mismatch", "auth/metadata-issuer-mismatch", "auth/scope-retry-limit"}
+# The gateway authenticates as itself. In all others of "auth/" a person signs in.
+AS_ITSELF = {
+    "auth/pre-registration",
+    "auth/resource-mismatch",
+    "auth/metadata-issuer-mismatch",
+    "auth/client-credentials-basic",
+    "auth/client-credentials-jwt",
+}
+# The redirect back is not of the authorization server, as far as the gateway can tell.
+NOT_SIGNED_IN = {"auth/iss-supported-missing", "auth/iss-wrong-issuer", "auth/iss-unexpected", "auth/iss-normalized"}
+# The upstream has another authorization server after its first answer.
+MOVES = {"auth/authorization-server-migration"}
+# The id of the upstream in gateway_toml, and what the gateway says when it needs a sign-in.
+UPSTREAM = "fixture"
+LOGIN = re.compile(rf'promptgate login {UPSTREAM}(?: --scope "([^"]*)")?')
+# Seconds for each of the steps of a drive; the suite gives up after 30.
 PATIENCE = 7
+# How many scenarios run at once; much of their time is the start of processes.
+AT_ONCE = 3
 
 
 def suite(*arguments):
@@ -83,10 +135,16 @@ def ask(*command):
     return ended.stdout
 
 
+def is_sign_in(scenario):
+    return scenario.startswith("auth/") and scenario not in AS_ITSELF
+
+
 def credential(scenario, folder):
     """What the gateway shows to the mock server, where the scenario is about that."""
     if not scenario.startswith("auth/"):
         return ""
+    if is_sign_in(scenario):
+        return "credential = { login = {} }\n[grants]\npath = \"grants\"\n"
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
     client = {"client_id": context.get("client_id", "gate")}
     if pem := context.get("private_key_pem"):
@@ -100,17 +158,48 @@ def credential(scenario, folder):
     return f"credential = {toml({'oauth': client})}\n"
 
 
+def sign_in(binary, config, scope=None):
+    """Signs in as a person with a browser would, at an authorization server that says yes by itself."""
+    command = [binary, "login", UPSTREAM, "--no-browser", "--config", config, *(["--scope", scope] if scope else [])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as login:
+        url = next((line.strip() for line in login.stdout if line.startswith("http")), None)
+        if url:
+            try:
+                urllib.request.urlopen(url, timeout=PATIENCE).read()
+            except urllib.error.HTTPError as refused:
+                print(f"{refused.url}: {refused}")
+        return login.wait(PATIENCE) == 0
+
+
+def dial(binary, config):
+    """Dials. If that fails, a person does what the gateway tells, and dials once more."""
+    command = [binary, "check", "--dial", "--config", config]
+    dialled = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
+    print(dialled.stdout)
+    if dialled.returncode != 0 and (told := LOGIN.search(dialled.stdout)) and sign_in(binary, config, told[1]):
+        dialled = subprocess.run(command, timeout=PATIENCE)
+    return dialled.returncode == 0
+
+
 def drive(binary, told, url):
     """Makes the gateway ask the mock server all that it asks an upstream."""
     scenario = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+    os.environ["PROMPTGATE_SEAL_KEY"] = base64.b64encode(os.urandom(32)).decode()
     with tempfile.TemporaryDirectory() as folder:
         config = str(pathlib.Path(folder) / "gateway.toml")
         pathlib.Path(config).write_text(gateway_toml(url, told) + credential(scenario, folder))
+        if is_sign_in(scenario) and sign_in(binary, config) == (scenario in NOT_SIGNED_IN):
+            sys.exit("the sign-in ended the other way")
+        if scenario in NOT_SIGNED_IN:
+            return
         # One dial, one answer; a gateway that serves would try again.
-        dial = [binary, "check", "--dial", "--config", config]
-        if scenario in REFUSED:
-            return subprocess.run(dial, timeout=PATIENCE)
-        ask(*dial)
+        is_reached = dial(binary, config)
+        if scenario in MOVES:
+            is_reached = dial(binary, config)
+        if is_reached == (scenario in REFUSED):
+            sys.exit("the dial ended the other way")
+        if not is_reached:
+            return
         gateway, endpoint = start([binary, "serve", "--config", config], r"listens on (\S+)")
         try:
             for prompt in json.loads(ask(binary, "list", "--json", "--url", endpoint)):
@@ -122,10 +211,15 @@ def drive(binary, told, url):
 
 def main(binary):
     failed = list(uncounted())
-    for (revision, scenario), expected in RUN.items():
-        for told in ["auto", revision if revision in REVISIONS else REVISIONS[0]]:
-            one = f"{scenario}, {revision} (told {told})"
-            passed, output = run(binary, told, revision, scenario)
+    legs = []
+    for revision, scenario in RUN:
+        # Sign-ins do not depend on the revision that the gateway is told.
+        told = [] if is_sign_in(scenario) else [revision if revision in REVISIONS else REVISIONS[0]]
+        legs += [(one, revision, scenario) for one in ["auto", *told]]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for leg, (passed, output) in zip(legs, threads.map(lambda leg: run(binary, *leg), legs)):
+            told, revision, scenario = leg
+            one, expected = f"{scenario}, {revision} (told {told})", RUN[revision, scenario]
             if output or passed != expected:
                 print(f"FAIL {one}: {passed} of {expected} checks\n{output}", flush=True)
                 failed.append(one)
