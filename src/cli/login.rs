@@ -50,7 +50,11 @@ pub(super) fn run(options: &Login) -> Result<(), Failure> {
     // A line that nobody types is still read from standard input.
     runtime.shutdown_background();
     let grant = granted?;
-    store.write(&grant).map_err(unkept)?;
+    {
+        // A renewal of the grant before would overwrite this one.
+        let _lock = store.hold(&options.upstream).map_err(unkept)?;
+        store.write(&grant).map_err(unkept)?;
+    }
     let until = match (&grant.refresh_token, grant.expires_at) {
         (Some(_), _) => "its access tokens are renewed by the gateway".to_owned(),
         (None, Some(at)) => {
@@ -129,6 +133,8 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
     let upstream = upstream(&config, &options.upstream)?;
     let store = store(upstream.login)?;
     let id = &options.upstream;
+    // What a renewal has replaced would be revoked, and what it has got would stay.
+    let lock = store.hold(id).map_err(unkept)?;
     let grant = match store.read(id) {
         Ok(Some(grant)) => Some(grant),
         Ok(None) => return Err(Failure::new(format!("Nobody has signed in to {id}."))),
@@ -141,6 +147,7 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
     };
     // Removed first: whatever the provider says, the gateway stops to use it.
     store.remove(id).map_err(unkept)?;
+    drop(lock);
     let told = match &grant {
         Some(grant) => runtime()?.block_on(revoke(grant, upstream.http)),
         None => Ok(false),

@@ -108,7 +108,7 @@ impl Grant {
         let Some(token) = self.refresh_token.clone() else {
             return Err(Refusal::new(
                 TokenFault::GrantExpired,
-                "its access token has expired, and the provider has issued no refresh token",
+                "its access token is not accepted any longer, and there is no refresh token to renew it",
             ));
         };
         let form = vec![
@@ -150,11 +150,19 @@ impl Grant {
     /// The provider refuses, or cannot be reached.
     pub(crate) async fn revoke(&self, egress: &Egress) -> Result<bool, Refusal> {
         let Some(endpoint) = &self.revocation_endpoint else { return Ok(false) };
-        let refresh = self.refresh_token.as_ref().map(|token| (token, "refresh_token"));
-        // The access token too: not every provider ends it with the refresh token (section 2.1).
-        for (token, hint) in refresh.into_iter().chain([(&self.access_token, "access_token")]) {
-            let form: Form = vec![("token", token.clone()), ("token_type_hint", hint.to_owned())];
-            self.client().tell(egress, endpoint, form).await?;
+        let tell = async |token: &str, hint: &str| {
+            let form: Form =
+                vec![("token", token.to_owned()), ("token_type_hint", hint.to_owned())];
+            self.client().tell(egress, endpoint, form).await
+        };
+        let access = &self.access_token;
+        match &self.refresh_token {
+            Some(refresh) => {
+                tell(refresh, "refresh_token").await?;
+                // It ends with the refresh token at most providers, and some revoke no access tokens (section 2.1).
+                let _ = tell(access, "access_token").await;
+            }
+            None => tell(access, "access_token").await?,
         }
         Ok(true)
     }

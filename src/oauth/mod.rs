@@ -4,4 +4,5 @@
 pub(crate) mod client;
 pub(crate) mod code;
 pub(crate) mod resource;
+pub(crate) mod scope;
 pub(crate) mod token;

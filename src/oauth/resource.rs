@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::domain::fault::excerpt;
 use crate::net::egress::{Egress, FetchError};
-use crate::net::issuer::safe_url;
+use crate::net::issuer::{self, Metadata, safe_url};
 use crate::net::origin::{is_same_origin, with_path};
 
 /// What an upstream says of itself as a resource.
@@ -92,6 +92,30 @@ pub(crate) async fn discover(
         challenged_scope: challenge.scope,
         scopes: scopes.filter_map(Value::as_str).map(str::to_owned).collect(),
     })
+}
+
+impl Resource {
+    /// Fetches the metadata of the authorization server. An issuer without a path may stand with a slash here and without
+    /// one there: servers that normalise URLs write one. The issuer is as the metadata has it afterwards.
+    ///
+    /// # Errors
+    /// See [`issuer::discover`].
+    pub(crate) async fn authorization_server(
+        &mut self,
+        egress: &Egress,
+    ) -> Result<Metadata, String> {
+        let found = issuer::discover(egress, &self.issuer).await;
+        let bare = self.issuer.strip_suffix('/').map(str::to_owned);
+        let is_root = |bare: &String| bare.matches('/').count() == 2;
+        match (found, bare.filter(is_root)) {
+            (Err(why), Some(bare)) => {
+                let metadata = issuer::discover(egress, &bare).await.map_err(|_| why)?;
+                self.issuer = bare;
+                Ok(metadata)
+            }
+            (found, _) => found,
+        }
+    }
 }
 
 /// Fetches the metadata at the URL that a challenge names, which must have the origin of the upstream (RFC 9728,

@@ -10,16 +10,19 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderValue, Request, Uri};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::Grant;
 use crate::config;
+use crate::domain::meta;
+use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::unix_time::UnixSeconds;
 use crate::net::egress::{CONNECT, Egress};
-use crate::net::issuer::{self, Metadata};
+use crate::net::issuer::Metadata;
 use crate::oauth::client::address_policy;
 use crate::oauth::resource::{self, Resource};
 use crate::oauth::token::Issued;
@@ -54,10 +57,9 @@ impl Provider {
         let policy = address_policy(false, &upstream);
         let own = Egress::new(CONNECT, http.ca.as_deref(), http.address_policy)?;
         let egress = Egress::new(CONNECT, http.ca.as_deref(), policy)?;
-        let response = own.send(initialize(&upstream)).await;
-        let response = response.map_err(|fault| fault.diagnosis())?;
+        let response = challenge(&own, &upstream).await?;
         let found = resource::discover(&egress, &upstream, response.headers()).await;
-        let resource = found.map_err(|why| match response.status() {
+        let mut resource = found.map_err(|why| match response.status() {
             status if status.is_success() => {
                 format!(
                     "the upstream answers without a sign-in (HTTP {}), and {why}",
@@ -66,7 +68,7 @@ impl Provider {
             }
             _ => why,
         })?;
-        let metadata = issuer::discover(&egress, &resource.issuer).await?;
+        let metadata = resource.authorization_server(&egress).await?;
         let token_endpoint = metadata.token_endpoint.clone();
         let token_endpoint =
             token_endpoint.ok_or_else(|| format!("{} names no token_endpoint", resource.issuer))?;
@@ -105,7 +107,8 @@ impl Provider {
                 self.issuer()
             )
         })?;
-        registration::register(&self.egress, endpoint, redirect_uri).await
+        registration::register(&self.egress, endpoint, &self.metadata.auth_methods, redirect_uri)
+            .await
     }
 
     /// Returns the scope to request: what is wanted, or else what the upstream asks for (MCP 2025-11-25, scope
@@ -159,17 +162,38 @@ impl Provider {
     }
 }
 
-/// A first request, which a protected upstream refuses with a challenge.
-fn initialize(upstream: &Uri) -> Request<Full<Bytes>> {
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": Revision::NEWEST_LEGACY.as_str(), "capabilities": {},
-        "clientInfo": {"name": "promptgate", "version": env!("CARGO_PKG_VERSION")}}});
-    let mut request = Request::new(Full::new(Bytes::from(body.to_string())));
+/// Sends what the gateway would send, without a token, until the upstream refuses it: some let strangers in to the
+/// handshake. Returns the last response.
+async fn challenge(egress: &Egress, upstream: &Uri) -> Result<Response<Incoming>, String> {
+    let client = json!({"name": "promptgate", "version": env!("CARGO_PKG_VERSION")});
+    let legacy = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": Revision::NEWEST_LEGACY.as_str(), "capabilities": {}, "clientInfo": client}});
+    let version = Revision::V2026_07_28.as_str();
+    let modern = json!({"jsonrpc": "2.0", "id": 2, "method": Method::List.as_str(), "params": {"_meta": {
+        meta::PROTOCOL_VERSION: version, meta::CLIENT_INFO: client, meta::CLIENT_CAPABILITIES: {}}}});
+    let response = post(egress, upstream, &legacy, &[]).await?;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        return Ok(response);
+    }
+    let headers = [("mcp-protocol-version", version), ("mcp-method", Method::List.as_str())];
+    post(egress, upstream, &modern, &headers).await
+}
+
+async fn post(
+    egress: &Egress,
+    upstream: &Uri,
+    message: &Value,
+    headers: &[(&'static str, &'static str)],
+) -> Result<Response<Incoming>, String> {
+    let mut request = Request::new(Full::new(Bytes::from(message.to_string())));
     *request.method_mut() = http::Method::POST;
     *request.uri_mut() = upstream.clone();
-    let headers = request.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let json = HeaderValue::from_static("application/json");
+    request.headers_mut().insert(CONTENT_TYPE, json);
     let accept = HeaderValue::from_static("application/json, text/event-stream");
-    headers.insert(ACCEPT, accept);
-    request
+    request.headers_mut().insert(ACCEPT, accept);
+    for (name, value) in headers {
+        request.headers_mut().insert(*name, HeaderValue::from_static(value));
+    }
+    egress.send(request).await.map_err(|fault| fault.diagnosis())
 }

@@ -43,9 +43,12 @@ pub(crate) fn document(url: &str) -> Value {
 pub(super) async fn register(
     egress: &Egress,
     endpoint: &Uri,
+    methods: &[String],
     redirect_uri: Option<&str>,
 ) -> Result<Registered, String> {
-    let mut request = Request::new(Full::new(Bytes::from(metadata(redirect_uri).to_string())));
+    let mut client = metadata(redirect_uri);
+    client["token_endpoint_auth_method"] = json!(method(methods));
+    let mut request = Request::new(Full::new(Bytes::from(client.to_string())));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = endpoint.clone();
     let json = HeaderValue::from_static("application/json");
@@ -58,6 +61,13 @@ pub(super) async fn register(
         )
     })?;
     read(&response).ok_or_else(|| format!("{endpoint}: the response has no client_id"))
+}
+
+/// Returns how the client authenticates: not at all, unless the authorization server supports only secrets
+/// (`token_endpoint_auth_methods_supported`; RFC 8414, section 2).
+fn method(supported: &[String]) -> &str {
+    let known = ["none", "client_secret_basic", "client_secret_post"];
+    known.into_iter().find(|known| supported.iter().any(|own| own == known)).unwrap_or("none")
 }
 
 fn read(response: &Value) -> Option<Registered> {
@@ -91,5 +101,12 @@ mod tests {
         assert_eq!((secret.secret.as_deref(), secret.posts_secret), (Some("s"), true));
         assert!(registered(json!({"client_id": ""})).is_none());
         assert!(registered(json!({})).is_none());
+        let methods = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            method(&methods(&["client_secret_post", "client_secret_basic"])),
+            "client_secret_basic"
+        );
+        assert_eq!(method(&methods(&["client_secret_basic", "none"])), "none");
+        assert_eq!(method(&methods(&["private_key_jwt"])), "none");
     }
 }

@@ -6,14 +6,13 @@ use arc_swap::ArcSwapOption;
 use http::{HeaderMap, Uri};
 use tokio::time::Instant;
 
-use super::token_source::Token;
+use super::token::Token;
 use crate::config::{ClientProof, OAuth};
 use crate::domain::fault::TokenFault;
 use crate::net::egress::{CONNECT, Egress};
-use crate::net::issuer;
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
-use crate::oauth::resource;
 use crate::oauth::token::Issued;
+use crate::oauth::{resource, scope};
 
 /// The gateway as a client of an upstream's authorization server.
 pub(super) struct ClientCredentials {
@@ -72,9 +71,9 @@ impl ClientCredentials {
     /// When the upstream names none that may be used.
     pub(super) async fn discover(&self, response: &HeaderMap) -> Result<(), Refusal> {
         let found = resource::discover(&self.egress, &self.url, response).await;
-        let resource = found.map_err(Refusal::other)?;
+        let mut resource = found.map_err(Refusal::other)?;
+        let metadata = resource.authorization_server(&self.egress).await.map_err(Refusal::other)?;
         let issuer = resource.issuer;
-        let metadata = issuer::discover(&self.egress, &issuer).await.map_err(Refusal::other)?;
         let posts_secret = metadata.posts_secret();
         let token_endpoint = metadata
             .token_endpoint
@@ -96,7 +95,7 @@ impl ClientCredentials {
     pub(super) fn widen(&self, needed: &str) -> Result<(), Refusal> {
         let Some(grant) = self.grant.load_full() else { return Ok(()) };
         let known = grant.scope.as_deref().unwrap_or_default();
-        let all = union(known, needed);
+        let all = scope::union(known, needed);
         if all == known {
             let detail = format!("the upstream needs the scope {needed:?}, which was requested");
             return Err(Refusal::new(TokenFault::ScopeRefused, detail));
@@ -138,28 +137,5 @@ impl ClientCredentials {
         let response = client.ask(&self.egress, &grant.token_endpoint, form).await?;
         let issued = Issued::read(&response).map_err(Refusal::other)?;
         Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
-    }
-}
-
-/// Returns the scopes of both, each once, in order.
-fn union(known: &str, needed: &str) -> String {
-    let mut all: Vec<&str> = known.split_whitespace().collect();
-    for scope in needed.split_whitespace() {
-        if !all.contains(&scope) {
-            all.push(scope);
-        }
-    }
-    all.join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scopes_that_are_needed_are_added_to_those_known() {
-        assert_eq!(union("a b", "b c"), "a b c");
-        assert_eq!(union("", "x"), "x");
-        assert_eq!(union("a", "a"), "a");
     }
 }

@@ -9,14 +9,15 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tracing::error;
 
-use super::token_source::Token;
+use super::token::Token;
 use crate::config;
-use crate::domain::fault::TokenFault;
+use crate::domain::fault::{TokenFault, excerpt};
 use crate::domain::unix_time::UnixSeconds;
 use crate::grants::store::{GrantStore, StoreError};
 use crate::grants::{Grant, GrantState};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
+use crate::oauth::scope;
 
 /// The operator's sign-in for one upstream.
 pub(super) struct Login {
@@ -33,6 +34,8 @@ pub(super) struct Login {
 struct State {
     /// Id of the grant that the last token is of.
     used: Option<String>,
+    /// Its scope, as far as it is known.
+    scope: String,
     /// Whether the upstream has refused the stored access token.
     is_refused: bool,
     /// A renewed grant that could not be written: what the file has is out of date.
@@ -82,7 +85,11 @@ impl Login {
         let grant = grant.or(stored);
         let mut grant =
             grant.ok_or_else(|| self.needs_login(TokenFault::NoGrant, "nobody has signed in"))?;
-        self.lock().used = Some(grant.id.clone());
+        {
+            let mut state = self.lock();
+            state.used = Some(grant.id.clone());
+            state.scope = grant.scope.clone().unwrap_or_default();
+        }
         let now = UnixSeconds::from(SystemTime::now());
         match grant.state(&self.url, now) {
             GrantState::Valid => {}
@@ -156,12 +163,12 @@ impl Login {
 
     /// The upstream needs a scope that the operator has not granted.
     pub(super) fn lacks(&self, scope: &str) -> Refusal {
-        let scope = crate::domain::fault::excerpt(scope);
+        let all = excerpt(&scope::union(&self.lock().scope, scope));
+        let (upstream, scope) = (&self.upstream, excerpt(scope));
         Refusal::new(
             TokenFault::ScopeRefused,
             format!(
-                "the upstream needs the scope {scope:?}; run `promptgate login {} --scope \"{scope}\"`",
-                self.upstream
+                "the upstream needs the scope {scope:?}; run `promptgate login {upstream} --scope \"{all}\"`"
             ),
         )
     }

@@ -2,4 +2,5 @@
 
 pub(crate) mod client_credentials;
 pub(crate) mod login;
+mod token;
 pub(crate) mod token_source;

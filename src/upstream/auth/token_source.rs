@@ -10,9 +10,10 @@ use tokio::time::Instant;
 
 use super::client_credentials::ClientCredentials;
 use super::login::Login;
+use super::token::Token;
 use crate::config;
 use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
-use crate::oauth::client::{Refusal, sensitive};
+use crate::oauth::client::Refusal;
 use crate::oauth::resource::BearerChallenge;
 use crate::seal;
 
@@ -39,25 +40,6 @@ struct RequestState {
     replaced: Option<Instant>,
 }
 
-/// An access token.
-pub(super) struct Token {
-    /// Value of `Authorization`.
-    header: HeaderValue,
-    /// From this time on a call requests another token, while the others still use this one.
-    renew_at: Instant,
-    expires_at: Instant,
-}
-
-/// Lifetime of a token whose response has no `expires_in`: short, because the real one is unknown.
-const DEFAULT_LIFETIME: Duration = Duration::from_secs(300);
-
-/// Longest lifetime that is used, whatever `expires_in` has: a token request per day costs nothing.
-const MAX_LIFETIME: Duration = Duration::from_secs(86_400);
-
-/// Part of its lifetime after which a token is renewed. The part is random, so that replicas that started together do
-/// not ask together.
-const RENEWED_AFTER: std::ops::Range<f64> = 0.7..0.85;
-
 /// Pause after a failed token request: the authorization server gets one request per second at most,
 /// however many calls wait for a token.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -65,25 +47,6 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after the replacement of a refused token: an upstream that refuses all tokens must not cause a
 /// token request per call.
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
-
-impl Token {
-    /// `access_token` was requested at `sent_at`. `random` is from 0 to 1.
-    ///
-    /// # Errors
-    /// When no header can hold the token.
-    pub(super) fn new(
-        access_token: &str,
-        lifetime: Option<Duration>,
-        sent_at: Instant,
-        random: f64,
-    ) -> Result<Self, Refusal> {
-        let header = sensitive(&format!("Bearer {access_token}")).map_err(Refusal::other)?;
-        let lifetime = lifetime.unwrap_or(DEFAULT_LIFETIME).min(MAX_LIFETIME);
-        let part = RENEWED_AFTER.start + random * (RENEWED_AFTER.end - RENEWED_AFTER.start);
-        let renew_at = sent_at + lifetime.mul_f64(part);
-        Ok(Self { header, renew_at, expires_at: sent_at + lifetime })
-    }
-}
 
 impl TokenSource {
     /// Tokens for the upstream at this URL; `None` if it is not called with tokens.
@@ -257,27 +220,4 @@ fn fail(state: &mut RequestState, Refusal { fault, detail, .. }: Refusal) -> Kin
 
 fn no_token(detail: &str) -> Kind {
     Kind::NoToken { fault: TokenFault::Failed, detail: detail.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_token_is_renewed_before_it_expires_at_a_random_time() {
-        let now = Instant::now();
-        let lifetime = Some(Duration::from_secs(100));
-        for (random, expected) in [(0.0, 70), (1.0, 85)] {
-            let token = Token::new("t", lifetime, now, random).unwrap();
-            assert_eq!(token.header.to_str().unwrap(), "Bearer t");
-            assert!(token.header.is_sensitive());
-            assert_eq!(token.renew_at.duration_since(now).as_secs(), expected);
-            assert_eq!(token.expires_at.duration_since(now).as_secs(), 100);
-        }
-        let endless = Token::new("t", Some(Duration::from_secs(1 << 40)), now, 0.0).unwrap();
-        assert_eq!(endless.expires_at.duration_since(now), MAX_LIFETIME);
-        let unknown = Token::new("t", None, now, 0.0).unwrap();
-        assert_eq!(unknown.expires_at.duration_since(now), DEFAULT_LIFETIME);
-        assert!(Token::new("a\nb", None, now, 0.0).is_err());
-    }
 }
