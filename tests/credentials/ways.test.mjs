@@ -43,9 +43,7 @@ test('a client that was registered by hand is used as it is, with its secret', (
     assert.deepEqual([...provider.granted('registration'), ...provider.refused('token')], []);
   }));
 
-const todo =
-  'it registers as a public client, whatever token_endpoint_auth_methods_supported says (RFC 8414, section 2)';
-test('at a provider without public clients, the gateway registers as one with a secret', { todo }, () =>
+test('at a provider without public clients, the gateway registers as one with a secret', () =>
   stage({ authMethods: ['client_secret_basic'] }, async ({ gateway }) => {
     await signIn(gateway);
   }),

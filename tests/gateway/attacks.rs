@@ -306,7 +306,7 @@ async fn f10_errors_tell_callers_a_sentence_and_an_id_and_operators_the_rest() {
     gateway.summary().await;
     for (name, sentence) in [
         ("internal__p", "upstream `internal`: not reachable at present"),
-        ("token__p", "upstream `token`: the gateway has no access token for it"),
+        ("token__p", "upstream `token`: its authorization server is not available"),
     ] {
         let error = gateway.client().ask_error("prompts/get", json!({"name": name})).await;
         assert_eq!(error["message"], sentence);
