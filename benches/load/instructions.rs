@@ -263,6 +263,8 @@ fn callgrind(out: &Path) -> Command {
     // At its end the gateway reads memory that valgrind does not show it, which ends it: the counts are written all the same.
     command.args(["--log-file=/dev/null"]);
     command.arg(format!("--callgrind-out-file={}", out.display()));
+    // A first list that waits for the upstreams longer than this would be sent as an event stream.
+    command.env("PROMPTGATE__SERVER__LIMITS__KEEP_ALIVE", "5m");
     // Copies beyond a threshold are one instruction that callgrind counts once a byte: a future that grows over the
     // threshold would look like thousands of instructions.
     command.env("GLIBC_TUNABLES", "glibc.cpu.x86_rep_movsb_threshold=1073741824");

@@ -89,7 +89,7 @@ impl Admin {
         answer.with_cookie(session).with_cookie(flow).with_header(REFRESH, refresh)
     }
 
-    /// A page for somebody who is not signed in.
+    /// A page for visitors without a session.
     fn unsigned(&self, title: &str, page: &impl askama::Template) -> String {
         let frame = Frame {
             title,

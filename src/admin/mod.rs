@@ -266,7 +266,7 @@ impl Admin {
         };
         let answer = match head.method {
             Method::GET | Method::HEAD if actions::is_action(&path) => {
-                // Somebody reloads the answer to a form, or comes back to it after a sign-in.
+                // A visitor reloads the answer to a form, or returns to it after a sign-in.
                 Ok(Answer::moved(&actions::page_of_action(&path)))
             }
             Method::GET | Method::HEAD => {

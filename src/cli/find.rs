@@ -51,7 +51,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
     live.map_or(Ok(()), |live| follow(live, &wanted, args))
 }
 
-/// Prints what is recorded from now on, until nobody reads it.
+/// Prints what is recorded from now on, until standard output is closed.
 ///
 /// # Errors
 /// The log cannot be read, or standard output cannot be written.

@@ -47,7 +47,7 @@ pub(super) fn run(options: &Login) -> Result<(), Failure> {
     let store = store(upstream.login)?;
     let runtime = runtime()?;
     let granted = runtime.block_on(sign_in(options, &upstream));
-    // A line that nobody types is still read from standard input.
+    // A read from standard input is still pending.
     runtime.shutdown_background();
     let grant = granted?;
     {

@@ -68,7 +68,7 @@ fn unused(
     now: SystemTime,
     until: Instant,
 ) -> Result<(), Failure> {
-    // What a prompt was used for at any time tells that it exists.
+    // A use at any time shows that the prompt exists.
     let (known, _) = usage.used_now(SystemTime::UNIX_EPOCH, now, until);
     let (used, is_partial) = usage.used_now(from, now, until);
     let mut unused: Vec<_> = known.difference(&used).collect();

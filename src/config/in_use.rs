@@ -28,10 +28,10 @@ pub(crate) struct SettingChange {
     pub after: Option<String>,
 }
 
-/// Stands for a value that nobody reads here.
+/// Placeholder of a value that is not read here.
 const HIDDEN: &str = "(hidden)";
 
-/// Stands for the value of a key that nobody sets, whose default the schema does not know.
+/// Placeholder of a default that the schema does not know.
 const NOT_SET: &str = "(default)";
 
 /// The tables whose values are texts of any name, which often hold secrets.

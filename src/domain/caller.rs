@@ -75,7 +75,7 @@ pub(crate) const PROBER: &str = "promptgate";
 /// The id of who tries prompts in the console with `admin.token`.
 pub(crate) const CONSOLE: &str = "console";
 
-/// Whether an id stands for nobody whom a credential names.
+/// Whether an id is reserved: no credential can name it.
 pub(crate) fn is_reserved(id: &str) -> bool {
     [ANONYMOUS, PROBER, CONSOLE].contains(&id)
 }

@@ -362,7 +362,7 @@ impl ChildReport {
 /// Why the gateway has no access token for an upstream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TokenFault {
-    /// Nobody has signed in.
+    /// There is no grant.
     #[error("it needs a sign-in by its operator")]
     NoGrant,
     /// The provider refuses the refresh token: it was revoked, or has expired (RFC 6749, section 5.2, `invalid_grant`).

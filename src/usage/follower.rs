@@ -64,7 +64,7 @@ impl Follower {
             at_end = self.index.follow(tail, SLICE)?;
         }
         if at_end && !is_same {
-            // The log before is read to its end, and another one continues.
+            // The replaced log is read to its end before the log that continues it.
             self.tail = log.map(|log| self.index.tail(&log)).transpose()?;
             at_end = self.tail.is_none();
         }

@@ -164,7 +164,7 @@ impl OpenCalls {
 
     fn received(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
         let is_get = record.method.is_some_and(|m| m.is(Method::Get.as_str()));
-        // Probes of the gateway itself are nobody's use.
+        // Probes of the gateway are no uses.
         let is_probe = record.caller.is_some_and(|caller| caller.is(PROBER));
         let Some(id) = record.call().filter(|_| is_get && !is_probe) else {
             return;
@@ -204,7 +204,7 @@ impl OpenCalls {
         }
     }
 
-    /// Ends all calls of earlier processes: nobody knows how they ended.
+    /// Ends all calls of earlier processes, with an unknown outcome.
     fn started(&mut self, record: &Members<'_>, each: &mut dyn FnMut(&Seen<'_>)) {
         let boot = text(record.boot).unwrap_or_default();
         while self.order.front().is_some_and(|(of, _)| *of != boot) {

@@ -8,13 +8,14 @@ import { performance } from 'node:perf_hooks';
 import { setTimeout } from 'node:timers/promises';
 
 import { Person, launch } from './lib/browser.mjs';
+import { Connection } from './lib/connection.mjs';
 import { Showcase } from './lib/showcase.mjs';
 
 const rate = Number(process.argv[2] ?? 300);
 const seconds = Number(process.argv[3] ?? 20);
 const ROUNDS = 3;
-const CALLERS = 16;
-const TICK = 5; // milliseconds
+const CONNECTIONS = 64;
+const TICK = 1; // milliseconds
 /** The pages that follow what happens. */
 const LIVE = ['/', '/upstreams', '/upstreams/library', '/pins', '/usage', '/usage?by=caller', '/audit', '/audit?caller=ada@example.com', '/audit?outcome=denied', '/'];
 const TICKS_PER_SECOND = 100; // of /proc, on Linux
@@ -25,26 +26,28 @@ function spent(pid) {
   return ((Number(fields[11]) + Number(fields[12])) * 1000) / TICKS_PER_SECOND;
 }
 
+/** Opens a connection whose calls are those of a caller in a session. */
+async function call(stage) {
+  const caller = await stage.caller('ada@example.com');
+  const params = { name: 'library__review-code', arguments: { code: 'a patch' } };
+  return Connection.open(stage.mcp, caller.headers, { jsonrpc: '2.0', id: 1, method: 'prompts/get', params });
+}
+
 /** Calls at the rate; returns processor milliseconds of the gateway for each call, and the 99th percentile. */
-async function round(stage, callers) {
-  const times = [];
-  const open = new Set();
+async function round(stage, connections) {
+  for (const connection of connections) connection.times.length = 0;
   const [begin, before] = [performance.now(), spent(stage.process.pid)];
+  const due = [];
   for (let sent = 0; performance.now() - begin < seconds * 1000; await setTimeout(TICK)) {
-    const due = Math.floor(((performance.now() - begin) * rate) / 1000);
-    for (; sent < due; sent++) {
-      const start = performance.now();
-      const call = callers[sent % CALLERS].get('library__review-code', { code: 'a patch' });
-      const done = call.then((answer) => {
-        if (!answer.result) throw new Error(JSON.stringify(answer));
-        times.push(performance.now() - start);
-        open.delete(done);
-      });
-      open.add(done);
+    for (; sent < ((performance.now() - begin) * rate) / 1000; sent++) due.push(begin + (sent * 1000) / rate);
+    for (const connection of connections) {
+      if (connection.isFree && due.length) connection.send(due.shift());
     }
   }
-  await Promise.all(open);
-  times.sort((one, other) => one - other);
+  while (!connections.every(({ isFree }) => isFree)) await setTimeout(TICK);
+  const times = connections.flatMap((connection) => connection.times).sort((one, other) => one - other);
+  const failures = connections.reduce((sum, connection) => sum + connection.failures, 0);
+  if (failures) throw new Error(`${failures} calls failed`);
   const cpu = (spent(stage.process.pid) - before) / times.length;
   return { calls: times.length, cpu, p50: times[times.length >> 1], p99: times[Math.floor(times.length * 0.99)] };
 }
@@ -66,14 +69,15 @@ async function main() {
   const [stage, browser] = await Promise.all([Showcase.start(), launch()]);
   const found = { without: [], with: [] };
   try {
-    const callers = await Promise.all(Array.from({ length: CALLERS }, () => stage.caller('ada@example.com')));
-    await round(stage, callers); // warms up
+    const connections = await Promise.all(Array.from({ length: CONNECTIONS }, () => call(stage)));
+    await round(stage, connections); // warms up
     for (let go = 0; go < ROUNDS; go++) {
-      found.without.push(await round(stage, callers));
+      found.without.push(await round(stage, connections));
       const people = await visit(browser, stage);
-      found.with.push(await round(stage, callers));
+      found.with.push(await round(stage, connections));
       for (const person of people) await person.leave();
     }
+    for (const connection of connections) connection.close();
   } finally {
     await browser.close();
     await stage.stop();

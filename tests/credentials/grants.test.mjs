@@ -80,6 +80,29 @@ describe('while a gateway waits for a renewed token', () => {
       await client.close();
     });
 
+  test('a caller who leaves does not end the sign-in', () =>
+    stage({ lifetime: 3 }, async ({ gateway, provider }) => {
+      await signIn(gateway);
+      const client = await gateway.client();
+      const renewals = () => provider.granted('token', { grant_type: 'refresh_token' }).length;
+      const [earlier, release, leaving] = [renewals(), provider.delayRenewals(), new AbortController()];
+      const calls = [];
+      await gateway.until(() => {
+        const call = client.getPrompt({ name: 'wiki__minutes' }, { signal: leaving.signal });
+        calls.push(call.catch(() => {}));
+        return renewals() > earlier;
+      });
+      leaving.abort();
+      await Promise.all(calls);
+      release();
+      await gateway.until(async () => {
+        await client.getPrompt({ name: 'wiki__minutes' });
+        return renewals() > earlier + 1;
+      });
+      assert.deepEqual(provider.refused('token'), []);
+      await client.close();
+    }));
+
   test('a logout is the last word', () =>
     during(
       (gateway) => gateway.run('logout', 'wiki'),

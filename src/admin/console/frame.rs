@@ -72,7 +72,7 @@ pub(in crate::admin) struct Frame<'a> {
     pub gateway: &'a str,
     /// `None` on pages that are no part of the navigation.
     pub section: Option<Section>,
-    /// `None` before somebody has signed in.
+    /// `None` before the sign-in.
     pub visitor: Option<&'a Visitor>,
     /// The token of the form that signs out; empty where there is no session.
     pub csrf: &'a str,

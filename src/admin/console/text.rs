@@ -6,7 +6,7 @@ use askama::filters::HtmlSafe;
 
 use crate::domain::name::is_hidden;
 
-/// A text that nobody vouches for, as HTML. Hidden characters stand as their code points in a mark of their own,
+/// An untrusted text, as HTML. Hidden characters stand as their code points in a mark of their own,
 /// so that a reader sees what a model would read.
 pub(in crate::admin) struct Shown<'a>(pub &'a str);
 

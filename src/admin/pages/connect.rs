@@ -52,7 +52,7 @@ pub(super) fn connect(state: &State, asked: &Asked) -> Connect {
     let gateway = Gateway {
         name: &server.name,
         url: &url,
-        // A gateway that the host starts would be another one than this.
+        // A gateway that the host starts would be a second process.
         is_view: true,
         needs_key: state.config.auth.required,
         config: None,

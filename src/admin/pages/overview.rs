@@ -30,7 +30,7 @@ pub(super) struct Overview {
     day: Traffic,
 }
 
-/// Something that somebody should look at.
+/// A condition that needs attention.
 #[derive(Debug, Serialize)]
 struct Attention {
     /// `bad` or `warn`.
@@ -136,7 +136,7 @@ fn attention(state: &State, limited: u64, max: usize) -> Vec<Attention> {
 /// A record that has waited so long stands for a slow disk.
 const LAG: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Prompts that are offered in a version on which nobody has decided.
+/// Prompts that are offered in a version without a decision.
 fn waiting_pins(state: &State) -> usize {
     let catalog = state.router.catalog();
     let rows = catalog.pins.iter().flat_map(|rows| rows.iter());

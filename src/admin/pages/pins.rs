@@ -102,7 +102,7 @@ impl Page for PinPage {
 /// Rows of one page.
 const PAGE: usize = 50;
 
-/// The value of the parameter `state` for prompts on which nobody has decided.
+/// The value of the parameter `state` for prompts without a decision.
 const WAITING: &str = "waiting";
 
 /// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come first.

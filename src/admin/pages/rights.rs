@@ -11,7 +11,7 @@ use crate::domain::method::Method;
 use crate::domain::rights::PromptRef;
 use crate::policy::Access;
 
-/// Somebody whose rights are shown.
+/// A caller or group whose rights are shown.
 #[derive(Clone, Debug)]
 pub(in crate::admin) struct Who {
     /// The id of a caller, or `group NAME`.
@@ -19,7 +19,7 @@ pub(in crate::admin) struct Who {
     pub caller: Caller,
 }
 
-/// What somebody may do with a prompt.
+/// The rights of a caller or group to a prompt.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Right {
     pub who: String,
@@ -84,7 +84,7 @@ pub(in crate::admin) fn known(config: &Config) -> Vec<Who> {
     callers.chain(groups).chain(anonymous).collect()
 }
 
-/// Returns what somebody may do with a prompt. Without rules everybody may do everything.
+/// Returns the rights of a caller or group to a prompt. Without rules everything is allowed.
 pub(super) fn right(access: Option<&Access>, who: &Who, prompt: PromptRef<'_>) -> Right {
     let Some(access) = access else {
         let allowed = Method::ALL.map(action).to_vec();

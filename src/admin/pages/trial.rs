@@ -1,4 +1,4 @@
-//! A prompt that somebody tries: the call as any client would make it, and its result by content type.
+//! The trial of a prompt: the call as any client would make it, and its result by content type.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ pub(in crate::admin) enum Content {
 pub(in crate::admin) struct Attempt<'a> {
     pub name: &'a str,
     pub arguments: Vec<(&'a str, &'a str)>,
-    /// The label of somebody else whose rights count (`admin.try_as`).
+    /// The label of another caller or group whose rights count (`admin.try_as`).
     pub as_who: Option<&'a str>,
 }
 
@@ -100,7 +100,7 @@ const SOUNDS: [&str; 6] =
 /// Gets a prompt for a visitor, through the gate like every call.
 ///
 /// # Errors
-/// The visitor is no tester, or may not use the rights of somebody else.
+/// The visitor is no tester, or may not use the rights of others.
 pub(in crate::admin) async fn attempt(
     state: &State,
     visitor: &Visitor,
@@ -206,7 +206,7 @@ fn document(arguments: &[(&str, &str)]) -> Option<Document> {
 /// The caller with whose rights a visitor tries a prompt.
 ///
 /// # Errors
-/// The visitor is no tester, or may not use the rights of somebody else.
+/// The visitor is no tester, or may not use the rights of others.
 fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> Made<Caller> {
     if visitor.role < Role::Tester {
         let message = "Prompts are tried by testers and approvers: sign in with admin.token, or ask for a group of \
@@ -229,7 +229,7 @@ fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> Made<Caller
 }
 
 /// The signed-in person as a caller. The subject of another provider than that of callers stands behind a prefix, so
-/// that it is nobody else's id.
+/// that it is no other caller's id.
 fn own_caller(state: &State, visitor: &Visitor) -> Caller {
     let issuer = state.admin.oidc.as_ref().map(|oidc| oidc.issuer.as_str());
     let is_same = state.config.auth.jwt.as_ref().map(|jwt| jwt.issuer.as_str()) == issuer;

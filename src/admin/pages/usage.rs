@@ -24,7 +24,7 @@ pub(super) struct UsagePage {
     rows: Vec<Row>,
     paging: Paging,
     traffic: Traffic,
-    /// Prompts that nobody used, where rows are prompts.
+    /// Unused prompts, where rows are prompts.
     unused: Vec<String>,
     unused_total: usize,
     /// Whether all of the span is known to the index; else from memory.
@@ -58,7 +58,7 @@ const SORTS: [(&str, &str, Sort); 5] = [
 /// Rows of one page.
 const PAGE: usize = 50;
 
-/// Prompts that nobody used, on one page.
+/// Unused prompts on one page.
 const UNUSED: usize = 100;
 
 impl Page for UsagePage {
@@ -190,7 +190,7 @@ fn endpoint(state: &State, view: &str) -> String {
     if view == "main" { server.path.clone() } else { server.view_path(view) }
 }
 
-/// Served prompts that nobody used in the span.
+/// Served prompts without a use in the span.
 async fn unused(state: &State, asked: &Asked, from: SystemTime) -> (Vec<String>, usize) {
     let catalog = state.router.catalog();
     let names = catalog.content.owners().map(|owner| &*owner.public_name);

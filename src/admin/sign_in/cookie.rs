@@ -126,7 +126,7 @@ mod tests {
         }
         let values = |site: &Site| -> Vec<_> { Cookie::Session.values(site, &headers).collect() };
         assert_eq!(values(&site("localhost")), ["x", "y="]);
-        // A cookie without the prefix may have been set by somebody else.
+        // A cookie without the prefix may have been set by another site.
         assert_eq!(values(&site("console.example")), [""; 0]);
         let many = "promptgate_session=x;".repeat(100);
         headers.insert(COOKIE, many.parse().unwrap());

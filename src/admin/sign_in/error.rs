@@ -29,7 +29,7 @@ pub(crate) enum SignInError {
     Busy,
     #[error("This address is none that the OpenID provider sends people to. Start again.")]
     Malformed,
-    /// Without the cookie of a sign-in that began here, a link of somebody else could sign a person in as them.
+    /// Without the cookie of a sign-in that began here, a link of an attacker could sign a person in as the attacker (login CSRF).
     #[error(
         "This sign-in did not begin in this browser, or it began more than ten minutes ago, or after another one. \
          Start again."

@@ -40,7 +40,7 @@ impl Role {
         }
     }
 
-    /// Nobody decides on prompts here unless `admin.write` is set.
+    /// Without `admin.write` no role may decide on prompts.
     fn permitted(self, admin: &config::Admin) -> Self {
         if admin.write { self } else { self.min(Self::Tester) }
     }

@@ -23,7 +23,7 @@ pub(super) struct Session {
     pub groups: Vec<String>,
     /// Seconds since the Unix epoch.
     pub issued: u64,
-    /// The first second in which it is not valid any more, since the Unix epoch.
+    /// The second in which it expires, since the Unix epoch.
     pub expires: u64,
 }
 
@@ -87,7 +87,7 @@ impl Session {
         serde_json::from_slice(&plain).ok()
     }
 
-    /// Returns the first second in which the session is not valid any more, where sessions last at most `longest` by
+    /// Returns the second in which the session expires, where sessions last at most `longest` by
     /// the present configuration.
     pub(super) fn expires(&self, longest: Duration) -> UnixSeconds {
         UnixSeconds(self.expires.min(self.issued.saturating_add(longest.as_secs())))

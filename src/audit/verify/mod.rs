@@ -157,7 +157,7 @@ struct Watched<'a> {
 /// Bytes that are read at once.
 const READ: usize = 64 << 10;
 
-/// Bytes after which `watch` is told: some hundredths of a second.
+/// Bytes after which `watch` is called: some hundredths of a second.
 const TELL_EVERY: u64 = 4 << 20;
 
 impl Read for Watched<'_> {

@@ -7,6 +7,7 @@ use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::client_credentials::ClientCredentials;
 use super::login::Login;
@@ -28,7 +29,7 @@ pub(crate) struct TokenSource {
 /// What tokens are requested with.
 enum Credential {
     ClientCredentials(Box<ClientCredentials>),
-    Login(Box<Login>),
+    Login(Arc<Login>),
 }
 
 /// State that token requests hand on.
@@ -49,21 +50,22 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const REPLACE_PAUSE: Duration = Duration::from_secs(10);
 
 impl TokenSource {
-    /// Tokens for the upstream at this URL; `None` if it is not called with tokens.
+    /// Tokens for the upstream at this URL; `None` if it is not called with tokens. Renewals of a sign-in run among `tasks`.
     ///
     /// # Errors
     /// When a configured certificate cannot be used.
-    pub(crate) fn new(http: &config::Http) -> Result<Option<Self>, String> {
+    pub(crate) fn new(http: &config::Http, tasks: TaskTracker) -> Result<Option<Self>, String> {
         seal::jws::install();
-        let credential = match &http.token {
-            None => return Ok(None),
-            Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(Box::new(
-                ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?,
-            )),
-            Some(config::TokenCredential::Login(login)) => {
-                Credential::Login(Box::new(Login::new(login, &http.url, http.ca.as_deref())?))
-            }
-        };
+        let credential =
+            match &http.token {
+                None => return Ok(None),
+                Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(
+                    Box::new(ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?),
+                ),
+                Some(config::TokenCredential::Login(login)) => Credential::Login(Arc::new(
+                    Login::new(login, &http.url, http.ca.as_deref(), tasks)?,
+                )),
+            };
         Ok(Some(Self { credential, token: ArcSwapOption::empty(), requests: Mutex::default() }))
     }
 

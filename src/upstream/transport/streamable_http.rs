@@ -89,7 +89,7 @@ impl HttpEndpoint {
             headers.insert(name, value);
         }
         Ok(Self {
-            tokens: TokenSource::new(http)?,
+            tokens: TokenSource::new(http, tasks.clone())?,
             egress: Egress::new(settings.connect, http.ca.as_deref(), http.address_policy)?,
             url: http.url.clone(),
             headers,

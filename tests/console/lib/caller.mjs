@@ -15,6 +15,11 @@ export class Caller {
     };
   }
 
+  /** The headers of a request in its session. */
+  get headers() {
+    return { ...this.#headers };
+  }
+
   async connect() {
     const params = { protocolVersion: '2025-11-25', capabilities: {}, clientInfo: { name: 'check', version: '1' } };
     const { headers } = await this.#post({ id: 0, method: 'initialize', params });

@@ -45,7 +45,7 @@ pub(super) struct Known {
 /// Why the provider did not exchange a code.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum NoToken {
-    /// It answers, and refuses: the code was used, has expired, or is for somebody else, or the client is not known.
+    /// It answers, and refuses: the code was used, has expired, or belongs to another client, or the client is not known.
     Refused(String),
     Unavailable(String),
 }

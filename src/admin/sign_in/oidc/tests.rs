@@ -80,7 +80,7 @@ struct State {
     signs: Key,
     metadata: Value,
     change: Change,
-    /// Turns a signed token into another one.
+    /// Alters a signed token.
     forge: fn(String, &Key) -> String,
     /// The parameters of the last authorization request, until its code is exchanged.
     authorized: Option<HashMap<String, String>>,
@@ -348,7 +348,7 @@ async fn forged_tokens_sign_nobody_in() {
             parts[1] = text(claims.as_bytes());
             parts.join(".")
         },
-        // Signed by somebody else, with the id of the provider's key.
+        // Signed with another key, with the id of the provider's key.
         |token, _| {
             let payload = token.split('.').nth(1).unwrap();
             let claims = BASE64_URL_SAFE_NO_PAD.decode(payload).unwrap();
