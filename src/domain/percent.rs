@@ -35,15 +35,16 @@ pub(crate) fn decoded_bytes(text: &str) -> (Vec<u8>, bool) {
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
         rest = after;
-        match after {
-            [high, low, after @ ..]
-                if byte == b'%'
-                    && let Some(code) = hex_byte(*high, *low) =>
-            {
+        let code = match after {
+            [high, low, ..] if byte == b'%' => hex_byte(*high, *low),
+            _ => None,
+        };
+        match code {
+            Some(code) => {
                 out.push(code);
-                rest = after;
+                rest = &after[2..];
             }
-            _ => {
+            None => {
                 is_broken |= byte == b'%';
                 out.push(byte);
             }
