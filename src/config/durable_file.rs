@@ -1,8 +1,9 @@
-//! Files that are replaced as a whole.
+//! Files that are replaced as a whole, by one process at a time.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 /// The beginning of the name of a file that is not whole yet.
 pub(crate) const UNFINISHED: &str = ".unfinished-";
@@ -44,4 +45,24 @@ pub(crate) fn replace(target: &Path, text: &str, readers: Readers) -> io::Result
         let _ = folder.sync_all();
     }
     Ok(())
+}
+
+/// The time between two attempts to lock a file.
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
+/// Locks a file for this process, until the file is closed. Blocks for at most `patience`.
+///
+/// # Errors
+/// When another process holds it for longer, or the file system knows no locks.
+pub(crate) fn lock(file: &File, patience: Duration) -> Result<(), TryLockError> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if waited < patience => {
+                std::thread::sleep(LOCK_POLL);
+                waited += LOCK_POLL;
+            }
+            ended => return ended,
+        }
+    }
 }

@@ -38,9 +38,6 @@ const ENDING: &str = "grant";
 /// The longest wait for another process that renews the same grant: a token request takes ten seconds at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The time between two attempts to lock.
-const LOCK_POLL: Duration = Duration::from_millis(10);
-
 impl GrantStore {
     pub(crate) fn new(config: &config::Grants) -> Self {
         Self { folder: config.path.clone(), sealer: Sealer::new(&config.keys) }
@@ -101,18 +98,11 @@ impl GrantStore {
         let path = self.folder.join(format!("{upstream}.lock"));
         let opened = File::options().create(true).truncate(false).write(true).open(&path);
         let file = opened.map_err(|error| StoreError::Io { path: path.clone(), error })?;
-        let mut waited = Duration::ZERO;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) if waited < LOCK_TIMEOUT => {
-                    std::thread::sleep(LOCK_POLL);
-                    waited += LOCK_POLL;
-                }
-                Err(TryLockError::WouldBlock) => return Err(StoreError::Busy(path)),
-                Err(TryLockError::Error(error)) => return Err(StoreError::Io { path, error }),
-            }
-        }
+        durable_file::lock(&file, LOCK_TIMEOUT).map_err(|why| match why {
+            TryLockError::WouldBlock => StoreError::Busy(path),
+            TryLockError::Error(error) => StoreError::Io { path, error },
+        })?;
+        Ok(file)
     }
 
     /// Creates the folder, for its owner only. It must be there before it can be watched.

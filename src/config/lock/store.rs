@@ -57,8 +57,6 @@ pub(crate) enum ObjectError {
 /// The time for another writer to finish. It writes a few files.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
 
-const WRITER_POLL: Duration = Duration::from_millis(20);
-
 impl LockStore {
     /// The lock file at a path, and the objects in the folder with the same name and `.d`.
     pub(crate) fn at(lock: PathBuf) -> Self {
@@ -139,22 +137,12 @@ impl LockStore {
     fn hold_writer(&self) -> Result<File, StoreError> {
         fs::create_dir_all(&self.objects).map_err(|error| self.unwritable(error))?;
         let file = lockable(&self.objects).map_err(|error| self.unwritable(error))?;
-        let mut waited = Duration::ZERO;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) if waited < WRITER_TIMEOUT => {
-                    std::thread::sleep(WRITER_POLL);
-                    waited += WRITER_POLL;
-                }
-                Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::Busy(self.objects.clone()));
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(StoreError::Io { path: self.objects.clone(), error });
-                }
-            }
-        }
+        let path = || self.objects.clone();
+        durable_file::lock(&file, WRITER_TIMEOUT).map_err(|why| match why {
+            TryLockError::WouldBlock => StoreError::Busy(path()),
+            TryLockError::Error(error) => StoreError::Io { path: path(), error },
+        })?;
+        Ok(file)
     }
 
     fn digest(&self) -> Result<String, StoreError> {

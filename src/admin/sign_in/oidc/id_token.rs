@@ -41,8 +41,8 @@ const MAX_NAME: usize = 128;
 /// Accepted clock skew, in seconds.
 const LEEWAY: u64 = 60;
 
-/// Accepted algorithms. All are asymmetric: with the secret of the client, or with a public key taken for a secret,
-/// nobody can sign a token.
+/// Accepted algorithms. All are asymmetric: neither the secret of the client nor a public key that is taken for one
+/// signs a token.
 const ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
