@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
 
-import { Person, launch } from './lib/browser.mjs';
+import { Person, close, launch } from './lib/browser.mjs';
 import { Stage } from './lib/stage.mjs';
 
 let stage, browser;
@@ -13,7 +13,7 @@ before(async () => {
 });
 
 after(async () => {
-  await browser?.close();
+  await close(browser);
   await stage?.stop();
 });
 
@@ -386,7 +386,7 @@ for (const script of [true, false]) {
       await page.waitForURL('**/login');
       await other.reload();
       assert.equal(new URL(other.url()).pathname, '/login');
-      await other.close();
+      await close(other);
       assert.match(stage.audit(), /"event":"admin_logout"/);
     });
   });

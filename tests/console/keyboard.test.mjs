@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 
-import { Person, launch } from './lib/browser.mjs';
+import { Person, close, launch } from './lib/browser.mjs';
 import { PAGES } from './lib/pages.mjs';
 import { Stage, TOKEN } from './lib/stage.mjs';
 
@@ -17,7 +17,7 @@ before(async () => {
 
 after(async () => {
   await person?.leave();
-  await browser?.close();
+  await close(browser);
   await stage?.stop();
 });
 

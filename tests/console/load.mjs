@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { performance } from 'node:perf_hooks';
 import { setTimeout } from 'node:timers/promises';
 
-import { Person, launch } from './lib/browser.mjs';
+import { Person, close, launch } from './lib/browser.mjs';
 import { Connection } from './lib/connection.mjs';
 import { Showcase } from './lib/showcase.mjs';
 
@@ -79,7 +79,7 @@ async function main() {
     }
     for (const connection of connections) connection.close();
   } finally {
-    await browser.close();
+    await close(browser);
     await stage.stop();
   }
   for (const [what, rounds] of Object.entries(found)) {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 
-import { Person, launch } from './lib/browser.mjs';
+import { Person, close, launch } from './lib/browser.mjs';
 import { LOGIN, PAGES, TROUBLE } from './lib/pages.mjs';
 import { Stage } from './lib/stage.mjs';
 
@@ -21,7 +21,7 @@ before(async () => {
 });
 
 after(async () => {
-  await browser?.close();
+  await close(browser);
   await stage?.stop();
 });
 

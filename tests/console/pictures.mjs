@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 
-import { Person, launch } from './lib/browser.mjs';
+import { Person, close, launch } from './lib/browser.mjs';
 import { LOGIN, PAGES, TROUBLE } from './lib/pages.mjs';
 import { Showcase } from './lib/showcase.mjs';
 
@@ -26,7 +26,7 @@ async function main() {
     // The calls go on while the pictures are taken, so that plots do not end in silence.
     await stage.work(setTimeout(minutes * 60_000).then(() => takeAll(browser, stage)));
   } finally {
-    await browser.close();
+    await close(browser);
     await stage.stop();
   }
   console.log(folder);

@@ -5,7 +5,7 @@ import { writeFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
 
-import { Person, launch, squeezed } from './lib/browser.mjs';
+import { Person, close, launch, squeezed } from './lib/browser.mjs';
 import { HOSTILE, asMessages, isName } from './lib/payloads.mjs';
 import { FORM, form, requester } from './lib/raw.mjs';
 import { BINARY, HOSTILE_CALLERS, Stage, TOKEN } from './lib/stage.mjs';
@@ -21,7 +21,7 @@ before(async () => {
 
 after(async () => {
   await person?.leave();
-  await browser?.close();
+  await close(browser);
   await stage?.stop();
 });
 

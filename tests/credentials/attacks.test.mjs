@@ -4,7 +4,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { after, afterEach, before, test } from 'node:test';
 
 import { Gateway } from './lib/gateway.mjs';
-import { arrive, launch, refuse, walk } from './lib/person.mjs';
+import { arrive, close, launch, refuse, walk } from './lib/person.mjs';
 import { AuthorizationServer, OPERATORS_CLIENT } from './lib/provider.mjs';
 import { TypeScript } from './lib/upstreams.mjs';
 
@@ -21,7 +21,7 @@ before(async () => {
 
 after(async () => {
   await gateway?.stop();
-  await Promise.allSettled([browser?.close(), upstream?.stop(), provider?.stop()]);
+  await Promise.allSettled([close(browser), upstream?.stop(), provider?.stop()]);
 });
 
 afterEach(async () => {

@@ -4,7 +4,7 @@ import { readdirSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
 
 import { Gateway } from './lib/gateway.mjs';
-import { arrive, launch, signIn, walk } from './lib/person.mjs';
+import { arrive, close, launch, signIn, walk } from './lib/person.mjs';
 import { AuthorizationServer, SCOPE } from './lib/provider.mjs';
 import { FastMcp, TypeScript } from './lib/upstreams.mjs';
 
@@ -35,7 +35,7 @@ function story(Upstream, { path } = {}) {
   after(async () => {
     await client?.close();
     await gateway?.stop();
-    await Promise.allSettled([browser?.close(), upstream?.stop(), provider?.stop()]);
+    await Promise.allSettled([close(browser), upstream?.stop(), provider?.stop()]);
   });
 
   const get = async () => text(await client.getPrompt({ name: 'wiki__onboarding' }));

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
 
-import { arrive, launch, refuseDevice, signInDevice, walk } from './lib/person.mjs';
+import { arrive, close, launch, refuseDevice, signInDevice, walk } from './lib/person.mjs';
 import { OPERATORS_CLIENT, SCOPE } from './lib/provider.mjs';
 import { KINDS, isSignedIn, signIn, stage } from './lib/stage.mjs';
 
@@ -61,7 +61,7 @@ test('a configured scope is asked for, with the one that refresh tokens need', (
 describe('on a device without a browser', { concurrency: true }, () => {
   let browser;
   before(async () => (browser = await launch()));
-  after(() => browser?.close());
+  after(() => close(browser));
 
   /** Starts the command; returns the page and the code that it prints. */
   async function begin(gateway) {

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { setTimeout } from 'node:timers/promises';
 
 import { chromium } from 'playwright-core';
 
@@ -14,6 +15,12 @@ const AXE_OPTIONS = { resultTypes: ['violations'], preload: false };
 
 export const launch = () =>
   chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
+
+/**
+ * Closes a browser, or a part of one. Chromium does not always answer: then it is killed when this process ends, which
+ * `--test-force-exit` brings about.
+ */
+export const close = (closable) => Promise.race([closable?.close(), setTimeout(10_000)]);
 
 /** Somebody before a browser. Everything that their pages say or want beyond the console is collected. */
 export class Person {
@@ -92,7 +99,7 @@ export class Person {
     if (this.page.url().startsWith(this.stage.admin)) {
       assert.equal(await this.page.evaluate(() => window.__owned), undefined, 'a text was run as a script');
     }
-    await this.context.close();
+    await close(this.context);
     this.check();
   }
 

@@ -11,6 +11,7 @@ import { promisify } from 'node:util';
 
 import { Caller } from './caller.mjs';
 import { HOSTILE, asPrompt, isName } from './payloads.mjs';
+import { end } from './process.mjs';
 import { Upstream, text } from './upstream.mjs';
 
 const HERE = fileURLToPath(new URL('.', import.meta.url));
@@ -77,21 +78,15 @@ export class Stage {
     this.process.stderr.on('data', (data) => (this.errors += data));
     const lines = createInterface({ input: this.process.stdout });
     for await (const line of lines) {
-      const found = /listens on (\S+)/.exec(line);
-      if (!found) continue;
-      this.mcp = found[1];
-      this.process.stdout.resume(); // nobody may block on a pipe that is not read
-      return;
+      this.mcp = /listens on (\S+)/.exec(line)?.[1];
+      if (this.mcp) break;
     }
-    throw new Error(`the gateway ended before it listened: ${this.errors}`);
+    if (!this.mcp) throw new Error(`the gateway ended before it listened: ${this.errors}`);
+    this.process.stdout.resume(); // the end of the loop pauses it, and the gateway would block on a full pipe
   }
 
   async stop() {
-    if (this.process?.exitCode === null) {
-      const ended = new Promise((resolve) => this.process.once('exit', resolve));
-      this.process.kill('SIGTERM');
-      await ended;
-    }
+    if (this.process) await end(this.process);
     await Promise.allSettled([this.scripted.stop(), this.hostile.stop()]);
     rmSync(this.folder, { recursive: true, force: true });
   }

@@ -10,6 +10,8 @@ import { fileURLToPath } from 'node:url';
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 
+import { end } from '../../console/lib/process.mjs';
+
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 
 /** The binary that is checked. */
@@ -79,8 +81,9 @@ export class Gateway {
 
   /** Ends the gateway that serves. */
   async rest() {
-    this.#serving?.child.kill('SIGTERM');
-    await this.#serving?.ended;
+    if (!this.#serving) return;
+    await end(this.#serving.child);
+    await this.#serving.ended;
     this.#serving = null;
   }
 

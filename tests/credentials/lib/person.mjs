@@ -1,8 +1,13 @@
 // Somebody who signs in at the provider's pages: in Chromium, or with bare requests where the pages are not the point.
+import { setTimeout } from 'node:timers/promises';
+
 import { chromium } from 'playwright-core';
 
 export const launch = () =>
   chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
+
+/** Closes the browser. One that does not answer is killed when this process ends. */
+export const close = (browser) => Promise.race([browser?.close(), setTimeout(10_000)]);
 
 /** A fresh browser session; its pages reach nothing but this machine. */
 export async function arrive(browser) {

@@ -15,6 +15,7 @@ import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
 import { isInitializeRequest } from '@modelcontextprotocol/sdk/types.js';
 
+import { end } from '../../console/lib/process.mjs';
 import { RESOURCE_SERVER, SCOPE } from './provider.mjs';
 
 const INTEROP = new URL('../../interop/', import.meta.url);
@@ -98,20 +99,16 @@ export class FastMcp {
     let errors = '';
     one.process.stderr.on('data', (data) => (errors += data));
     for await (const line of createInterface({ input: one.process.stdout })) {
-      const found = /^listening: (\S+)$/.exec(line);
-      if (!found) continue;
-      one.url = found[1];
-      provider.protect(one.url, 'jwt');
-      one.process.stdout.resume();
-      return one;
+      one.url = /^listening: (\S+)$/.exec(line)?.[1];
+      if (one.url) break;
     }
-    throw new Error(`FastMCP ended before it listened: ${errors}`);
+    if (!one.url) throw new Error(`FastMCP ended before it listened: ${errors}`);
+    one.process.stdout.resume(); // the end of the loop pauses it
+    provider.protect(one.url, 'jwt');
+    return one;
   }
 
-  async stop() {
-    if (this.process.exitCode !== null) return;
-    const ended = new Promise((resolve) => this.process.once('exit', resolve));
-    this.process.kill('SIGTERM');
-    await ended;
+  stop() {
+    return end(this.process);
   }
 }
