@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::answer::Answer;
 use super::console::text::Html;
 use super::console::{Frame, LoginPage, SignedInPage};
+use super::grants::Revocation;
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, Made, Trouble};
 use super::pins::Decision;
@@ -282,6 +283,23 @@ impl Admin {
         match self.state.decide(action, decision, if_match).await {
             Ok(document) => Answer::json(StatusCode::OK, &document),
             Err((status, document)) => Answer::json(status, &document),
+        }
+    }
+
+    /// Ends what callers have of their own at upstreams.
+    pub(super) async fn revoke(&self, head: &Parts, body: Incoming, visitor: &Visitor) -> Answer {
+        if head.method != Method::POST {
+            return Answer::not_allowed("POST");
+        }
+        let made = async {
+            self.check_approver(visitor)?;
+            let what = r#"{"caller": "ID", "upstream": "ID"}"#;
+            let revocation: Revocation = self.json_body(head, body, what).await?;
+            Ok::<_, Trouble>(self.state.revoke(&revocation, visitor))
+        };
+        match made.await {
+            Ok(document) => Answer::json(StatusCode::OK, &document),
+            Err(trouble) => Answer::error(trouble.status, &trouble.message),
         }
     }
 

@@ -356,7 +356,8 @@ fn warn_about_config(config: &Config) {
 /// callers.
 fn warn_about_shared_credentials(config: &Config) {
     for upstream in &config.upstreams {
-        if upstream.settings.questions.contains(ClientCapabilities::URL) {
+        let is_shared = !upstream.acts_as_caller();
+        if is_shared && upstream.settings.questions.contains(ClientCapabilities::URL) {
             warn!(
                 upstream = %upstream.id,
                 "may send users to URLs (questions: elicitation-url), but is called with one credential \
@@ -370,7 +371,7 @@ fn warn_about_shared_credentials(config: &Config) {
 fn warn_about_chosen_issuers(config: &Config) {
     for upstream in &config.upstreams {
         if let Some(http) = upstream.http()
-            && let Some(TokenCredential::OAuth(oauth)) = &http.token
+            && let Some(TokenCredential::OAuth(oauth)) = &http.credentials.token
             && oauth.token_url.is_none()
             && matches!(oauth.proof, ClientProof::Secret(_))
         {

@@ -111,6 +111,12 @@ pub(super) enum Command {
     },
     /// End the sign-in for an upstream, at its provider and here
     Logout(Logout),
+    /// Show or end what callers have of their own at upstreams with act_as = "caller" or per_caller = true
+    ///
+    /// Calls the admin API of a running gateway, with the token in the environment variable PROMPTGATE_ADMIN_TOKEN if one is
+    /// required. Tokens themselves are never shown.
+    #[command(subcommand)]
+    Grants(GrantsCommand),
     /// Show what was used, by whom, and how it went
     ///
     /// Covers the last 7 days, or the time since --since. Reads the usage index and the audit log of the
@@ -316,6 +322,26 @@ pub(super) struct Logout {
     pub(super) upstream: String,
     #[command(flatten)]
     pub(super) file: ConfigFile,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum GrantsCommand {
+    /// Show which callers have an access token or connections at which upstream
+    List(AdminApi),
+    /// End them at once, with the calls that use them (needs admin.write)
+    Revoke {
+        /// Id of the caller whose grants end
+        #[arg(long, value_name = "ID")]
+        caller: Option<String>,
+        /// Id of the upstream at which grants end
+        #[arg(long, value_name = "ID")]
+        upstream: Option<String>,
+        /// End the grants of all callers at all upstreams
+        #[arg(long, conflicts_with_all = ["caller", "upstream"])]
+        all: bool,
+        #[command(flatten)]
+        admin: AdminApi,
+    },
 }
 
 #[derive(Args, Debug)]

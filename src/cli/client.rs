@@ -17,7 +17,7 @@ use super::output::{Column, fitted, is_styled, printable, table, terminal_width}
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::fetch_once;
-use crate::config::{Http, Secret, Settings};
+use crate::config::{Credentials, Http, Secret, Settings};
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
@@ -265,12 +265,12 @@ fn call<T>(
         url: uri,
         revision: None,
         headers,
-        token: None,
+        credentials: Credentials::default(),
         ca: None,
         address_policy: AddressPolicy::NotLinkLocal,
     };
     runtime()?.block_on(async {
-        let endpoint = HttpEndpoint::new(&http, &Settings::default(), TaskTracker::new())
+        let endpoint = HttpEndpoint::new(&http, None, &Settings::default(), TaskTracker::new())
             .map_err(Failure::new)?;
         let exchange = async {
             let correlator = Correlator::new(NotificationSinks::new("gateway"));

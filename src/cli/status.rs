@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use http::header::AUTHORIZATION;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Request, Uri};
 use http_body_util::Full;
 use serde_json::{Value, json};
@@ -50,10 +51,29 @@ pub(super) async fn fetch_once(url: &str, path: &str) -> Result<Value, Failure> 
     fetch(&egress, url, path).await
 }
 
+/// Posts a JSON document to the admin API, and returns the answer.
+///
+/// # Errors
+/// It cannot be sent, or is refused; the message says what to do.
+pub(super) async fn send_once(url: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+    let egress = Egress::new(CONNECT, None, AddressPolicy::NotLinkLocal).map_err(Failure::new)?;
+    let mut request = Request::post(path).body(Full::from(body.to_string())).unwrap_or_default();
+    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    ask(&egress, url, path, request).await
+}
+
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
+    ask(egress, url, path, Request::new(Full::default())).await
+}
+
+async fn ask(
+    egress: &Egress,
+    url: &str,
+    path: &str,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Value, Failure> {
     let full = format!("{url}{path}");
     let uri: Uri = full.parse().map_err(|_| Failure::usage(format!("{url} is not a URL")))?;
-    let mut request = Request::new(Full::default());
     if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
         if !is_https_or_loopback(&uri) {
             return Err(Failure::usage(format!(

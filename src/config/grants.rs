@@ -1,4 +1,4 @@
-//! `[grants]` and `credential = { login = … }`: sign-ins of the operator for upstreams.
+//! `[grants]` and `credential = { login = … }`: sign-ins of the operator for upstreams, and what callers may have there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,12 +48,33 @@ pub(super) fn login(mut section: Section<'_>) -> Login {
     login
 }
 
-/// Reads `[grants]`. `login` is an upstream that needs it, if there is one.
+/// What callers may have at upstreams that are called as the caller: each an access token and the connections that are opened
+/// with it. Beyond a bound, the one that was used least recently is ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AccountLimits {
+    pub per_caller: usize,
+    /// Of all callers; not less than `per_caller`.
+    pub max: usize,
+}
+
+impl Default for AccountLimits {
+    fn default() -> Self {
+        Self { per_caller: 100, max: 100_000 }
+    }
+}
+
+/// Reads `[grants]`. `login` is an upstream that needs its folder, if there is one.
 pub(super) fn read(
     mut section: Section<'_>,
     keys: Option<&SealKeys>,
     login: Option<&UpstreamId>,
-) -> Option<Arc<Grants>> {
+) -> (Option<Arc<Grants>>, AccountLimits) {
+    let default = AccountLimits::default();
+    let per_caller = section.count("per_caller", default.per_caller, 1..=10_000);
+    let max = section.count("max", default.max, 1..=10_000_000);
+    if max < per_caller {
+        section.mistake("max", "must not be less than per_caller");
+    }
     let path = section.file("path").unwrap_or_else(|| section.beside("grants"));
     if let (None, Some(upstream)) = (keys, login) {
         section.mistake(
@@ -65,7 +86,8 @@ pub(super) fn read(
         );
     }
     section.finish();
-    keys.map(|keys| Arc::new(Grants { path, keys: keys.clone() }))
+    let grants = keys.map(|keys| Arc::new(Grants { path, keys: keys.clone() }));
+    (grants, AccountLimits { per_caller, max })
 }
 
 #[cfg(test)]
@@ -88,7 +110,7 @@ mod tests {
 
     fn login(config: &Config) -> &Login {
         match &config.upstreams[0].transport {
-            Transport::Http(http) => match &http.token {
+            Transport::Http(http) => match &http.credentials.token {
                 Some(TokenCredential::Login(login)) => login,
                 other => panic!("{other:?}"),
             },

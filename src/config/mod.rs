@@ -7,6 +7,7 @@ mod admin;
 mod audit;
 mod auth;
 mod cluster;
+mod credential;
 pub(crate) mod error;
 pub(crate) mod durable_file;
 mod exposure;
@@ -51,9 +52,13 @@ pub(crate) use auth::{Auth, Certificate, Identity};
 pub(crate) use cluster::{
     Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer,
 };
+pub(crate) use credential::{
+    CALLER, CallerCredential, Credentials, Exchange, TokenCredential, Vault, Workload,
+    is_reserved_header,
+};
 pub(crate) use error::{ConfigError, Origin};
 pub(crate) use exposure::{Exposure, ToolForm};
-pub(crate) use grants::{Grants, Login};
+pub(crate) use grants::{AccountLimits, Grants, Login};
 pub(crate) use in_use::{Setting, SettingChange, changes};
 pub(crate) use jwt::{Jwt, is_https_or_loopback};
 pub(crate) use limits::{Limit, Per};
@@ -65,7 +70,7 @@ pub use settings::Settings;
 pub(crate) use settings::{Breaker, OnChangedDefinition};
 pub(crate) use telemetry::{LogFormat, Telemetry};
 pub(crate) use tls::{Tls, TlsFiles};
-pub(crate) use upstream::{Http, Stdio, TokenCredential, Transport, Upstream, is_reserved_header};
+pub(crate) use upstream::{Http, Stdio, Transport, Upstream};
 pub(crate) use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
@@ -96,6 +101,8 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     pub naming: Naming,
     pub listing: Listing,
+    /// Bounds of what callers have at upstreams that are called as the caller.
+    pub accounts: AccountLimits,
     /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<Upstream>,
     /// In the order of the file.
@@ -249,8 +256,15 @@ impl Config {
         let access = access::read(root.section("access"), &upstreams, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
-        let grants = grants::read(root.section("grants"), server.seal_keys.as_ref(), login);
+        let (grants, accounts) =
+            grants::read(root.section("grants"), server.seal_keys.as_ref(), login);
         upstream::keep_logins(&mut upstreams, grants.as_ref());
+        if auth.jwt.is_none()
+            && let Some(exchanging) = upstreams.iter().find(|upstream| upstream.exchanges_tokens())
+        {
+            let key = format!("upstreams.{}.credential.exchange", exchanging.id);
+            root.mistake(&key, "needs auth.jwt: without it no caller brings a token");
+        }
         let config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
@@ -261,6 +275,7 @@ impl Config {
             audit: audit::read(root.section("audit"), server.limits.share),
             admin: admin::read(root.section("admin")),
             listing: listing(root.section("listing")),
+            accounts,
             overlays: overlays::read_all(&mut root, &upstreams),
             releases: releases::read(root.section("releases"), &upstreams, modes),
             views: views::read_all(&mut root, &server, &upstreams),
@@ -290,7 +305,7 @@ transport = "library"
 path = "."
 [upstreams.http]
 transport = "http"
-credential = { oauth = {} }
+credential = { oauth = {}, workload = {}, exchange = { actor = {} }, vault = {} }
 [upstreams.sse]
 transport = "sse"
 credential = { login = {} }
@@ -444,8 +459,8 @@ mod tests {
         assert_eq!(a.settings.poll, Duration::ZERO);
         assert_eq!(a.settings.max_pages, 100);
         let Transport::Http(http) = &a.transport else { panic!() };
-        assert_eq!(http.headers[0].1.expose(), "Bearer t0ken");
-        assert_eq!(http.headers[1].1.expose(), "platform");
+        assert_eq!(http.credentials.header.as_ref().unwrap().1.expose(), "Bearer t0ken");
+        assert_eq!(http.headers[0].1.expose(), "platform");
         assert!(!format!("{config:?}").contains("t0ken"));
     }
 

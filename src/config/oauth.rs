@@ -35,6 +35,15 @@ pub enum ClientProof {
     },
 }
 
+impl ClientProof {
+    pub(super) fn secret(&self) -> Option<&Secret> {
+        match self {
+            Self::Secret(secret) => Some(secret),
+            Self::Key { .. } => None,
+        }
+    }
+}
+
 impl Eq for ClientProof {}
 
 impl PartialEq for ClientProof {
@@ -64,23 +73,34 @@ pub(super) fn read(mut section: Section<'_>) -> Option<OAuth> {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let rule = "the client id of the gateway at the authorization server";
     let client_id = section.required("client_id", rule, text);
-    let secret = section.secret("client_secret");
-    let private_key = section.secret("private_key");
-    let algorithm = section.choice("algorithm", Algorithm::ES256, &ALGORITHMS);
+    let proof = client_proof(&mut section);
+    if proof.is_none() && !section.was_read("client_secret") && !section.was_read("private_key") {
+        section.mistake("", ONE_PROOF);
+    }
     let token_url = section.parsed("token_url", URL_RULE, url);
     let scope = section.optional_text("scope").filter(|scope| !scope.is_empty());
     let resource = section.optional_text("resource").filter(|resource| !resource.is_empty());
-    let proof = match (secret, private_key) {
-        (Some(secret), None) => Some(ClientProof::Secret(secret)),
-        (None, Some(pem)) => key(&section, algorithm, &pem),
-        _ => {
-            section.mistake("", "must have exactly one of client_secret and private_key");
-            None
-        }
-    };
     section.finish();
     Some(OAuth { client_id: client_id?, proof: proof?, token_url, scope, resource })
 }
+
+/// Reads `client_secret`, or `private_key` and `algorithm`. `None`: neither is given, or there is a mistake.
+pub(super) fn client_proof(section: &mut Section<'_>) -> Option<ClientProof> {
+    let secret = section.secret("client_secret");
+    let private_key = section.secret("private_key");
+    let algorithm = section.choice("algorithm", Algorithm::ES256, &ALGORITHMS);
+    match (secret, private_key) {
+        (None, None) => None,
+        (Some(secret), None) => Some(ClientProof::Secret(secret)),
+        (None, Some(pem)) => key(section, algorithm, &pem),
+        (Some(_), Some(_)) => {
+            section.mistake("", ONE_PROOF);
+            None
+        }
+    }
+}
+
+const ONE_PROOF: &str = "must have exactly one of client_secret and private_key";
 
 /// Parses a private key, and tests whether it can sign with the algorithm.
 fn key(section: &Section<'_>, algorithm: Algorithm, pem: &Secret) -> Option<ClientProof> {
@@ -120,7 +140,7 @@ mod tests {
         );
         let config = schema_check::parse("g", &toml, root, &[]).map_err(|e| e.to_string())?;
         match config.upstreams.into_iter().next().map(|upstream| upstream.transport) {
-            Some(Transport::Http(http)) => match http.token {
+            Some(Transport::Http(http)) => match http.credentials.token {
                 Some(TokenCredential::OAuth(oauth)) => Ok(oauth),
                 other => panic!("{other:?}"),
             },

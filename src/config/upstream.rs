@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Uri};
+use http::header::AUTHORIZATION;
+use http::{HeaderName, Uri};
 
-use super::grants::{self, Grants, Login};
+use super::credential::{
+    self, CALLER, CallerCredential, Credentials, TokenCredential, extra_headers,
+};
+use super::grants::{Grants, Login};
 use super::jwt::is_https_or_loopback;
-use super::oauth::{self, ClientProof, OAuth};
-use super::reader::Section;
+use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
 use super::settings::{Settings, questions, release, settings};
 use crate::domain::address_policy::AddressPolicy;
@@ -67,6 +71,27 @@ pub struct Stdio {
     pub supervisor: Option<PathBuf>,
     /// `None`: detected by the handshake.
     pub revision: Option<Revision>,
+    /// `Some`: each caller has a child of its own, beside the one that lists the prompts.
+    pub per_caller: Option<ChildPerCaller>,
+}
+
+impl Stdio {
+    /// Returns the child process of one caller, which is named in its environment.
+    pub(crate) fn of_caller(&self, caller: &str) -> Self {
+        let named = |(name, value): &(String, Secret)| {
+            (name.clone(), Secret::new(value.expose().replace(CALLER, caller)))
+        };
+        Self { env: self.env.iter().map(named).collect(), ..self.clone() }
+    }
+}
+
+/// Bounds of the child processes that callers have of their own.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ChildPerCaller {
+    /// Of all callers, at least 1.
+    pub max: usize,
+    /// Time without a call until a child is ended.
+    pub idle: Duration,
 }
 
 /// A server over HTTP.
@@ -76,31 +101,41 @@ pub struct Http {
     pub url: Uri,
     /// `None`: detected by the handshake.
     pub revision: Option<Revision>,
-    /// Header fields of every request, including a static credential.
+    /// Header fields of every request.
     pub headers: Vec<(HeaderName, Secret)>,
-    /// Access tokens instead of a static credential.
-    pub token: Option<TokenCredential>,
+    pub credentials: Credentials,
     /// Certificates that are trusted beside those of the system, in PEM.
     pub ca: Option<Arc<str>>,
     /// Allowed addresses of the host.
     pub address_policy: AddressPolicy,
 }
 
-/// Where access tokens for an upstream come from.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum TokenCredential {
-    /// The gateway gets them as itself.
-    OAuth(OAuth),
-    /// The operator has signed in.
-    Login(Login),
-}
-
 impl Upstream {
     /// Returns how the operator signs in, if the upstream is called with such a sign-in.
     pub(crate) fn login(&self) -> Option<&Login> {
-        match &self.http()?.token {
+        match &self.http()?.credentials.token {
             Some(TokenCredential::Login(login)) => Some(login),
             _ => None,
+        }
+    }
+
+    /// Whether the token of each caller is exchanged for one for the upstream.
+    pub(crate) fn exchanges_tokens(&self) -> bool {
+        let caller = self.http().and_then(|http| http.credentials.caller.as_ref());
+        matches!(caller, Some(CallerCredential::Exchange(_)))
+    }
+
+    /// Whether each caller has connections of its own.
+    pub(crate) fn acts_as_caller(&self) -> bool {
+        self.http().is_some_and(|http| http.credentials.caller.is_some())
+            || self.child_per_caller().is_some()
+    }
+
+    /// Returns the bounds of the children of callers, if each caller has a child of its own.
+    pub(crate) fn child_per_caller(&self) -> Option<ChildPerCaller> {
+        match &self.transport {
+            Transport::Stdio(stdio) => stdio.per_caller,
+            Transport::Http(_) | Transport::Sse(_) | Transport::Library(_) => None,
         }
     }
 
@@ -115,21 +150,15 @@ impl Upstream {
     /// Returns the secrets that the upstream, or its authorization server, is called with, in plain text: each as a
     /// whole, and without an authentication scheme before it.
     pub(crate) fn secrets(&self) -> Vec<String> {
-        let (values, token): (Vec<&Secret>, _) = match &self.transport {
+        let values: Vec<&Secret> = match &self.transport {
             Transport::Http(http) | Transport::Sse(http) => {
-                (http.headers.iter().map(|(_, value)| value).collect(), http.token.as_ref())
+                let headers = http.headers.iter().map(|(_, value)| value);
+                headers.chain(http.credentials.secrets()).collect()
             }
-            Transport::Stdio(stdio) => (stdio.env.iter().map(|(_, value)| value).collect(), None),
-            Transport::Library(_) => (Vec::new(), None),
+            Transport::Stdio(stdio) => stdio.env.iter().map(|(_, value)| value).collect(),
+            Transport::Library(_) => Vec::new(),
         };
-        let client_secret = token.and_then(|token| match token {
-            TokenCredential::OAuth(OAuth { proof: ClientProof::Secret(secret), .. }) => {
-                Some(secret)
-            }
-            TokenCredential::OAuth(_) => None,
-            TokenCredential::Login(login) => login.client_secret.as_ref(),
-        });
-        let secrets = values.into_iter().chain(client_secret).filter(|value| !value.is_plain());
+        let secrets = values.into_iter().filter(|value| !value.is_plain());
         let forms = |secret: &Secret| {
             let text = secret.expose();
             let credentials = text.split_once(' ').map(|(_scheme, credentials)| credentials);
@@ -187,8 +216,9 @@ pub(super) fn first_login(upstreams: &[Upstream]) -> Option<&UpstreamId> {
 /// Tells each upstream that the operator signs in for where the sign-in is kept.
 pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants>>) {
     for Upstream { id, transport, .. } in upstreams {
-        if let Transport::Http(Http { token: Some(TokenCredential::Login(login)), .. })
-        | Transport::Sse(Http { token: Some(TokenCredential::Login(login)), .. }) = transport
+        if let Transport::Http(Http { credentials, .. }) | Transport::Sse(Http { credentials, .. }) =
+            transport
+            && let Some(TokenCredential::Login(login)) = &mut credentials.token
         {
             id.as_str().clone_into(&mut login.upstream);
             login.kept = grants.cloned();
@@ -264,21 +294,18 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
     let rule =
         "a URL such as \"https://prompts.example.com/mcp\", without user, password and fragment";
     let url = section.required("url", rule, url);
-    let (header, token) = match credential(section) {
-        Some(Credential::Header { name, value }) => (Some((name, value)), None),
-        Some(Credential::Token(token)) => (None, Some(token)),
-        None => (None, None),
+    let credentials = credential::read(section);
+    let headers = extra_headers(section);
+    let brings_token = credentials.token.is_some() || credentials.caller.is_some();
+    let is_set = |name: &HeaderName| {
+        let header = credentials.header.as_ref();
+        header.is_some_and(|(other, _)| other == name) || (brings_token && *name == AUTHORIZATION)
     };
-    let mut headers: Vec<_> = header.into_iter().collect();
-    for (name, value) in extra_headers(section) {
-        if headers.iter().any(|(other, _)| *other == name) {
-            let message = "is already set by the credential; remove one of them";
-            section.mistake(&format!("headers.{name}"), message);
-        } else {
-            headers.push((name, value));
-        }
+    for (name, _) in headers.iter().filter(|(name, _)| is_set(name)) {
+        let message = "is already set by the credential; remove one of them";
+        section.mistake(&format!("headers.{name}"), message);
     }
-    if token.is_some() && url.as_ref().is_some_and(|url| !is_https_or_loopback(url)) {
+    if brings_token && url.as_ref().is_some_and(|url| !is_https_or_loopback(url)) {
         section.mistake("url", "must be https, or http on loopback, because tokens are sent to it");
     }
     let address_policy = if section.flag("allow_private", true) {
@@ -292,7 +319,7 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
         section.mistake("url", error.to_string());
     }
     let ca = certificate_authorities(section);
-    Some(Http { url: url?, revision, headers, token, ca, address_policy })
+    Some(Http { url: url?, revision, headers, credentials, ca, address_policy })
 }
 
 /// Reads the PEM file in `ca`.
@@ -326,6 +353,17 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
         section.mistake("cwd", not_a_directory(&cwd));
     }
     let env = section.section("env").secrets();
+    let is_per_caller = section.flag("per_caller", false);
+    let max = section.count("max_children", 16, 1..=1024);
+    let idle = section.duration("child_idle", Duration::from_secs(600), MILLISECOND);
+    let per_caller = is_per_caller.then_some(ChildPerCaller { max, idle });
+    if per_caller.is_none()
+        && let Some((name, _)) = env.iter().find(|(_, value)| value.expose().contains(CALLER))
+    {
+        let message =
+            "has {caller}, which stands for the id of the caller only with per_caller = true";
+        section.mistake(&format!("env.{name}"), message);
+    }
     let revision = revision(section);
     Some(Transport::Stdio(Stdio {
         program: program?,
@@ -334,6 +372,7 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
         cwd,
         supervisor: None,
         revision,
+        per_caller,
     }))
 }
 
@@ -358,89 +397,4 @@ fn url(text: &str) -> Option<Uri> {
 fn revisions() -> String {
     let names: Vec<_> = Revision::ALL.into_iter().map(|r| format!("\"{r}\"")).collect();
     format!("\"auto\" or one of {}", names.join(", "))
-}
-
-/// The gateway's credential at an upstream.
-enum Credential {
-    Header { name: HeaderName, value: Secret },
-    Token(TokenCredential),
-}
-
-/// Reads `credential = { bearer = secret }`, `{ header = "X-Api-Key", value = secret }`, `{ oauth = { … } }` or
-/// `{ login = { … } }`.
-fn credential(section: &mut Section<'_>) -> Option<Credential> {
-    let mut credential = section.section("credential");
-    let has_oauth = credential.has("oauth");
-    let oauth = credential.section("oauth");
-    let oauth = has_oauth.then(|| oauth::read(oauth));
-    let has_login = credential.has("login");
-    let login = credential.section("login");
-    let login = has_login.then(|| grants::login(login));
-    let bearer = credential.secret("bearer");
-    let rule = "the name of a header that promptgate does not set itself, such as \"X-Api-Key\"";
-    let name = credential.parsed("header", rule, header_name);
-    let value = credential.secret("value");
-    let token = match (oauth, login) {
-        (Some(_), Some(_)) => {
-            credential.mistake("", CREDENTIAL_RULE);
-            None
-        }
-        (Some(oauth), None) => Some(oauth.map(TokenCredential::OAuth)),
-        (None, Some(login)) => Some(Some(TokenCredential::Login(login))),
-        (None, None) => None,
-    };
-    let found = match (token, bearer, name, value) {
-        (Some(token), None, None, None) => token.map(Credential::Token),
-        (None, Some(token), None, None) => {
-            let value = Secret::new(format!("Bearer {}", token.expose()));
-            Some(Credential::Header { name: http::header::AUTHORIZATION, value })
-        }
-        (None, None, Some(name), Some(value)) => Some(Credential::Header { name, value }),
-        (None, None, None, None) => None,
-        _ => {
-            credential.mistake("", CREDENTIAL_RULE);
-            None
-        }
-    };
-    if let Some(Credential::Header { value, .. }) = &found
-        && !is_header_value(value)
-    {
-        credential.mistake("", "contains characters that an HTTP header must not contain");
-    }
-    credential.finish();
-    found
-}
-
-const CREDENTIAL_RULE: &str = "must be { bearer = … }, { header = \"…\", value = … }, { oauth = { client_id = \"…\", … } } or { login = { … } }";
-
-fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
-    let mut headers = Vec::new();
-    for (name, value) in section.section("headers").secrets() {
-        match header_name(&name) {
-            Some(header) if is_header_value(&value) => headers.push((header, value)),
-            _ => {
-                let message = "must be a valid header that promptgate does not set itself, with a \
-                               valid value";
-                section.mistake(&format!("headers.{name}"), message);
-            }
-        }
-    }
-    headers
-}
-
-fn is_header_value(value: &Secret) -> bool {
-    HeaderValue::from_str(value.expose()).is_ok()
-}
-
-/// Parses the name of a header that the operator may set.
-fn header_name(text: &str) -> Option<HeaderName> {
-    let name = HeaderName::try_from(text).ok()?;
-    (!is_reserved_header(&name)).then_some(name)
-}
-
-/// Whether MCP or HTTP defines the header for each request, so that the gateway sets it itself.
-pub(crate) fn is_reserved_header(name: &HeaderName) -> bool {
-    let reserved =
-        ["host", "content-length", "content-type", "accept", "transfer-encoding", "connection"];
-    reserved.contains(&name.as_str()) || name.as_str().starts_with("mcp-")
 }

@@ -11,12 +11,15 @@ use super::json::{Json, Kind};
 use super::meta;
 use super::method::Method;
 use super::server_request::ClientCapabilities;
+use super::subject_token::SubjectToken;
 use super::trace::Trace;
 
 /// A request for prompts with its caller, its endpoint and the abilities of its client.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub caller: Caller,
+    /// The token that the caller has brought; `None` for other credentials, and where no upstream needs it.
+    pub subject_token: Option<SubjectToken>,
     /// Path of the endpoint that received the request.
     pub endpoint: Arc<str>,
     /// IP address of the client; `None` over standard streams.

@@ -138,16 +138,28 @@ impl Caller {
         }
     }
 
+    /// Returns the kind of the caller's credential, and who issues credentials of this kind.
+    pub(crate) fn authority(&self) -> (&'static str, &str) {
+        match self.proof() {
+            Proof::None => ("none", ""),
+            Proof::ApiKey { .. } => ("api_key", ""),
+            Proof::Certificate { .. } => ("certificate", ""),
+            Proof::Token(token) => ("token", &token.issuer),
+            Proof::Stdio => ("stdio", ""),
+        }
+    }
+
     /// Returns the scopes of the caller's token; empty for other credentials.
     pub fn scopes(&self) -> &[String] {
         &self.0.scopes
     }
 }
 
-/// Callers with the same id are equal: the groups of a caller may change between two requests.
+/// Callers are equal if the same authority names them by the same id, in the same kind of credential. Their groups and scopes
+/// may change between two requests.
 impl PartialEq for Caller {
     fn eq(&self, other: &Self) -> bool {
-        self.id() == other.id()
+        self.id() == other.id() && self.authority() == other.authority()
     }
 }
 

@@ -374,6 +374,17 @@ pub enum TokenFault {
     /// The scope was refused, or does not suffice (RFC 6750, section 3.1, `insufficient_scope`).
     #[error("the scope of the gateway's access token does not suffice")]
     ScopeRefused,
+    /// The upstream is called with each caller's own token, and this caller has brought none to exchange.
+    #[error(
+        "it is called with the caller's own credential, and this caller has none that it could be had with"
+    )]
+    NoSubjectToken,
+    /// The authorization server issues no token for this caller (RFC 8693, section 2.2.2).
+    #[error("its authorization server issues no token for this caller")]
+    ExchangeRefused,
+    /// The vault has no secret of this caller.
+    #[error("there is no secret of this caller for it")]
+    NoSecret,
     #[error("its authorization server is not available")]
     ProviderUnavailable,
     #[error("its authorization server has not answered in time")]
@@ -391,6 +402,9 @@ impl TokenFault {
             Self::GrantRefused => "grant_refused",
             Self::GrantExpired => "grant_expired",
             Self::ScopeRefused => "scope_refused",
+            Self::NoSubjectToken => "no_subject_token",
+            Self::ExchangeRefused => "exchange_refused",
+            Self::NoSecret => "no_secret",
             Self::ProviderUnavailable => "provider_unavailable",
             Self::ProviderTimeout => "provider_timeout",
             Self::Failed => "upstream_auth_failed",

@@ -23,6 +23,7 @@ pub(crate) mod hidden_text;
 pub(crate) mod server_request;
 pub(crate) mod trace;
 pub(crate) mod uri;
+pub(crate) mod subject_token;
 pub(crate) mod call;
 pub(crate) mod name;
 pub(crate) mod call_overlay;

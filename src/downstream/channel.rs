@@ -21,6 +21,7 @@ use crate::domain::fair_share::Holder;
 use crate::domain::fault::TransportFault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
+use crate::domain::subject_token::SubjectToken;
 use crate::session::connection::Connection;
 use crate::session::notify::notifications::NotificationStream;
 use crate::session::{CallPermits, Dispatch, PreparedCall, Refusal, Sessions};
@@ -47,11 +48,18 @@ pub(crate) struct ClientChannel {
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     pub caller: Caller,
+    /// The token that the caller has brought, where calls may need it.
+    pub subject_token: Option<SubjectToken>,
     /// `None` for standard streams.
     pub address: Option<IpAddr>,
 }
 
 impl Sender {
+    /// Returns a sender without a token.
+    pub(crate) fn new(caller: Caller, address: Option<IpAddr>) -> Self {
+        Self { caller, subject_token: None, address }
+    }
+
     /// Returns the holder of what the sender uses of shared resources.
     pub(crate) fn holder(&self) -> Holder {
         Holder::of(&self.caller, self.address)
@@ -106,8 +114,9 @@ impl ClientChannel {
     pub(crate) async fn receive(&self, sender: &Sender, bytes: &[u8], budget: BodyBudget) {
         let budget = Arc::new(budget);
         let sessions = self.connection.sessions();
-        let Sender { caller, address } = sender;
-        match self.connection.read(&sessions, caller, *address, bytes, clock::now()).await {
+        let Sender { caller, subject_token, address } = sender;
+        let token = subject_token.as_ref();
+        match self.connection.read(&sessions, caller, token, *address, bytes, clock::now()).await {
             Ok(Dispatch::Accepted) => {}
             Ok(Dispatch::Answer { message, .. }) => self.send(message).await,
             Ok(Dispatch::Opened { message, notifications }) => {
@@ -149,7 +158,7 @@ impl ClientChannel {
         notifications: NotificationStream,
     ) -> Result<(), TransportFault> {
         let permit = self.admission.stream(&sender.holder())?;
-        let Sender { caller, address } = sender;
+        let Sender { caller, address, .. } = sender;
         let endpoint = self.connection.endpoint();
         let record = sessions.record_stream(caller, *address, endpoint).await?;
         self.forward(notifications.admitted(record, permit.revocation()), Some(permit));

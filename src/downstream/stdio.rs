@@ -45,7 +45,7 @@ where
         let caller = sessions.load().stdio_caller();
         let admission = Arc::new(Admission::new(&server.limits));
         let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
-        let sender = Sender { caller: connection.caller().clone(), address: None };
+        let sender = Sender::new(connection.caller().clone(), None);
         let (channel, outgoing) =
             ClientChannel::new(connection, admission, server.limits.reader_patience());
         let abandoned = channel.abandoned();

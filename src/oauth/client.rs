@@ -40,6 +40,10 @@ pub(crate) enum Proof {
         /// `aud` of the assertion.
         audience: String,
     },
+    /// An assertion that another party has signed (RFC 7523, section 2.2).
+    Assertion(Secret),
+    /// Neither proof nor id: what is sent in the form says who asks (RFC 7523, section 2.1).
+    Anonymous,
 }
 
 impl Proof {
@@ -76,7 +80,8 @@ impl Refusal {
         Self::new(TokenFault::Failed, detail)
     }
 
-    fn of(endpoint: &Uri, error: &FetchError) -> Self {
+    /// A request to `endpoint` that has failed.
+    pub(crate) fn of(endpoint: &impl std::fmt::Display, error: &FetchError) -> Self {
         let code = match error {
             FetchError::Status { error, .. } => error.clone(),
             FetchError::Timeout | FetchError::Broken(_) => None,
@@ -137,17 +142,24 @@ impl Client {
             }
             Proof::Key { algorithm, key, audience } => {
                 let assertion = encode(&Header::new(*algorithm), &claims(&self.id, audience), key);
-                let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-                form.push(("client_id", self.id.clone()));
-                form.push(("client_assertion_type", kind.to_owned()));
-                form.push(("client_assertion", assertion.map_err(|error| error.to_string())?));
+                self.assert(&mut form, assertion.map_err(|error| error.to_string())?);
             }
+            Proof::Assertion(assertion) => self.assert(&mut form, assertion.expose().to_owned()),
+            Proof::Anonymous => {}
         }
         let pairs = form.iter().map(|(name, value)| format!("{name}={}", percent::encoded(value)));
         *request.body_mut() = Full::new(Bytes::from(pairs.collect::<Vec<_>>().join("&")));
         let media = HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(CONTENT_TYPE, media);
         Ok(request)
+    }
+
+    /// Adds the proof of a client by an assertion (RFC 7523, section 2.2).
+    fn assert(&self, form: &mut Form, assertion: String) {
+        let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+        form.push(("client_id", self.id.clone()));
+        form.push(("client_assertion_type", kind.to_owned()));
+        form.push(("client_assertion", assertion));
     }
 }
 

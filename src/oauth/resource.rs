@@ -33,6 +33,11 @@ pub(crate) struct BearerChallenge {
 }
 
 impl BearerChallenge {
+    /// Returns the scope that the request needs, if the challenge says that its token lacks it (RFC 6750, section 3.1).
+    pub(crate) fn insufficient_scope(self) -> Option<String> {
+        self.scope.filter(|_| self.error.as_deref() == Some("insufficient_scope"))
+    }
+
     /// Reads the challenges of all `WWW-Authenticate` lines: the first `Bearer` challenge that names
     /// `resource_metadata` counts, else the first one at all. The rest of a malformed line is skipped.
     pub(crate) fn read(headers: &HeaderMap) -> Self {

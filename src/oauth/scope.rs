@@ -1,5 +1,8 @@
 //! Scopes: texts that are separated by spaces (RFC 6749, section 3.3).
 
+use super::client::Refusal;
+use crate::domain::fault::TokenFault;
+
 /// Returns the scopes of both, each once, in order.
 pub(crate) fn union(known: &str, needed: &str) -> String {
     let mut all: Vec<&str> = known.split_whitespace().collect();
@@ -11,6 +14,19 @@ pub(crate) fn union(known: &str, needed: &str) -> String {
     all.join(" ")
 }
 
+/// Returns the known scopes with those that are needed.
+///
+/// # Errors
+/// [`TokenFault::ScopeRefused`]: all of them are known already.
+pub(crate) fn wider(known: Option<&str>, needed: &str) -> Result<String, Refusal> {
+    let all = union(known.unwrap_or_default(), needed);
+    if all == known.unwrap_or_default() {
+        let detail = format!("the upstream needs the scope {needed:?}, which was requested");
+        return Err(Refusal::new(TokenFault::ScopeRefused, detail));
+    }
+    Ok(all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -20,5 +36,8 @@ mod tests {
         assert_eq!(union("a b", "b c"), "a b c");
         assert_eq!(union("", "x"), "x");
         assert_eq!(union("a", "a"), "a");
+        assert_eq!(wider(Some("a"), "b a").unwrap(), "a b");
+        assert_eq!(wider(None, "b").unwrap(), "b");
+        assert_eq!(wider(Some("a b"), "b").unwrap_err().fault, TokenFault::ScopeRefused);
     }
 }

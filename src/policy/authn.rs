@@ -8,6 +8,7 @@ use super::jwt::Tokens;
 use crate::config;
 use crate::domain::caller::{Caller, MAX_ID, Proof};
 use crate::domain::fault::TransportFault;
+use crate::domain::subject_token::SubjectToken;
 use crate::domain::unix_time::UnixSeconds;
 use crate::seal;
 
@@ -30,6 +31,23 @@ pub enum Given<'a> {
     Once(&'a str),
     /// Several values, or one that is not text: no credential is read from it.
     Unreadable,
+}
+
+impl<'a> Credentials<'a> {
+    /// Returns the credential in `Authorization: Bearer`.
+    pub(super) fn bearer(&self) -> Option<&'a str> {
+        match self.authorization {
+            Given::Once(value) => bearer(value),
+            Given::Nothing | Given::Unreadable => None,
+        }
+    }
+}
+
+/// An authenticated request.
+pub struct Authenticated {
+    pub caller: Caller,
+    /// The token that has authenticated it, where calls may need it.
+    pub token: Option<SubjectToken>,
 }
 
 /// Redacted: a logged request must not show its credential.

@@ -10,6 +10,7 @@ use crate::domain::caller::Caller;
 use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, RequestFault, TransportFault};
 use crate::domain::method::{Countable, Method};
+use crate::domain::subject_token::SubjectToken;
 
 /// What the catalog knows of the name that a call is for.
 #[derive(Debug)]
@@ -76,6 +77,8 @@ pub struct Authorized<'a> {
 pub(crate) struct Pass {
     caller: Caller,
     holder: Holder,
+    subject_token: Option<SubjectToken>,
+    is_trial: bool,
 }
 
 impl Authorized<'_> {
@@ -87,14 +90,29 @@ impl Authorized<'_> {
     }
 
     pub(crate) fn pass(&self) -> Pass {
-        let Call { caller, address, .. } = self.call;
-        Pass { caller: caller.clone(), holder: Holder::of(caller, *address) }
+        let Call { caller, address, subject_token, tried_by, .. } = self.call;
+        Pass {
+            caller: caller.clone(),
+            holder: Holder::of(caller, *address),
+            subject_token: subject_token.clone(),
+            is_trial: tried_by.is_some(),
+        }
     }
 }
 
 impl Pass {
     pub(crate) fn caller(&self) -> &Caller {
         &self.caller
+    }
+
+    /// The token that the caller has brought with the call.
+    pub(crate) fn subject_token(&self) -> Option<&SubjectToken> {
+        self.subject_token.as_ref()
+    }
+
+    /// Whether a person tries the prompt in the console: the rights of the caller are used, and nothing that is its own.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.is_trial
     }
 
     /// The holder of what the call uses of shared resources.

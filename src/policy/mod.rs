@@ -15,7 +15,7 @@ mod tallies;
 mod target;
 
 pub(crate) use access::{Access, Verdict};
-pub(crate) use authn::{Credentials, Given};
+pub(crate) use authn::{Authenticated, Credentials, Given};
 pub use authorize::Authorized;
 pub(crate) use authorize::{Pass, Resolution};
 pub(crate) use rate_limit::gcra;
@@ -40,14 +40,15 @@ use tracing::error;
 use crate::audit::record::Event;
 use crate::audit::{Audit, Ledger};
 use crate::cluster::Cluster;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::domain::call::Call;
-use crate::domain::caller::Caller;
+use crate::domain::caller::{Caller, Proof};
 use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, TransportFault};
 use crate::domain::glob::Glob;
 use crate::domain::method::{Countable, Method};
 use crate::domain::rights::{Everything, Rights};
+use crate::domain::subject_token::SubjectToken;
 use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::Telemetry;
 
@@ -65,6 +66,8 @@ pub struct Gate {
     recording: Recording,
     tallies: Arc<Tallies>,
     recorded_streams: Arc<RecordedStreams>,
+    /// Whether calls need the tokens of their callers.
+    exchanges_tokens: bool,
 }
 
 /// What the audit log records beside the calls themselves.
@@ -92,6 +95,10 @@ pub(crate) fn rights(config: &Config) -> Arc<dyn Rights> {
     }
 }
 
+fn exchanges_tokens(config: &Config) -> bool {
+    config.upstreams.iter().any(config::Upstream::exchanges_tokens)
+}
+
 impl Gate {
     pub fn new(
         config: &Config,
@@ -111,6 +118,7 @@ impl Gate {
             recording: Recording::new(config),
             tallies: Arc::default(),
             recorded_streams: Arc::default(),
+            exchanges_tokens: exchanges_tokens(config),
         }
     }
 
@@ -132,6 +140,7 @@ impl Gate {
             recording: Recording::new(config),
             tallies: self.tallies.clone(),
             recorded_streams: self.recorded_streams.clone(),
+            exchanges_tokens: exchanges_tokens(config),
         }
     }
 
@@ -170,9 +179,21 @@ impl Gate {
         audience: &str,
         address: IpAddr,
         now: UnixSeconds,
-    ) -> Result<Caller, TransportFault> {
+    ) -> Result<Authenticated, TransportFault> {
         let caller = self.authenticator.authenticate(credentials, audience, now).await;
-        caller.inspect_err(|fault| self.refused(Who::Address(network(address)), fault))
+        let refused = |fault: &_| self.refused(Who::Address(network(address)), fault);
+        let caller = caller.inspect_err(refused)?;
+        let token = self.subject_token(&caller, credentials);
+        Ok(Authenticated { caller, token })
+    }
+
+    /// Returns the token that has authenticated a caller, if an upstream needs it.
+    fn subject_token(&self, caller: &Caller, given: &Credentials<'_>) -> Option<SubjectToken> {
+        let Proof::Token(proof) = caller.proof() else { return None };
+        let jwt = self.authenticator.auth().jwt.as_ref().filter(|_| self.exchanges_tokens)?;
+        // The authorization server, too, has a clock: without the leeway.
+        let expires = UnixSeconds(proof.expires.0.saturating_sub(jwt.leeway.as_secs()));
+        Some(SubjectToken::new(given.bearer()?, expires))
     }
 
     /// The caller of standard streams.

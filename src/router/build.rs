@@ -169,6 +169,7 @@ impl Router {
         let listing = config.listing.clone();
         let limits = config.server.limits.clone();
         upstreams.values().for_each(|upstream| upstream.set_share(limits.share));
+        shared.upstream_deps.accounts.set_limits(config.accounts);
         let RouterDeps { gate, sealer } = deps;
         let releases = config.releases.clone();
         shared.lock.send_replace(releases.lock.digest.clone());

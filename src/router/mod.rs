@@ -66,6 +66,7 @@ use view::View;
 use view_cache::{Changes, ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
+use crate::upstream::accounts::Accounts;
 pub use build::RouterDeps;
 pub(crate) use status::UpstreamStatus;
 
@@ -232,6 +233,11 @@ impl Router {
     /// Completed URL elicitations, as their upstreams report them.
     pub fn pages(&self) -> broadcast::Receiver<UrlElicitationComplete> {
         self.shared.pages.subscribe()
+    }
+
+    /// Returns what callers have of their own at upstreams.
+    pub(crate) fn accounts(&self) -> &Arc<Accounts> {
+        &self.shared.upstream_deps.accounts
     }
 
     /// The public name behind a derived tool name; `None` for other names, and where the public name itself looks

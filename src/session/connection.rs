@@ -13,6 +13,7 @@ use super::{Dispatch, Refusal, RequestContext, Sessions, TransportContext};
 use crate::domain::caller::Caller;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::subject_token::SubjectToken;
 use crate::domain::unix_time::UnixSeconds;
 
 /// One connection of one client.
@@ -78,6 +79,7 @@ impl Connection {
         &self,
         sessions: &Sessions,
         caller: &Caller,
+        subject_token: Option<&SubjectToken>,
         address: Option<IpAddr>,
         body: &[u8],
         now: UnixSeconds,
@@ -85,6 +87,7 @@ impl Connection {
         let context = RequestContext {
             transport: TransportContext::Connection(self),
             caller,
+            subject_token,
             endpoint: &self.endpoint,
             address,
             now,

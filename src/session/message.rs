@@ -19,6 +19,7 @@ use crate::domain::fault::Fault;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::Id;
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::subject_token::SubjectToken;
 use crate::domain::unix_time::UnixSeconds;
 use crate::telemetry::TransportKind;
 
@@ -64,6 +65,8 @@ pub struct PreparedCall {
 pub struct RequestContext<'a> {
     pub transport: TransportContext<'a>,
     pub caller: &'a Caller,
+    /// The token that the caller has brought with the message.
+    pub subject_token: Option<&'a SubjectToken>,
     /// The path of the endpoint.
     pub endpoint: &'a str,
     /// IP address of the client; `None` for standard streams.

@@ -29,7 +29,7 @@ use crate::domain::fair_share::Share;
 use crate::domain::fault::TransportFault;
 use crate::domain::method::Countable;
 use crate::domain::unix_time::UnixSeconds;
-use crate::policy::{Credentials, Gate, StreamRecord};
+use crate::policy::{Authenticated, Credentials, Gate, StreamRecord};
 use crate::router::Router;
 use crate::seal::Sealer;
 use crate::telemetry::Telemetry;
@@ -145,7 +145,7 @@ impl Sessions {
         audience: &str,
         address: IpAddr,
         now: UnixSeconds,
-    ) -> Result<Caller, TransportFault> {
+    ) -> Result<Authenticated, TransportFault> {
         self.gate.authenticate(credentials, audience, address, now).await
     }
 

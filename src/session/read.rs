@@ -225,6 +225,7 @@ impl Sessions {
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
         let call = Call {
             caller: context.caller.clone(),
+            subject_token: context.subject_token.cloned(),
             endpoint: context.endpoint.into(),
             address: context.address,
             tried_by: None,

@@ -41,7 +41,7 @@ pub(crate) struct DriverReport {
 
 /// Identity of a driver, unique in the process: an upstream whose configuration has changed has another
 /// driver.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct DriverId(u64);
 
 impl DriverId {

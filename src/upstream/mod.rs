@@ -3,6 +3,7 @@
 
 pub(crate) mod driver;
 pub(crate) mod connection;
+pub(crate) mod accounts;
 pub(crate) mod call;
 pub(crate) mod guard;
 pub(crate) mod folder_watch;
@@ -27,13 +28,15 @@ use crate::audit::Audit;
 use crate::config::{self, Transport};
 use crate::domain::document::Document;
 use crate::domain::fair_share::Share;
-use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::grants::store::GrantStore;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
+use accounts::account::{Account, has_ended};
+use accounts::{Accounts, UpstreamAccounts};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{ConcurrencyPermit, Exchange};
 use call::request::UpstreamRequest;
@@ -58,6 +61,8 @@ pub struct UpstreamDeps {
     pub shutdown: CancellationToken,
     /// Permits to start a child process.
     pub starting: Arc<Semaphore>,
+    /// What callers have of their own.
+    pub(crate) accounts: Arc<Accounts>,
 }
 
 /// Most child processes in the handshake at once, until each has answered its first request: more would
@@ -73,7 +78,7 @@ impl UpstreamDeps {
         shutdown: CancellationToken,
     ) -> Self {
         let starting = Arc::new(Semaphore::new(STARTING));
-        Self { audit, telemetry, tasks, shutdown, starting }
+        Self { audit, telemetry, tasks, shutdown, starting, accounts: Arc::default() }
     }
 }
 
@@ -89,6 +94,8 @@ pub struct Upstream {
     breaker: Arc<Breaker>,
     /// `None` if the configuration of the upstream allows no connection at all.
     dedicated: Option<Arc<DedicatedPool>>,
+    /// `None` where all callers share what the gateway has.
+    accounts: Option<UpstreamAccounts>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
     /// What it is called with, and must not be told to callers.
@@ -111,7 +118,7 @@ impl Upstream {
         pages: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
     ) -> Self {
-        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting } = deps.clone();
+        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts } = deps.clone();
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
         let needed = shutdown.clone().drop_guard();
@@ -131,7 +138,15 @@ impl Upstream {
             stderr_tail: kept,
         };
         let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting);
-        let connector = connector.map(Arc::new);
+        let accounts = |connector: Arc<Connector>| {
+            let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
+            let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
+            Ok((connector, own))
+        };
+        let (connector, accounts) = match connector.map(Arc::new).and_then(accounts) {
+            Ok((connector, accounts)) => (Ok(connector), accounts),
+            Err(mistake) => (Err(mistake), None),
+        };
         let held_secrets = HeldSecrets::new(&config, connector.as_ref().ok().cloned());
         let held_secrets = Arc::new(held_secrets);
         let dedicated = connector.as_ref().ok().map(|connector| {
@@ -167,6 +182,7 @@ impl Upstream {
             concurrency,
             breaker,
             dedicated,
+            accounts,
             telemetry,
             stderr_tail,
             held_secrets,
@@ -251,7 +267,20 @@ impl Upstream {
             match breaker_open {
                 Some(kind) => Err(kind),
                 None => {
-                    let response = upstream.perform(&pass, &request, interim, &held).await;
+                    let response = match &upstream.accounts {
+                        None => {
+                            let line = Line::Shared(&upstream);
+                            upstream.perform(&line, &pass, &request, interim, &held).await
+                        }
+                        // On the heap: its future is large.
+                        Some(accounts) => {
+                            Box::pin(
+                                upstream
+                                    .perform_as_caller(accounts, &pass, &request, interim, &held),
+                            )
+                            .await
+                        }
+                    };
                     response.map_err(|kind| upstream.held_secrets.remove_from(kind))
                 }
             }
@@ -291,6 +320,42 @@ impl Upstream {
         matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if !connection.declares_at_open())
     }
 
+    /// Sends the request on what its caller has of its own, with the caller's token. A request that is refused because of that
+    /// token was not processed: it is sent once more with another.
+    ///
+    /// # Errors
+    /// As [`Upstream::perform`]; [`Kind::NoToken`] when there is no token for the caller.
+    async fn perform_as_caller(
+        &self,
+        accounts: &UpstreamAccounts,
+        pass: &Pass,
+        request: &UpstreamRequest,
+        interim: Option<InterimSender>,
+        concurrency: &ConcurrencyPermit,
+    ) -> Result<Document, Kind> {
+        if pass.is_trial() {
+            let detail =
+                "a prompt is tried with the rights of a caller, not with its credential".to_owned();
+            return Err(Kind::NoToken { fault: TokenFault::NoSubjectToken, detail });
+        }
+        let account = accounts.of(pass.caller()).await?;
+        let line = Line::Own(&account);
+        let performing = async {
+            account.obtain_token(pass.subject_token()).await?;
+            match self.perform(&line, pass, request, interim.clone(), concurrency).await {
+                Err(Kind::AuthFailed { .. }) if account.is_without_token() => {
+                    concurrency.release();
+                    account.obtain_token(pass.subject_token()).await?;
+                    self.perform(&line, pass, request, interim, concurrency).await
+                }
+                answer => answer,
+            }
+        };
+        let performed = account.ended.run_until_cancelled(performing).await;
+        let response = performed.unwrap_or_else(|| Err(has_ended()));
+        response.map_err(|kind| account.held_secrets.remove_from(kind))
+    }
+
     /// Sends the request over a dedicated connection where its client accepts server requests and
     /// capabilities are declared per session, else over the shared connection. A lost session is retried
     /// once: the upstream reports the loss before any processing, so the retry is safe.
@@ -299,13 +364,14 @@ impl Upstream {
     /// [`Kind::Busy`] without a concurrency permit; the failure of the connection or of the request.
     async fn perform(
         &self,
+        line: &Line<'_>,
         pass: &Pass,
         request: &UpstreamRequest,
         mut interim: Option<InterimSender>,
         concurrency: &ConcurrencyPermit,
     ) -> Result<Document, Kind> {
-        let connection = self.connected().await?;
-        if let Some(dedicated) = &self.dedicated
+        let connection = line.connected().await?;
+        if let Some(dedicated) = line.dedicated()
             && connection.declares_at_open()
             && !request.capabilities.is_none()
         {
@@ -335,7 +401,7 @@ impl Upstream {
         concurrency.acquire().await?;
         match connection.perform(pass, request, interim.clone()).await {
             Err(Kind::SessionLost) => {
-                self.reconnected(&connection).await?.perform(pass, request, interim).await
+                line.reconnected(&connection).await?.perform(pass, request, interim).await
             }
             Err(kind @ Kind::NoToken { fault, .. }) if fault.needs_login() => {
                 // The driver finds the same, and says so in the status.
@@ -384,6 +450,41 @@ impl Upstream {
             Ok(ConnectionState::Connecting) | Err(_) => {
                 Err(Kind::Unavailable("the gateway is shutting down".to_owned()))
             }
+        }
+    }
+}
+
+/// The connections that a call may use.
+enum Line<'a> {
+    /// Those of the gateway, for all callers.
+    Shared(&'a Upstream),
+    /// Those of the caller.
+    Own(&'a Account),
+}
+
+impl Line<'_> {
+    async fn connected(&self) -> Result<Arc<Connection>, Kind> {
+        match self {
+            Self::Shared(upstream) => upstream.connected().await,
+            Self::Own(account) => account.connected().await,
+        }
+    }
+
+    /// Returns the next connection after the session of `lost` has ended.
+    async fn reconnected(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, Kind> {
+        match self {
+            Self::Shared(upstream) => upstream.reconnected(lost).await,
+            Self::Own(account) => {
+                account.lose(lost).await;
+                account.connected().await
+            }
+        }
+    }
+
+    fn dedicated(&self) -> Option<&Arc<DedicatedPool>> {
+        match self {
+            Self::Shared(upstream) => upstream.dedicated.as_ref(),
+            Self::Own(account) => Some(&account.dedicated),
         }
     }
 }

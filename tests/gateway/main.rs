@@ -5,6 +5,7 @@
 mod support;
 
 mod access;
+mod act_as_caller;
 mod admin;
 mod attacks;
 mod attacks_held;

@@ -184,6 +184,7 @@ async fn perform(
 ) -> CallOutcome {
     let call = Call {
         caller,
+        subject_token: None,
         endpoint: state.config.server.path.as_str().into(),
         address: None,
         tried_by: Some(Arc::from(visitor.id.as_str())),

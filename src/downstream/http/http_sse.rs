@@ -106,7 +106,7 @@ impl HttpSse {
         authenticated_by: &Sessions,
     ) -> Result<Response<Body>, TransportFault> {
         let permit = self.admission.stream(&sender.holder())?;
-        let Sender { caller, address } = sender;
+        let Sender { caller, address, .. } = sender;
         let record = authenticated_by.record_stream(&caller, address, &self.endpoint).await?;
         let id = self.new_id();
         let end = authenticated_by.end_of_stream(&caller, self.lifetime, clock::now());
@@ -223,7 +223,8 @@ impl SessionPlace<'_> {
             }
             Self::Elsewhere { cluster, replica, id } => (cluster, replica, id),
         };
-        let Sender { caller, address } = sender.clone();
+        // Its token goes to no other replica.
+        let Sender { caller, address, .. } = sender.clone();
         let body = body.to_vec();
         let message = Message::Post { session_id: id.to_owned(), caller, address, body };
         match cluster.hand_over(&sender.holder(), replica, message).await {

@@ -122,7 +122,7 @@ impl Endpoint {
         address: Option<IpAddr>,
         body: &[u8],
     ) -> Handling {
-        let sender = Sender { caller: caller.clone(), address };
+        let sender = Sender::new(caller.clone(), address);
         match &self.http_sse {
             Some(http_sse) => http_sse.receive(session_id, &sender, body).await,
             None => Handling::NotFound,

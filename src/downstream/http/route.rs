@@ -26,6 +26,7 @@ use crate::downstream::channel::Sender;
 use crate::downstream::clock;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
+use crate::policy::Authenticated;
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportContext};
@@ -61,8 +62,9 @@ impl Endpoint {
         }
         let credentials = request_head::read_credentials(request.headers(), self.subject(peer));
         let audience = self.protected_resources.audience(path);
-        let caller = self.sessions.authenticate(&credentials, audience, address, clock::now());
-        let sender = Sender { caller: caller.await?, address: Some(address) };
+        let known = self.sessions.authenticate(&credentials, audience, address, clock::now());
+        let Authenticated { caller, token } = known.await?;
+        let sender = Sender { subject_token: token, ..Sender::new(caller, Some(address)) };
         self.dispatch(request, sender).await
     }
 
@@ -99,7 +101,7 @@ impl Endpoint {
             Method::DELETE => {
                 self.take(&sender, Countable::Delete).await?;
                 let headers = request_head::read_headers(request.headers());
-                let Sender { caller, address } = &sender;
+                let Sender { caller, address, .. } = &sender;
                 self.sessions.terminate(&headers, caller, *address, path, clock::now()).await?;
                 Ok(respond::empty(StatusCode::OK))
             }
@@ -124,12 +126,13 @@ impl Endpoint {
         let holder = sender.holder();
         let (bytes, budget) =
             body::read(incoming, &head.headers, &self.limits, &self.admission, &holder).await?;
-        let Sender { caller, address } = &sender;
+        let Sender { caller, subject_token, address } = &sender;
         let budget = Arc::new(budget);
         let headers = request_head::read_headers(&head.headers);
         let context = RequestContext {
             transport: TransportContext::Http(&headers),
             caller,
+            subject_token: subject_token.as_ref(),
             endpoint: path,
             address: *address,
             now: clock::now(),

@@ -257,6 +257,7 @@ impl Router {
             given.and_then(|given| Document::parse(given.as_bytes().to_vec(), DEPTH).ok());
         let call = Call {
             caller: Caller::new(PROBER),
+            subject_token: None,
             endpoint: ENDPOINT.into(),
             address: None,
             tried_by: None,

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 use super::token::Token;
 use crate::config::{ClientProof, OAuth};
-use crate::domain::fault::TokenFault;
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::token::Issued;
@@ -94,12 +93,7 @@ impl ClientCredentials {
     /// All of them were requested already.
     pub(super) fn widen(&self, needed: &str) -> Result<(), Refusal> {
         let Some(grant) = self.grant.load_full() else { return Ok(()) };
-        let known = grant.scope.as_deref().unwrap_or_default();
-        let all = scope::union(known, needed);
-        if all == known {
-            let detail = format!("the upstream needs the scope {needed:?}, which was requested");
-            return Err(Refusal::new(TokenFault::ScopeRefused, detail));
-        }
+        let all = scope::wider(grant.scope.as_deref(), needed)?;
         self.grant.store(Some(Arc::new(Grant { scope: Some(all), ..(*grant).clone() })));
         Ok(())
     }
@@ -122,20 +116,21 @@ impl ClientCredentials {
         let mut form = vec![("grant_type", "client_credentials".to_owned())];
         form.push(("resource", grant.resource.clone()));
         form.extend(grant.scope.clone().map(|scope| ("scope", scope)));
-        let proof = match &self.oauth.proof {
-            ClientProof::Secret(secret) => {
-                Proof::of_secret(Some(secret.clone()), grant.posts_secret)
-            }
-            ClientProof::Key { algorithm, key, .. } => Proof::Key {
-                algorithm: *algorithm,
-                key: key.clone(),
-                audience: grant.audience.clone(),
-            },
-        };
+        let proof = proof(&self.oauth.proof, grant.posts_secret, &grant.audience);
         let client = Client { id: self.oauth.client_id.clone(), proof };
         let sent_at = Instant::now();
         let response = client.ask(&self.egress, &grant.token_endpoint, form).await?;
         let issued = Issued::read(&response).map_err(Refusal::other)?;
         Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
+    }
+}
+
+/// Returns how the configured client proves what it is. `audience` is that of an assertion.
+pub(super) fn proof(configured: &ClientProof, posts_secret: bool, audience: &str) -> Proof {
+    match configured {
+        ClientProof::Secret(secret) => Proof::of_secret(Some(secret.clone()), posts_secret),
+        ClientProof::Key { algorithm, key, .. } => {
+            Proof::Key { algorithm: *algorithm, key: key.clone(), audience: audience.to_owned() }
+        }
     }
 }

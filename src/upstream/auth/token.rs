@@ -43,6 +43,11 @@ impl Token {
         let renew_at = sent_at + lifetime.mul_f64(part);
         Ok(Self { header, renew_at, expires_at: sent_at + lifetime })
     }
+
+    /// Returns the same token, used no longer than until `end`.
+    pub(super) fn until(self, end: Instant) -> Self {
+        Self { expires_at: self.expires_at.min(end), ..self }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The access token of one upstream: kept until it expires, renewed ahead of that, requested by one call for all.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue};
@@ -12,6 +11,8 @@ use tokio_util::task::TaskTracker;
 use super::client_credentials::ClientCredentials;
 use super::login::Login;
 use super::token::Token;
+use super::workload::Workload;
+use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::config;
 use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use crate::oauth::client::Refusal;
@@ -30,6 +31,7 @@ pub(crate) struct TokenSource {
 enum Credential {
     ClientCredentials(Box<ClientCredentials>),
     Login(Arc<Login>),
+    Workload(Box<Workload>),
 }
 
 /// State that token requests hand on.
@@ -41,14 +43,6 @@ struct RequestState {
     replaced: Option<Instant>,
 }
 
-/// Pause after a failed token request: the authorization server gets one request per second at most,
-/// however many calls wait for a token.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// Pause after the replacement of a refused token: an upstream that refuses all tokens must not cause a
-/// token request per call.
-const REPLACE_PAUSE: Duration = Duration::from_secs(10);
-
 impl TokenSource {
     /// Tokens for the upstream at this URL; `None` if it is not called with tokens. Renewals of a sign-in run among `tasks`.
     ///
@@ -57,7 +51,7 @@ impl TokenSource {
     pub(crate) fn new(http: &config::Http, tasks: TaskTracker) -> Result<Option<Self>, String> {
         seal::jws::install();
         let credential =
-            match &http.token {
+            match &http.credentials.token {
                 None => return Ok(None),
                 Some(config::TokenCredential::OAuth(oauth)) => Credential::ClientCredentials(
                     Box::new(ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?),
@@ -65,6 +59,9 @@ impl TokenSource {
                 Some(config::TokenCredential::Login(login)) => Credential::Login(Arc::new(
                     Login::new(login, &http.url, http.ca.as_deref(), tasks)?,
                 )),
+                Some(config::TokenCredential::Workload(workload)) => Credential::Workload(
+                    Box::new(Workload::new(workload, &http.url, http.ca.as_deref())?),
+                ),
             };
         Ok(Some(Self { credential, token: ArcSwapOption::empty(), requests: Mutex::default() }))
     }
@@ -125,7 +122,7 @@ impl TokenSource {
                 let discovered = client.discover(response).await;
                 discovered.map_err(|refusal| fail(&mut state, refusal))?;
             }
-            Credential::ClientCredentials(_) => {}
+            Credential::ClientCredentials(_) | Credential::Workload(_) => {}
             Credential::Login(login) => login.give_up_token(),
         }
         let header = self.renew(state, None).await?;
@@ -142,10 +139,7 @@ impl TokenSource {
         sent: Option<&HeaderValue>,
         response: &HeaderMap,
     ) -> Result<Option<HeaderValue>, Kind> {
-        let challenge = BearerChallenge::read(response);
-        let Some(scope) =
-            challenge.scope.filter(|_| challenge.error.as_deref() == Some("insufficient_scope"))
-        else {
+        let Some(scope) = BearerChallenge::read(response).insufficient_scope() else {
             return Ok(None);
         };
         let mut state = self.requests.lock().await;
@@ -155,6 +149,7 @@ impl TokenSource {
         }
         let widened = match &self.credential {
             Credential::ClientCredentials(client) => client.widen(&scope),
+            Credential::Workload(workload) => workload.widen(&scope),
             Credential::Login(login) => Err(login.lacks(&scope)),
         };
         widened.map_err(|refusal| fail(&mut state, refusal))?;
@@ -192,6 +187,7 @@ impl TokenSource {
         let requested = match &self.credential {
             Credential::ClientCredentials(client) => client.request().await.transpose(),
             Credential::Login(login) => Some(login.request().await),
+            Credential::Workload(workload) => Some(workload.request().await),
         };
         match requested {
             None => Ok(None),

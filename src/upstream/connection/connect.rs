@@ -12,9 +12,12 @@ use tracing::{error, warn};
 
 use super::Connection;
 use crate::config::{self, Stdio, Upstream};
+use crate::domain::caller::Caller;
 use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::upstream::auth::authorization::Authorization;
+use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
 use crate::upstream::folder_watch::Watch;
@@ -69,8 +72,10 @@ impl Target {
         sinks: &NotificationSinks,
         tasks: &TaskTracker,
     ) -> Result<Self, String> {
-        let endpoint =
-            |http| HttpEndpoint::new(http, &upstream.settings, tasks.clone()).map(Arc::new);
+        let endpoint = |http| {
+            let tokens = TokenSource::new(http, tasks.clone())?.map(Authorization::Service);
+            HttpEndpoint::new(http, tokens, &upstream.settings, tasks.clone()).map(Arc::new)
+        };
         Ok(match &upstream.transport {
             config::Transport::Http(http) => {
                 Self::Http { endpoint: endpoint(http)?, revision: http.revision }
@@ -105,15 +110,58 @@ impl Connector {
         Ok(Self { upstream, sinks, tasks, start_permits, target })
     }
 
-    /// Returns the value of `Authorization` that has an access token, of the last requests.
-    pub(crate) fn last_token(&self) -> Option<HeaderValue> {
-        self.tokens()?.last_header()
+    /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller over HTTP, with a child
+    /// process in whose environment the caller is named otherwise.
+    ///
+    /// # Errors
+    /// As [`Connector::new`].
+    pub(crate) fn of_caller(
+        &self,
+        caller: &Caller,
+        tokens: Option<Arc<CallerTokens>>,
+    ) -> Result<Self, String> {
+        let (settings, tasks) = (&self.upstream.settings, &self.tasks);
+        let endpoint = |http| {
+            let authorization = tokens.clone().map(Authorization::Caller);
+            HttpEndpoint::new(http, authorization, settings, tasks.clone()).map(Arc::new)
+        };
+        let target = match &self.upstream.transport {
+            config::Transport::Http(http) => {
+                Target::Http { endpoint: endpoint(http)?, revision: http.revision }
+            }
+            config::Transport::Sse(http) => Target::Sse(endpoint(http)?),
+            config::Transport::Stdio(stdio) => Target::Stdio(stdio.of_caller(caller.id())),
+            config::Transport::Library(folder) => {
+                Target::Library { folder: folder.clone(), _watch: None }
+            }
+        };
+        Ok(Self {
+            upstream: self.upstream.clone(),
+            // The walk of the gateway itself finds out what has changed.
+            sinks: self.sinks.without_list_changed(),
+            tasks: self.tasks.clone(),
+            start_permits: self.start_permits.clone(),
+            target,
+        })
     }
 
-    /// Returns the source of access tokens, where the upstream is called with some.
+    pub(crate) fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
+
+    /// Returns the value of `Authorization` that has an access token, of the last requests.
+    pub(crate) fn last_token(&self) -> Option<HeaderValue> {
+        self.authorization()?.last_header()
+    }
+
+    /// Returns the source of the access tokens that all callers share, where the upstream is called with some.
     pub(crate) fn tokens(&self) -> Option<&TokenSource> {
+        self.authorization()?.service()
+    }
+
+    fn authorization(&self) -> Option<&Authorization> {
         match &self.target {
-            Target::Http { endpoint, .. } | Target::Sse(endpoint) => endpoint.tokens(),
+            Target::Http { endpoint, .. } | Target::Sse(endpoint) => endpoint.authorization(),
             Target::Stdio(_) | Target::Library { .. } => None,
         }
     }

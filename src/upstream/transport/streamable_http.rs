@@ -24,7 +24,7 @@ use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::net::egress::Egress;
 use crate::net::origin;
-use crate::upstream::auth::token_source::TokenSource;
+use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
 
@@ -34,8 +34,8 @@ pub struct HttpEndpoint {
     url: Uri,
     /// The headers of each request: media types, and the configured ones, the credential among them.
     headers: HeaderMap,
-    /// Access tokens, where OAuth is configured.
-    tokens: Option<TokenSource>,
+    /// Access tokens, where requests are sent with some.
+    authorization: Option<Authorization>,
     /// Bytes of the largest message.
     max_message: usize,
     /// Tasks that post cancellations and responses to server requests.
@@ -72,10 +72,13 @@ const MAX_FIRST_BUFFER: usize = 4 << 20;
 const MAX_REDIRECTS: usize = 2;
 
 impl HttpEndpoint {
+    /// The static credential of the gateway is sent unless requests are `authorized` for one caller.
+    ///
     /// # Errors
     /// When a configured header or certificate cannot be used.
-    pub fn new(
+    pub(crate) fn new(
         http: &config::Http,
+        authorization: Option<Authorization>,
         settings: &config::Settings,
         tasks: TaskTracker,
     ) -> Result<Self, String> {
@@ -83,13 +86,15 @@ impl HttpEndpoint {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let accept = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, accept);
-        for (name, secret) in &http.headers {
+        let is_of_caller = matches!(authorization, Some(Authorization::Caller(_)));
+        let credential = http.credentials.header.as_ref().filter(|_| !is_of_caller);
+        for (name, secret) in http.headers.iter().chain(credential) {
             let mut value = HeaderValue::from_str(secret.expose()).map_err(|e| e.to_string())?;
             value.set_sensitive(true);
             headers.insert(name, value);
         }
         Ok(Self {
-            tokens: TokenSource::new(http, tasks.clone())?,
+            authorization,
             egress: Egress::new(settings.connect, http.ca.as_deref(), http.address_policy)?,
             url: http.url.clone(),
             headers,
@@ -100,9 +105,9 @@ impl HttpEndpoint {
         })
     }
 
-    /// Returns the source of access tokens, where OAuth is configured.
-    pub(crate) fn tokens(&self) -> Option<&TokenSource> {
-        self.tokens.as_ref()
+    /// Returns the access tokens, where requests are sent with some.
+    pub(crate) fn authorization(&self) -> Option<&Authorization> {
+        self.authorization.as_ref()
     }
 
     /// Posts a request and waits for the response to `id`. Messages that come before it on its event
@@ -281,7 +286,7 @@ impl HttpEndpoint {
         self.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
-    /// Sends a request, with an access token where OAuth is configured. A request that is refused with 401, or with
+    /// Sends a request, with an access token where there are some. A request that is refused with 401, or with
     /// 403 because its scope does not suffice, was not processed: it is sent once more with another token.
     async fn send(
         &self,
@@ -290,7 +295,7 @@ impl HttpEndpoint {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, Kind> {
-        let Some(tokens) = &self.tokens else {
+        let Some(tokens) = &self.authorization else {
             return self.send_once(method, url, headers, body).await;
         };
         let token = tokens.header().await?;

@@ -75,6 +75,7 @@ impl SessionLayer {
         let caller = Caller::new(caller);
         let envelope = RequestContext {
             transport: TransportContext::Http(headers),
+            subject_token: None,
             caller: &caller,
             endpoint: "/mcp",
             address: None,

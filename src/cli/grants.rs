@@ -1,0 +1,67 @@
+//! `promptgate grants`: what callers have of their own at upstreams, in a running gateway.
+
+use serde_json::{Value, json};
+
+use super::args::{AdminApi, GrantsCommand};
+use super::failure::Failure;
+use super::output::{Column, age, print, table};
+use super::reach::Reach;
+use super::runtime::runtime;
+use super::status::{fetch_once, send_once};
+
+const PATH: &str = "/api/v1/grants";
+
+/// Runs one of the commands.
+///
+/// # Errors
+/// The gateway cannot be reached, or refuses.
+pub(super) fn run(command: &GrantsCommand) -> Result<(), Failure> {
+    match command {
+        GrantsCommand::List(admin) => {
+            let document = runtime()?.block_on(fetch_once(&url(admin)?, PATH))?;
+            admin.output.print(&document["grants"], &text(&document["grants"], NONE))
+        }
+        GrantsCommand::Revoke { caller, upstream, all, admin } => {
+            if caller.is_none() && upstream.is_none() && !all {
+                let what = "say whose grants end: --caller ID, --upstream ID, or --all";
+                return Err(Failure::usage(what));
+            }
+            let body = json!({"caller": caller, "upstream": upstream});
+            let (url, path) = (url(admin)?, format!("{PATH}/revoke"));
+            let document = runtime()?.block_on(send_once(&url, &path, &body))?;
+            admin.output.print(&document["revoked"], &text(&document["revoked"], NONE_ENDED))?;
+            if admin.output.json {
+                return Ok(());
+            }
+            print(LOCAL)
+        }
+    }
+}
+
+fn url(admin: &AdminApi) -> Result<String, Failure> {
+    Reach::find(&admin.file).admin(admin.url.as_deref())
+}
+
+const COLUMNS: [Column; 6] = [
+    Column::new("UPSTREAM", "upstream"),
+    Column::new("CALLER", "caller"),
+    Column::new("METHOD", "method"),
+    Column::new("ISSUER", "issuer"),
+    Column { heading: "EXPIRES IN", member: "expiresInSecs", format: age },
+    Column { heading: "IDLE", member: "idleSecs", format: age },
+];
+
+fn text(grants: &Value, none: &str) -> String {
+    match grants.as_array() {
+        Some(rows) if !rows.is_empty() => table(&COLUMNS, rows),
+        _ => none.to_owned(),
+    }
+}
+
+const NONE: &str = "No caller has an access token or connection of its own at an upstream of this replica. The operator's \
+                    sign-ins: `promptgate logins`.";
+
+const NONE_ENDED: &str = "Nothing has ended: no grant of this replica matches.";
+
+const LOCAL: &str = "Ended in this replica, with the calls that used them. The next call of a caller gets a new token, unless its \
+                     authorization server refuses: to keep a caller out, change its rights there, or in [[access.rules]] here.";

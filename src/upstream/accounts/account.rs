@@ -1,0 +1,130 @@
+//! What one caller has of its own at one upstream: an access token, and the connections that are opened with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::caller::Caller;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::subject_token::SubjectToken;
+use crate::upstream::auth::caller_tokens::CallerTokens;
+use crate::upstream::connection::Connection;
+use crate::upstream::connection::connect::Connector;
+use crate::upstream::connection::dedicated::DedicatedPool;
+use crate::upstream::held_secrets::HeldSecrets;
+
+/// A caller's own access to one upstream. Its connections are closed when the last reference is dropped.
+pub(crate) struct Account {
+    /// Id of the upstream.
+    pub upstream: Arc<str>,
+    pub caller: Caller,
+    pub connector: Arc<Connector>,
+    /// `None`: the upstream is a child process of the caller's own, which needs no token.
+    pub tokens: Option<Arc<CallerTokens>>,
+    pub dedicated: Arc<DedicatedPool>,
+    /// Removed from what is reported about failures.
+    pub held_secrets: HeldSecrets,
+    /// Cancelled when the account has ended; then its connections are closed.
+    pub ended: CancellationToken,
+    pub tasks: TaskTracker,
+    /// Empty until it is opened, and after it was lost.
+    pub connection: Arc<AsyncMutex<Option<Arc<Connection>>>>,
+    pub used: Mutex<Instant>,
+    /// The place among the child processes of callers.
+    pub _place: Option<OwnedSemaphorePermit>,
+}
+
+/// Time for the DELETE that ends a session.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Account {
+    /// Makes sure that there is an access token.
+    ///
+    /// # Errors
+    /// See [`CallerTokens::obtain`].
+    pub(crate) async fn obtain_token(&self, subject: Option<&SubjectToken>) -> Result<(), Kind> {
+        match &self.tokens {
+            Some(tokens) => tokens.obtain(subject).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a call that was refused may try again with another token.
+    pub(crate) fn is_without_token(&self) -> bool {
+        self.tokens.as_ref().is_some_and(|tokens| tokens.is_without_token())
+    }
+
+    /// Returns the connection that the calls of the caller share; opens it if there is none. Cancel safe: what is being opened
+    /// is opened for the next call.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub(crate) async fn connected(&self) -> Result<Arc<Connection>, Kind> {
+        let mut shared = self.connection.clone().lock_owned().await;
+        if let Some(connection) = &*shared {
+            return Ok(connection.clone());
+        }
+        let (connector, ended) = (self.connector.clone(), self.ended.clone());
+        // A task of its own: a caller that disconnects must not leave a half-open session.
+        let opening = self.tasks.spawn(async move {
+            let opened = ended.run_until_cancelled(connector.connect()).await;
+            let connection = Arc::new(opened.unwrap_or_else(|| Err(has_ended()))?);
+            *shared = Some(connection.clone());
+            Ok(connection)
+        });
+        let connection =
+            opening.await.unwrap_or_else(|error| Err(Kind::Internal(error.to_string())))?;
+        self.tasks.spawn(keep(connection.clone(), self.connection.clone(), self.ended.clone()));
+        Ok(connection)
+    }
+
+    /// Forgets a connection whose session the upstream has ended.
+    pub(crate) async fn lose(&self, lost: &Arc<Connection>) {
+        forget(&self.connection, lost).await;
+    }
+
+    pub(crate) fn touch(&self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// When a call was made last.
+    pub(crate) fn last_use(&self) -> Instant {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+/// Keeps a connection until it is closed or its account ends, and ends the session.
+async fn keep(
+    connection: Arc<Connection>,
+    shared: Arc<AsyncMutex<Option<Arc<Connection>>>>,
+    ended: CancellationToken,
+) {
+    tokio::select! {
+        () = connection.closed() => {}
+        () = ended.cancelled() => {}
+    }
+    forget(&shared, &connection).await;
+    let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
+}
+
+async fn forget(shared: &AsyncMutex<Option<Arc<Connection>>>, lost: &Arc<Connection>) {
+    let mut shared = shared.lock().await;
+    if shared.as_ref().is_some_and(|current| Arc::ptr_eq(current, lost)) {
+        *shared = None;
+    }
+}
+
+/// The failure of a call whose account was ended.
+pub(crate) fn has_ended() -> Kind {
+    Kind::Unavailable("the caller's access to the upstream was ended".to_owned())
+}

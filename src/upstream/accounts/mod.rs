@@ -1,0 +1,408 @@
+//! The accounts of callers at upstreams that are called as the caller: each caller has connections, sessions and an access
+//! token of its own, and none of them serves another caller.
+
+pub(crate) mod account;
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use lru::LruCache;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::account::Account;
+use super::auth::caller_tokens::{CallerCredential, CallerTokens};
+use super::connection::connect::Connector;
+use super::connection::dedicated::DedicatedPool;
+use super::driver::DriverId;
+use super::held_secrets::HeldSecrets;
+use crate::audit::Audit;
+use crate::config::{self, AccountLimits};
+use crate::domain::caller::{Caller, Proof};
+use crate::domain::fault::UpstreamFaultKind as Kind;
+
+/// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the account that was used least
+/// recently ends once its calls have ended.
+#[derive(Default)]
+pub(crate) struct Accounts(Mutex<State>);
+
+struct State {
+    limits: AccountLimits,
+    open: LruCache<Key, Arc<Account>>,
+    by_caller: HashMap<Caller, Vec<Key>>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let limits = AccountLimits::default();
+        Self { limits, open: LruCache::unbounded(), by_caller: HashMap::new() }
+    }
+}
+
+/// One caller at one upstream, as it is configured now.
+#[derive(Clone, Eq, Hash, PartialEq)]
+struct Key {
+    upstream: DriverId,
+    principal: Principal,
+}
+
+/// A caller with all that its token allows: a token with fewer scopes, or of another client, is never served by what a token
+/// with more was exchanged for.
+#[derive(Clone)]
+struct Principal(Caller);
+
+impl Principal {
+    fn client(&self) -> Option<&str> {
+        match self.0.proof() {
+            Proof::Token(token) => token.client.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for Principal {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+            && self.client() == other.client()
+            && self.0.scopes() == other.0.scopes()
+            && self.0.groups() == other.0.groups()
+    }
+}
+
+impl Eq for Principal {}
+
+impl Hash for Principal {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+        self.client().hash(state);
+        self.0.scopes().hash(state);
+    }
+}
+
+/// What a caller has, for operators.
+#[derive(Clone, Debug)]
+pub(crate) struct AccountStatus {
+    pub upstream: Arc<str>,
+    pub caller: Caller,
+    /// Time until its access token expires; `None` without one.
+    pub expires_in: Option<Duration>,
+    /// Time since its last call.
+    pub idle: Duration,
+}
+
+impl Accounts {
+    pub(crate) fn set_limits(&self, limits: AccountLimits) {
+        let surplus = {
+            let mut state = self.lock();
+            state.limits = limits;
+            state.take_surplus(limits.max)
+        };
+        drop(surplus);
+    }
+
+    fn find(&self, key: &Key) -> Option<Arc<Account>> {
+        let mut state = self.lock();
+        let account = state.open.get(key).cloned()?;
+        // Under the lock, so that it does not end as an idle one meanwhile.
+        account.touch();
+        Some(account)
+    }
+
+    /// Adds an account, unless another call has added one meanwhile.
+    fn add(&self, key: &Key, account: Arc<Account>) -> Arc<Account> {
+        let mut state = self.lock();
+        if let Some(account) = state.open.get(key) {
+            return account.clone();
+        }
+        let ended = state.make_room(&key.principal.0);
+        state.by_caller.entry(key.principal.0.clone()).or_default().push(key.clone());
+        state.open.put(key.clone(), account.clone());
+        drop(state);
+        drop(ended);
+        account
+    }
+
+    /// Removes the least recently used account of an upstream that no call uses.
+    fn remove_idle_of(&self, upstream: DriverId) -> Option<Arc<Account>> {
+        let mut state = self.lock();
+        let idle = state
+            .open
+            .iter()
+            .rev()
+            .find(|(key, account)| key.upstream == upstream && Arc::strong_count(account) == 1);
+        let key = idle.map(|(key, _)| key.clone())?;
+        state.remove(&key)
+    }
+
+    /// Removes an account that no call has used for `idle`. Returns when to look again; nothing once it is removed.
+    fn remove_if_idle(
+        &self,
+        key: &Key,
+        account: &Weak<Account>,
+        idle: Duration,
+    ) -> Option<Instant> {
+        let removed = {
+            let mut state = self.lock();
+            let known = state
+                .open
+                .peek(key)
+                .filter(|known| Weak::ptr_eq(&Arc::downgrade(known), account))?;
+            let due = known.last_use() + idle;
+            let is_used = Arc::strong_count(known) > 1;
+            if is_used || Instant::now() < due {
+                return Some(due.max(Instant::now() + idle.min(MAX_LOOK)));
+            }
+            state.remove(key)
+        };
+        drop(removed);
+        None
+    }
+
+    /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at once, also the calls on them.
+    /// Returns what has ended.
+    pub(crate) fn revoke(
+        &self,
+        caller: Option<&str>,
+        upstream: Option<&str>,
+    ) -> Vec<AccountStatus> {
+        let ended: Vec<_> = {
+            let mut state = self.lock();
+            let matches = |account: &Account| {
+                caller.is_none_or(|id| account.caller.id() == id)
+                    && upstream.is_none_or(|id| &*account.upstream == id)
+            };
+            let keys: Vec<_> = state
+                .open
+                .iter()
+                .filter(|(_, account)| matches(account))
+                .map(|(key, _)| key.clone())
+                .collect();
+            keys.iter().filter_map(|key| state.remove(key)).collect()
+        };
+        ended.iter().for_each(|account| account.ended.cancel());
+        ended.iter().map(|account| status(account)).collect()
+    }
+
+    /// Returns all accounts, the most recently used first.
+    pub(crate) fn list(&self) -> Vec<AccountStatus> {
+        self.lock().open.iter().map(|(_, account)| status(account)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn status(account: &Account) -> AccountStatus {
+    AccountStatus {
+        upstream: account.upstream.clone(),
+        caller: account.caller.clone(),
+        expires_in: account.tokens.as_ref().and_then(|tokens| tokens.left()),
+        idle: account.last_use().elapsed(),
+    }
+}
+
+/// Longest time until it is looked again whether an account in use is idle.
+const MAX_LOOK: Duration = Duration::from_secs(60);
+
+impl State {
+    /// Makes room for another account of a caller. Returns those that end.
+    fn make_room(&mut self, caller: &Caller) -> Vec<Arc<Account>> {
+        let mut ended = self.take_surplus(self.limits.max.saturating_sub(1));
+        while let Some(own) =
+            self.by_caller.get(caller).filter(|own| own.len() >= self.limits.per_caller)
+        {
+            let used = |key: &&Key| self.open.peek(*key).map(|account| account.last_use());
+            let Some(oldest) = own.iter().min_by_key(used).cloned() else { break };
+            ended.extend(self.remove(&oldest));
+        }
+        ended
+    }
+
+    /// Removes the least recently used accounts beyond `most`.
+    fn take_surplus(&mut self, most: usize) -> Vec<Arc<Account>> {
+        let mut ended = Vec::new();
+        while self.open.len() > most
+            && let Some(key) = self.open.peek_lru().map(|(key, _)| key.clone())
+        {
+            ended.extend(self.remove(&key));
+        }
+        ended
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Arc<Account>> {
+        let caller = &key.principal.0;
+        if let Some(own) = self.by_caller.get_mut(caller) {
+            own.retain(|other| other != key);
+            if own.is_empty() {
+                self.by_caller.remove(caller);
+            }
+        }
+        self.open.pop(key)
+    }
+}
+
+/// The accounts of callers at one upstream.
+pub(crate) struct UpstreamAccounts {
+    accounts: Arc<Accounts>,
+    driver: DriverId,
+    upstream: Arc<config::Upstream>,
+    /// The connector of the gateway itself, which those of callers are made after.
+    connector: Arc<Connector>,
+    /// `None`: the upstream is a child process of each caller's own.
+    credential: Option<Arc<CallerCredential>>,
+    /// Places for child processes; `None` over HTTP.
+    places: Option<Arc<Semaphore>>,
+    /// Time without a call until an account ends.
+    idle: Duration,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// Time without a call until the connections of a caller over HTTP are closed, and its token forgotten: a caller comes back
+/// within minutes, or not soon.
+const IDLE: Duration = Duration::from_secs(600);
+
+impl UpstreamAccounts {
+    /// `None`: the upstream is not called as the caller.
+    ///
+    /// # Errors
+    /// When the credential of callers cannot be used as it is configured.
+    pub(crate) fn new(
+        accounts: Arc<Accounts>,
+        driver: DriverId,
+        connector: &Arc<Connector>,
+        audit: Audit,
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Result<Option<Self>, String> {
+        let upstream = connector.upstream().clone();
+        if !upstream.acts_as_caller() {
+            return Ok(None);
+        }
+        let credential = upstream.http().and_then(|http| {
+            let caller = http.credentials.caller.as_ref()?;
+            let (id, ca) = (upstream.id.as_str(), http.ca.as_deref());
+            Some(CallerCredential::new(id, caller, &http.url, ca, audit).map(Arc::new))
+        });
+        let children = upstream.child_per_caller();
+        Ok(Some(Self {
+            accounts,
+            driver,
+            credential: credential.transpose()?,
+            places: children.map(|children| Arc::new(Semaphore::new(children.max))),
+            idle: children.map_or(IDLE, |children| children.idle),
+            connector: connector.clone(),
+            upstream,
+            tasks,
+            shutdown,
+        }))
+    }
+
+    /// Returns the account of a caller; opens it if there is none, and waits for a place among the child processes.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when all child processes are in use for `queue_wait`; when the account cannot be opened as it is configured.
+    pub(crate) async fn of(&self, caller: &Caller) -> Result<Arc<Account>, Kind> {
+        let key = Key { upstream: self.driver, principal: Principal(caller.clone()) };
+        if let Some(account) = self.accounts.find(&key) {
+            return Ok(account);
+        }
+        let place = match &self.places {
+            None => None,
+            Some(places) => Some(self.place(places).await?),
+        };
+        let account = self.accounts.add(&key, Arc::new(self.open(caller, place)?));
+        self.tasks.spawn(end_when_idle(
+            self.accounts.clone(),
+            key,
+            Arc::downgrade(&account),
+            self.idle,
+            account.ended.clone(),
+        ));
+        Ok(account)
+    }
+
+    async fn place(
+        &self,
+        places: &Arc<Semaphore>,
+    ) -> Result<tokio::sync::OwnedSemaphorePermit, Kind> {
+        if let Ok(place) = places.clone().try_acquire_owned() {
+            return Ok(place);
+        }
+        drop(self.accounts.remove_idle_of(self.driver));
+        let waiting = timeout(self.upstream.settings.queue_wait, places.clone().acquire_owned());
+        waiting.await.ok().and_then(Result::ok).ok_or(Kind::Busy)
+    }
+
+    fn open(
+        &self,
+        caller: &Caller,
+        place: Option<tokio::sync::OwnedSemaphorePermit>,
+    ) -> Result<Account, Kind> {
+        let tokens = self
+            .credential
+            .as_ref()
+            .map(|credential| Arc::new(CallerTokens::new(credential.clone(), caller.clone())));
+        let connector = self.connector.of_caller(caller, tokens.clone());
+        let connector = Arc::new(connector.map_err(Kind::Unavailable)?);
+        let (tasks, ended) = (self.tasks.clone(), self.shutdown.child_token());
+        let dedicated = DedicatedPool::new(
+            connector.clone(),
+            self.upstream.clone(),
+            tasks.clone(),
+            ended.clone(),
+        );
+        Ok(Account {
+            upstream: self.upstream.id.as_str().into(),
+            caller: caller.clone(),
+            held_secrets: HeldSecrets::new(&self.upstream, Some(connector.clone())),
+            connector,
+            tokens,
+            dedicated,
+            ended,
+            tasks,
+            connection: Arc::default(),
+            used: Mutex::new(Instant::now()),
+            _place: place,
+        })
+    }
+}
+
+impl Drop for UpstreamAccounts {
+    /// Ends what callers have at an upstream that was removed or has changed.
+    fn drop(&mut self) {
+        let ended: Vec<_> = {
+            let mut state = self.accounts.lock();
+            let keys: Vec<_> = state
+                .open
+                .iter()
+                .filter(|(key, _)| key.upstream == self.driver)
+                .map(|(key, _)| key.clone())
+                .collect();
+            keys.iter().filter_map(|key| state.remove(key)).collect()
+        };
+        drop(ended);
+    }
+}
+
+/// Ends an account once no call has used it for `idle`.
+async fn end_when_idle(
+    accounts: Arc<Accounts>,
+    key: Key,
+    account: Weak<Account>,
+    idle: Duration,
+    ended: CancellationToken,
+) {
+    let mut next = Some(Instant::now() + idle);
+    while let Some(at) = next {
+        tokio::select! {
+            () = sleep_until(at) => next = accounts.remove_if_idle(&key, &account, idle),
+            () = ended.cancelled() => return,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Access tokens of one caller for one upstream: got by one request at a time, kept until they or what they were got with
+//! expires.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use http::{HeaderMap, HeaderValue, Uri};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::time::Instant;
+
+use super::exchange::Exchange;
+use super::token::Token;
+use super::vault::Vault;
+use super::{REPLACE_PAUSE, RETRY_PAUSE};
+use crate::audit::Audit;
+use crate::audit::record::Event;
+use crate::config;
+use crate::domain::caller::Caller;
+use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use crate::domain::subject_token::SubjectToken;
+use crate::oauth::client::Refusal;
+use crate::oauth::resource::BearerChallenge;
+use crate::oauth::scope;
+
+/// Where the tokens of all callers of one upstream come from.
+pub(crate) struct CallerCredential {
+    upstream: String,
+    source: Source,
+    /// Requests at a time: a thousand callers at once are no flood for the authorization server.
+    turns: Semaphore,
+    audit: Audit,
+}
+
+enum Source {
+    Exchange(Box<Exchange>),
+    Vault(Box<Vault>),
+}
+
+impl CallerCredential {
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    ///
+    /// # Errors
+    /// When a configured header or certificate cannot be used.
+    pub(crate) fn new(
+        upstream: &str,
+        credential: &config::CallerCredential,
+        url: &Uri,
+        ca: Option<&str>,
+        audit: Audit,
+    ) -> Result<Self, String> {
+        crate::seal::jws::install();
+        let (source, requests) = match credential {
+            config::CallerCredential::Exchange(exchange) => {
+                let source = Exchange::new(exchange, url, ca)?;
+                (Source::Exchange(Box::new(source)), exchange.requests)
+            }
+            config::CallerCredential::Vault(vault) => {
+                (Source::Vault(Box::new(Vault::new(vault, url, ca)?)), vault.requests)
+            }
+        };
+        let (upstream, turns) = (upstream.to_owned(), Semaphore::new(requests));
+        Ok(Self { upstream, source, turns, audit })
+    }
+
+    async fn request(
+        &self,
+        caller: &Caller,
+        subject: Option<&SubjectToken>,
+        scope: Option<&str>,
+    ) -> Result<Token, Refusal> {
+        let _turn = self.turns.acquire().await;
+        match (&self.source, subject) {
+            (Source::Exchange(exchange), Some(subject)) => {
+                exchange.request(subject, scope.or(exchange.scope())).await
+            }
+            (Source::Exchange(_), None) => {
+                let why = "only callers that are authenticated by a JSON Web Token bring one";
+                Err(Refusal::new(TokenFault::NoSubjectToken, why))
+            }
+            (Source::Vault(_), _) if caller.is_anonymous() => {
+                let why = "the caller is anonymous, and a vault holds the secrets of callers by their ids";
+                Err(Refusal::new(TokenFault::NoSubjectToken, why))
+            }
+            (Source::Vault(vault), _) => vault.request(caller.id()).await,
+        }
+    }
+
+    fn scope(&self) -> Option<&str> {
+        match &self.source {
+            Source::Exchange(exchange) => exchange.scope(),
+            Source::Vault(_) => None,
+        }
+    }
+
+    fn record(&self, caller: &Caller, outcome: Result<(), TokenFault>) {
+        let event = match outcome {
+            Ok(()) => Event::new("token_issued"),
+            Err(fault) => Event::new("token_refused").text("reason", fault.reason()),
+        };
+        self.audit.note(event.text("upstream", &self.upstream).text("caller", caller.id()));
+    }
+}
+
+/// The access token of one caller.
+pub(crate) struct CallerTokens {
+    credential: Arc<CallerCredential>,
+    caller: Caller,
+    token: ArcSwapOption<Token>,
+    /// Held during a request: one serves all calls of the caller that wait. Holds the last failure.
+    failure: AsyncMutex<Option<(Instant, Kind)>>,
+    refusals: Mutex<Refusals>,
+}
+
+/// What the upstream has said about the tokens of the caller.
+#[derive(Default)]
+struct Refusals {
+    /// When a token was refused last.
+    last: Option<Instant>,
+    /// No token is requested before this time: the upstream refuses them all.
+    barred_until: Option<Instant>,
+    /// The requested scopes, where the upstream needs more than the configured ones.
+    wider: Option<String>,
+}
+
+impl CallerTokens {
+    pub(crate) fn new(credential: Arc<CallerCredential>, caller: Caller) -> Self {
+        Self {
+            credential,
+            caller,
+            token: ArcSwapOption::empty(),
+            failure: AsyncMutex::default(),
+            refusals: Mutex::default(),
+        }
+    }
+
+    /// Makes sure that there is a token, with what the caller has brought. Cancel safe.
+    ///
+    /// # Errors
+    /// [`Kind::NoToken`] when there is none to be had, or a request has failed within the last second;
+    /// [`Kind::AuthFailed`] when the upstream has just refused two in a row.
+    pub(crate) async fn obtain(&self, subject: Option<&SubjectToken>) -> Result<(), Kind> {
+        let now = Instant::now();
+        if let Some(token) = self.valid(now) {
+            // One call renews it; the others use it meanwhile.
+            if now >= token.renew_at
+                && let Ok(mut failure) = self.failure.try_lock()
+            {
+                let _ = self.request(subject, &mut failure).await;
+            }
+            return Ok(());
+        }
+        if self.refusals().barred_until.is_some_and(|until| now < until) {
+            return Err(Kind::AuthFailed { status: 401 });
+        }
+        let mut failure = self.failure.lock().await;
+        if self.valid(Instant::now()).is_some() {
+            return Ok(());
+        }
+        self.request(subject, &mut failure).await
+    }
+
+    async fn request(
+        &self,
+        subject: Option<&SubjectToken>,
+        failure: &mut Option<(Instant, Kind)>,
+    ) -> Result<(), Kind> {
+        if let Some((at, kind)) = failure
+            && at.elapsed() < RETRY_PAUSE
+        {
+            return Err(kind.clone());
+        }
+        let wider = self.refusals().wider.clone();
+        let requested = self.credential.request(&self.caller, subject, wider.as_deref()).await;
+        self.credential
+            .record(&self.caller, requested.as_ref().map(drop).map_err(|refusal| refusal.fault));
+        match requested {
+            Ok(token) => {
+                *failure = None;
+                self.token.store(Some(Arc::new(token)));
+                Ok(())
+            }
+            Err(Refusal { fault, detail, .. }) => {
+                let kind = Kind::NoToken { fault, detail };
+                *failure = Some((Instant::now(), kind.clone()));
+                Err(kind)
+            }
+        }
+    }
+
+    /// Whether there is no token: it has expired, or was refused.
+    pub(crate) fn is_without_token(&self) -> bool {
+        self.valid(Instant::now()).is_none()
+    }
+
+    /// Returns the value of `Authorization` for a request.
+    ///
+    /// # Errors
+    /// [`Kind::NoToken`] when the token has expired: the next call of the caller gets another.
+    pub(super) fn header(&self) -> Result<HeaderValue, Kind> {
+        let token = self.valid(Instant::now());
+        token.map(|token| token.header.clone()).ok_or_else(|| Kind::NoToken {
+            fault: TokenFault::Failed,
+            detail: "the caller's access token has expired".to_owned(),
+        })
+    }
+
+    /// Forgets the token in `sent`, which the upstream has refused with 401. Returns the fault of the request: only a call
+    /// has what another token is got with.
+    pub(super) fn refused(&self, sent: Option<&HeaderValue>) -> Kind {
+        let now = Instant::now();
+        if self.forget(sent) {
+            let mut refusals = self.refusals();
+            if refusals.last.is_some_and(|last| now.duration_since(last) < REPLACE_PAUSE) {
+                refusals.barred_until = Some(now + REPLACE_PAUSE);
+            }
+            refusals.last = Some(now);
+        }
+        Kind::AuthFailed { status: 401 }
+    }
+
+    /// Forgets the token in `sent`, which the upstream has refused with 403, if `response` says that its scope does not
+    /// suffice (RFC 6750, section 3.1), and notes what scope does.
+    ///
+    /// # Errors
+    /// [`Kind::AuthFailed`] when a token with more scopes may do, [`Kind::NoToken`] when they were requested already.
+    pub(super) fn insufficient(
+        &self,
+        sent: Option<&HeaderValue>,
+        response: &HeaderMap,
+    ) -> Result<(), Kind> {
+        let Some(needed) = BearerChallenge::read(response).insufficient_scope() else {
+            return Ok(());
+        };
+        let mut refusals = self.refusals();
+        let known = refusals.wider.as_deref().or(self.credential.scope());
+        let wider = scope::wider(known, &needed)
+            .map_err(|Refusal { fault, detail, .. }| Kind::NoToken { fault, detail })?;
+        refusals.wider = Some(wider);
+        drop(refusals);
+        self.forget(sent);
+        Err(Kind::AuthFailed { status: 403 })
+    }
+
+    /// Forgets a token unless there is a newer one.
+    fn forget(&self, sent: Option<&HeaderValue>) -> bool {
+        let current = self.token.load();
+        let is_current = current.as_ref().is_some_and(|token| Some(&token.header) == sent);
+        if is_current {
+            self.token.store(None);
+        }
+        is_current
+    }
+
+    /// Returns the time until the token expires; nothing without one.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.valid(now).map(|token| token.expires_at.duration_since(now))
+    }
+
+    /// Returns the value of `Authorization` of the last requests, if there is a token.
+    pub(crate) fn last_header(&self) -> Option<HeaderValue> {
+        self.token.load().as_ref().map(|token| token.header.clone())
+    }
+
+    fn valid(&self, now: Instant) -> Option<Arc<Token>> {
+        self.token.load_full().filter(|token| now < token.expires_at)
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

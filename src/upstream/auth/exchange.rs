@@ -1,0 +1,117 @@
+//! Access tokens for the tokens that callers bring (OAuth 2.0 Token Exchange, RFC 8693).
+
+use std::time::SystemTime;
+
+use http::Uri;
+use tokio::time::Instant;
+
+use super::client_credentials::proof;
+use super::token::Token;
+use super::workload::read_token;
+use crate::config;
+use crate::domain::fault::TokenFault;
+use crate::domain::subject_token::SubjectToken;
+use crate::domain::unix_time::UnixSeconds;
+use crate::net::egress::{CONNECT, Egress};
+use crate::oauth::client::{Client, Proof, Refusal, address_policy};
+use crate::oauth::token::Issued;
+
+/// The gateway as the client that exchanges tokens for one upstream.
+pub(super) struct Exchange {
+    config: config::Exchange,
+    /// Resource indicator, in place of or beside an audience.
+    resource: Option<String>,
+    egress: Egress,
+}
+
+/// Types of tokens (section 3).
+const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
+const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
+
+impl Exchange {
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    ///
+    /// # Errors
+    /// When `ca` holds no usable certificate.
+    pub(super) fn new(
+        config: &config::Exchange,
+        url: &Uri,
+        ca: Option<&str>,
+    ) -> Result<Self, String> {
+        let of_upstream = || config.audience.is_none().then(|| url.to_string());
+        Ok(Self {
+            resource: config.resource.clone().or_else(of_upstream),
+            egress: Egress::new(CONNECT, ca, address_policy(true, url))?,
+            config: config.clone(),
+        })
+    }
+
+    pub(super) fn scope(&self) -> Option<&str> {
+        self.config.scope.as_deref()
+    }
+
+    /// Exchanges the token of a caller. What is issued is used no longer than either of the two lives.
+    ///
+    /// # Errors
+    /// When the authorization server refuses, cannot be reached, or issues something else than an access token.
+    pub(super) async fn request(
+        &self,
+        subject: &SubjectToken,
+        scope: Option<&str>,
+    ) -> Result<Token, Refusal> {
+        let form = self.form(subject, scope).await?;
+        let proof = match &self.config.proof {
+            Some(configured) => proof(configured, false, &self.config.token_url.to_string()),
+            None => Proof::None,
+        };
+        let client = Client { id: self.config.client_id.clone(), proof };
+        let sent_at = Instant::now();
+        let left = subject.expires.saturating_since(UnixSeconds::from(SystemTime::now()));
+        let answered = client.ask(&self.egress, &self.config.token_url, form).await;
+        let response = answered.map_err(|refusal| of_exchange(refusal, subject))?;
+        let kind = response.get("issued_token_type").and_then(|kind| kind.as_str());
+        if !matches!(kind, Some(ACCESS_TOKEN | JWT)) {
+            return Err(Refusal::other("issued_token_type is no access token"));
+        }
+        let issued = Issued::read(&response).map_err(Refusal::other)?;
+        let token =
+            Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())?;
+        Ok(token.until(sent_at + left))
+    }
+
+    /// Returns the parameters of the request (section 2.1).
+    async fn form(
+        &self,
+        subject: &SubjectToken,
+        scope: Option<&str>,
+    ) -> Result<Vec<(&'static str, String)>, Refusal> {
+        let config::Exchange { audience, actor, .. } = &self.config;
+        let mut form = vec![
+            ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange".to_owned()),
+            ("subject_token", subject.expose().to_owned()),
+            ("subject_token_type", ACCESS_TOKEN.to_owned()),
+            ("requested_token_type", ACCESS_TOKEN.to_owned()),
+        ];
+        form.extend(audience.clone().map(|audience| ("audience", audience)));
+        form.extend(self.resource.clone().map(|resource| ("resource", resource)));
+        form.extend(scope.map(|scope| ("scope", scope.to_owned())));
+        if let Some(actor) = actor {
+            form.push(("actor_token", read_token(actor).await?.expose().to_owned()));
+            form.push(("actor_token_type", JWT.to_owned()));
+        }
+        Ok(form)
+    }
+}
+
+/// Returns the refusal of an exchange (section 2.2.2), without the token that it may repeat.
+fn of_exchange(refusal: Refusal, subject: &SubjectToken) -> Refusal {
+    let is_of_caller = matches!(
+        refusal.error.as_deref(),
+        Some("invalid_grant" | "invalid_request" | "invalid_target" | "access_denied")
+    );
+    Refusal {
+        fault: if is_of_caller { TokenFault::ExchangeRefused } else { refusal.fault },
+        detail: refusal.detail.replace(subject.expose(), "[redacted]"),
+        ..refusal
+    }
+}

@@ -1,0 +1,111 @@
+//! Access tokens for a token that the platform of the gateway keeps renewing in a file (RFC 7523): a service credential
+//! without a secret.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use http::Uri;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use super::token::Token;
+use crate::config;
+use crate::config::Secret;
+use crate::domain::fault::TokenFault;
+use crate::net::egress::{CONNECT, Egress};
+use crate::oauth::client::{Client, Proof, Refusal, address_policy};
+use crate::oauth::scope;
+use crate::oauth::token::Issued;
+
+/// The workload of the gateway at an upstream's authorization server.
+pub(super) struct Workload {
+    config: config::Workload,
+    resource: String,
+    egress: Egress,
+    /// Scopes that the upstream needs beside the configured ones.
+    wider: Mutex<Option<String>>,
+}
+
+/// Largest token in a file, in bytes.
+const MAX_TOKEN: usize = 64 * 1024;
+
+impl Workload {
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    ///
+    /// # Errors
+    /// When `ca` holds no usable certificate.
+    pub(super) fn new(
+        config: &config::Workload,
+        url: &Uri,
+        ca: Option<&str>,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            resource: config.resource.clone().unwrap_or_else(|| url.to_string()),
+            egress: Egress::new(CONNECT, ca, address_policy(true, url))?,
+            config: config.clone(),
+            wider: Mutex::default(),
+        })
+    }
+
+    /// Sends a token request with the token that the file has now: as the authorization grant (RFC 7523, section 2.1), or as
+    /// the authentication of the configured client (section 2.2).
+    ///
+    /// # Errors
+    /// When the file cannot be read, or the request fails.
+    pub(super) async fn request(&self) -> Result<Token, Refusal> {
+        let assertion = read_token(&self.config.file).await?;
+        let (grant, proof) = match &self.config.client_id {
+            Some(_) => ("client_credentials", Proof::Assertion(assertion.clone())),
+            None => ("urn:ietf:params:oauth:grant-type:jwt-bearer", Proof::Anonymous),
+        };
+        let mut form = vec![("grant_type", grant.to_owned())];
+        if self.config.client_id.is_none() {
+            form.push(("assertion", assertion.expose().to_owned()));
+        }
+        form.push(("resource", self.resource.clone()));
+        form.extend(self.config.audience.clone().map(|audience| ("audience", audience)));
+        form.extend(self.scope().map(|scope| ("scope", scope)));
+        let client = Client { id: self.config.client_id.clone().unwrap_or_default(), proof };
+        let sent_at = Instant::now();
+        let response = client.ask(&self.egress, &self.config.token_url, form).await?;
+        let issued = Issued::read(&response).map_err(Refusal::other)?;
+        Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
+    }
+
+    /// Adds scopes to those that are requested.
+    ///
+    /// # Errors
+    /// All of them were requested already.
+    pub(super) fn widen(&self, needed: &str) -> Result<(), Refusal> {
+        let wider = scope::wider(self.scope().as_deref(), needed)?;
+        *self.lock() = Some(wider);
+        Ok(())
+    }
+
+    fn scope(&self) -> Option<String> {
+        self.lock().clone().or_else(|| self.config.scope.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.wider.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads a token that others write, without white space around it.
+///
+/// # Errors
+/// When the file cannot be read, is empty or too large.
+pub(super) async fn read_token(file: &Path) -> Result<Secret, Refusal> {
+    let refusal =
+        |why: &str| Refusal::new(TokenFault::Failed, format!("{}: {why}", file.display()));
+    let path = file.to_owned();
+    let read =
+        spawn_blocking(move || std::fs::read_to_string(path)).await.map_err(io::Error::other);
+    let text = read.flatten().map_err(|error| refusal(&error.to_string()))?;
+    match text.trim() {
+        "" => Err(refusal("the file of the token is empty")),
+        token if token.len() > MAX_TOKEN => Err(refusal("the token is larger than 64 KiB")),
+        token => Ok(Secret::new(token)),
+    }
+}
