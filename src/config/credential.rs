@@ -71,7 +71,7 @@ pub struct Workload {
 /// Where a caller's own credential for an upstream comes from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CallerCredential {
-    Exchange(Exchange),
+    Exchange(Box<Exchange>),
     Vault(Vault),
 }
 
@@ -190,7 +190,9 @@ fn token_credential(credential: &mut Section<'_>) -> Given<TokenCredential> {
 
 fn caller_credential(credential: &mut Section<'_>) -> Given<CallerCredential> {
     let all = [
-        given(credential, "exchange", |section| exchange(section).map(CallerCredential::Exchange)),
+        given(credential, "exchange", |section| {
+            exchange(section).map(|exchange| CallerCredential::Exchange(Box::new(exchange)))
+        }),
         given(credential, "vault", |section| vault(section).map(CallerCredential::Vault)),
     ];
     only(credential, all, "must have one of exchange and vault")

@@ -1,9 +1,11 @@
 //! TLS of the connections that the gateway opens.
 
-use std::sync::{Arc, LazyLock};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::seal;
 use crate::seal::pem::certificates;
 use crate::seal::provider;
 
@@ -31,13 +33,26 @@ static SYSTEM: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     Arc::new(roots)
 });
 
+/// The certificates of the system with others, by the SHA-256 of the others: the connections of many callers to one upstream
+/// share them.
+static EXTENDED: LazyLock<Mutex<HashMap<[u8; 32], Weak<RootCertStore>>>> =
+    LazyLock::new(Mutex::default);
+
 fn roots(ca: Option<&str>) -> Result<Arc<RootCertStore>, String> {
     let Some(ca) = ca else {
         return Ok(SYSTEM.clone());
     };
+    let digest = seal::sha256(ca.as_bytes());
+    let mut extended = EXTENDED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(roots) = extended.get(&digest).and_then(Weak::upgrade) {
+        return Ok(roots);
+    }
     let mut roots = RootCertStore::clone(&SYSTEM);
     for certificate in certificates(ca.as_bytes())? {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
-    Ok(Arc::new(roots))
+    let roots = Arc::new(roots);
+    extended.retain(|_, roots| roots.strong_count() > 0);
+    extended.insert(digest, Arc::downgrade(&roots));
+    Ok(roots)
 }

@@ -466,7 +466,7 @@ impl Line<'_> {
     async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         match self {
             Self::Shared(upstream) => upstream.connected().await,
-            Self::Own(account) => account.connected().await,
+            Self::Own(account) => account.connected().await.map_err(unreachable_because),
         }
     }
 
@@ -476,7 +476,7 @@ impl Line<'_> {
             Self::Shared(upstream) => upstream.reconnected(lost).await,
             Self::Own(account) => {
                 account.lose(lost).await;
-                account.connected().await
+                self.connected().await
             }
         }
     }

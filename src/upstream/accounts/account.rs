@@ -31,12 +31,25 @@ pub(crate) struct Account {
     /// Cancelled when the account has ended; then its connections are closed.
     pub ended: CancellationToken,
     pub tasks: TaskTracker,
-    /// Empty until it is opened, and after it was lost.
-    pub connection: Arc<AsyncMutex<Option<Arc<Connection>>>>,
+    pub connection: Arc<AsyncMutex<Shared>>,
     pub used: Mutex<Instant>,
     /// The place among the child processes of callers.
     pub _place: Option<OwnedSemaphorePermit>,
 }
+
+/// The connection that the calls of a caller share.
+#[derive(Default)]
+pub(crate) enum Shared {
+    /// It is not opened yet, or was lost.
+    #[default]
+    None,
+    Open(Arc<Connection>),
+    /// It could not be opened at this time.
+    Failed(Instant, Kind),
+}
+
+/// Time for which calls are told why a connection could not be opened, instead of one after another trying it.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time for the DELETE that ends a session.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -65,19 +78,26 @@ impl Account {
     /// When it cannot be opened.
     pub(crate) async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         let mut shared = self.connection.clone().lock_owned().await;
-        if let Some(connection) = &*shared {
-            return Ok(connection.clone());
+        match &*shared {
+            Shared::Open(connection) => return Ok(connection.clone()),
+            Shared::Failed(at, kind) if at.elapsed() < RETRY_PAUSE => return Err(kind.clone()),
+            Shared::Failed(..) | Shared::None => {}
         }
         let (connector, ended) = (self.connector.clone(), self.ended.clone());
         // A task of its own: a caller that disconnects must not leave a half-open session.
         let opening = self.tasks.spawn(async move {
             let opened = ended.run_until_cancelled(connector.connect()).await;
-            let connection = Arc::new(opened.unwrap_or_else(|| Err(has_ended()))?);
-            *shared = Some(connection.clone());
-            Ok(connection)
+            let opened = opened.unwrap_or_else(|| Err(has_ended())).map(Arc::new);
+            *shared = match &opened {
+                Ok(connection) => Shared::Open(connection.clone()),
+                // The call goes on with another token.
+                Err(Kind::AuthFailed { .. } | Kind::NoToken { .. }) => Shared::None,
+                Err(kind) => Shared::Failed(Instant::now(), kind.clone()),
+            };
+            opened
         });
-        let connection =
-            opening.await.unwrap_or_else(|error| Err(Kind::Internal(error.to_string())))?;
+        let opened = opening.await.unwrap_or_else(|error| Err(Kind::Internal(error.to_string())));
+        let connection = opened?;
         self.tasks.spawn(keep(connection.clone(), self.connection.clone(), self.ended.clone()));
         Ok(connection)
     }
@@ -106,7 +126,7 @@ impl Drop for Account {
 /// Keeps a connection until it is closed or its account ends, and ends the session.
 async fn keep(
     connection: Arc<Connection>,
-    shared: Arc<AsyncMutex<Option<Arc<Connection>>>>,
+    shared: Arc<AsyncMutex<Shared>>,
     ended: CancellationToken,
 ) {
     tokio::select! {
@@ -117,10 +137,10 @@ async fn keep(
     let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
 }
 
-async fn forget(shared: &AsyncMutex<Option<Arc<Connection>>>, lost: &Arc<Connection>) {
+async fn forget(shared: &AsyncMutex<Shared>, lost: &Arc<Connection>) {
     let mut shared = shared.lock().await;
-    if shared.as_ref().is_some_and(|current| Arc::ptr_eq(current, lost)) {
-        *shared = None;
+    if matches!(&*shared, Shared::Open(current) if Arc::ptr_eq(current, lost)) {
+        *shared = Shared::None;
     }
 }
 

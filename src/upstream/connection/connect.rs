@@ -12,7 +12,7 @@ use tracing::{error, warn};
 
 use super::Connection;
 use crate::config::{self, Stdio, Upstream};
-use crate::domain::caller::Caller;
+use crate::domain::caller::{Caller, PROBER};
 use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
@@ -81,6 +81,9 @@ impl Target {
                 Self::Http { endpoint: endpoint(http)?, revision: http.revision }
             }
             config::Transport::Sse(http) => Self::Sse(endpoint(http)?),
+            config::Transport::Stdio(stdio) if stdio.per_caller.is_some() => {
+                Self::Stdio(stdio.of_caller(PROBER))
+            }
             config::Transport::Stdio(stdio) => Self::Stdio(stdio.clone()),
             config::Transport::Library(folder) => {
                 let watch = Watch::new(folder, sinks.list_changed.clone().unwrap_or_default());

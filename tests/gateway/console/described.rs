@@ -100,9 +100,13 @@ impl Everything {
             ("sse", ServerMode::Sse),
             ("pipe", ServerMode::Stdio),
             ("library", ServerMode::Library),
+            ("own", ServerMode::Stdio),
         ] {
             let server = Server::start(mode).await;
             toml += &server.table.replace("[upstreams.up]", &format!("[upstreams.{id}]"));
+            if id == "own" {
+                toml += "per_caller = true\n";
+            }
             servers.push(server);
         }
         let folder = Folder::new(&toml);
@@ -114,7 +118,7 @@ impl Everything {
     async fn use_it(&self) {
         let client = self.process.client().with("X-API-Key", "pg_ci");
         for (name, status) in
-            [("modern__all", 200), ("modern__last", 200), ("pipe__all", 200), ("modern__all", 429)]
+            [("modern__all", 200), ("modern__last", 200), ("own__all", 200), ("modern__all", 429)]
         {
             let reply = client.modern("prompts/get", json!({"name": name})).await;
             assert_eq!(reply.status, status, "{name}: {reply:?}");
@@ -180,6 +184,12 @@ async fn every_answer_is_as_it_is_described() {
         let path = format!("/api/v1{path}");
         described.get(admin, &path, &path).await;
     }
+
+    let grants = described.get(admin, "/api/v1/grants", "/api/v1/grants").await.json();
+    assert_eq!(grants["grants"][0]["caller"], "ci", "{grants}");
+    let revoked = post(admin, "/grants/revoke", &json!({"upstream": "own"})).await;
+    described.check("POST", "/api/v1/grants/revoke", &revoked);
+    assert_eq!(revoked.json()["revoked"].as_array().unwrap().len(), 1);
 
     tries(&mut described, &everything).await;
     decisions(&mut described, &everything).await;
