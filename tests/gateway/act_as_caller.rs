@@ -899,24 +899,30 @@ proptest! {
     }
 }
 
-/// The children of callers, by what each says of its environment.
+/// A table of an upstream whose callers have a child each.
+#[cfg(unix)]
+fn children(more: &str) -> String {
+    format!(
+        "{ADMIN}[upstreams.tool]\ntransport = \"stdio\"\ncommand = [\"python3\", \"-c\", {}]\n\
+         revision = \"2025-11-25\"\nper_caller = true\n{more}",
+        json!(CHILD)
+    ) + &["ada", "bob", "eve"].map(|id| api_key(id, &format!("key-of-{id}"))).concat()
+}
+
+#[cfg(unix)]
+fn by_key(gateway: &Gateway, id: &str) -> Client {
+    bearer(gateway, &format!("key-of-{id}"))
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn each_caller_has_a_child_with_an_environment_of_its_own() {
-    let toml = |max: usize| {
-        format!(
-            "{ADMIN}[upstreams.tool]\ntransport = \"stdio\"\ncommand = [\"python3\", \"-c\", {}]\n\
-             revision = \"2025-11-25\"\nper_caller = true\nmax_children = {max}\nqueue_wait = \"200ms\"\n\
-             env = {{ WHO = \"{{caller}}\" }}\n",
-            json!(CHILD)
-        ) + &["ada", "bob", "eve"].map(|id| api_key(id, &format!("key-of-{id}"))).concat()
-    };
-    let gateway = Gateway::start(&toml(2)).await;
-    let client = |id: &str| bearer(&gateway, &format!("key-of-{id}"));
-    ready(&client("ada"), 1).await;
+    let toml = children("max_children = 2\nenv = { WHO = \"{caller}\" }\n");
+    let gateway = Gateway::start(&toml).await;
+    ready(&by_key(&gateway, "ada"), 1).await;
     let mut children = BTreeMap::new();
     for id in ["ada", "bob", "ada", "bob"] {
-        let result = client(id).ask("prompts/get", json!({"name": "tool__who"})).await;
+        let result = by_key(&gateway, id).ask("prompts/get", json!({"name": "tool__who"})).await;
         let text = result["messages"][0]["content"]["text"].as_str().unwrap().to_owned();
         let (who, pid) = text.split_once(' ').unwrap();
         assert_eq!(who, id);
@@ -925,15 +931,40 @@ async fn each_caller_has_a_child_with_an_environment_of_its_own() {
     }
     assert_ne!(children["ada"], children["bob"]);
     // All places are taken: the child that was idle longest makes room.
-    let result = client("eve").ask("prompts/get", json!({"name": "tool__who"})).await;
+    let result = by_key(&gateway, "eve").ask("prompts/get", json!({"name": "tool__who"})).await;
     assert!(result["messages"][0]["content"]["text"].as_str().unwrap().starts_with("eve "));
     assert_eq!(holders(&gateway).await, ["eve at tool", "bob at tool"]);
     gateway.drain().await;
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_call_waits_for_a_child_while_all_are_in_use_and_an_idle_child_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    let toml = children(&format!(
+        "max_children = 1\nqueue_wait = \"100ms\"\nchild_idle = \"300ms\"\nenv = {{ WHO = \"{{caller}}\", GATE = \"{}\" }}\n",
+        gate.display()
+    ));
+    let gateway = Gateway::start(&toml).await;
+    ready(&by_key(&gateway, "ada"), 1).await;
+    let ada = by_key(&gateway, "ada");
+    let waiting = tokio::spawn(async move {
+        ada.ask("prompts/get", json!({"name": "tool__who", "arguments": {"wait": "1"}})).await
+    });
+    eventually(async || holders(&gateway).await.len(), |count| *count == 1).await;
+    let busy = by_key(&gateway, "bob").modern("prompts/get", json!({"name": "tool__who"})).await;
+    assert_eq!(busy.json()["error"]["data"]["reason"], "upstream_busy");
+    std::fs::write(&gate, "open").unwrap();
+    waiting.await.unwrap();
+    // The place is free again, and a child that nobody uses does not keep it.
+    eventually(async || holders(&gateway).await, Vec::is_empty).await;
+    by_key(&gateway, "bob").ask("prompts/get", json!({"name": "tool__who"})).await;
+}
+
 /// A server over stdio whose prompt says who it is for.
 const CHILD: &str = r#"
-import json, os, sys
+import json, os, sys, time
 for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:
@@ -944,6 +975,8 @@ for line in sys.stdin:
     elif method == "prompts/list":
         result = {"prompts": [{"name": "who"}]}
     elif method == "prompts/get":
+        while "wait" in asked["params"].get("arguments", {}) and not os.path.exists(os.environ["GATE"]):
+            time.sleep(0.01)
         text = os.environ["WHO"] + " " + str(os.getpid())
         result = {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
     else:

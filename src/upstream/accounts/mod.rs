@@ -151,10 +151,12 @@ impl Accounts {
                 .open
                 .peek(key)
                 .filter(|known| Weak::ptr_eq(&Arc::downgrade(known), account))?;
-            let due = known.last_use() + idle;
-            let is_used = Arc::strong_count(known) > 1;
-            if is_used || Instant::now() < due {
-                return Some(due.max(Instant::now() + idle.min(MAX_LOOK)));
+            let (now, due) = (Instant::now(), known.last_use() + idle);
+            if Arc::strong_count(known) > 1 {
+                return Some(now + idle.min(MAX_LOOK));
+            }
+            if now < due {
+                return Some(due);
             }
             state.remove(key)
         };
