@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit};
+use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::domain::caller::Caller;
@@ -43,7 +43,8 @@ pub(crate) enum Shared {
     /// It is not opened yet, or was lost.
     #[default]
     None,
-    Open(Arc<Connection>),
+    /// Its task ends when this is replaced.
+    Open(Arc<Connection>, DropGuard),
     /// It could not be opened at this time.
     Failed(Instant, Kind),
 }
@@ -79,27 +80,33 @@ impl Account {
     pub(crate) async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         let mut shared = self.connection.clone().lock_owned().await;
         match &*shared {
-            Shared::Open(connection) => return Ok(connection.clone()),
+            Shared::Open(connection, _) => return Ok(connection.clone()),
             Shared::Failed(at, kind) if at.elapsed() < RETRY_PAUSE => return Err(kind.clone()),
             Shared::Failed(..) | Shared::None => {}
         }
+        let (opened, opening) = oneshot::channel();
         let (connector, ended) = (self.connector.clone(), self.ended.clone());
+        let slot = self.connection.clone();
         // A task of its own: a caller that disconnects must not leave a half-open session.
-        let opening = self.tasks.spawn(async move {
-            let opened = ended.run_until_cancelled(connector.connect()).await;
-            let opened = opened.unwrap_or_else(|| Err(has_ended())).map(Arc::new);
-            *shared = match &opened {
-                Ok(connection) => Shared::Open(connection.clone()),
+        self.tasks.spawn(async move {
+            let connecting = ended.run_until_cancelled(connector.connect()).await;
+            let outcome = connecting.unwrap_or_else(|| Err(has_ended())).map(Arc::new);
+            let lost = CancellationToken::new();
+            *shared = match &outcome {
+                Ok(connection) => Shared::Open(connection.clone(), lost.clone().drop_guard()),
                 // The call goes on with another token.
                 Err(Kind::AuthFailed { .. } | Kind::NoToken { .. }) => Shared::None,
                 Err(kind) => Shared::Failed(Instant::now(), kind.clone()),
             };
-            opened
+            drop(shared);
+            let kept = outcome.as_ref().ok().cloned();
+            let _ = opened.send(outcome);
+            if let Some(connection) = kept {
+                lost.run_until_cancelled(keep(connection, &slot, &ended)).await;
+            }
         });
-        let opened = opening.await.unwrap_or_else(|error| Err(Kind::Internal(error.to_string())));
-        let connection = opened?;
-        self.tasks.spawn(keep(connection.clone(), self.connection.clone(), self.ended.clone()));
-        Ok(connection)
+        // The task ends without an outcome only if it panics.
+        opening.await.unwrap_or_else(|_| Err(has_ended()))
     }
 
     /// Forgets a connection whose session the upstream has ended.
@@ -124,22 +131,19 @@ impl Drop for Account {
 }
 
 /// Keeps a connection until it is closed or its account ends, and ends the session.
-async fn keep(
-    connection: Arc<Connection>,
-    shared: Arc<AsyncMutex<Shared>>,
-    ended: CancellationToken,
-) {
+async fn keep(connection: Arc<Connection>, shared: &AsyncMutex<Shared>, ended: &CancellationToken) {
     tokio::select! {
-        () = connection.closed() => {}
-        () = ended.cancelled() => {}
+        // What is forgotten here ends this task.
+        () = connection.closed() => forget(shared, &connection).await,
+        () = ended.cancelled() => {
+            let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
+        }
     }
-    forget(&shared, &connection).await;
-    let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
 }
 
 async fn forget(shared: &AsyncMutex<Shared>, lost: &Arc<Connection>) {
     let mut shared = shared.lock().await;
-    if matches!(&*shared, Shared::Open(current) if Arc::ptr_eq(current, lost)) {
+    if matches!(&*shared, Shared::Open(current, _) if Arc::ptr_eq(current, lost)) {
         *shared = Shared::None;
     }
 }
