@@ -16,7 +16,9 @@ before(async () => {
   [provider, browser] = await Promise.all([AuthorizationServer.start(), launch()]);
   upstream = await TypeScript.start(provider);
   // One client for all sign-ins: nothing but the checks of the flow tells them apart.
-  gateway = await Gateway.prepare(upstream.url, `{ client_id = "${id}", client_secret = { value = "${secret}" } }`);
+  gateway = await Gateway.prepare(upstream.url, {
+    login: `{ client_id = "${id}", client_secret = { value = "${secret}" } }`,
+  });
 });
 
 after(async () => {

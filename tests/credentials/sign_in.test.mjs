@@ -140,17 +140,7 @@ function story(Upstream, { path } = {}) {
   });
 
   test('no secret is in a file, in the output, in the audit log, or in the admin API', async () => {
-    for (const path of [
-      '/api/v1/upstreams',
-      '/api/v1/configuration',
-      '/metrics',
-      '/upstreams/wiki',
-      '/configuration',
-    ]) {
-      const page = await fetch(gateway.admin + path, { headers: { Connection: 'close' } });
-      assert.equal(page.status, 200, path);
-      gateway.output += await page.text();
-    }
+    await gateway.readAdmin();
     assert.ok(provider.secrets.size > 10, `${provider.secrets.size} secrets`);
     assert.deepEqual(await gateway.where(provider.secrets), []);
     // The search finds what is there.

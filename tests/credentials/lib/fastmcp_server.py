@@ -1,9 +1,10 @@
 """A prompt server built with FastMCP that lets in whom an authorization server has signed in.
 
-usage: python fastmcp_server.py ISSUER SCOPE     (prints "listening: URL")
+usage: python fastmcp_server.py ISSUER SCOPE     (prints "listening: URL", and "heard: ..." for all that is sent to it)
 """
 
 import asyncio
+import json
 import socket
 import sys
 from contextlib import suppress
@@ -11,7 +12,9 @@ from contextlib import suppress
 from fastmcp import FastMCP
 from fastmcp.server.auth import RemoteAuthProvider
 from fastmcp.server.auth.providers.jwt import JWTVerifier
+from fastmcp.server.dependencies import get_access_token
 from pydantic import AnyHttpUrl
+from starlette.middleware import Middleware
 
 
 def server(issuer, scope, base):
@@ -27,9 +30,30 @@ def server(issuer, scope, base):
     @mcp.prompt
     def minutes() -> str:
         """Of a meeting"""
-        return "Write the minutes."
+        return f"Write the minutes for {get_access_token().claims['sub']}."
 
     return mcp
+
+
+class Recorder:
+    """Prints the requests."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        async def hear():
+            message = await receive()
+            note(message.get("body", b""))
+            return message
+
+        if scope["type"] == "http":
+            note(scope["path"].encode(), scope["query_string"], *(part for pair in scope["headers"] for part in pair))
+        await self.app(scope, hear, send)
+
+
+def note(*parts):
+    print("heard:", json.dumps([part.decode("latin-1") for part in parts]), flush=True)
 
 
 async def serve(issuer, scope):
@@ -37,7 +61,8 @@ async def serve(issuer, scope):
     base = "http://{}:{}".format(*listener.getsockname())
     mcp = server(issuer, scope, base)
     print(f"listening: {base}/mcp", flush=True)
-    await mcp.run_http_async(show_banner=False, log_level="warning", sockets=[listener])
+    options = {"show_banner": False, "log_level": "warning", "middleware": [Middleware(Recorder)]}
+    await mcp.run_http_async(sockets=[listener], **options)
 
 
 with suppress(KeyboardInterrupt):

@@ -31,10 +31,13 @@ export class Gateway {
   #serving = null;
   #upstream;
 
-  /** `login` is the value of `credential.login`, in TOML. */
-  static async prepare(upstream, login = '{}') {
+  /**
+   * In TOML: `login` is the value of `credential.login`, `credential` that of a whole `credential`; `wiki` has further
+   * keys of the upstream, `server` of `[server]`, and `tables` further tables.
+   */
+  static async prepare(upstream, options = {}) {
     const one = new this();
-    await one.#configure(upstream, login);
+    await one.#configure(upstream, options);
     return one;
   }
 
@@ -42,15 +45,16 @@ export class Gateway {
   async twin() {
     const one = new Gateway();
     Object.assign(one, { sealKey: this.sealKey, grants: this.grants });
-    await one.#configure(this.#upstream, '{}');
+    await one.#configure(this.#upstream, {});
     return one;
   }
 
-  async #configure(upstream, login) {
+  async #configure(upstream, options) {
     this.#upstream = upstream;
     const port = await freePort();
     this.admin = `http://127.0.0.1:${port}`;
-    writeFileSync(this.path('gateway.toml'), config(this, port, upstream, login));
+    this.configuration = config(this, port, upstream, options);
+    writeFileSync(this.path('gateway.toml'), this.configuration);
   }
 
   path(name) {
@@ -112,10 +116,21 @@ export class Gateway {
     return JSON.parse(stdout).find(({ upstream }) => upstream === 'wiki');
   }
 
-  /** A real client of the gateway. */
-  async client() {
+  /** Adds the pages and documents of the admin API to the output. */
+  async readAdmin() {
+    const documents = ['upstreams', 'configuration', 'grants'].map((name) => `/api/v1/${name}`);
+    for (const path of [...documents, '/metrics', '/upstreams/wiki', '/configuration']) {
+      const page = await fetch(this.admin + path, { headers: { Connection: 'close' } });
+      if (page.status !== 200) throw new Error(`${path}: ${page.status}`);
+      this.output += await page.text();
+    }
+  }
+
+  /** A real client of the gateway, which brings this credential. */
+  async client(bearer) {
     const client = new Client({ name: 'check', version: '1.0.0' });
-    await client.connect(new StreamableHTTPClientTransport(new URL(this.mcp)));
+    const requestInit = bearer && { headers: { Authorization: `Bearer ${bearer}` } };
+    await client.connect(new StreamableHTTPClientTransport(new URL(this.mcp), { requestInit }));
     return client;
   }
 
@@ -213,11 +228,13 @@ class Command {
   }
 }
 
-function config({ sealKey, grants }, port, upstream, login) {
+function config({ sealKey, grants }, port, upstream, options) {
+  const { login = '{}', credential = `{ login = ${login} }`, wiki = '', server = '', tables = '' } = options;
   return `
 [server]
 listen = "127.0.0.1:0"
 seal_key = { value = "${sealKey}" }
+${server}
 [server.limits]
 pre_drain = "0s"
 [admin]
@@ -229,8 +246,10 @@ path = "${grants}"
 [upstreams.wiki]
 transport = "http"
 url = "${upstream}"
-credential = { login = ${login} }
+credential = ${credential}
 breaker = { failures = 2, open_min = "1s", open_max = "1s" }
+${wiki}
+${tables}
 `;
 }
 

@@ -1,7 +1,10 @@
 // Somebody who signs in at the provider's pages: in Chromium, or with bare requests where the pages are not the point.
+import { createHash, randomBytes } from 'node:crypto';
 import { setTimeout } from 'node:timers/promises';
 
 import { chromium } from 'playwright-core';
+
+import { CALLERS_CLIENT, GATEWAY, SCOPE } from './provider.mjs';
 
 export const launch = () =>
   chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
@@ -68,7 +71,7 @@ export async function refuse(page, url) {
  * Signs in and consents with bare requests. Returns the address that the provider sends the browser to at the end, which is
  * not visited.
  */
-export async function walk(url) {
+export async function walk(url, login = 'an-operator') {
   const { origin } = url;
   const cookies = new Map();
   let [at, body] = [url];
@@ -85,13 +88,39 @@ export async function walk(url) {
       [at, body] = [new URL(next, at)];
       if (at.origin !== origin) return at;
     } else if (answer.ok) {
-      const login = /name="login"/.test(text);
-      body = new URLSearchParams(
-        login ? { prompt: 'login', login: 'an-operator', password: 'a-password' } : { prompt: 'consent' },
-      );
+      const asksWho = /name="login"/.test(text);
+      body = new URLSearchParams(asksWho ? { prompt: 'login', login, password: 'a-password' } : { prompt: 'consent' });
     } else {
       throw new Error(`${at}: ${answer.status} ${text}`);
     }
   }
   throw new Error(`no end of redirects: ${at}`);
+}
+
+/** Signs somebody in with a client of callers; returns an access token for the gateway. */
+export async function callersToken({ issuer }, login) {
+  const verifier = randomBytes(32).toString('base64url');
+  const url = new URL(`${issuer}/auth`);
+  url.search = new URLSearchParams({
+    client_id: CALLERS_CLIENT.client_id,
+    redirect_uri: CALLERS_CLIENT.redirect_uris[0],
+    response_type: 'code',
+    scope: SCOPE,
+    resource: GATEWAY,
+    code_challenge: createHash('sha256').update(verifier).digest('base64url'),
+    code_challenge_method: 'S256',
+  });
+  const back = await walk(url, login);
+  const body = new URLSearchParams({
+    grant_type: 'authorization_code',
+    client_id: CALLERS_CLIENT.client_id,
+    redirect_uri: CALLERS_CLIENT.redirect_uris[0],
+    code: back.searchParams.get('code'),
+    code_verifier: verifier,
+    resource: GATEWAY,
+  });
+  const answer = await fetch(`${issuer}/token`, { method: 'POST', body });
+  const { access_token: token, ...rest } = await answer.json();
+  if (!token) throw new Error(JSON.stringify(rest));
+  return token;
 }

@@ -4,6 +4,8 @@ import { createServer } from 'node:http';
 
 import OidcProvider, { errors } from 'oidc-provider';
 
+import { PARAMETERS, TOKEN_EXCHANGE, exchange } from './exchange.mjs';
+
 // Its notices say that this is no production.
 for (const level of ['info', 'warn']) {
   const write = console[level];
@@ -19,6 +21,18 @@ export const RESOURCE_SERVER = { client_id: 'resource-server', client_secret: 's
 /** A client that an operator registered by hand. */
 export const OPERATORS_CLIENT = { client_id: 'by-hand', client_secret: 'secret-of-the-client-by-hand' };
 
+/** The resource that is the gateway itself: callers have tokens for it. */
+export const GATEWAY = 'https://prompts.example.com/mcp';
+
+/** The gateway as a client, which acts as itself and exchanges the tokens of callers. */
+export const GATEWAYS_CLIENT = { client_id: 'gateway', client_secret: 'secret-of-the-gateway-as-a-client' };
+
+/** The client that callers sign in with. */
+export const CALLERS_CLIENT = { client_id: 'assistant', redirect_uris: ['http://127.0.0.1/callback'] };
+
+/** The client of a workload, which has a key in place of a secret. */
+export const WORKLOADS_CLIENT = { client_id: 'workload' };
+
 const DEVICE_CODE = 'urn:ietf:params:oauth:grant-type:device_code';
 
 /** What no log, file or page may have: of answers, and of what is sent. */
@@ -30,32 +44,36 @@ const SECRET_FIELDS = [
   'registration_access_token',
   'device_code',
 ];
-const SECRET_PARAMETERS = ['code', 'code_verifier', 'device_code'];
+const SECRET_PARAMETERS = ['code', 'code_verifier', 'device_code', 'subject_token', 'client_assertion'];
 
 export class AuthorizationServer {
   /** What was asked, in order: `{ route, params, status, answer, detail }`. */
   requests = [];
   /** Everything secret that was issued or sent. */
-  secrets = new Set([OPERATORS_CLIENT.client_secret]);
+  secrets = new Set([OPERATORS_CLIENT.client_secret, GATEWAYS_CLIENT.client_secret]);
 
   /** Whether every request is answered with 503. */
   isAway = false;
 
-  #resources = new Map();
+  #resources = new Map([[GATEWAY, 'jwt']]);
   #grants = new Set();
+  #unknown = new Set();
   #heard = new EventEmitter();
   #renewals = null;
 
   /**
-   * `lifetime` is that of access tokens, in seconds; `path` is that of the issuer, as of one tenant of many; with `authMethods`,
-   * clients authenticate by no other methods.
+   * `lifetime` is that of access tokens for upstreams, in seconds; `path` is that of the issuer, as of one tenant of
+   * many; with `authMethods`, clients authenticate by no other methods; `workloadKey` is the public key (JWK) of the
+   * workload.
    */
-  static async start({ lifetime = 3600, path = '', authMethods } = {}) {
+  static async start({ lifetime = 3600, path = '', authMethods, workloadKey } = {}) {
     const one = new this();
     one.http = createServer();
     await new Promise((resolve) => one.http.listen(0, '127.0.0.1', resolve));
     one.issuer = `http://127.0.0.1:${one.http.address().port}${path}`;
-    one.provider = new OidcProvider(one.issuer, one.#configuration(lifetime, authMethods));
+    one.provider = new OidcProvider(one.issuer, one.#configuration(lifetime, authMethods, workloadKey));
+    const known = { account: (id) => one.#account(id), resource: (resource) => one.#resource(resource, lifetime) };
+    one.provider.registerGrantType(TOKEN_EXCHANGE, exchange(GATEWAY, known), PARAMETERS);
     one.#watch();
     const answer = below(path, one.provider.callback());
     one.http.on('request', (request, response) =>
@@ -120,6 +138,11 @@ export class AuthorizationServer {
     this.#grants.clear();
   }
 
+  /** Removes the account of a person. */
+  forget(person) {
+    this.#unknown.add(person);
+  }
+
   /** Whether a refresh token could still be used. */
   async isAlive(refreshToken) {
     const found = await this.provider.RefreshToken.find(refreshToken);
@@ -139,7 +162,9 @@ export class AuthorizationServer {
   }
 
   #watch() {
-    this.provider.on('grant.success', ({ oidc }) => this.#grants.add(oidc.entities.Grant.jti));
+    this.provider.on('grant.success', ({ oidc: { entities } }) => {
+      if (entities.Grant) this.#grants.add(entities.Grant.jti); // a client that acts as itself has none
+    });
     this.provider.on('grant.error', (ctx, error) => (ctx.state.detail = error.error_detail));
     this.provider.on('server_error', (_, error) => console.error(error));
     this.provider.use(async (ctx, next) => {
@@ -162,7 +187,7 @@ export class AuthorizationServer {
     for (const name of names) if (values[name]) this.secrets.add(values[name]);
   }
 
-  #configuration(lifetime, authMethods) {
+  #configuration(lifetime, authMethods, workloadKey) {
     const client = (fields) => ({ redirect_uris: [], response_types: [], grant_types: [], ...fields });
     const byHand = {
       application_type: 'native', // of which the port of a loopback redirect may vary (RFC 8252, section 7.3)
@@ -170,12 +195,31 @@ export class AuthorizationServer {
       response_types: ['code'],
       grant_types: ['authorization_code', 'refresh_token', DEVICE_CODE],
     };
+    const ofCallers = {
+      application_type: 'native',
+      response_types: ['code'],
+      grant_types: ['authorization_code'],
+      token_endpoint_auth_method: 'none',
+    };
+    const ofWorkload = {
+      grant_types: ['client_credentials'],
+      token_endpoint_auth_method: 'private_key_jwt',
+      jwks: { keys: [workloadKey] },
+    };
+    const clients = [
+      client(RESOURCE_SERVER),
+      client({ ...OPERATORS_CLIENT, ...byHand }),
+      client({ ...GATEWAYS_CLIENT, grant_types: ['client_credentials', TOKEN_EXCHANGE] }),
+    ];
+    if (!authMethods) clients.push(client({ ...CALLERS_CLIENT, ...ofCallers }));
+    if (workloadKey) clients.push(client({ ...WORKLOADS_CLIENT, ...ofWorkload }));
     return {
-      clients: [client(RESOURCE_SERVER), client({ ...OPERATORS_CLIENT, ...byHand })],
+      clients,
       ...(authMethods && { clientAuthMethods: authMethods }),
       clockTolerance: 0,
       cookies: { keys: ['a key for cookies'] },
       features: {
+        clientCredentials: { enabled: true },
         deviceFlow: { enabled: true },
         introspection: { enabled: true, allowedPolicy: (_, { clientId }) => clientId === RESOURCE_SERVER.client_id },
         registration: { enabled: true },
@@ -185,17 +229,23 @@ export class AuthorizationServer {
         },
         revocation: { enabled: true },
       },
-      findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+      findAccount: (_, id) => this.#account(id),
       pkce: { required: () => true },
       rotateRefreshToken: true,
       ttl: { Grant: 3600, Interaction: 600, Session: 3600 },
     };
   }
 
+  #account(id) {
+    return this.#unknown.has(id) ? undefined : { accountId: id, claims: () => ({ sub: id }) };
+  }
+
   #resource(resource, lifetime) {
     const format = this.#resources.get(resource);
     if (!format) throw new errors.InvalidTarget(`no such resource: ${resource}`);
-    return { scope: SCOPE, audience: resource, accessTokenTTL: lifetime, accessTokenFormat: format };
+    // The token of a caller outlives those that it is exchanged for.
+    const accessTokenTTL = resource === GATEWAY ? 3600 : lifetime;
+    return { scope: SCOPE, audience: resource, accessTokenTTL, accessTokenFormat: format };
   }
 }
 

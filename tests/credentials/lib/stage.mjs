@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 
 import { Gateway } from './gateway.mjs';
 import { walk } from './person.mjs';
-import { AuthorizationServer, OPERATORS_CLIENT } from './provider.mjs';
+import { AuthorizationServer } from './provider.mjs';
 import { FastMcp, TypeScript } from './upstreams.mjs';
 
 /** Options of a stage for each kind of upstream. */
@@ -12,17 +12,21 @@ export const KINDS = {
   FastMCP: { Upstream: FastMcp, path: '/tenants/two' },
 };
 
-/** Runs a check before a gateway, a provider and an upstream of its own. */
-export async function stage({ login, Upstream = TypeScript, ...options }, check) {
+/**
+ * Runs a check before a gateway, a provider and an upstream of its own. `configure` returns the options of the gateway,
+ * where they depend on the others.
+ */
+export async function stage({ login, configure = () => ({ login }), Upstream = TypeScript, ...options }, check) {
   const provider = await AuthorizationServer.start(options);
   const upstream = await Upstream.start(provider);
-  const gateway = await Gateway.prepare(upstream.url, login);
+  const gateway = await Gateway.prepare(upstream.url, configure({ provider, upstream }));
   try {
     await check({ provider, upstream, gateway });
-    assert.deepEqual(
-      await gateway.where(provider.secrets),
-      login?.includes(OPERATORS_CLIENT.client_secret) ? [gateway.path('gateway.toml')] : [],
+    const { true: configured = [], false: others = [] } = Object.groupBy(provider.secrets, (secret) =>
+      gateway.configuration.includes(secret),
     );
+    assert.deepEqual(await gateway.where(others), []);
+    assert.deepEqual(await gateway.where(configured), configured.length ? [gateway.path('gateway.toml')] : []);
   } finally {
     await gateway.stop();
     await Promise.allSettled([upstream.stop(), provider.stop()]);

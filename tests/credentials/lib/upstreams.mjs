@@ -22,6 +22,9 @@ const INTEROP = new URL('../../interop/', import.meta.url);
 
 /** The TypeScript SDK with its middleware; it asks the authorization server about each token. */
 export class TypeScript {
+  /** All that was sent to it. */
+  heard = '';
+
   #sessions = new Map();
 
   static async start(provider) {
@@ -45,6 +48,10 @@ export class TypeScript {
     const resource = new URL(this.url);
     const found = await fetch(`${issuer}/.well-known/oauth-authorization-server`);
     const documents = { oauthMetadata: await found.json(), resourceServerUrl: resource, scopesSupported: [SCOPE] };
+    this.app.use(({ url, headers, body }, _, next) => {
+      this.heard += JSON.stringify([url, headers, body]);
+      next();
+    });
     this.app.use(mcpAuthMetadataRouter(documents));
     const guard = requireBearerAuth({
       verifier: { verifyAccessToken: (token) => introspect(issuer, token) },
@@ -56,11 +63,13 @@ export class TypeScript {
   }
 
   async #answer(request, response) {
-    let transport = this.#sessions.get(request.get('mcp-session-id'));
+    const { subject } = request.auth.extra;
+    let { transport, owner } = this.#sessions.get(request.get('mcp-session-id')) ?? {};
+    if (transport && owner !== subject) return response.status(403).end(); // a session is of one subject
     if (!transport && isInitializeRequest(request.body)) {
       transport = new StreamableHTTPServerTransport({
         sessionIdGenerator: randomUUID,
-        onsessioninitialized: (id) => this.#sessions.set(id, transport),
+        onsessioninitialized: (id) => this.#sessions.set(id, { transport, owner: subject }),
         onsessionclosed: (id) => this.#sessions.delete(id),
       });
       await prompts().connect(transport);
@@ -76,21 +85,27 @@ async function introspect(issuer, token) {
   const headers = { Authorization: `Basic ${btoa(`${id}:${secret}`)}` };
   const body = new URLSearchParams({ token });
   const answer = await fetch(`${issuer}/token/introspection`, { method: 'POST', headers, body });
-  const { active, client_id: clientId, scope, exp, aud } = await answer.json();
+  const { active, client_id: clientId, sub: subject = clientId, scope, exp, aud } = await answer.json();
   if (!active) throw new InvalidTokenError('the token is not active');
-  return { token, clientId, scopes: scope?.split(' ') ?? [], expiresAt: exp, resource: new URL(aud) };
+  const scopes = scope?.split(' ') ?? [];
+  return { token, clientId, scopes, expiresAt: exp, resource: new URL(aud), extra: { subject } };
 }
 
 function prompts() {
   const server = new McpServer({ name: 'wiki', version: '1.0.0' });
   const text = (value) => ({ messages: [{ role: 'user', content: { type: 'text', text: value } }] });
   server.registerPrompt('onboarding', { description: 'For the first day' }, () => text('Explain how we work.'));
-  server.registerPrompt('minutes', { description: 'Of a meeting' }, () => text('Write the minutes.'));
+  server.registerPrompt('minutes', { description: 'Of a meeting' }, ({ authInfo }) =>
+    text(`Write the minutes for ${authInfo.extra.subject}.`),
+  );
   return server;
 }
 
 /** FastMCP, which checks signed tokens with the keys of the authorization server and asks nobody. */
 export class FastMcp {
+  /** All that was sent to it. */
+  heard = '';
+
   static async start(provider) {
     const one = new this();
     const program = fileURLToPath(new URL('fastmcp_server.py', import.meta.url));
@@ -98,12 +113,15 @@ export class FastMcp {
     one.process = spawn(python, [program, provider.issuer, SCOPE], { stdio: ['ignore', 'pipe', 'pipe'] });
     let errors = '';
     one.process.stderr.on('data', (data) => (errors += data));
-    for await (const line of createInterface({ input: one.process.stdout })) {
-      one.url = /^listening: (\S+)$/.exec(line)?.[1];
-      if (one.url) break;
-    }
-    if (!one.url) throw new Error(`FastMCP ended before it listened: ${errors}`);
-    one.process.stdout.resume(); // the end of the loop pauses it
+    const lines = createInterface({ input: one.process.stdout });
+    await new Promise((resolve, reject) => {
+      lines.on('line', (line) => {
+        const [, name, value] = /^(\w+): (.*)$/.exec(line);
+        if (name === 'listening') resolve((one.url = value));
+        else one.heard += value;
+      });
+      lines.once('close', () => reject(new Error(`FastMCP ended before it listened: ${errors}`)));
+    });
     provider.protect(one.url, 'jwt');
     return one;
   }
