@@ -45,6 +45,8 @@ pub(super) fn run(options: &Login) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
     let store = store(upstream.login)?;
+    // What cannot be kept is not asked for.
+    drop(store.hold(&options.upstream).map_err(unkept)?);
     let runtime = runtime()?;
     let granted = runtime.block_on(sign_in(options, &upstream));
     // A read from standard input is still pending.

@@ -628,3 +628,13 @@ async fn commands_say_what_is_wrong_with_an_upstream() {
         assert!(text(&output).contains(expected), "{}", text(&output));
     }
 }
+
+#[tokio::test]
+async fn a_sign_in_that_cannot_be_kept_does_not_begin() {
+    let upstream = Wiki::default().start().await;
+    let folder = folder(&upstream, "");
+    std::fs::write(folder.path().join("grants"), "a file where the folder should be").unwrap();
+    let output = run(folder.path(), &["login", "wiki", "--no-browser"]);
+    assert!(!output.status.success() && text(&output).contains("grants"), "{}", text(&output));
+    assert_eq!(upstream.methods(), Vec::<String>::new());
+}
