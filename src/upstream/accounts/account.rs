@@ -43,8 +43,11 @@ pub(crate) enum Shared {
     /// It is not opened yet, or was lost.
     #[default]
     None,
-    /// Its task ends when this is replaced.
-    Open(Arc<Connection>, DropGuard),
+    Open {
+        connection: Arc<Connection>,
+        /// Ends the task of the connection when this is replaced.
+        _task: DropGuard,
+    },
     /// It could not be opened at this time.
     Failed(Instant, Kind),
 }
@@ -80,7 +83,7 @@ impl Account {
     pub(crate) async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         let mut shared = self.connection.clone().lock_owned().await;
         match &*shared {
-            Shared::Open(connection, _) => return Ok(connection.clone()),
+            Shared::Open { connection, .. } => return Ok(connection.clone()),
             Shared::Failed(at, kind) if at.elapsed() < RETRY_PAUSE => return Err(kind.clone()),
             Shared::Failed(..) | Shared::None => {}
         }
@@ -93,7 +96,10 @@ impl Account {
             let outcome = connecting.unwrap_or_else(|| Err(has_ended())).map(Arc::new);
             let lost = CancellationToken::new();
             *shared = match &outcome {
-                Ok(connection) => Shared::Open(connection.clone(), lost.clone().drop_guard()),
+                Ok(connection) => Shared::Open {
+                    connection: connection.clone(),
+                    _task: lost.clone().drop_guard(),
+                },
                 // The call goes on with another token.
                 Err(Kind::AuthFailed { .. } | Kind::NoToken { .. }) => Shared::None,
                 Err(kind) => Shared::Failed(Instant::now(), kind.clone()),
@@ -143,7 +149,7 @@ async fn keep(connection: Arc<Connection>, shared: &AsyncMutex<Shared>, ended: &
 
 async fn forget(shared: &AsyncMutex<Shared>, lost: &Arc<Connection>) {
     let mut shared = shared.lock().await;
-    if matches!(&*shared, Shared::Open(current, _) if Arc::ptr_eq(current, lost)) {
+    if matches!(&*shared, Shared::Open { connection, .. } if Arc::ptr_eq(connection, lost)) {
         *shared = Shared::None;
     }
 }

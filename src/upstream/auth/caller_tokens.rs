@@ -69,20 +69,22 @@ impl CallerCredential {
         subject: Option<&SubjectToken>,
         scope: Option<&str>,
     ) -> Result<Token, Refusal> {
-        let _turn = self.turns.acquire().await;
-        match (&self.source, subject) {
-            (Source::Exchange(exchange), Some(subject)) => {
+        let none = |why| Refusal::new(TokenFault::NoSubjectToken, why);
+        match &self.source {
+            Source::Exchange(exchange) => {
+                let subject = subject.ok_or_else(|| {
+                    none("only callers that are authenticated by a JSON Web Token bring one")
+                })?;
+                let _turn = self.turns.acquire().await;
                 exchange.request(subject, scope.or(exchange.scope())).await
             }
-            (Source::Exchange(_), None) => {
-                let why = "only callers that are authenticated by a JSON Web Token bring one";
-                Err(Refusal::new(TokenFault::NoSubjectToken, why))
+            Source::Vault(_) if caller.is_anonymous() => Err(none(
+                "the caller is anonymous, and a vault holds the secrets of callers by their ids",
+            )),
+            Source::Vault(vault) => {
+                let _turn = self.turns.acquire().await;
+                vault.request(caller.id()).await
             }
-            (Source::Vault(_), _) if caller.is_anonymous() => {
-                let why = "the caller is anonymous, and a vault holds the secrets of callers by their ids";
-                Err(Refusal::new(TokenFault::NoSubjectToken, why))
-            }
-            (Source::Vault(vault), _) => vault.request(caller.id()).await,
         }
     }
 
@@ -93,11 +95,7 @@ impl CallerCredential {
         }
     }
 
-    fn record(&self, caller: &Caller, outcome: Result<(), TokenFault>) {
-        let event = match outcome {
-            Ok(()) => Event::new("token_issued"),
-            Err(fault) => Event::new("token_refused").text("reason", fault.reason()),
-        };
+    fn record(&self, caller: &Caller, event: Event) {
         self.audit.note(event.text("upstream", &self.upstream).text("caller", caller.id()));
     }
 }
@@ -172,15 +170,19 @@ impl CallerTokens {
         }
         let wider = self.refusals().wider.clone();
         let requested = self.credential.request(&self.caller, subject, wider.as_deref()).await;
-        self.credential
-            .record(&self.caller, requested.as_ref().map(drop).map_err(|refusal| refusal.fault));
         match requested {
             Ok(token) => {
                 *failure = None;
+                self.credential.record(&self.caller, Event::new("token_issued"));
                 self.token.store(Some(Arc::new(token)));
                 Ok(())
             }
             Err(Refusal { fault, detail, .. }) => {
+                let is_known = matches!(failure, Some((_, Kind::NoToken { fault: last, .. })) if *last == fault);
+                if !is_known {
+                    let event = Event::new("token_refused").text("reason", fault.reason());
+                    self.credential.record(&self.caller, event);
+                }
                 let kind = Kind::NoToken { fault, detail };
                 *failure = Some((Instant::now(), kind.clone()));
                 Err(kind)
