@@ -1,7 +1,7 @@
 //! Scopes: texts that are separated by spaces (RFC 6749, section 3.3).
 
 use super::client::Refusal;
-use crate::domain::fault::TokenFault;
+use crate::domain::fault::{TokenFault, excerpt};
 
 /// Returns the scopes of both, each once, in order.
 pub(crate) fn union(known: &str, needed: &str) -> String {
@@ -14,14 +14,22 @@ pub(crate) fn union(known: &str, needed: &str) -> String {
     all.join(" ")
 }
 
+/// Longest scope that is asked for, in bytes: an upstream that names another one each time must not let it grow for ever.
+const MAX_SCOPE: usize = 4096;
+
 /// Returns the known scopes with those that are needed.
 ///
 /// # Errors
-/// [`TokenFault::ScopeRefused`]: all of them are known already.
+/// [`TokenFault::ScopeRefused`]: all of them are known already, or they are longer than 4 KiB.
 pub(crate) fn wider(known: Option<&str>, needed: &str) -> Result<String, Refusal> {
     let all = union(known.unwrap_or_default(), needed);
     if all == known.unwrap_or_default() {
+        let needed = excerpt(needed);
         let detail = format!("the upstream needs the scope {needed:?}, which was requested");
+        return Err(Refusal::new(TokenFault::ScopeRefused, detail));
+    }
+    if all.len() > MAX_SCOPE {
+        let detail = "the upstream needs more scopes than fit into 4 KiB";
         return Err(Refusal::new(TokenFault::ScopeRefused, detail));
     }
     Ok(all)
@@ -38,6 +46,9 @@ mod tests {
         assert_eq!(union("a", "a"), "a");
         assert_eq!(wider(Some("a"), "b a").unwrap(), "a b");
         assert_eq!(wider(None, "b").unwrap(), "b");
+        let (fits, long) = ("x".repeat(MAX_SCOPE - 2), "x".repeat(MAX_SCOPE - 1));
+        assert_eq!(wider(Some("a"), &fits).unwrap().len(), MAX_SCOPE);
+        assert_eq!(wider(Some("a"), &long).unwrap_err().fault, TokenFault::ScopeRefused);
         assert_eq!(wider(Some("a b"), "b").unwrap_err().fault, TokenFault::ScopeRefused);
     }
 }
