@@ -28,7 +28,7 @@ impl State {
     /// Ends grants at once, with the calls that use them, and records it.
     pub(super) fn revoke(&self, revocation: &Revocation, visitor: &Visitor) -> Value {
         let Revocation { caller, upstream } = revocation;
-        let ended = self.router.accounts().revoke(caller.as_deref(), upstream.as_deref());
+        let ended = self.router.revoke_accounts(caller.as_deref(), upstream.as_deref());
         for account in &ended {
             let event = Event::new("grant_revoked").text("upstream", &account.upstream);
             self.audit.note(event.text("caller", account.caller.id()).text("by", &visitor.id));

@@ -12,8 +12,8 @@ use crate::cluster::Cluster;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::pin::State;
 use crate::downstream::{AdmissionUsage, Endpoint, OpenConnections};
-use crate::router::UpstreamStatus;
 use crate::router::pin::PinRow;
+use crate::router::{PER_CALLER, UpstreamStatus};
 use crate::telemetry::{Telemetry, UPSTREAM};
 
 /// Registers the gauges of the newest edition.
@@ -29,7 +29,7 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
         });
     };
     upstreams(("promptgate.upstream.up", "", "Whether the upstream can be called"), |status| {
-        Some(flag(status.state == "up"))
+        (status.state != PER_CALLER).then(|| flag(status.state == "up"))
     });
     upstreams(
         ("promptgate.upstream.prompts", "{prompt}", "Listed prompts of the upstream"),

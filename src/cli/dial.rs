@@ -21,7 +21,8 @@ use crate::config::{Config, Upstream};
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::revision::Revision;
-use crate::router::refresh::{Refresh, Source};
+use crate::router::refresh::Refresh;
+use crate::router::source::Source;
 use crate::upstream::call::correlator::NotificationSinks;
 use crate::upstream::connection::connect::Connector;
 use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
@@ -84,7 +85,7 @@ async fn dial_all(config: &Config, progress: Progress) -> Vec<Dialed> {
         tasks.spawn(async move {
             let dialed = dialing.await;
             if progress == Progress::Shown {
-                eprintln!("{}", dialed.progress_line(upstream.id.as_str()));
+                eprintln!("{}", dialed.progress_line(&upstream));
             }
             dialed
         })
@@ -120,6 +121,11 @@ async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Dialed {
         Ok(connector) => connector,
         Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };
+    if upstream.lists_per_caller() {
+        // Only a caller has what it is called with.
+        let outcome = Ok(PromptList::default());
+        return Dialed { transport, revision: None, notifies: false, outcome };
+    }
     let connection = match connector.connect().await {
         Ok(connection) => connection,
         Err(kind) => return Dialed::failed(transport, kind),
@@ -135,17 +141,26 @@ impl Dialed {
         Self { transport, revision: None, notifies: false, outcome: Err(kind) }
     }
 
-    fn progress_line(&self, upstream: &str) -> String {
+    fn progress_line(&self, upstream: &Upstream) -> String {
+        let id = &upstream.id;
         match &self.outcome {
             Ok(listed) => {
                 let count = listed.prompts.len() + listed.malformed.len();
-                let note = emptiness(listed.pages, count);
+                let note = note(upstream, listed);
                 let text = note.map_or_else(|| prompts(count), str::to_owned);
-                format!("  {upstream}: {text}")
+                format!("  {id}: {text}")
             }
-            Err(kind) => format!("  {upstream}: {}", printable(&kind.diagnosis())),
+            Err(kind) => format!("  {id}: {}", printable(&kind.diagnosis())),
         }
     }
+}
+
+/// Returns what to tell an operator of an upstream that works and lists nothing here.
+fn note(upstream: &Upstream, listed: &PromptList) -> Option<&'static str> {
+    if upstream.lists_per_caller() {
+        return Some("lists for each caller: not dialed");
+    }
+    emptiness(listed.pages, listed.prompts.len() + listed.malformed.len())
 }
 
 /// Returns all results as `--json` prints them. The lists are merged as in the gateway, to know which
@@ -169,7 +184,7 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
                 row["pages"] = listed.pages.into();
                 let prompts = listed.prompts.len() + listed.malformed.len();
                 row["prompts"] = prompts.into();
-                if let Some(note) = emptiness(listed.pages, prompts) {
+                if let Some(note) = note(upstream, listed) {
                     row["note"] = note.into();
                 }
             }

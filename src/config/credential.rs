@@ -374,6 +374,33 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_each_caller_needs_credentials_of_callers_and_a_prefix() {
+        let check = |credential: &str, more: &str| {
+            let toml = format!(
+                "{JWT}[upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\nlist_as = \"caller\"\n\
+                 credential = {{ {credential} }}\n{more}"
+            );
+            let config = schema_check::parse("g", &toml, Path::new("/etc/g"), &[]);
+            config.map_err(|error| error.to_string())
+        };
+        let as_caller = "act_as = \"caller\"\n";
+        let config = check(EXCHANGE, as_caller).unwrap();
+        assert!(config.upstreams[0].lists_per_caller());
+        let both = format!("{EXCHANGE}, bearer = {{ value = \"t\" }}");
+        for (credential, more, what) in [
+            (EXCHANGE, "prefix = \"\"\n", "needs a prefix"),
+            (EXCHANGE, "on_changed_definition = \"hold\"\n", "on_changed_definition"),
+            (EXCHANGE, "release = \"warn\"\n", "set its release = \"off\""),
+            (&both, "", "the gateway's own credential"),
+        ] {
+            let mistake = check(credential, &format!("{as_caller}{more}")).unwrap_err();
+            assert!(mistake.contains(what), "{mistake}");
+        }
+        let mistake = check("bearer = { value = \"t\" }", "").unwrap_err();
+        assert!(mistake.contains("needs act_as = \"caller\", or per_caller"), "{mistake}");
+    }
+
+    #[test]
     fn an_exchange_names_its_endpoint_and_its_client() {
         let Some(CallerCredential::Exchange(exchange)) = parse("caller", EXCHANGE).unwrap().caller
         else {

@@ -124,6 +124,14 @@ pub(super) fn read(
             );
         }
     }
+    for Upstream { id, .. } in upstreams.iter().filter(is_pinned).filter(|u| u.lists_per_caller()) {
+        section.mistake(
+            "mode",
+            format!(
+                "cannot approve what upstream {id} lists for each caller (list_as = \"caller\"): set its release = \"off\""
+            ),
+        );
+    }
     if upstreams.iter().any(|upstream| is_pinned(&upstream)) {
         releases.lock = Arc::new(read_lock(&section, &releases.store));
     }

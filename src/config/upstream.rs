@@ -15,7 +15,7 @@ use super::grants::{Grants, Login};
 use super::jwt::is_https_or_loopback;
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
-use super::settings::{Settings, questions, release, settings};
+use super::settings::{OnChangedDefinition, Settings, questions, release, settings};
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::pin::Mode;
@@ -31,6 +31,17 @@ pub struct Upstream {
     pub prefix: Prefix,
     pub transport: Transport,
     pub settings: Settings,
+    pub list_as: ListAs,
+}
+
+/// With which credential the list of an upstream is fetched.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ListAs {
+    /// That of the gateway itself: all callers share the list.
+    #[default]
+    Service,
+    /// Each caller's own: each caller has a private list.
+    Caller,
 }
 
 /// Transport of an upstream.
@@ -71,7 +82,7 @@ pub struct Stdio {
     pub supervisor: Option<PathBuf>,
     /// `None`: detected by the handshake.
     pub revision: Option<Revision>,
-    /// `Some`: each caller has a child of its own, beside the one that lists the prompts.
+    /// `Some`: each caller has a child of its own, beside the one that lists the prompts for all.
     pub per_caller: Option<ChildPerCaller>,
 }
 
@@ -129,6 +140,11 @@ impl Upstream {
     pub(crate) fn acts_as_caller(&self) -> bool {
         self.http().is_some_and(|http| http.credentials.caller.is_some())
             || self.child_per_caller().is_some()
+    }
+
+    /// Whether each caller has a private list.
+    pub(crate) fn lists_per_caller(&self) -> bool {
+        self.list_as == ListAs::Caller
     }
 
     /// Returns the bounds of the children of callers, if each caller has a child of its own.
@@ -253,7 +269,31 @@ fn read(
         // A server request is not correlated with its call here, so calls would run one at a time.
         Transport::Sse(_) | Transport::Stdio(_) | Transport::Library(_) => ClientCapabilities::NONE,
     });
-    Some(Upstream { id, prefix, transport, settings })
+    let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
+    let list_as = section.choice("list_as", ListAs::Service, &choices);
+    let upstream = Upstream { id, prefix, transport, settings, list_as };
+    if list_as == ListAs::Caller {
+        check_private_lists(&upstream, section);
+    }
+    Some(upstream)
+}
+
+/// Checks what `list_as = "caller"` needs.
+fn check_private_lists(upstream: &Upstream, section: &mut Section<'_>) {
+    let credentials = upstream.http().map(|http| &http.credentials);
+    let is_shared = |all: &Credentials| all.header.is_some() || all.token.is_some();
+    let mistake = if !upstream.acts_as_caller() {
+        "\"caller\" needs act_as = \"caller\", or per_caller = true: otherwise callers have no list of their own"
+    } else if credentials.is_some_and(is_shared) {
+        "\"caller\" leaves nothing to do for the gateway's own credential: remove it, or list as \"service\""
+    } else if upstream.prefix.is_bare() {
+        "\"caller\" needs a prefix: names without one would collide for some callers only"
+    } else if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
+        "\"caller\" needs on_changed_definition = \"allow\": definitions may differ by caller"
+    } else {
+        return;
+    };
+    section.mistake("list_as", mistake);
 }
 
 type ReadTransport = fn(&mut Section<'_>) -> Option<Transport>;

@@ -170,3 +170,44 @@ impl Hash for Caller {
         self.id().hash(state);
     }
 }
+
+/// A caller with all that its token allows: what a token with more scopes has got is never served to a token with fewer scopes,
+/// or of another client.
+#[derive(Clone, Debug)]
+pub(crate) struct Principal(Caller);
+
+impl Principal {
+    pub(crate) fn new(caller: &Caller) -> Self {
+        Self(caller.clone())
+    }
+
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.0
+    }
+
+    fn client(&self) -> Option<&str> {
+        match self.0.proof() {
+            Proof::Token(token) => token.client.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for Principal {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+            && self.client() == other.client()
+            && self.0.scopes() == other.0.scopes()
+            && self.0.groups() == other.0.groups()
+    }
+}
+
+impl Eq for Principal {}
+
+impl Hash for Principal {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+        self.client().hash(state);
+        self.0.scopes().hash(state);
+    }
+}

@@ -6,9 +6,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
+use super::caller_lists::CallerLists;
 use super::catalog::{Catalog, Content};
+use super::changes::Published;
 use super::debounce::Debounce;
-use super::view_cache::{Published, ViewCache};
+use super::view_cache::ViewCache;
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::domain::fault::excerpt;
@@ -25,6 +27,8 @@ pub(crate) struct Announcer {
     pub changes: watch::Sender<Option<Published>>,
     /// The views of the newest configuration.
     pub views: Arc<ViewCache>,
+    /// The private lists of the newest configuration.
+    pub caller_lists: Option<Arc<CallerLists>>,
     pub debounce: Debounce,
     /// The endpoints whose prompts exceed `tools_max`, as they were logged.
     pub beyond_tools_max: Vec<String>,
@@ -95,7 +99,11 @@ impl Announcer {
         self.debounce.done();
         self.views.release_before(content).await;
         self.warn_beyond_tools_max(content);
-        let seen = Published { content: content.clone(), views: self.views.clone() };
+        let seen = Published {
+            content: content.clone(),
+            views: self.views.clone(),
+            caller_lists: self.caller_lists.clone(),
+        };
         let before = self.changes.send_replace(Some(seen));
         let digest = content.everyone.digest();
         if before.is_none_or(|before| before.content.everyone.digest() != digest) {

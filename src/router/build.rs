@@ -9,15 +9,18 @@ use tokio::time::Instant;
 
 use super::Router;
 use super::announce::Announcer;
+use super::caller_lists::CallerLists;
 use super::catalog::Catalog;
+use super::changes::Published;
 use super::debounce::Debounce;
 use super::effective::TextReport;
-use super::refresh::{Inputs, Refresh, Renewal, Source};
+use super::refresh::{Inputs, Refresh, Renewal};
 use super::search::SEARCHES;
+use super::source::Source;
 use super::suspended_calls::SuspendedCalls;
 use super::unapproved::Mismatches;
 use super::verified::VerifiedTexts;
-use super::view_cache::{Published, ViewCache};
+use super::view_cache::ViewCache;
 use crate::config;
 use crate::config::{Config, OnChangedDefinition};
 use crate::domain::name::UpstreamId;
@@ -67,12 +70,16 @@ impl Router {
             ..Catalog::default()
         }));
         let views = Arc::new(ViewCache::new(config, deps.gate.rights().clone()));
+        let sources: Vec<_> =
+            config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u, config)).collect();
+        let caller_lists = caller_lists(config, &sources, None, &upstream_deps);
         let (publish, published) = watch::channel(());
         let (change, changes) = watch::channel(None);
         let announce = Announcer {
             published: publish,
             changes: change,
             views: views.clone(),
+            caller_lists: caller_lists.clone(),
             debounce: debounce(config),
             beyond_tools_max: Vec::new(),
             audit: upstream_deps.audit.clone(),
@@ -99,8 +106,6 @@ impl Router {
             renewals,
             upstream_deps,
         });
-        let sources: Vec<_> =
-            config.upstreams.iter().map(|u| Source::new(DriverId::fresh(), u, config)).collect();
         let start = |(source, upstream): (&Source, &config::Upstream)| {
             shared.upstream(source.driver, upstream)
         };
@@ -109,7 +114,7 @@ impl Router {
         let deadline = Instant::now() + config.listing.deadline;
         let refreshing = refresh.run(inputs, catalog.clone(), announce, deadline, shutdown);
         tasks.spawn(refreshing);
-        Self::new(config, catalog, views, upstreams, deps, shared)
+        Self::new(config, catalog, views, caller_lists, upstreams, deps, shared)
     }
 
     /// Makes the router of another configuration. Upstreams whose configuration is unchanged keep their
@@ -125,6 +130,8 @@ impl Router {
         let sources: Vec<_> =
             config.upstreams.iter().map(|u| Source::new(driver(u), u, config)).collect();
         let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
+        let before = self.caller_lists.as_ref();
+        let caller_lists = caller_lists(config, &sources, before, &self.shared.upstream_deps);
         let (catalog, (done, ready)) =
             (Arc::new(ArcSwap::from_pointee(Catalog::default())), oneshot::channel());
         let (serves, serving) = oneshot::channel();
@@ -135,6 +142,7 @@ impl Router {
             on_failure: config.listing.on_failure,
             debounce: debounce(config),
             views: views.clone(),
+            caller_lists: caller_lists.clone(),
             catalog: catalog.clone(),
             deadline: Instant::now() + config.listing.deadline,
             done,
@@ -154,13 +162,14 @@ impl Router {
         });
         let upstreams = upstreams.collect();
         let shared = self.shared.clone();
-        (Self::new(config, catalog, views, upstreams, deps, shared), serves)
+        (Self::new(config, catalog, views, caller_lists, upstreams, deps, shared), serves)
     }
 
     fn new(
         config: &Config,
         catalog: Arc<ArcSwap<Catalog>>,
         views: Arc<ViewCache>,
+        caller_lists: Option<Arc<CallerLists>>,
         upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
         deps: RouterDeps,
         shared: Arc<SharedState>,
@@ -170,6 +179,9 @@ impl Router {
         let limits = config.server.limits.clone();
         upstreams.values().for_each(|upstream| upstream.set_share(limits.share));
         shared.upstream_deps.accounts.set_limits(config.accounts);
+        if let Some(lists) = &caller_lists {
+            lists.connect(upstreams.iter());
+        }
         let RouterDeps { gate, sealer } = deps;
         let releases = config.releases.clone();
         shared.lock.send_replace(releases.lock.digest.clone());
@@ -178,6 +190,7 @@ impl Router {
             gate,
             catalog,
             views,
+            caller_lists,
             upstreams,
             sealer,
             naming,
@@ -203,6 +216,15 @@ impl SharedState {
         let started = Upstream::start(driver, config, reports, pages, &self.upstream_deps);
         (upstream.id.clone(), Arc::new(started))
     }
+}
+
+fn caller_lists(
+    config: &Config,
+    sources: &[Source],
+    before: Option<&Arc<CallerLists>>,
+    deps: &UpstreamDeps,
+) -> Option<Arc<CallerLists>> {
+    CallerLists::new(config, sources, before, deps.tasks.clone(), deps.shutdown.clone())
 }
 
 fn debounce(config: &Config) -> Debounce {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -11,6 +12,7 @@ use super::owner::Owner;
 use super::pin::PinRow;
 use super::segment::Segment;
 use super::view::View;
+use crate::domain::caller::Principal;
 use crate::domain::cursor::CacheScope;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
@@ -50,6 +52,18 @@ pub struct Content {
     pub left_out: Vec<LeftOut>,
     /// Listed all the same: which of both means well only people can judge.
     pub look_alikes: Vec<LookAlike>,
+    /// `Some`: it is seen by one caller only.
+    pub(super) private: Option<PrivatePart>,
+}
+
+/// What a content for one caller has beside that of all callers.
+#[derive(Debug)]
+pub(super) struct PrivatePart {
+    pub audience: Principal,
+    /// The content of all callers.
+    pub shared: Arc<Content>,
+    /// The caller's own.
+    pub segments: Vec<Arc<Segment>>,
 }
 
 /// An upstream whose list is stale or missing.
@@ -120,7 +134,16 @@ impl Content {
         look_alikes: Vec<LookAlike>,
     ) -> Self {
         let everyone = Arc::new(View::whole(&segments));
-        Self { generation, segments, everyone, left_out, look_alikes }
+        Self { generation, segments, everyone, left_out, look_alikes, private: None }
+    }
+
+    /// The content of all callers, with more segments that only one caller sees. Their names are within prefixes of their own.
+    pub(super) fn with_private(generation: u64, private: PrivatePart) -> Self {
+        let all = private.shared.segments.iter().chain(&private.segments);
+        let mut segments: Vec<_> = all.cloned().collect();
+        segments.sort_unstable_by(|a, b| a.last_name().cmp(b.last_name()));
+        let private = Some(private);
+        Self { private, ..Self::new(generation, segments, Vec::new(), Vec::new()) }
     }
 
     /// The prompts in pieces, in byte order of their public names.
@@ -193,6 +216,17 @@ impl Catalog {
             Duration::ZERO
         }
     }
+}
+
+/// A number that no list and no content has had, larger than all before.
+pub(super) fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Why an upstream has no list that was never asked, or has not answered.
+pub(super) fn not_heard_of() -> Kind {
+    Kind::Unavailable("it has not answered yet".to_owned())
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! The router: answers lists from the catalog, and forwards gets and completions to the owner of the prompt.
 
 pub(crate) mod announce;
+pub(crate) mod source;
+mod caller_lists;
+pub(crate) mod changes;
 pub(crate) mod blocking;
 mod build;
 mod bridge;
@@ -57,18 +60,21 @@ use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use bridge::Bridge;
 use build::SharedState;
 use call_channel::{CallChannel, CallEvent};
+use caller_lists::{CallerLists, Wanted};
 use catalog::{Catalog, Incomplete};
+use changes::Changes;
 use owner::Owner;
 use pin::pinned_arguments;
 use reply::{Completion, ListReply, Origin, Reply};
 use segment::name_of_tool;
 use view::View;
-use view_cache::{Changes, ListKind, ListKinds, ViewCache};
+use view_cache::{ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
-use crate::upstream::accounts::Accounts;
+use crate::upstream::accounts::account::has_ended;
+use crate::upstream::accounts::{AccountStatus, Accounts};
 pub use build::RouterDeps;
-pub(crate) use status::UpstreamStatus;
+pub(crate) use status::{PER_CALLER, UpstreamStatus};
 
 /// SHA-256 of a serialised list: equal digests are equal lists.
 pub(crate) type Digest = [u8; 32];
@@ -78,6 +84,8 @@ pub struct Router {
     gate: Arc<Gate>,
     catalog: Arc<ArcSwap<Catalog>>,
     views: Arc<ViewCache>,
+    /// `None` where all upstreams list for all callers.
+    caller_lists: Option<Arc<CallerLists>>,
     /// Keyed by id.
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     sealer: Arc<Sealer>,
@@ -240,12 +248,32 @@ impl Router {
         &self.shared.upstream_deps.accounts
     }
 
+    /// Ends what callers have of their own, as [`Accounts::revoke`], and forgets what was listed with it.
+    pub(crate) fn revoke_accounts(
+        &self,
+        caller: Option<&str>,
+        upstream: Option<&str>,
+    ) -> Vec<AccountStatus> {
+        let ended = self.accounts().revoke(caller, upstream);
+        if let Some(lists) = &self.caller_lists {
+            lists.forget(caller, upstream, &has_ended());
+        }
+        ended
+    }
+
     /// The public name behind a derived tool name; `None` for other names, and where the public name itself looks
     /// like a derived one.
-    pub(crate) fn public_name_of_tool(&self, tool: &str) -> Option<String> {
+    pub(crate) fn public_name_of_tool(&self, tool: &str, caller: &Caller) -> Option<String> {
+        if !is_derived(tool) {
+            return None;
+        }
         let catalog = self.catalog();
-        let owner = catalog.content.owner_of_tool(tool).filter(|_| is_derived(tool))?;
-        (!is_derived(&owner.public_name)).then(|| owner.public_name.to_string())
+        let shared = catalog.content.owner_of_tool(tool).map(|owner| owner.public_name.clone());
+        let public_name = shared.or_else(|| {
+            let is_meant = |owner: &Owner| name_of_tool(&owner.public_name) == tool;
+            self.caller_lists.as_ref()?.find(caller, is_meant, |owner| owner.public_name.clone())
+        })?;
+        (!is_derived(&public_name)).then(|| public_name.to_string())
     }
 
     /// The newest snapshot.
@@ -253,16 +281,23 @@ impl Router {
         self.catalog.load_full()
     }
 
-    /// Returns the public name and the upstream of the prompt that a request names; `None` if no prompt has the name.
-    pub(crate) fn named(&self, request: &Request) -> Option<(Arc<str>, UpstreamId)> {
-        let (name, kind) = match request {
+    /// Returns the public name and the upstream of the prompt that a call names; `None` if no prompt that its caller may know has
+    /// the name.
+    pub(crate) fn named(&self, call: &Call) -> Option<(Arc<str>, UpstreamId)> {
+        let (name, kind) = match &call.request {
             Request::Get { name, name_kind, .. } => (name, *name_kind),
             Request::Complete { name, .. } => (name, NameKind::Public),
             Request::List { .. } | Request::ListTools { .. } | Request::Find { .. } => return None,
         };
+        let names = |owner: &Owner| (owner.public_name.clone(), owner.upstream.clone());
         let catalog = self.catalog.load();
-        let owner = owner(&catalog, name, kind)?;
-        Some((owner.public_name.clone(), owner.upstream.clone()))
+        owner(&catalog, name, kind).map(names).or_else(|| {
+            let is_meant = |owner: &Owner| match kind {
+                NameKind::Tool if is_derived(name) => name_of_tool(&owner.public_name) == *name,
+                NameKind::Tool | NameKind::Public => *owner.public_name == **name,
+            };
+            self.caller_lists.as_ref()?.find(&call.caller, is_meant, names)
+        })
     }
 
     /// The first snapshot in which no upstream is pending, or the newest at `deadline`.
@@ -275,6 +310,28 @@ impl Router {
             if !waiting {
                 return catalog;
             }
+        }
+    }
+
+    /// The same with the lists that the caller has of its own.
+    async fn settled_for(&self, call: &Call, deadline: Instant) -> Arc<Catalog> {
+        let catalog = self.settled(deadline).await;
+        self.with_caller_lists(call, Wanted::All, catalog, deadline).await
+    }
+
+    async fn with_caller_lists(
+        &self,
+        call: &Call,
+        wanted: Wanted<'_>,
+        catalog: Arc<Catalog>,
+        deadline: Instant,
+    ) -> Arc<Catalog> {
+        match &self.caller_lists {
+            // On the heap: its future is large.
+            Some(lists) => {
+                Box::pin(lists.catalog(&self.views, call, wanted, catalog, deadline)).await
+            }
+            None => catalog,
         }
     }
 
@@ -303,7 +360,7 @@ impl Router {
         };
         let place =
             cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
-        let catalog = self.settled(deadline).await;
+        let catalog = self.settled_for(call, deadline).await;
         let prompts = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
         let incomplete = self.incomplete(&catalog, &prompts, &call.caller, &call.endpoint)?;
         let cut_at = Instant::now();
@@ -435,10 +492,13 @@ impl Router {
             let method = call.request.method();
             self.views.allows(&call.caller, method, &call.endpoint, owner)
         };
-        if !catalog.pending || owner(&catalog, name, name_kind).is_some_and(may_use) {
+        let is_known = owner(&catalog, name, name_kind).is_some_and(may_use);
+        let catalog =
+            if !catalog.pending || is_known { catalog } else { self.settled(deadline).await };
+        if owner(&catalog, name, name_kind).is_some() {
             return catalog;
         }
-        self.settled(deadline).await
+        self.with_caller_lists(call, Wanted::Of(name, name_kind), catalog, deadline).await
     }
 
     fn find<'a>(

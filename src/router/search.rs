@@ -41,7 +41,7 @@ impl Router {
             cursor.map(|token| self.open_cursor(token, &bound_to, call, now)).transpose()?;
         let after = place.map(|place| decode(&place.last).ok_or(RequestFault::InvalidCursor));
         let after = after.transpose()?;
-        let catalog = self.settled(deadline).await;
+        let catalog = self.settled_for(call, deadline).await;
         let view = self.views.view(&catalog.content, &call.caller, &call.endpoint).await;
         let incomplete = self.incomplete(&catalog, &view, &call.caller, &call.endpoint)?;
         let query = Query::new(query);

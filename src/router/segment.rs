@@ -10,9 +10,12 @@ use bytes::Bytes;
 
 use super::Digest;
 use super::owner::Owner;
+use super::pin::PromptPin;
 use crate::domain::chunks;
 use crate::domain::json::Json;
+use crate::domain::merge::Entry;
 use crate::domain::name::UpstreamId;
+use crate::domain::prompt::Prompt;
 use crate::domain::tool::name::tool_name;
 use crate::seal;
 
@@ -70,6 +73,26 @@ impl SegmentWriter {
     pub fn push_prompt(&mut self, owner: Owner, write: impl FnOnce(&mut String)) {
         self.push(owner.public_name.clone(), write);
         self.segment.owners.push(owner);
+    }
+
+    /// Appends a prompt of a merged list.
+    pub fn push_merged(
+        &mut self,
+        upstream: &UpstreamId,
+        entry: &Entry,
+        prompt: &Prompt,
+        pin: PromptPin,
+    ) {
+        let owner = Owner {
+            public_name: entry.public_name.as_str().into(),
+            upstream: upstream.clone(),
+            raw_name: prompt.name.as_str().into(),
+            arguments: prompt.arguments.as_slice().into(),
+            digest: seal::definition_digest(prompt).into(),
+            overlay: prompt.overlay.clone(),
+            pin,
+        };
+        self.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
     }
 
     pub fn finish(mut self) -> Segment {

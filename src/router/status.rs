@@ -14,12 +14,15 @@ use crate::upstream::driver::ConnectionState;
 use crate::upstream::prompt_list::emptiness;
 use crate::upstream::stderr_tail::StderrTail;
 
+/// The state of an upstream to which there is no shared connection.
+pub(crate) const PER_CALLER: &str = "per_caller";
+
 /// The status of one upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
     pub id: String,
     pub transport: &'static str,
-    /// `connecting`, `up` or `down`.
+    /// `connecting`, `up` or `down`; `per_caller` where callers have connections of their own, and private lists.
     pub state: &'static str,
     /// The negotiated revision.
     pub revision: Option<Revision>,
@@ -44,6 +47,9 @@ pub struct UpstreamStatus {
 impl UpstreamStatus {
     /// What to tell an operator of an upstream that works and has no prompts.
     pub fn note(&self) -> Option<&'static str> {
+        if self.state == PER_CALLER {
+            return Some("lists for each caller, on connections of the caller's own");
+        }
         let walk = self.walk.filter(|_| self.failure.is_none())?;
         emptiness(walk.pages, walk.prompts)
     }
@@ -61,22 +67,23 @@ impl Router {
         let counts = catalog.content.counts();
         let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
             let config = upstream.config();
-            let link = upstream.connection_state();
             let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
             let failure = missing.map(|part| part.kind.clone());
-            let (state, peer, down) = match link {
-                ConnectionState::Connecting => ("connecting", None, None),
-                ConnectionState::Up(peer) => ("up", Some(peer), None),
-                ConnectionState::Down(kind) => ("down", None, Some(kind)),
+            let negotiated = upstream.negotiated();
+            let (state, down) = match upstream.connection_state() {
+                ConnectionState::Connecting => ("connecting", None),
+                ConnectionState::Up(_) => ("up", None),
+                ConnectionState::Down(kind) => ("down", Some(kind)),
+                ConnectionState::PerCaller => (PER_CALLER, None),
             };
             UpstreamStatus {
                 id: id.to_string(),
                 transport: config.transport.name(),
                 state,
-                revision: peer.as_ref().and_then(|peer| peer.describe().0),
-                notifies: peer.is_some_and(|peer| peer.notifies()),
+                revision: negotiated.and_then(|negotiated| negotiated.revision),
+                notifies: negotiated.is_some_and(|negotiated| negotiated.notifies),
                 listed: counts.get(id).copied().unwrap_or_default(),
-                walk: catalog.walks.get(id).copied(),
+                walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
                 breaker_open_until: upstream.breaker_open_until(),
                 load: upstream.load(),
                 stderr_tail: upstream.stderr_tail().clone(),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Options, OptionsBuilder, Weighter};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use super::Digest;
 use super::blocking::beside_calls;
@@ -16,7 +16,7 @@ use super::owner::Owner;
 use super::segment::Segment;
 use super::view::View;
 use crate::config::{self, Exposure, ToolForm};
-use crate::domain::caller::Caller;
+use crate::domain::caller::{Caller, Principal};
 use crate::domain::glob::Glob;
 use crate::domain::method::Method;
 use crate::domain::name::UpstreamId;
@@ -57,6 +57,20 @@ struct Key {
     list: ListKind,
     endpoint: Box<str>,
     entitlement: Option<Arc<str>>,
+    /// `Some`: the view is of a content that only this caller sees.
+    audience: Option<Principal>,
+}
+
+impl Key {
+    fn new(
+        list: ListKind,
+        endpoint: &str,
+        entitlement: Option<Arc<str>>,
+        content: &Content,
+    ) -> Self {
+        let audience = content.private.as_ref().map(|private| private.audience.clone());
+        Self { list, endpoint: endpoint.into(), entitlement, audience }
+    }
 }
 
 /// The newest view that was made, and the generation of its content.
@@ -91,6 +105,17 @@ pub struct ListDigests {
     pub tools: Digest,
 }
 
+impl ListDigests {
+    /// The digests of two parts of the same lists, in any order. A part of which nothing is seen has the digest zero.
+    pub(crate) fn combined(self, other: Self) -> Self {
+        let combine = |one: Digest, other: Digest| std::array::from_fn(|at| one[at] ^ other[at]);
+        Self {
+            prompts: combine(self.prompts, other.prompts),
+            tools: combine(self.tools, other.tools),
+        }
+    }
+}
+
 /// Bytes of a cached view: the view, and its key.
 #[derive(Clone)]
 struct ViewSize;
@@ -104,7 +129,7 @@ impl Weighter<Key, Cached> for ViewSize {
 }
 
 /// One shard, since an entry must fit into its shard: a single view may need most of the memory.
-fn options(views_size: u64) -> Options {
+pub(super) fn options(views_size: u64) -> Options {
     let mut options = OptionsBuilder::new();
     options.shards(1).estimated_items_capacity(EXPECTED_VIEWS).weight_capacity(views_size);
     // Both capacities are set, which is all that can be missing.
@@ -186,11 +211,15 @@ impl ViewCache {
         let Some(part) = self.parts.get(endpoint) else {
             return content.len();
         };
+        let is_served = |owner: &&Owner| self.serves(endpoint, &owner.upstream, &owner.public_name);
+        if let Some(private) = &content.private {
+            let own = private.segments.iter().flat_map(|segment| segment.owners());
+            return self.count(&private.shared, endpoint) + own.filter(is_served).count();
+        }
         let counted = || part.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, count)) = counted().filter(|(of, _)| *of == content.generation) {
             return count;
         }
-        let is_served = |owner: &&Owner| self.serves(endpoint, &owner.upstream, &owner.public_name);
         let count = content.owners().filter(is_served).count();
         *counted() = Some((content.generation, count));
         count
@@ -212,7 +241,7 @@ impl ViewCache {
         if entitlement.is_none() && self.serves_all(endpoint) {
             return content.everyone.clone();
         }
-        let key = Key { list: ListKind::Prompts, endpoint: endpoint.into(), entitlement };
+        let key = Key::new(ListKind::Prompts, endpoint, entitlement, content);
         if let Some(view) = self.cached(&key, content) {
             return view;
         }
@@ -236,7 +265,7 @@ impl ViewCache {
         endpoint: &str,
     ) -> Arc<View> {
         let entitlement = self.rights.entitlement(caller);
-        let key = Key { list: ListKind::Tools, endpoint: endpoint.into(), entitlement };
+        let key = Key::new(ListKind::Tools, endpoint, entitlement, content);
         if let Some(view) = self.cached(&key, content) {
             return view;
         }
@@ -283,7 +312,7 @@ impl ViewCache {
     }
 
     /// Which prompts of a segment a caller sees at an endpoint.
-    fn visible(&self, caller: &Caller, endpoint: &str, segment: &Segment) -> Allowed {
+    pub(super) fn visible(&self, caller: &Caller, endpoint: &str, segment: &Segment) -> Allowed {
         let owners = segment.owners();
         let part = self.parts.get(endpoint);
         let Some(upstream) = segment.upstream() else {
@@ -436,54 +465,6 @@ impl Part {
     }
 }
 
-/// An announced content, with the views of its configuration.
-#[derive(Clone)]
-pub struct Published {
-    pub content: Arc<Content>,
-    pub views: Arc<ViewCache>,
-}
-
-/// A subscription to changes of the lists that one caller sees at one endpoint.
-pub struct Changes {
-    published: watch::Receiver<Option<Published>>,
-    caller: Caller,
-    endpoint: String,
-    kinds: ListKinds,
-}
-
-impl Changes {
-    pub fn new(
-        published: watch::Receiver<Option<Published>>,
-        caller: Caller,
-        endpoint: String,
-        kinds: ListKinds,
-    ) -> Self {
-        Self { published, caller, endpoint, kinds }
-    }
-
-    /// The digests of the visible lists; `None` until the first list is whole. Marks the newest change as
-    /// seen. When the future is dropped, the change is not lost: the digests are those of the next call.
-    pub async fn digests(&mut self) -> Option<ListDigests> {
-        let published = self.published.borrow_and_update().clone()?;
-        Some(self.digests_of(&published).await)
-    }
-
-    /// What is announced at present.
-    pub(crate) fn published(&self) -> Option<Published> {
-        self.published.borrow().clone()
-    }
-
-    /// The digests of the lists that were visible then. Cancel safe.
-    pub(crate) async fn digests_of(&self, Published { content, views }: &Published) -> ListDigests {
-        views.digests(content, &self.caller, &self.endpoint, self.kinds).await
-    }
-
-    /// Resolves when the list may have changed; `None` at shutdown. Cancel safe.
-    pub async fn changed(&mut self) -> Option<()> {
-        self.published.changed().await.ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -560,11 +541,8 @@ mod tests {
         let views = cache("[listing]\nviews_size = \"1MiB\"\n");
         let content = content(1);
         let made = |caller: &Caller| {
-            let key = Key {
-                list: ListKind::Prompts,
-                endpoint: "/mcp".into(),
-                entitlement: views.rights.entitlement(caller),
-            };
+            let entitlement = views.rights.entitlement(caller);
+            let key = Key::new(ListKind::Prompts, "/mcp", entitlement, &content);
             views.views.peek(&key).is_some()
         };
         let others = ["a", "b", "c"].map(Caller::new);

@@ -204,7 +204,9 @@ impl Sessions {
         let ReplyContext { dialect, capabilities, mode } = reply_context;
         let reject = |fault: Fault| Rejection::new(fault, dialect);
         let (request, form) = match self.purpose(method, params, context.endpoint, dialect) {
-            Ok(Purpose::Call(request, form)) => (self.with_public_name(request), form),
+            Ok(Purpose::Call(request, form)) => {
+                (self.with_public_name(request, context.caller), form)
+            }
             Ok(Purpose::Constant(result)) => {
                 return Ok(Dispatch::Answer {
                     message: result_message(&id, &result),

@@ -5,6 +5,7 @@ use super::Sessions;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
 use crate::config::ToolForm;
 use crate::domain::call::{NameKind, Request};
+use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use crate::domain::json::Json;
 use crate::domain::method::{Countable, ForeignMethod, Method};
@@ -137,9 +138,9 @@ impl Sessions {
 
     /// Puts the public name in place of a derived tool name that is known already, for records and patterns over
     /// public names.
-    pub(super) fn with_public_name(&self, mut request: Request) -> Request {
+    pub(super) fn with_public_name(&self, mut request: Request, caller: &Caller) -> Request {
         if let Request::Get { name, name_kind: NameKind::Tool, .. } = &mut request
-            && let Some(public) = self.router.public_name_of_tool(name)
+            && let Some(public) = self.router.public_name_of_tool(name, caller)
         {
             *name = public;
         }

@@ -24,7 +24,7 @@ use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::config::{Transport, Upstream};
+use crate::config::{Settings, Transport, Upstream};
 use crate::domain::backoff::{Backoff, jittered};
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -69,6 +69,8 @@ pub(crate) enum ConnectionState {
     Up(Arc<Connection>),
     /// The last attempt to connect has failed.
     Down(Kind),
+    /// Each caller has connections of its own, and a private list; there is no shared connection.
+    PerCaller,
 }
 
 /// The driver of one upstream.
@@ -130,6 +132,8 @@ impl Driver {
     pub(crate) async fn run(self) {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(self.drive()).await;
+        // An upstream to which there is nothing to drive stays as it is.
+        shutdown.cancelled().await;
         let kind = Kind::Unavailable("the gateway is shutting down".to_owned());
         if let ConnectionState::Up(connection) =
             self.connection_state.send_replace(ConnectionState::Down(kind))
@@ -145,6 +149,12 @@ impl Driver {
             Ok(connector) => connector,
             Err(error) => return self.give_up(Kind::Unavailable(error.clone())).await,
         };
+        if self.upstream.lists_per_caller() {
+            self.connection_state.send_replace(ConnectionState::PerCaller);
+            // No caller shares anything of it.
+            let nothing = FetchedList { listed: PromptList::default(), fresh_for: None };
+            return self.report(Ok(nothing)).await;
+        }
         loop {
             match connector.connect().await {
                 Ok(connection) => {
@@ -198,7 +208,9 @@ impl Driver {
     fn connection(&self) -> Option<Arc<Connection>> {
         match &*self.connection_state.borrow() {
             ConnectionState::Up(connection) => Some(connection.clone()),
-            ConnectionState::Connecting | ConnectionState::Down(_) => None,
+            ConnectionState::Connecting | ConnectionState::Down(_) | ConnectionState::PerCaller => {
+                None
+            }
         }
     }
 
@@ -286,7 +298,8 @@ impl Driver {
         let mut has_walked = false;
         loop {
             let started = Instant::now();
-            let wait = match self.walk(&connection).await {
+            let walking = walk(&self.upstream, &connection, &self.telemetry);
+            let wait = match walking.await {
                 Ok(listed) => {
                     self.note_success(attempts);
                     has_walked = true;
@@ -327,31 +340,9 @@ impl Driver {
         }
     }
 
-    /// Walks the list, in a client span of its own.
-    async fn walk(&self, connection: &Connection) -> Result<PromptList, Kind> {
-        let mut forwarded = ForwardedMeta::default();
-        let revision = connection.describe().0.map(Revision::as_str);
-        let attributes = client_attributes(&self.upstream, Method::List, revision, None);
-        let operation = attributes.map(|attributes| {
-            ClientOperation::begin(&self.telemetry, attributes, &mut forwarded.trace)
-        });
-        let walked = connection.walk(&self.upstream.settings, &forwarded).await;
-        if let Some(operation) = operation {
-            operation.end(walked.as_ref().err());
-        }
-        walked
-    }
-
-    /// Returns the time until the list is walked again, if nothing else causes a walk: the least of `poll`
-    /// (without a notification stream), `ttlMs` and `max_age`.
+    /// Returns the time until the list is walked again, if nothing else causes a walk.
     fn next_walk(&self, ttl: Option<Duration>) -> Duration {
-        let settings = &self.upstream.settings;
-        let listening = self.listening.load(Ordering::Relaxed);
-        let poll = Some(settings.poll).filter(|p| !p.is_zero() && !listening);
-        let ttl = ttl.filter(|t| !t.is_zero()).map(|t| t.max(MIN_TTL));
-        let waits = [poll, ttl, Some(settings.max_age)];
-        let least = waits.into_iter().flatten().min().unwrap_or(settings.max_age);
-        jittered(least, fastrand::f64())
+        next_walk(&self.upstream.settings, ttl, self.listening.load(Ordering::Relaxed))
     }
 
     async fn report_list(&self, walked: FetchedList, attempts: &mut Attempts) {
@@ -423,6 +414,38 @@ impl Driver {
         // The receiver is closed only at the gateway's shutdown.
         let _ = self.reports.send(DriverReport { driver: self.id, outcome }).await;
     }
+}
+
+/// Walks a list, in a client span of its own.
+pub(super) async fn walk(
+    upstream: &Upstream,
+    connection: &Connection,
+    telemetry: &Telemetry,
+) -> Result<PromptList, Kind> {
+    let mut forwarded = ForwardedMeta::default();
+    let revision = connection.describe().0.map(Revision::as_str);
+    let attributes = client_attributes(upstream, Method::List, revision, None);
+    let operation = attributes
+        .map(|attributes| ClientOperation::begin(telemetry, attributes, &mut forwarded.trace));
+    let walked = connection.walk(&upstream.settings, &forwarded).await;
+    if let Some(operation) = operation {
+        operation.end(walked.as_ref().err());
+    }
+    walked
+}
+
+/// Returns the time until a list is walked again, if nothing else causes a walk: the least of `poll` (without a notification
+/// stream), `ttlMs` and `max_age`.
+pub(super) fn next_walk(
+    settings: &Settings,
+    ttl: Option<Duration>,
+    is_listening: bool,
+) -> Duration {
+    let poll = Some(settings.poll).filter(|p| !p.is_zero() && !is_listening);
+    let ttl = ttl.filter(|t| !t.is_zero()).map(|t| t.max(MIN_TTL));
+    let waits = [poll, ttl, Some(settings.max_age)];
+    let least = waits.into_iter().flatten().min().unwrap_or(settings.max_age);
+    jittered(least, fastrand::f64())
 }
 
 /// Whether a failed walk is a failure of the connection, not only of the list.

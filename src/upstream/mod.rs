@@ -14,36 +14,40 @@ pub(crate) mod library;
 pub(crate) mod prompt_list;
 pub(crate) mod stderr_tail;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
 
 use crate::audit::Audit;
 use crate::config::{self, Transport};
+use crate::domain::backoff::Backoff;
+use crate::domain::caller::Caller;
 use crate::domain::document::Document;
-use crate::domain::fair_share::Share;
+use crate::domain::fair_share::{Holder, Share};
 use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::domain::subject_token::SubjectToken;
 use crate::grants::store::GrantStore;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, has_ended};
-use accounts::{Accounts, UpstreamAccounts};
+use accounts::{Accounts, IDLE, UpstreamAccounts};
 use call::correlator::{InterimSender, NotificationSinks, UrlElicitationComplete};
 use call::exchange::{ConcurrencyPermit, Exchange};
 use call::request::UpstreamRequest;
-use connection::Connection;
 use connection::connect::{Connector, DriverSignals};
 use connection::dedicated::DedicatedPool;
-use driver::{ConnectionState, Driver, DriverId, DriverReport};
+use connection::handshake::ListenEvent;
+use connection::{Connection, Negotiated};
+use driver::{ConnectionState, Driver, DriverId, DriverReport, FetchedList};
 use folder_watch::Watch;
 use guard::breaker::Breaker;
 use guard::concurrency::ConcurrencyLimit;
@@ -96,6 +100,8 @@ pub struct Upstream {
     dedicated: Option<Arc<DedicatedPool>>,
     /// `None` where all callers share what the gateway has.
     accounts: Option<UpstreamAccounts>,
+    /// What was negotiated last for the connection of a caller, where there is no shared one.
+    of_callers: Mutex<Option<Negotiated>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
     /// What it is called with, and must not be told to callers.
@@ -183,6 +189,7 @@ impl Upstream {
             breaker,
             dedicated,
             accounts,
+            of_callers: Mutex::default(),
             telemetry,
             stderr_tail,
             held_secrets,
@@ -295,10 +302,8 @@ impl Upstream {
     fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
         let method = request.params.method();
         let prompt = Some(request.params.prompt());
-        let revision = match &*self.connection_state.borrow() {
-            ConnectionState::Up(connection) => connection.describe().0.map(Revision::as_str),
-            ConnectionState::Connecting | ConnectionState::Down(_) => None,
-        };
+        let negotiated = self.negotiated();
+        let revision = negotiated.and_then(|negotiated| negotiated.revision).map(Revision::as_str);
         let attributes = client_attributes(&self.config, method, revision, prompt)?;
         Some(ClientOperation::begin(&self.telemetry, attributes, &mut request.forwarded.trace))
     }
@@ -307,7 +312,7 @@ impl Upstream {
     /// request may not be correlated with its call, so it is allowed only if `questions` is configured.
     pub(crate) fn allowed_server_requests(&self) -> ClientCapabilities {
         let settings = &self.config.settings;
-        let is_shared = matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if connection.is_shared());
+        let is_shared = self.negotiated().is_some_and(|negotiated| negotiated.is_shared);
         if is_shared && settings.questions_by_default {
             ClientCapabilities::NONE
         } else {
@@ -317,7 +322,106 @@ impl Upstream {
 
     /// Whether each request declares the client capabilities to the upstream (modern era).
     pub(crate) fn declares_capabilities_per_request(&self) -> bool {
-        matches!(&*self.connection_state.borrow(), ConnectionState::Up(connection) if !connection.declares_at_open())
+        self.negotiated().is_some_and(|negotiated| !negotiated.declares_at_open)
+    }
+
+    /// Returns what was negotiated for the shared connection, or last for one of a caller; nothing before.
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        match &*self.connection_state.borrow() {
+            ConnectionState::Up(connection) => Some(connection.negotiated()),
+            ConnectionState::PerCaller => *self.of_callers(),
+            ConnectionState::Connecting | ConnectionState::Down(_) => None,
+        }
+    }
+
+    fn of_callers(&self) -> MutexGuard<'_, Option<Negotiated>> {
+        self.of_callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fetches the list that the upstream has for one caller, on what the caller has of its own. `subject` is the token that the
+    /// caller has brought, if a call asks.
+    ///
+    /// # Errors
+    /// As [`Upstream::perform_as_caller`], and those of [`Connection::walk`].
+    pub(crate) async fn walk_as_caller(
+        &self,
+        caller: &Caller,
+        subject: Option<&SubjectToken>,
+    ) -> Result<FetchedList, Kind> {
+        let Some(accounts) = &self.accounts else {
+            return Err(Kind::Internal("the upstream has one list for all callers".to_owned()));
+        };
+        // A thousand callers at once are no flood for the upstream.
+        let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
+        let account = accounts.of(caller).await?;
+        let walking = as_caller(&account, subject, || async {
+            let connection = account.connected().await.map_err(unreachable_because)?;
+            *self.of_callers() = Some(connection.negotiated());
+            match driver::walk(&self.config, &connection, &self.telemetry).await {
+                Err(Kind::SessionLost) => {
+                    account.lose(&connection).await;
+                    let next = account.connected().await.map_err(unreachable_because)?;
+                    driver::walk(&self.config, &next, &self.telemetry).await
+                }
+                walked => walked,
+            }
+        });
+        let listed = walking.await.map_err(|kind| self.held_secrets.remove_from(kind))?;
+        let fresh_for = driver::next_walk(&self.config.settings, listed.ttl, false);
+        Ok(FetchedList { listed, fresh_for: Some(fresh_for) })
+    }
+
+    /// Returns what a caller has of its own, if it has anything.
+    pub(crate) fn account_of(&self, caller: &Caller) -> Option<Arc<Account>> {
+        self.accounts.as_ref()?.existing(caller)
+    }
+
+    /// Notifies `list_changed` of the account whenever the list of its caller may have changed, until its connection ends.
+    pub(crate) async fn listen_as_caller(&self, account: Arc<Account>) {
+        let Ok(connection) = account.connected().await else { return };
+        let (list_changed, ended) = (account.list_changed.clone(), account.ended.clone());
+        // It still ends where there are too many.
+        let (account, is_kept) = (Arc::downgrade(&account), !self.ends_idle_accounts());
+        let keeping = async {
+            while let Some(account) = account.upgrade().filter(|_| is_kept) {
+                account.touch();
+                drop(account);
+                sleep(IDLE / 2).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let listening = async {
+            let mut backoff = Backoff::default();
+            loop {
+                let heard = connection.listen(|event| {
+                    // The list may have changed before the stream was open.
+                    list_changed.notify_one();
+                    if event == ListenEvent::ListChanged {
+                        self.telemetry.metrics().list_changed_received(self.config.id.as_str());
+                    }
+                });
+                match heard.await {
+                    // There is no such stream: the list is fetched again by its age.
+                    Err(Kind::Error { .. } | Kind::Status { status: 400..500 }) => {
+                        std::future::pending::<()>().await;
+                    }
+                    Err(Kind::SessionLost) => return,
+                    Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
+                }
+            }
+        };
+        tokio::select! {
+            () = listening => {}
+            () = keeping => {}
+            () = connection.closed() => {}
+            () = ended.cancelled() => {}
+        }
+    }
+
+    /// Whether what a caller has ends without calls although its streams wait for changes: there are few places for child
+    /// processes.
+    pub(crate) fn ends_idle_accounts(&self) -> bool {
+        self.accounts.as_ref().is_some_and(UpstreamAccounts::are_children)
     }
 
     /// Sends the request on what its caller has of its own, with the caller's token. A request that is refused because of that
@@ -340,20 +444,11 @@ impl Upstream {
         }
         let account = accounts.of(pass.caller()).await?;
         let line = Line::Own(&account);
-        let performing = async {
-            account.obtain_token(pass.subject_token()).await?;
-            match self.perform(&line, pass, request, interim.clone(), concurrency).await {
-                Err(Kind::AuthFailed { .. }) if account.is_without_token() => {
-                    concurrency.release();
-                    account.obtain_token(pass.subject_token()).await?;
-                    self.perform(&line, pass, request, interim, concurrency).await
-                }
-                answer => answer,
-            }
-        };
-        let performed = account.ended.run_until_cancelled(performing).await;
-        let response = performed.unwrap_or_else(|| Err(has_ended()));
-        response.map_err(|kind| account.held_secrets.remove_from(kind))
+        as_caller(&account, pass.subject_token(), || async {
+            concurrency.release();
+            self.perform(&line, pass, request, interim.clone(), concurrency).await
+        })
+        .await
     }
 
     /// Sends the request over a dedicated connection where its client accepts server requests and
@@ -447,11 +542,34 @@ impl Upstream {
         match found {
             Ok(ConnectionState::Up(connection)) => Ok(connection),
             Ok(ConnectionState::Down(kind)) => Err(unreachable_because(kind)),
-            Ok(ConnectionState::Connecting) | Err(_) => {
+            // Where callers have connections of their own, no call waits for a shared one.
+            Ok(ConnectionState::Connecting | ConnectionState::PerCaller) | Err(_) => {
                 Err(Kind::Unavailable("the gateway is shutting down".to_owned()))
             }
         }
     }
+}
+
+/// Does what `attempt` does with the token of a caller, until the account ends. An attempt that is refused because of that token
+/// was not processed: there is one more with another token.
+async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
+    account: &Account,
+    subject: Option<&SubjectToken>,
+    attempt: impl Fn() -> F,
+) -> Result<T, Kind> {
+    let performing = async {
+        account.obtain_token(subject).await?;
+        match attempt().await {
+            Err(Kind::AuthFailed { .. }) if account.is_without_token() => {
+                account.obtain_token(subject).await?;
+                attempt().await
+            }
+            answer => answer,
+        }
+    };
+    let performed = account.ended.run_until_cancelled(performing).await;
+    let outcome = performed.unwrap_or_else(|| Err(has_ended()));
+    outcome.map_err(|kind| account.held_secrets.remove_from(kind))
 }
 
 /// The connections that a call may use.

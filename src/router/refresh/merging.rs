@@ -7,22 +7,19 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, LazyLock};
 
 use tracing::{info, warn};
-use unicode_normalization::UnicodeNormalization;
 use unicode_security::confusable_detection::skeleton;
 
 use super::{Known, ListVersion, Refresh};
 use crate::domain::confusable::{HashedText, Shown, SkeletonIndex, confusables};
 use crate::domain::fault::excerpt;
 use crate::domain::json::Json;
-use crate::domain::merge::{self, Entry};
+use crate::domain::merge;
 use crate::domain::name::{Naming, Prefix};
-use crate::domain::prompt::Prompt;
 use crate::router::announce::Redefined;
-use crate::router::catalog::{Content, LeftOut, LeftOutBy, LookAlike, ShownPrompt};
+use crate::router::catalog::{Content, LeftOut, LeftOutBy, LookAlike, ShownPrompt, next_number};
 use crate::router::owner::Owner;
-use crate::router::pin::PromptPin;
 use crate::router::segment::{Segment, SegmentWriter};
-use crate::seal;
+use crate::router::source::composed;
 
 /// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of bad names must
 /// not drown the log.
@@ -89,11 +86,10 @@ impl Refresh {
             changed.extend(group.segments.iter().cloned());
             self.groups.replace(prefix, group);
         }
-        let generation = self.content.generation + 1;
         let left_out = self.groups.groups.values().flat_map(|group| &group.left_out).cloned();
         let look_alikes = self.groups.look_alikes();
         let segments = self.groups.segments();
-        let content = Content::new(generation, segments, left_out.collect(), look_alikes);
+        let content = Content::new(next_number(), segments, left_out.collect(), look_alikes);
         let redefined: Vec<_> = changed
             .iter()
             .flat_map(|segment| segment.owners())
@@ -156,8 +152,8 @@ impl Refresh {
             let prompt = &sources[entry.source].prompts[entry.prompt];
             let known = members[entry.source];
             let pin = known.effective.as_ref().and_then(|served| served.pins.get(entry.prompt));
-            let owner = owner(known, &entry, prompt, pin.cloned().unwrap_or_default());
-            writer.push_prompt(owner, |out| prompt.write(&entry.public_name, out));
+            let pin = pin.cloned().unwrap_or_default();
+            writer.push_merged(&known.source.id, &entry, prompt, pin);
         }
         segments.push(Arc::new(writer.finish()));
         segments.retain(|segment| !segment.is_empty());
@@ -330,26 +326,9 @@ fn shown(segment: &Segment, position: u32, kind: TextKind) -> Option<Cow<'_, str
     }
 }
 
-fn owner(known: &Known, entry: &Entry, prompt: &Prompt, pin: PromptPin) -> Owner {
-    Owner {
-        public_name: entry.public_name.as_str().into(),
-        upstream: known.source.id.clone(),
-        raw_name: prompt.name.as_str().into(),
-        arguments: prompt.arguments.as_slice().into(),
-        digest: seal::definition_digest(prompt).into(),
-        overlay: prompt.overlay.clone(),
-        pin,
-    }
-}
-
 /// The overlays that made a definition, by their numbers in the file.
 fn overlay_numbers(owner: &Owner) -> Vec<usize> {
     owner.overlay.as_ref().map(|overlay| overlay.numbers.clone()).unwrap_or_default()
-}
-
-/// The form in which names that look alike because of their composition are equal (NFC).
-fn composed(name: &str) -> Cow<'_, str> {
-    if name.is_ascii() { Cow::Borrowed(name) } else { Cow::Owned(name.nfc().collect()) }
 }
 
 /// A hash of the skeleton of a text (UTS 39, section 4).

@@ -6,7 +6,6 @@ mod pin_tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
@@ -16,20 +15,21 @@ use tokio_util::sync::CancellationToken;
 use merging::Groups;
 
 use super::announce::{Announcer, Redefined, Transition};
-use super::blocking::beside_calls;
-use super::catalog::{Catalog, Content, Incomplete, WalkInfo};
+use super::blocking::{MERGED_AT_ONCE, beside_calls};
+use super::caller_lists::CallerLists;
+use super::catalog::{Catalog, Content, Incomplete, WalkInfo, next_number, not_heard_of};
 use super::debounce::Debounce;
 use super::definition_pins::DefinitionPins;
 use super::effective::{Effective, KnownTexts, Maker, TextReport};
-use super::pin::{PinRow, Pinning};
+use super::pin::PinRow;
+use super::source::Source;
 use super::view_cache::ViewCache;
-use crate::config::{self, Config, OnChangedDefinition, OnFailure};
+use crate::config::{OnChangedDefinition, OnFailure};
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
-use crate::domain::name::{Naming, Prefix, UpstreamId};
-use crate::domain::overlay::Overlay;
+use crate::domain::name::{Naming, UpstreamId};
 use crate::domain::pin::{self, Mode};
 use crate::domain::prompt::Prompt;
-use crate::upstream::driver::{DriverId, DriverReport, FetchedList};
+use crate::upstream::driver::{DriverReport, FetchedList};
 
 /// The known state of all upstreams. Pure: the clock is an argument.
 pub(crate) struct Refresh {
@@ -42,36 +42,6 @@ pub(crate) struct Refresh {
     redefined: Vec<Redefined>,
     /// Changed states since they were last taken.
     transitions: Vec<Transition>,
-}
-
-/// Most prompts that are merged on a runtime thread: about a millisecond.
-const MERGED_AT_ONCE: usize = 100;
-
-/// The driver of an upstream, and the names of its prompts.
-#[derive(Clone, Debug)]
-pub(crate) struct Source {
-    pub driver: DriverId,
-    pub id: UpstreamId,
-    pub prefix: Prefix,
-    pub on_changed_definition: OnChangedDefinition,
-    /// The overlays of the upstream, in the order of the file.
-    pub overlays: Arc<[Overlay]>,
-    pub pinning: Pinning,
-}
-
-impl Source {
-    /// The source of an enabled upstream of the configuration.
-    pub(crate) fn new(driver: DriverId, upstream: &config::Upstream, config: &Config) -> Self {
-        let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
-        Self {
-            driver,
-            id: upstream.id.clone(),
-            prefix: upstream.prefix.clone(),
-            on_changed_definition: upstream.settings.on_changed_definition,
-            overlays: overlays.cloned().collect(),
-            pinning: Pinning::new(&config.releases, &upstream.id),
-        }
-    }
 }
 
 /// What changes the catalog.
@@ -88,6 +58,7 @@ pub(crate) struct Renewal {
     pub on_failure: OnFailure,
     pub debounce: Debounce,
     pub views: Arc<ViewCache>,
+    pub caller_lists: Option<Arc<CallerLists>>,
     /// Where new snapshots are stored; the previous router keeps its own.
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// How long lists wait while no upstream has a list.
@@ -200,6 +171,7 @@ impl Refresh {
                     catalog.store(Arc::new(last));
                     (done, held) = (Some(renewal.done), Some(renewal.serves));
                     (announce.debounce, announce.views) = (renewal.debounce, renewal.views);
+                    announce.caller_lists = renewal.caller_lists;
                     (catalog, deadline, waiting) = (renewal.catalog, renewal.deadline, true);
                     (self.naming, self.on_failure) = (renewal.naming, renewal.on_failure);
                     self = beside_calls(move || self.renewed(renewal.sources)).await;
@@ -526,16 +498,6 @@ fn transitions(before: &[PinRow], now: &[PinRow]) -> Vec<Transition> {
     .collect()
 }
 
-/// A number that no list has had.
-fn next_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-fn not_heard_of() -> Kind {
-    Kind::Unavailable("it has not answered yet".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -543,6 +505,9 @@ mod tests {
     use super::*;
     use crate::config::lock::LockStore;
     use crate::domain::json::Json;
+    use crate::domain::name::Prefix;
+    use crate::router::pin::Pinning;
+    use crate::upstream::driver::DriverId;
     use crate::upstream::prompt_list::PromptList;
 
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {

@@ -10,9 +10,12 @@ use super::*;
 use crate::config::lock::{Lock, LockStore, Objects};
 use crate::domain::json::Json;
 use crate::domain::name::DEFAULT_SEPARATOR;
+use crate::domain::name::Prefix;
 use crate::domain::pin::{Approval, NO_ARGUMENTS, OfferedText, Version};
 use crate::router::effective::TextsOf;
+use crate::router::pin::Pinning;
 use crate::seal;
+use crate::upstream::driver::DriverId;
 use crate::upstream::prompt_list::PromptList;
 
 /// A refresh before one upstream with one prompt, and its lock file.

@@ -39,7 +39,7 @@ impl Drop for Counting<'_> {
             return;
         }
         // Only names of prompts are kept: others are whatever clients send.
-        let (prompt, upstream) = self.sessions.router.named(request).unzip();
+        let (prompt, upstream) = self.sessions.router.named(self.call).unzip();
         self.sessions.shared.usage.count(Used {
             prompt,
             upstream,

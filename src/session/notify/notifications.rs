@@ -15,7 +15,8 @@ use crate::domain::jsonrpc::Id;
 use crate::domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 use crate::policy::StreamRecord;
 use crate::router::Digest;
-use crate::router::view_cache::{Changes, ListDigests, ListKinds, Published};
+use crate::router::changes::{Changes, Published, Visible};
+use crate::router::view_cache::{ListDigests, ListKinds};
 use crate::seal::{Kind, Sealer, random};
 use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
@@ -158,8 +159,9 @@ impl NotificationStream {
     /// Cancel safe: no event is taken before the future completes.
     pub async fn next(&mut self) -> Option<StreamEvent> {
         if let Some(opened_at) = &self.opened_at {
-            if let (None, Some(published)) = (&self.announced, opened_at) {
-                self.announced = Some(self.changes.digests_of(published).await);
+            if let Some(published) = opened_at {
+                let visible = self.changes.visible_then(published).await;
+                self.announced.get_or_insert(visible.digests);
             }
             self.opened_at = None;
             self.open();
@@ -171,8 +173,8 @@ impl NotificationStream {
             return None;
         }
         loop {
-            let digests = self.changes.digests().await;
-            if let Some(event) = digests.and_then(|digests| self.list_changed(digests)) {
+            let visible = self.changes.visible().await;
+            if let Some(event) = visible.and_then(|visible| self.list_changed(visible)) {
                 if let Some(telemetry) = &self.telemetry {
                     telemetry.metrics().list_changed_sent();
                 }
@@ -227,7 +229,10 @@ impl NotificationStream {
 
     /// Returns the notification that a list now has another digest, if the client must get one. Where both
     /// lists have changed, the other notification follows.
-    fn list_changed(&mut self, now: ListDigests) -> Option<StreamEvent> {
+    fn list_changed(&mut self, Visible { digests: now, learned }: Visible) -> Option<StreamEvent> {
+        if let (Some(announced), Some(learned)) = (&mut self.announced, learned) {
+            *announced = announced.combined(learned);
+        }
         // The first complete list is the one that the client got, not a change.
         let announced = self.announced.get_or_insert(now);
         let method = if announced.prompts != now.prompts {
@@ -338,7 +343,7 @@ mod tests {
     use crate::domain::rights::Everything;
     use crate::router::catalog::Content;
     use crate::router::segment::SegmentWriter;
-    use crate::router::view_cache::{Published, ViewCache};
+    use crate::router::view_cache::ViewCache;
     use crate::seal::SealKeys;
 
     fn sealer() -> Arc<Sealer> {
@@ -397,7 +402,8 @@ mod tests {
         let segments = vec![Arc::new(segment.finish())];
         let content = Arc::new(Content::new(n.into(), segments, Vec::new(), Vec::new()));
         let config = Config::parse("g", "", Path::new(""), &[]).unwrap();
-        Published { content, views: Arc::new(ViewCache::new(&config, Arc::new(Everything))) }
+        let views = Arc::new(ViewCache::new(&config, Arc::new(Everything)));
+        Published { content, views, caller_lists: None }
     }
 
     fn digests_of(n: u8) -> ListDigests {

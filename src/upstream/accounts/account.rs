@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -26,6 +26,8 @@ pub(crate) struct Account {
     /// `None`: the upstream is a child process of the caller's own, which needs no token.
     pub tokens: Option<Arc<CallerTokens>>,
     pub dedicated: Arc<DedicatedPool>,
+    /// Notified when the upstream says that the list of this caller has changed.
+    pub list_changed: Arc<Notify>,
     /// Removed from what is reported about failures.
     pub held_secrets: HeldSecrets,
     /// Cancelled when the account has ended; then its connections are closed.
@@ -73,6 +75,11 @@ impl Account {
     /// Whether a call that was refused may try again with another token.
     pub(crate) fn is_without_token(&self) -> bool {
         self.tokens.as_ref().is_some_and(|tokens| tokens.is_without_token())
+    }
+
+    /// Whether requests have an access token, or need none.
+    pub(crate) fn has_access(&self) -> bool {
+        !self.is_without_token()
     }
 
     /// Returns the connection that the calls of the caller share; opens it if there is none. Cancel safe: what is being opened

@@ -4,12 +4,11 @@
 pub(crate) mod account;
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lru::LruCache;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,7 +21,7 @@ use super::driver::DriverId;
 use super::held_secrets::HeldSecrets;
 use crate::audit::Audit;
 use crate::config::{self, AccountLimits};
-use crate::domain::caller::{Caller, Proof};
+use crate::domain::caller::{Caller, Principal};
 use crate::domain::fault::UpstreamFaultKind as Kind;
 
 /// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the account that was used least
@@ -48,39 +47,6 @@ impl Default for State {
 struct Key {
     upstream: DriverId,
     principal: Principal,
-}
-
-/// A caller with all that its token allows: a token with fewer scopes, or of another client, is never served by what a token
-/// with more was exchanged for.
-#[derive(Clone)]
-struct Principal(Caller);
-
-impl Principal {
-    fn client(&self) -> Option<&str> {
-        match self.0.proof() {
-            Proof::Token(token) => token.client.as_deref(),
-            _ => None,
-        }
-    }
-}
-
-impl PartialEq for Principal {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-            && self.client() == other.client()
-            && self.0.scopes() == other.0.scopes()
-            && self.0.groups() == other.0.groups()
-    }
-}
-
-impl Eq for Principal {}
-
-impl Hash for Principal {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-        self.client().hash(state);
-        self.0.scopes().hash(state);
-    }
 }
 
 /// What a caller has, for operators.
@@ -118,8 +84,8 @@ impl Accounts {
         if let Some(account) = state.open.get(key) {
             return account.clone();
         }
-        let ended = state.make_room(&key.principal.0);
-        state.by_caller.entry(key.principal.0.clone()).or_default().push(key.clone());
+        let ended = state.make_room(key.principal.caller());
+        state.by_caller.entry(key.principal.caller().clone()).or_default().push(key.clone());
         state.open.put(key.clone(), account.clone());
         drop(state);
         drop(ended);
@@ -237,7 +203,7 @@ impl State {
     }
 
     fn remove(&mut self, key: &Key) -> Option<Arc<Account>> {
-        let caller = &key.principal.0;
+        let caller = key.principal.caller();
         if let Some(own) = self.by_caller.get_mut(caller) {
             own.retain(|other| other != key);
             if own.is_empty() {
@@ -267,7 +233,7 @@ pub(crate) struct UpstreamAccounts {
 
 /// Time without a call until the connections of a caller over HTTP are closed, and its token forgotten: a caller comes back
 /// within minutes, or not soon.
-const IDLE: Duration = Duration::from_secs(600);
+pub(super) const IDLE: Duration = Duration::from_secs(600);
 
 impl UpstreamAccounts {
     /// `None`: the upstream is not called as the caller.
@@ -310,7 +276,7 @@ impl UpstreamAccounts {
     /// # Errors
     /// [`Kind::Busy`] when all child processes are in use for `queue_wait`; when the account cannot be opened as it is configured.
     pub(crate) async fn of(&self, caller: &Caller) -> Result<Arc<Account>, Kind> {
-        let key = Key { upstream: self.driver, principal: Principal(caller.clone()) };
+        let key = Key { upstream: self.driver, principal: Principal::new(caller) };
         if let Some(account) = self.accounts.find(&key) {
             return Ok(account);
         }
@@ -327,6 +293,17 @@ impl UpstreamAccounts {
             account.ended.clone(),
         ));
         Ok(account)
+    }
+
+    /// Returns the account of a caller, if it has one.
+    pub(crate) fn existing(&self, caller: &Caller) -> Option<Arc<Account>> {
+        let key = Key { upstream: self.driver, principal: Principal::new(caller) };
+        self.accounts.lock().open.peek(&key).cloned()
+    }
+
+    /// Whether callers have child processes, of which there are few.
+    pub(crate) fn are_children(&self) -> bool {
+        self.places.is_some()
     }
 
     async fn place(
@@ -350,7 +327,9 @@ impl UpstreamAccounts {
             .credential
             .as_ref()
             .map(|credential| Arc::new(CallerTokens::new(credential.clone(), caller.clone())));
-        let connector = self.connector.of_caller(caller, tokens.clone());
+        let list_changed: Arc<Notify> = Arc::default();
+        let announced = self.upstream.lists_per_caller().then(|| list_changed.clone());
+        let connector = self.connector.of_caller(caller, tokens.clone(), announced);
         let connector = Arc::new(connector.map_err(Kind::Unavailable)?);
         let (tasks, ended) = (self.tasks.clone(), self.shutdown.child_token());
         let dedicated = DedicatedPool::new(
@@ -366,6 +345,7 @@ impl UpstreamAccounts {
             connector,
             tokens,
             dedicated,
+            list_changed,
             ended,
             tasks,
             connection: Arc::default(),

@@ -114,7 +114,8 @@ impl Connector {
     }
 
     /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller over HTTP, with a child
-    /// process in whose environment the caller is named otherwise.
+    /// process in whose environment the caller is named otherwise. `list_changed` is notified of changes of the caller's own
+    /// list; without one, the walk of the gateway itself finds out what has changed.
     ///
     /// # Errors
     /// As [`Connector::new`].
@@ -122,6 +123,7 @@ impl Connector {
         &self,
         caller: &Caller,
         tokens: Option<Arc<CallerTokens>>,
+        list_changed: Option<Arc<Notify>>,
     ) -> Result<Self, String> {
         let (settings, tasks) = (&self.upstream.settings, &self.tasks);
         let endpoint = |http| {
@@ -140,8 +142,7 @@ impl Connector {
         };
         Ok(Self {
             upstream: self.upstream.clone(),
-            // The walk of the gateway itself finds out what has changed.
-            sinks: self.sinks.without_list_changed(),
+            sinks: NotificationSinks { list_changed, ..self.sinks.clone() },
             tasks: self.tasks.clone(),
             start_permits: self.start_permits.clone(),
             target,

@@ -38,6 +38,19 @@ pub enum Connection {
     Remote(RemoteConnection),
 }
 
+/// What was negotiated for a connection, as far as calls depend on it before they have one.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Negotiated {
+    /// `None` for a library.
+    pub revision: Option<Revision>,
+    /// See [`Connection::is_shared`].
+    pub is_shared: bool,
+    /// See [`Connection::declares_at_open`].
+    pub declares_at_open: bool,
+    /// See [`Connection::notifies`].
+    pub notifies: bool,
+}
+
 /// A connection to an MCP server.
 pub struct RemoteConnection {
     transport: Transport,
@@ -225,6 +238,15 @@ impl Connection {
             Connection::Remote(connection) => {
                 (Some(connection.conversation.revision), connection.transport.name())
             }
+        }
+    }
+
+    pub(crate) fn negotiated(&self) -> Negotiated {
+        Negotiated {
+            revision: self.describe().0,
+            is_shared: self.is_shared(),
+            declares_at_open: self.declares_at_open(),
+            notifies: self.notifies(),
         }
     }
 

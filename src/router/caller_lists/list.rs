@@ -1,0 +1,302 @@
+//! One private list: what a caller is served of one upstream, and when that is fetched again.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::config::OnFailure;
+use crate::domain::caller::Principal;
+use crate::domain::fault::UpstreamFaultKind as Kind;
+use crate::domain::merge;
+use crate::domain::name::Naming;
+use crate::domain::prompt::Prompt;
+use crate::domain::rights::Allowed;
+use crate::router::Digest;
+use crate::router::blocking::{MERGED_AT_ONCE, beside_calls};
+use crate::router::catalog::{Content, PrivatePart, next_number};
+use crate::router::effective::{KnownTexts, Maker};
+use crate::router::owner::Owner;
+use crate::router::pin::PromptPin;
+use crate::router::segment::{Segment, SegmentWriter};
+use crate::router::source::{Source, composed};
+use crate::router::view::View;
+
+/// What a caller is served of one upstream.
+#[derive(Clone)]
+pub(super) struct List {
+    /// `None`: nothing is listed.
+    pub(super) segment: Option<Arc<Segment>>,
+    digest: Digest,
+    /// When the segment was fetched; `None` if no list ever was.
+    pub(super) fetched_at: Option<Instant>,
+    /// From when on it is fetched again, if it is asked for.
+    pub(super) renew_at: Instant,
+    /// Why it could not be fetched the last time.
+    pub(super) failure: Option<Kind>,
+}
+
+/// Time for which calls are told why a list could not be fetched, instead of one after another trying it.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a list without a term of its own is kept.
+const KEPT: Duration = Duration::from_secs(60);
+
+impl List {
+    /// A list that was fetched now; a segment that lists the same as before is kept, so that views of it stay valid.
+    pub(super) fn fetched(
+        segment: Segment,
+        before: Option<&Self>,
+        now: Instant,
+        fresh_for: Option<Duration>,
+    ) -> Self {
+        let segment = (!segment.is_empty()).then(|| Arc::new(segment));
+        let digest = *View::whole(&segment).digest();
+        let same = before.filter(|before| before.digest == digest);
+        Self {
+            segment: same.map_or(segment, |before| before.segment.clone()),
+            digest,
+            fetched_at: Some(now),
+            renew_at: now + fresh_for.unwrap_or(KEPT),
+            failure: None,
+        }
+    }
+
+    /// What is served after a list could not be fetched.
+    pub(super) fn failed(
+        kind: Kind,
+        before: Option<&Self>,
+        now: Instant,
+        on_failure: OnFailure,
+    ) -> Self {
+        let renew_at = now + RETRY_PAUSE;
+        let kept = before.filter(|_| on_failure != OnFailure::Omit);
+        match kept {
+            Some(before) => Self { renew_at, failure: Some(kind), ..before.clone() },
+            None => Self { renew_at, ..Self::ended(kind, now) },
+        }
+    }
+
+    /// What is served after the access of the caller was ended: nothing. It is fetched again as soon as it is asked for.
+    pub(super) fn ended(kind: Kind, now: Instant) -> Self {
+        let digest = *View::whole(&None).digest();
+        Self { segment: None, digest, fetched_at: None, renew_at: now, failure: Some(kind) }
+    }
+
+    /// The same, to be fetched again from now on.
+    pub(super) fn due(&self, now: Instant) -> Self {
+        Self { renew_at: now, ..self.clone() }
+    }
+}
+
+/// Returns the segment of a private list: its prompts as the configuration presents them. Large lists are merged beside the calls.
+pub(super) async fn segment(source: Arc<Source>, naming: Naming, prompts: Vec<Prompt>) -> Segment {
+    let are_few = prompts.len() <= MERGED_AT_ONCE;
+    let merge = move || {
+        let maker = Maker {
+            upstream: &source.id,
+            prefix: &source.prefix,
+            naming: &naming,
+            overlays: &source.overlays,
+            pinning: &source.pinning,
+            texts: &KnownTexts::new(),
+        };
+        let effective = (!maker.is_idle()).then(|| maker.make(Some(&prompts)));
+        let prompts = effective.as_ref().map_or(&prompts, |effective| &effective.prompts);
+        let sources = [merge::Source { prefix: &source.prefix, prompts }];
+        // It has a prefix of its own: no name collides with that of another upstream.
+        let merged = merge::merge(&sources, &HashSet::new(), &naming, composed);
+        let mut writer = SegmentWriter::new(Some(source.id.clone()));
+        for entry in &merged.entries {
+            let prompt = &prompts[entry.prompt];
+            writer.push_merged(&source.id, entry, prompt, PromptPin::default());
+        }
+        if !merged.left_out.is_empty() {
+            let left_out = merged.left_out.len();
+            debug!(upstream = %source.id, left_out, "prompts left out of the list of a caller");
+        }
+        writer.finish()
+    };
+    if are_few { merge() } else { beside_calls(merge).await }
+}
+
+/// The private lists of one caller, by the places of their upstreams among the sources.
+pub(super) struct ListsOf {
+    /// `None`: it was never asked for.
+    lists: Box<[Option<Arc<List>>]>,
+    /// The content that was composed last, with the generation of the shared one.
+    composed: Mutex<Option<(u64, Arc<Content>)>>,
+}
+
+impl ListsOf {
+    /// No list of so many upstreams.
+    pub(super) fn none(sources: usize) -> Self {
+        Self::of(vec![None; sources].into())
+    }
+
+    fn of(lists: Box<[Option<Arc<List>>]>) -> Self {
+        Self { lists, composed: Mutex::default() }
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<&Arc<List>> {
+        self.lists[at].as_ref()
+    }
+
+    /// The places of the lists that are there.
+    pub(super) fn known(&self) -> impl Iterator<Item = (usize, &Arc<List>)> {
+        let lists = self.lists.iter().enumerate();
+        lists.filter_map(|(at, list)| Some((at, list.as_ref()?)))
+    }
+
+    /// The same with other lists at some places. What was composed is kept if the same is listed.
+    pub(super) fn with(&self, others: impl IntoIterator<Item = (usize, Arc<List>)>) -> Self {
+        let mut lists = self.lists.clone();
+        for (at, list) in others {
+            lists[at] = Some(list);
+        }
+        let with = Self::of(lists);
+        let is_same = |(one, other): (&Arc<Segment>, &Arc<Segment>)| Arc::ptr_eq(one, other);
+        if with.segments().count() == self.segments().count()
+            && with.segments().zip(self.segments()).all(is_same)
+        {
+            with.composed().clone_from(&self.composed());
+        }
+        with
+    }
+
+    /// Whether these lists stand at their places.
+    pub(super) fn has(&self, others: &[(usize, Arc<List>)]) -> bool {
+        others.iter().all(|(at, list)| self.get(*at).is_some_and(|own| Arc::ptr_eq(own, list)))
+    }
+
+    pub(super) fn is_due(&self, at: usize, now: Instant) -> bool {
+        self.get(at).is_none_or(|list| list.renew_at <= now)
+    }
+
+    /// The prompts of all lists.
+    pub(super) fn owners(&self) -> impl Iterator<Item = &Owner> {
+        self.segments().flat_map(|segment| segment.owners())
+    }
+
+    /// The prompt of this public name.
+    pub(super) fn owner(&self, public_name: &str) -> Option<&Owner> {
+        self.segments().find_map(|segment| segment.owners().get(segment.position(public_name)?))
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
+        self.lists.iter().flatten().filter_map(|list| list.segment.as_ref())
+    }
+
+    /// The digest of what `visible` shows of the lists; zero if that is nothing.
+    pub(super) fn visible_digest(&self, visible: impl FnMut(&Segment) -> Allowed) -> Digest {
+        let view = View::part(self.segments(), None, visible);
+        if view.is_empty() { Digest::default() } else { *view.digest() }
+    }
+
+    /// Bytes of all lists.
+    pub(super) fn size(&self) -> usize {
+        let list = size_of::<List>() * self.lists.len();
+        let owners = |segment: &Arc<Segment>| size_of_val(segment.owners());
+        list + self.segments().map(|segment| segment.size() + owners(segment)).sum::<usize>()
+    }
+
+    /// What the caller is served: the content of all callers and its own lists. A large one is composed beside the calls.
+    pub(super) async fn content(&self, shared: &Arc<Content>, caller: &Principal) -> Arc<Content> {
+        let segments: Vec<_> = self.segments().cloned().collect();
+        if segments.is_empty() {
+            return shared.clone();
+        }
+        if let Some((of, content)) = &*self.composed()
+            && *of == shared.generation
+        {
+            return content.clone();
+        }
+        let prompts = shared.len() + segments.iter().map(|segment| segment.len()).sum::<usize>();
+        let private = PrivatePart { audience: caller.clone(), shared: shared.clone(), segments };
+        let compose = move || Arc::new(Content::with_private(next_number(), private));
+        let content =
+            if prompts <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
+        *self.composed() = Some((shared.generation, content.clone()));
+        content
+    }
+
+    fn composed(&self) -> MutexGuard<'_, Option<(u64, Arc<Content>)>> {
+        self.composed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Most prompts of a content that is composed on a runtime thread: a fraction of a millisecond.
+const COMPOSED_AT_ONCE: usize = 5_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::caller::Caller;
+    use crate::domain::name::UpstreamId;
+
+    fn segment_of(title: &str) -> Segment {
+        let mut writer = SegmentWriter::new(UpstreamId::parse("wiki"));
+        writer.push("wiki__a".into(), |out| out.push_str(title));
+        writer.finish()
+    }
+
+    #[tokio::test]
+    async fn a_list_is_due_after_its_term_and_a_failed_one_after_a_pause() {
+        let now = Instant::now();
+        let term = Duration::from_secs(9);
+        let fetched = List::fetched(segment_of("1"), None, now, Some(term));
+        let is_due = |list: List, after: Duration| {
+            let lists = ListsOf::none(2).with([(1, Arc::new(list))]);
+            assert!(lists.is_due(0, now), "it was never asked for");
+            lists.is_due(1, now + after)
+        };
+        let moment = Duration::from_nanos(1);
+        assert!(!is_due(fetched.clone(), term - moment));
+        assert!(is_due(fetched.clone(), term));
+        assert!(is_due(List::fetched(segment_of("1"), None, now, None), KEPT));
+        let gone = || Kind::Unavailable("gone".to_owned());
+        let failed = List::failed(gone(), Some(&fetched), now, OnFailure::Stale);
+        assert!(!is_due(failed.clone(), RETRY_PAUSE - moment));
+        assert!(is_due(failed, RETRY_PAUSE));
+        assert!(is_due(List::ended(gone(), now), Duration::ZERO));
+        assert!(is_due(fetched.due(now), Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn what_lists_the_same_keeps_its_segment_and_what_was_composed() {
+        let now = Instant::now();
+        let first = List::fetched(segment_of("1"), None, now, None);
+        let same = List::fetched(segment_of("1"), Some(&first), now, None);
+        let other = List::fetched(segment_of("2"), Some(&first), now, None);
+        let segment = |list: &List| list.segment.clone().unwrap();
+        assert!(Arc::ptr_eq(&segment(&first), &segment(&same)));
+        assert!(!Arc::ptr_eq(&segment(&first), &segment(&other)));
+        let lists = ListsOf::none(1).with([(0, Arc::new(first))]);
+        let (shared, caller) = (Arc::default(), Principal::new(&Caller::new("ada")));
+        let content = lists.content(&shared, &caller).await;
+        assert_eq!(content.len(), 1);
+        let again = lists.with([(0, Arc::new(same))]).content(&shared, &caller).await;
+        assert!(Arc::ptr_eq(&content, &again));
+        let changed = lists.with([(0, Arc::new(other))]).content(&shared, &caller).await;
+        assert!(!Arc::ptr_eq(&content, &changed));
+        assert!(changed.generation > content.generation);
+    }
+
+    #[tokio::test]
+    async fn after_a_failure_a_list_is_served_as_the_configuration_says() {
+        let now = Instant::now();
+        let fetched = List::fetched(segment_of("1"), None, now, None);
+        let gone = || Kind::Unavailable("gone".to_owned());
+        for (on_failure, is_served) in
+            [(OnFailure::Stale, true), (OnFailure::Fail, true), (OnFailure::Omit, false)]
+        {
+            let failed = List::failed(gone(), Some(&fetched), now, on_failure);
+            assert_eq!(failed.segment.is_some(), is_served);
+            assert_eq!(failed.fetched_at.is_some(), is_served);
+            assert_eq!(failed.failure, Some(gone()));
+        }
+        assert!(List::ended(gone(), now).segment.is_none());
+    }
+}

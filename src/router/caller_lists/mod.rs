@@ -1,0 +1,382 @@
+//! The private lists of callers, at upstreams that list for each caller (`list_as = "caller"`): fetched when they are asked for,
+//! with the caller's own credential, kept by age, and served to that caller only.
+
+mod list;
+pub(crate) mod watching;
+
+use std::collections::HashMap;
+use std::hash::RandomState;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use quick_cache::Weighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::catalog::{Catalog, Incomplete, not_heard_of};
+use super::owner::Owner;
+use super::source::Source;
+use super::view_cache::{ViewCache, options};
+use crate::config::{Config, OnFailure};
+use crate::domain::call::{Call, NameKind};
+use crate::domain::caller::{Caller, Principal};
+use crate::domain::cursor::CacheScope;
+use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
+use crate::domain::name::{Naming, UpstreamId};
+use crate::domain::subject_token::SubjectToken;
+use crate::domain::tool::name::is_derived;
+use crate::upstream::Upstream;
+use crate::upstream::driver::FetchedList;
+use list::{List, ListsOf, segment};
+use watching::Watchers;
+
+/// The private lists of all callers, bounded by bytes (`listing.views_size`), the least recently used first.
+pub(crate) struct CallerLists {
+    /// The upstreams that list for each caller.
+    sources: Vec<Arc<Source>>,
+    naming: Naming,
+    on_failure: OnFailure,
+    size: usize,
+    /// Set once the upstreams of the configuration have started.
+    upstreams: OnceLock<HashMap<UpstreamId, Weak<Upstream>>>,
+    lists: Cache<Principal, Arc<ListsOf>, Size, RandomState>,
+    /// Serialises changes of `lists`.
+    changing: Mutex<()>,
+    /// One fetch of a list serves all calls of the caller that wait.
+    turns: Mutex<HashMap<Place, Arc<AsyncMutex<()>>>>,
+    watchers: Watchers,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// A caller, and the place of an upstream among the sources.
+type Place = (Principal, usize);
+
+/// Bytes of the lists of one caller.
+#[derive(Clone)]
+struct Size;
+
+impl Weighter<Principal, Arc<ListsOf>> for Size {
+    fn weight(&self, _: &Principal, lists: &Arc<ListsOf>) -> u64 {
+        (size_of::<Principal>() + lists.size()) as u64
+    }
+}
+
+/// The private lists that a request is about.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted<'a> {
+    /// Those of all upstreams that the endpoint serves.
+    All,
+    /// That of the upstream whose prefix this name has; all of them for the derived name of a tool.
+    Of(&'a str, NameKind),
+}
+
+impl CallerLists {
+    /// Returns the lists of a configuration: those of the configuration before if nothing has changed that they depend on;
+    /// `None` where all upstreams list for all callers.
+    pub(super) fn new(
+        config: &Config,
+        sources: &[Source],
+        before: Option<&Arc<Self>>,
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Option<Arc<Self>> {
+        let is_private = |source: &Source| {
+            let upstream = config.upstreams.iter().find(|upstream| upstream.id == source.id);
+            upstream.is_some_and(|upstream| upstream.lists_per_caller())
+        };
+        let sources = sources.iter().filter(|source| is_private(source)).cloned().map(Arc::new);
+        let sources: Vec<_> = sources.collect();
+        if sources.is_empty() {
+            return None;
+        }
+        let size = config.listing.views_size;
+        let lists = Self {
+            naming: config.naming.clone(),
+            on_failure: config.listing.on_failure,
+            size,
+            upstreams: OnceLock::new(),
+            lists: Cache::with_options(
+                options(size as u64),
+                Size,
+                RandomState::default(),
+                DefaultLifecycle::default(),
+            ),
+            changing: Mutex::default(),
+            turns: Mutex::default(),
+            watchers: Watchers::default(),
+            sources,
+            tasks,
+            shutdown,
+        };
+        Some(match before {
+            Some(before) if before.makes_the_same(&lists) => before.clone(),
+            _ => Arc::new(lists),
+        })
+    }
+
+    fn makes_the_same(&self, other: &Self) -> bool {
+        let is_same = |(one, other): (&Arc<Source>, &Arc<Source>)| {
+            one.driver == other.driver
+                && one.prefix == other.prefix
+                && one.overlays == other.overlays
+        };
+        self.sources.len() == other.sources.len()
+            && self.sources.iter().zip(&other.sources).all(is_same)
+            && self.naming == other.naming
+            && self.on_failure == other.on_failure
+            && self.size == other.size
+    }
+
+    /// Makes the upstreams known.
+    pub(super) fn connect<'a>(
+        &self,
+        upstreams: impl Iterator<Item = (&'a UpstreamId, &'a Arc<Upstream>)>,
+    ) {
+        self.upstreams.get_or_init(|| {
+            upstreams.map(|(id, upstream)| (id.clone(), Arc::downgrade(upstream))).collect()
+        });
+    }
+
+    fn upstream(&self, at: usize) -> Option<Arc<Upstream>> {
+        self.upstreams.get()?.get(&self.sources[at].id)?.upgrade()
+    }
+
+    /// Whether an endpoint serves an upstream that lists for each caller.
+    pub(super) fn has_any(&self, views: &ViewCache, endpoint: &str) -> bool {
+        self.wanted(views, endpoint, Wanted::All).next().is_some()
+    }
+
+    /// The places of the wanted sources.
+    fn wanted(
+        &self,
+        views: &ViewCache,
+        endpoint: &str,
+        wanted: Wanted<'_>,
+    ) -> impl Iterator<Item = usize> {
+        self.sources.iter().enumerate().filter_map(move |(at, source)| {
+            let beginning = self.naming.beginning(&source.prefix);
+            let is_named = match wanted {
+                Wanted::All => true,
+                Wanted::Of(name, NameKind::Tool) if is_derived(name) => true,
+                Wanted::Of(name, _) => name.starts_with(&beginning),
+            };
+            (is_named && views.could_serve(endpoint, &source.id, &beginning)).then_some(at)
+        })
+    }
+
+    fn lists_of(&self, caller: &Principal) -> Arc<ListsOf> {
+        let known = self.lists.get(caller);
+        known.unwrap_or_else(|| Arc::new(ListsOf::none(self.sources.len())))
+    }
+
+    /// Returns the catalog as the caller of a call sees it: with its own lists, which are fetched if they are not known or are due.
+    pub(super) async fn catalog(
+        self: &Arc<Self>,
+        views: &ViewCache,
+        call: &Call,
+        wanted: Wanted<'_>,
+        shared: Arc<Catalog>,
+        deadline: Instant,
+    ) -> Arc<Catalog> {
+        let places: Vec<_> = self.wanted(views, &call.endpoint, wanted).collect();
+        if places.is_empty() {
+            return shared;
+        }
+        let caller = Principal::new(&call.caller);
+        let mut lists = self.lists_of(&caller);
+        let is_known = matches!(wanted, Wanted::Of(name, _) if lists.owner(name).is_some());
+        // A prompt is tried with the rights of a caller, not with its credential.
+        if !is_known && call.tried_by.is_none() {
+            let (due, now) = (places.iter().copied(), Instant::now());
+            let due: Vec<_> = due.filter(|at| lists.is_due(*at, now)).collect();
+            if !due.is_empty() {
+                lists = self.fetch(due, &caller, call.subject_token.as_ref(), deadline).await;
+            }
+        }
+        let content = lists.content(&shared.content, &caller).await;
+        let mut catalog = Catalog {
+            content,
+            incomplete: shared.incomplete.clone(),
+            pending: shared.pending,
+            fresh_until: shared.fresh_until,
+            scope: CacheScope::Private,
+            list_fault: shared.list_fault.clone(),
+            ..Catalog::default()
+        };
+        for at in places {
+            self.note(&mut catalog, at, lists.get(at));
+        }
+        Arc::new(catalog)
+    }
+
+    /// Notes in the catalog of a caller how fresh one of its lists is.
+    fn note(&self, catalog: &mut Catalog, at: usize, list: Option<&Arc<List>>) {
+        let upstream = &self.sources[at].id;
+        let failure = match list {
+            Some(list) => {
+                let until = list.renew_at;
+                catalog.fresh_until = Some(catalog.fresh_until.map_or(until, |at| at.min(until)));
+                list.failure.clone()
+            }
+            None => Some(not_heard_of()),
+        };
+        let Some(kind) = failure else { return };
+        let fails_lists = self.on_failure == OnFailure::Fail;
+        if fails_lists {
+            let fault = || Fault::upstream(upstream.as_str(), kind.clone());
+            catalog.list_fault.get_or_insert_with(fault);
+        }
+        catalog.incomplete.push(Incomplete {
+            upstream: upstream.clone(),
+            kind,
+            fails_lists,
+            walked_at: list.and_then(|list| list.fetched_at),
+        });
+    }
+
+    /// Fetches the lists at these places, all at once, until the deadline. Fetches that take longer go on for the next call.
+    async fn fetch(
+        self: &Arc<Self>,
+        due: Vec<usize>,
+        caller: &Principal,
+        subject: Option<&SubjectToken>,
+        deadline: Instant,
+    ) -> Arc<ListsOf> {
+        let fetch =
+            |at| (at, self.tasks.spawn(self.clone().renew((caller.clone(), at), subject.cloned())));
+        let fetching: Vec<_> = due.into_iter().map(fetch).collect();
+        let mut fetched = Vec::with_capacity(fetching.len());
+        for (at, fetching) in fetching {
+            let list = timeout_at(deadline, fetching).await;
+            fetched.extend(list.ok().and_then(Result::ok).flatten().map(|list| (at, list)));
+        }
+        let lists = self.lists_of(caller);
+        // Lists that are larger than all the memory for them are served, and not kept.
+        if lists.has(&fetched) { lists } else { Arc::new(lists.with(fetched)) }
+    }
+
+    /// Fetches a list, unless another call has just done so. Returns nothing at shutdown, and once the upstream is gone.
+    async fn renew(
+        self: Arc<Self>,
+        place: Place,
+        subject: Option<SubjectToken>,
+    ) -> Option<Arc<List>> {
+        let turn = Turn::new(&self, place);
+        let _held = turn.lock.lock().await;
+        let (caller, at) = &turn.place;
+        let lists = self.lists_of(caller);
+        if !lists.is_due(*at, Instant::now()) {
+            return lists.get(*at).cloned();
+        }
+        let upstream = self.upstream(*at)?;
+        let fetching = upstream.walk_as_caller(caller.caller(), subject.as_ref());
+        // On the heap: its future is large.
+        let fetched = self.shutdown.run_until_cancelled(Box::pin(fetching)).await?;
+        // It may have been forgotten meanwhile.
+        let before = self.lists_of(caller).get(*at).cloned();
+        let list = self.made(*at, fetched, before).await;
+        Some(self.keep(&turn.place, list))
+    }
+
+    async fn made(
+        &self,
+        at: usize,
+        fetched: Result<FetchedList, Kind>,
+        before: Option<Arc<List>>,
+    ) -> List {
+        let before = before.as_deref();
+        match fetched {
+            Ok(FetchedList { listed, fresh_for }) => {
+                let source = self.sources[at].clone();
+                let segment = segment(source, self.naming.clone(), listed.prompts).await;
+                List::fetched(segment, before, Instant::now(), fresh_for)
+            }
+            Err(kind) => List::failed(kind, before, Instant::now(), self.on_failure),
+        }
+    }
+
+    /// Keeps a list in place of the one before, and tells the streams of its caller.
+    fn keep(&self, (caller, at): &Place, list: List) -> Arc<List> {
+        let list = Arc::new(list);
+        {
+            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let lists = self.lists_of(caller).with([(*at, list.clone())]);
+            self.lists.insert(caller.clone(), Arc::new(lists));
+        }
+        self.watchers.notify(caller);
+        list
+    }
+
+    /// Makes a list due.
+    fn expire(&self, (caller, at): &Place) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let lists = self.lists_of(caller);
+        if let Some(list) = lists.get(*at) {
+            let due = Arc::new(list.due(Instant::now()));
+            self.lists.insert(caller.clone(), Arc::new(lists.with([(*at, due)])));
+        }
+    }
+
+    /// Forgets the lists of a caller (by id), or of all, at an upstream (by id), or at all.
+    pub(super) fn forget(&self, caller: Option<&str>, upstream: Option<&str>, why: &Kind) {
+        let is_meant = |known: &Principal| caller.is_none_or(|id| known.caller().id() == id);
+        let meant: Vec<_> = self.lists.iter().filter(|(known, _)| is_meant(known)).collect();
+        for (caller, lists) in meant {
+            for (at, _) in lists.known() {
+                if upstream.is_none_or(|id| self.sources[at].id.as_str() == id) {
+                    let ended = List::ended(why.clone(), Instant::now());
+                    self.keep(&(caller.clone(), at), ended);
+                }
+            }
+        }
+    }
+
+    /// Returns the lists of a caller, if each that the endpoint serves is known.
+    fn known(&self, caller: &Principal, views: &ViewCache, endpoint: &str) -> Option<Arc<ListsOf>> {
+        let lists = self.lists.get(caller)?;
+        let mut wanted = self.wanted(views, endpoint, Wanted::All);
+        wanted.all(|at| lists.get(at).is_some()).then_some(lists)
+    }
+
+    /// Finds a prompt among the lists that a caller has of its own.
+    pub(super) fn find<T>(
+        &self,
+        caller: &Caller,
+        is_meant: impl Fn(&Owner) -> bool,
+        found: impl FnOnce(&Owner) -> T,
+    ) -> Option<T> {
+        let lists = self.lists.get(&Principal::new(caller))?;
+        lists.owners().find(|owner| is_meant(owner)).map(found)
+    }
+
+    fn turns(&self) -> MutexGuard<'_, HashMap<Place, Arc<AsyncMutex<()>>>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one fetch of a list at a time holds. With the last that waits for it, it is removed.
+struct Turn<'a> {
+    lists: &'a CallerLists,
+    place: Place,
+    lock: Arc<AsyncMutex<()>>,
+}
+
+impl<'a> Turn<'a> {
+    fn new(lists: &'a CallerLists, place: Place) -> Self {
+        let lock = lists.turns().entry(place.clone()).or_default().clone();
+        Self { lists, place, lock }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.lists.turns();
+        // The map and this one.
+        if Arc::strong_count(&self.lock) == 2 {
+            turns.remove(&self.place);
+        }
+    }
+}

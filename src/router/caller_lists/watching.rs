@@ -1,0 +1,224 @@
+//! Keeping the private lists of a caller fresh while a stream of the caller waits for changes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::DropGuard;
+
+use super::list::ListsOf;
+use super::{CallerLists, Place};
+use crate::domain::backoff::Backoff;
+use crate::domain::caller::{Caller, Principal};
+use crate::router::Digest;
+use crate::router::view_cache::ViewCache;
+use crate::upstream::Upstream;
+use crate::upstream::accounts::account::Account;
+
+/// The callers with open streams.
+#[derive(Default)]
+pub(super) struct Watchers(Mutex<HashMap<Principal, Weak<Watched>>>);
+
+/// What the streams of one caller share. With the last of them the upstreams are no longer listened to.
+struct Watched {
+    changed: watch::Sender<()>,
+    _listening: DropGuard,
+}
+
+/// A stream that waits for changes of its caller's private lists.
+pub(crate) struct Watching {
+    lists: Arc<CallerLists>,
+    watched: Arc<Watched>,
+    changed: watch::Receiver<()>,
+    caller: Principal,
+    /// What the caller sees of its lists; `None` until they are known.
+    seen: Option<Seen>,
+}
+
+/// The digest of what a caller sees of its lists at an endpoint.
+struct Seen {
+    digest: Digest,
+    /// What it was made of.
+    lists: Weak<ListsOf>,
+    views: Weak<ViewCache>,
+}
+
+/// Shortest time between two fetches of a list whose upstream announces changes.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
+impl Watchers {
+    /// Tells the streams of a caller that one of its lists was fetched.
+    pub(super) fn notify(&self, caller: &Principal) {
+        let watchers = self.lock();
+        if let Some(watched) = watchers.get(caller).and_then(Weak::upgrade) {
+            watched.changed.send_replace(());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, Weak<Watched>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CallerLists {
+    /// Waits for changes of a caller's lists, and keeps them fresh meanwhile.
+    pub(in crate::router) fn watch(self: &Arc<Self>, caller: &Caller) -> Watching {
+        let caller = Principal::new(caller);
+        let mut watchers = self.watchers.lock();
+        let known = watchers.get(&caller).and_then(Weak::upgrade);
+        let watched = known.unwrap_or_else(|| {
+            let stop = self.shutdown.child_token();
+            let (changed, _) = watch::channel(());
+            for at in 0..self.sources.len() {
+                let keeping = keep_fresh(self.clone(), (caller.clone(), at), changed.subscribe());
+                let stop = stop.clone();
+                self.tasks.spawn(async move { stop.run_until_cancelled(Box::pin(keeping)).await });
+            }
+            let watched = Arc::new(Watched { changed, _listening: stop.drop_guard() });
+            watchers.insert(caller.clone(), Arc::downgrade(&watched));
+            watched
+        });
+        drop(watchers);
+        let changed = watched.changed.subscribe();
+        Watching { lists: self.clone(), watched, changed, caller, seen: None }
+    }
+}
+
+impl Watching {
+    /// Goes on with the lists of another configuration. What the client knows are those before, until the others are known.
+    pub(in crate::router) fn renew(&mut self, lists: &Arc<CallerLists>) {
+        if Arc::ptr_eq(&self.lists, lists) {
+            self.changed.borrow_and_update();
+        } else {
+            let mut next = lists.watch(self.caller.caller());
+            next.seen = self.seen.take();
+            *self = next;
+        }
+    }
+
+    /// Returns the digest of what the caller sees of its lists at an endpoint, zero if that is nothing or not known; and whether
+    /// it became known now.
+    pub(in crate::router) fn digest(
+        &mut self,
+        views: &Arc<ViewCache>,
+        endpoint: &str,
+    ) -> (Digest, bool) {
+        let known = self.lists.known(&self.caller, views, endpoint);
+        let Some(lists) = known else {
+            // They may have been dropped from memory, or are those of another configuration: the client knows them still.
+            return (self.seen.as_ref().map(|seen| seen.digest).unwrap_or_default(), false);
+        };
+        let is_same = |seen: &Seen| {
+            seen.lists.as_ptr() == Arc::as_ptr(&lists) && seen.views.as_ptr() == Arc::as_ptr(views)
+        };
+        if let Some(seen) = self.seen.as_ref().filter(|seen| is_same(seen)) {
+            return (seen.digest, false);
+        }
+        let is_learned = self.seen.is_none();
+        let digest =
+            lists.visible_digest(|segment| views.visible(self.caller.caller(), endpoint, segment));
+        self.seen =
+            Some(Seen { digest, lists: Arc::downgrade(&lists), views: Arc::downgrade(views) });
+        (digest, is_learned)
+    }
+
+    /// Resolves when a list of the caller was fetched again. Cancel safe.
+    pub(in crate::router) async fn changed(&mut self) {
+        if self.changed.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut watchers = self.lists.watchers.lock();
+        // Only this stream is left.
+        if Arc::strong_count(&self.watched) == 1 {
+            watchers.remove(&self.caller);
+        }
+    }
+}
+
+/// Fetches a list again when its upstream says that it has changed, and when it is due. A fetch uses the access token that the
+/// caller has there: once that has expired, only a call of the caller brings another.
+async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::Receiver<()>) {
+    let (caller, at) = &place;
+    let mut backoff = Backoff::default();
+    loop {
+        let mut again = None;
+        if let Some(upstream) = lists.upstream(*at)
+            && let Some(account) = upstream.account_of(caller.caller())
+        {
+            // The client may know what was listed under the configuration before.
+            if lists.lists_of(caller).get(*at).is_none() && account.has_access() {
+                lists.clone().renew(place.clone(), None).await;
+            }
+            let started = Instant::now();
+            listen(&lists, &place, &upstream, account, &mut fetched).await;
+            if started.elapsed() > LEAST_PAUSE {
+                backoff.reset();
+            }
+            // A child process is started again by a call only.
+            again = Some(started + backoff.next(fastrand::f64()))
+                .filter(|_| !upstream.ends_idle_accounts());
+        }
+        tokio::select! {
+            // A call has fetched it, on a connection that is open by now.
+            changed = fetched.changed() => if changed.is_err() { return },
+            () = until(again) => {}
+        }
+    }
+}
+
+/// Keeps a list fresh until the connection of its caller ends.
+async fn listen(
+    lists: &Arc<CallerLists>,
+    place: &Place,
+    upstream: &Upstream,
+    account: Arc<Account>,
+    fetched: &mut watch::Receiver<()>,
+) {
+    let (caller, at) = place;
+    let (list_changed, weak) = (account.list_changed.clone(), Arc::downgrade(&account));
+    let has_access = || weak.upgrade().is_some_and(|account| account.has_access());
+    let mut backoff = Backoff::default();
+    let mut listening = std::pin::pin!(upstream.listen_as_caller(account));
+    loop {
+        fetched.borrow_and_update();
+        let list = lists.lists_of(caller).get(*at).cloned();
+        let is_renewed = has_access() && !upstream.ends_idle_accounts();
+        let renew_at = list.as_ref().filter(|_| is_renewed).map(|list| match list.failure {
+            Some(_) => Instant::now() + backoff.next(fastrand::f64()),
+            None => {
+                backoff.reset();
+                list.renew_at
+            }
+        });
+        tokio::select! {
+            () = &mut listening => return,
+            changed = fetched.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            () = list_changed.notified() => {
+                let fetched_at = list.and_then(|list| list.fetched_at);
+                sleep_until(fetched_at.map_or_else(Instant::now, |at| at + LEAST_PAUSE)).await;
+                lists.expire(place);
+            }
+            () = until(renew_at) => {}
+        }
+        if has_access() {
+            lists.clone().renew(place.clone(), None).await;
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,101 @@
+//! Changes of the lists that one caller sees at one endpoint.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::Digest;
+use super::caller_lists::CallerLists;
+use super::caller_lists::watching::Watching;
+use super::catalog::Content;
+use super::view_cache::{ListDigests, ListKinds, ViewCache};
+use crate::config::ToolForm;
+use crate::domain::caller::Caller;
+
+/// An announced content, with the views of its configuration.
+#[derive(Clone)]
+pub struct Published {
+    pub content: Arc<Content>,
+    pub views: Arc<ViewCache>,
+    /// `None` where all upstreams list for all callers.
+    pub(crate) caller_lists: Option<Arc<CallerLists>>,
+}
+
+/// A subscription to changes of the lists that one caller sees at one endpoint.
+pub struct Changes {
+    published: watch::Receiver<Option<Published>>,
+    caller: Caller,
+    endpoint: String,
+    kinds: ListKinds,
+    /// The private lists of the caller, where it may have some.
+    private: Option<Box<Watching>>,
+}
+
+/// The lists that are visible at one time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Visible {
+    pub digests: ListDigests,
+    /// What became part of `digests` although no list has changed: the caller's private lists were not known before. The
+    /// digests of an earlier time are comparable once they are [`ListDigests::combined`] with it.
+    pub learned: Option<ListDigests>,
+}
+
+impl Changes {
+    pub fn new(
+        published: watch::Receiver<Option<Published>>,
+        caller: Caller,
+        endpoint: String,
+        kinds: ListKinds,
+    ) -> Self {
+        Self { published, caller, endpoint, kinds, private: None }
+    }
+
+    /// The visible lists; `None` until the first list is whole. Marks the newest change as seen. When the future is dropped, the
+    /// change is not lost: the digests are those of the next call.
+    pub async fn visible(&mut self) -> Option<Visible> {
+        let published = self.published.borrow_and_update().clone()?;
+        Some(self.visible_then(&published).await)
+    }
+
+    /// What is announced at present.
+    pub(crate) fn published(&self) -> Option<Published> {
+        self.published.borrow().clone()
+    }
+
+    /// The lists that were visible then. Cancel safe.
+    pub(crate) async fn visible_then(&mut self, published: &Published) -> Visible {
+        let Published { content, views, .. } = published;
+        let shared = views.digests(content, &self.caller, &self.endpoint, self.kinds).await;
+        self.watch_private(published);
+        let Some(private) = &mut self.private else {
+            return Visible { digests: shared, learned: None };
+        };
+        let (own, is_learned) = private.digest(views, &self.endpoint);
+        let has_tools =
+            self.kinds.tools && views.tool_form(content, &self.endpoint) == Some(ToolForm::Each);
+        let part = |is_served: bool| if is_served { own } else { Digest::default() };
+        let own = ListDigests { prompts: part(self.kinds.prompts), tools: part(has_tools) };
+        Visible { digests: shared.combined(own), learned: is_learned.then_some(own) }
+    }
+
+    /// Sees that the private lists of the caller are kept fresh, by the newest configuration.
+    fn watch_private(&mut self, Published { views, caller_lists, .. }: &Published) {
+        let lists = caller_lists.as_ref().filter(|lists| lists.has_any(views, &self.endpoint));
+        match (&mut self.private, lists) {
+            (Some(private), Some(lists)) => private.renew(lists),
+            (private, Some(lists)) => *private = Some(Box::new(lists.watch(&self.caller))),
+            (private, None) => *private = None,
+        }
+    }
+
+    /// Resolves when the list may have changed; `None` at shutdown. Cancel safe.
+    pub async fn changed(&mut self) -> Option<()> {
+        match &mut self.private {
+            None => self.published.changed().await.ok(),
+            Some(private) => tokio::select! {
+                changed = self.published.changed() => changed.ok(),
+                () = private.changed() => Some(()),
+            },
+        }
+    }
+}
