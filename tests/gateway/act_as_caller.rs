@@ -1,6 +1,8 @@
 //! Upstreams that are called as the caller: exchanged tokens, secrets from a vault, child processes of each caller, and that
 //! none of it ever serves another caller.
 
+mod private_lists;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -79,6 +81,14 @@ struct State {
     /// Owners of the sessions of legacy upstreams.
     sessions: HashMap<String, String>,
     violations: Vec<String>,
+    /// The prompts that each owner of a token is offered; where this is empty, all are offered the same.
+    offers: HashMap<String, Vec<String>>,
+    /// What is answered to `prompts/list` instead.
+    list_failure: Option<Scripted>,
+    /// Whose lists were read, of which upstream.
+    walks: Vec<(String, String)>,
+    /// The notification streams of the owners.
+    streams: HashMap<String, OpenStream>,
 }
 
 fn json_body(status: u16, value: &Value) -> Scripted {
@@ -211,6 +221,12 @@ impl State {
             }
             self.seen.push((name.to_owned(), owner.clone(), named.to_owned()));
         }
+        if !is_legacy
+            && !self.offers.is_empty()
+            && let Some(answer) = self.list_for(name, &owner, asked)
+        {
+            return answer;
+        }
         if !is_legacy {
             return good_modern(asked);
         }
@@ -223,6 +239,34 @@ impl State {
                 Scripted::Http(200, headers, body)
             }
             answer => answer,
+        }
+    }
+}
+
+impl State {
+    /// What an upstream with another list for each caller answers; `None` where that makes no difference.
+    fn list_for(&mut self, name: &str, owner: &str, asked: &Received) -> Option<Scripted> {
+        match (asked.http_method.as_str(), asked.method()) {
+            (_, "server/discover") => Some(asked.result(json!({
+                "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"prompts": {"listChanged": true}, "completions": {}},
+            }))),
+            (_, "prompts/list") => {
+                self.walks.push((name.to_owned(), owner.to_owned()));
+                if let Some(failure) = &self.list_failure {
+                    return Some(failure.clone());
+                }
+                let offered = self.offers.get(owner).into_iter().flatten();
+                let prompts: Vec<_> = offered.map(|name| json!({"name": name})).collect();
+                Some(asked.list(&json!(prompts)))
+            }
+            (_, "subscriptions/listen") => {
+                let (stream, scripted) = OpenStream::new();
+                self.streams.insert(owner.to_owned(), stream);
+                Some(scripted)
+            }
+            _ => None,
         }
     }
 }
@@ -775,6 +819,11 @@ enum Step {
         upstream: usize,
         replica: usize,
     },
+    /// A caller lists at a replica.
+    List {
+        caller: usize,
+        replica: usize,
+    },
     /// The upstreams forget all tokens of a caller.
     Expire {
         caller: usize,
@@ -794,10 +843,12 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (caller, upstream, replica) = (0..2_usize, 0..3_usize, 0..2_usize);
+    let (caller, upstream, replica) = (0..2_usize, 0..4_usize, 0..2_usize);
     prop_oneof![
         8 => (caller.clone(), upstream, replica.clone())
             .prop_map(|(caller, upstream, replica)| Step::Get { caller, upstream, replica }),
+        3 => (caller.clone(), replica.clone())
+            .prop_map(|(caller, replica)| Step::List { caller, replica }),
         1 => caller.clone().prop_map(|caller| Step::Expire { caller }),
         1 => caller.clone().prop_map(|caller| Step::Forbid { caller }),
         1 => caller.clone().prop_map(|caller| Step::Allow { caller }),
@@ -805,7 +856,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-const UPSTREAMS: [&str; 3] = ["wiki", "code", "desk"];
+/// The last one lists for each caller.
+const UPSTREAMS: [&str; 4] = ["wiki", "code", "desk", "notes"];
 
 /// What a history is played on.
 struct Scene {
@@ -838,6 +890,12 @@ impl Scene {
                 );
                 assert!(answer["result"].is_object() || is_known, "{answer}");
             }
+            Step::List { caller, replica } => {
+                let own = format!("notes__of-{}", CALLERS[caller]);
+                let listed = issuer.client(&replicas[replica], CALLERS[caller]).names().await.0;
+                let foreign = listed.iter().find(|name| !name.ends_with("__p") && **name != own);
+                assert_eq!(foreign, None, "{} was listed {listed:?}", CALLERS[caller]);
+            }
             Step::Expire { caller } => {
                 world.state().valid.retain(|_, (owner, _)| owner != CALLERS[caller]);
             }
@@ -860,6 +918,10 @@ impl Scene {
 async fn play(histories: Vec<Vec<Step>>) {
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
     let provider = world.provider().await;
+    world.offer("operator", &["p"]);
+    for caller in CALLERS.into_iter().chain(["ready"]) {
+        world.offer(caller, &["p", &format!("of-{caller}")]);
+    }
     let mut toml = server() + ADMIN + "[grants]\nper_caller = 2\n";
     let mut upstreams = Vec::new();
     for (n, name) in UPSTREAMS.into_iter().enumerate() {
@@ -867,6 +929,7 @@ async fn play(histories: Vec<Vec<Step>>) {
         // One of them asks the vault.
         toml += &match n {
             1 => vaulting(&upstream, name, &provider),
+            3 => private_lists::private(&upstream, name, &provider, "poll = \"10ms\"\n"),
             _ => exchanging(&upstream, name, &provider, ""),
         };
         upstreams.push(upstream);
@@ -874,7 +937,7 @@ async fn play(histories: Vec<Vec<Step>>) {
     let toml = toml + &issuer.provider.table();
     let replicas = [Gateway::start(&toml).await, Gateway::start(&toml).await];
     for replica in &replicas {
-        ready(&issuer.client(replica, "ready"), 3).await;
+        ready(&issuer.client(replica, "ready"), 5).await;
     }
     let scene = Arc::new(Scene { world, issuer, replicas });
     for history in histories {
