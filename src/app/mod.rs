@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Admin, Reloads, Verification};
 use crate::audit::Audit;
 use crate::audit::record::Event;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SharedGrants};
 use crate::config::lock::NO_FILE;
 use crate::config::{self, ClientProof, Config, Tls, TokenCredential};
 use crate::domain::fair_share::Share;
@@ -88,10 +88,15 @@ impl App {
     /// # Errors
     /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
     pub fn new(mut config: Config) -> io::Result<Self> {
+        let cluster = config.cluster.take();
         share_with_nobody(&mut config);
         let foundation = Foundation::lay(&config, Instances::Several)?;
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
-        Ok(Self::build(config, foundation, sealer, None))
+        let Shutdown { background, stop, .. } = &foundation.shutdown;
+        // It is no replica, but its sign-ins are those of the replicas.
+        let grants = cluster.map(|cluster| SharedGrants::alone(cluster, background, stop.clone()));
+        let grants = grants.transpose().map_err(io::Error::other)?;
+        Ok(Self::build(config, foundation, sealer, None, grants))
     }
 
     /// Builds the parts and starts the drivers of the upstreams. No client is served yet.
@@ -100,6 +105,7 @@ impl App {
         foundation: Foundation,
         sealer: Arc<Sealer>,
         cluster: Option<Arc<Cluster>>,
+        grants: Option<Arc<SharedGrants>>,
     ) -> Self {
         let Foundation { telemetry, audit, shutdown } = foundation;
         let tasks = shutdown.background.clone();
@@ -109,6 +115,7 @@ impl App {
         tasks.spawn(usage.clone().keep(stop.clone()));
         tasks.spawn(usage.clone().follow(audit.clone(), stop.clone()));
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), tasks, stop);
+        let upstream_deps = UpstreamDeps { grants, ..upstream_deps };
         let drain = shutdown.drain.clone();
         let counted = usage.clone();
         let edition =
@@ -149,7 +156,8 @@ impl App {
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let (cluster, relayed) =
             replicas::join(&config, &foundation, sealer.clone()).await?.unzip();
-        let mut app = Self::build(config, foundation, sealer, cluster.clone());
+        let grants = cluster.as_ref().map(|cluster| cluster.grants().clone());
+        let mut app = Self::build(config, foundation, sealer, cluster.clone(), grants);
         let edition = app.edition.load_full();
         app.usage.configure(edition.config.admin.as_ref().map(|admin| &admin.usage));
         let drain = app.shutdown.drain.clone();

@@ -14,9 +14,10 @@ use tokio_util::task::TaskTracker;
 use super::args::Output;
 use super::failure::Failure;
 use super::load::load;
+use super::login::shared_grants;
 use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SharedGrants};
 use crate::config::{Config, Upstream};
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -33,8 +34,11 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let runtime = runtime()?;
     let progress =
         if output.json || !io::stderr().is_terminal() { Progress::Hidden } else { Progress::Shown };
-    let (dialed, store) =
-        runtime.block_on(async { tokio::join!(dial_all(&config, progress), dial_store(&config)) });
+    let (dialed, store) = runtime.block_on(async {
+        let grants = shared_grants(&config)?;
+        let dialing = dial_all(&config, grants, progress);
+        Ok::<_, Failure>(tokio::join!(dialing, dial_store(&config)))
+    })?;
     runtime.shutdown_background();
     let failed = dialed.iter().filter(|dialed| dialed.outcome.is_err()).count();
     let mut report = report(&config, dialed);
@@ -77,11 +81,15 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// after SIGTERM.
 const CHILDREN_TIMEOUT: Duration = Duration::from_secs(6);
 
-async fn dial_all(config: &Config, progress: Progress) -> Vec<Dialed> {
+async fn dial_all(
+    config: &Config,
+    grants: Option<Arc<SharedGrants>>,
+    progress: Progress,
+) -> Vec<Dialed> {
     let tasks = TaskTracker::new();
     let dial = |upstream: &Upstream| {
         let upstream = Arc::new(upstream.clone());
-        let dialing = dial(upstream.clone(), tasks.clone());
+        let dialing = dial(upstream.clone(), tasks.clone(), grants.clone());
         tasks.spawn(async move {
             let dialed = dialing.await;
             if progress == Progress::Shown {
@@ -113,11 +121,15 @@ async fn dial_store(config: &Config) -> Option<Result<(), String>> {
     }
 }
 
-async fn dial(upstream: Arc<Upstream>, tasks: TaskTracker) -> Dialed {
+async fn dial(
+    upstream: Arc<Upstream>,
+    tasks: TaskTracker,
+    grants: Option<Arc<SharedGrants>>,
+) -> Dialed {
     let transport = upstream.transport.name();
     let sinks = NotificationSinks::new(upstream.id.as_str());
     let starting = Arc::new(Semaphore::new(1));
-    let connector = match Connector::new(upstream.clone(), sinks, tasks, starting) {
+    let connector = match Connector::new(upstream.clone(), sinks, tasks, starting, grants) {
         Ok(connector) => connector,
         Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -10,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
@@ -18,6 +20,7 @@ use super::failure::Failure;
 use super::load::load;
 use super::output::{Column, print, printable, table};
 use super::runtime::runtime;
+use crate::cluster::SharedGrants;
 use crate::config::{self, Config, Http};
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::unix_time::UnixSeconds;
@@ -44,19 +47,22 @@ const REVOCATION: Duration = Duration::from_secs(20);
 pub(super) fn run(options: &Login) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
-    let store = store(upstream.login)?;
-    // What cannot be kept is not asked for.
-    drop(store.hold(&options.upstream).map_err(unkept)?);
     let runtime = runtime()?;
-    let granted = runtime.block_on(sign_in(options, &upstream));
+    let granted = runtime.block_on(async {
+        let store = store(upstream.login, shared_grants(&config)?)?;
+        // What cannot be kept is not asked for.
+        store.lock(&options.upstream).await.map_err(unkept)?.release().await;
+        let grant = sign_in(options, &upstream).await?;
+        // A renewal of the grant before would overwrite this one.
+        let lock = store.lock(&options.upstream).await.map_err(unkept)?;
+        let written = lock.write(&grant).await;
+        lock.release().await;
+        written.map_err(unkept)?;
+        Ok::<_, Failure>(grant)
+    });
     // A read from standard input is still pending.
     runtime.shutdown_background();
     let grant = granted?;
-    {
-        // A renewal of the grant before would overwrite this one.
-        let _lock = store.hold(&options.upstream).map_err(unkept)?;
-        store.write(&grant).map_err(unkept)?;
-    }
     let until = match (&grant.refresh_token, grant.expires_at) {
         (Some(_), _) => "its access tokens are renewed by the gateway".to_owned(),
         (None, Some(at)) => {
@@ -76,16 +82,20 @@ pub(super) fn run(options: &Login) -> Result<(), Failure> {
 /// Lists the sign-ins of all upstreams that need one.
 ///
 /// # Errors
-/// The configuration has mistakes.
+/// The configuration has mistakes, or the store of the cluster cannot be reached.
 pub(super) fn list(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
     let now = UnixSeconds::from(SystemTime::now());
-    let mut rows = Vec::new();
-    for upstream in &config.upstreams {
-        if let (Some(login), Some(http)) = (upstream.login(), upstream.http()) {
-            rows.push(row(login, http, now)?);
+    let rows = runtime()?.block_on(async {
+        let shared = shared_grants(&config)?;
+        let mut rows = Vec::new();
+        for upstream in &config.upstreams {
+            if let (Some(login), Some(http)) = (upstream.login(), upstream.http()) {
+                rows.push(row(&store(login, shared.clone())?, login, http, now).await?);
+            }
         }
-    }
+        Ok::<_, Failure>(rows)
+    })?;
     let text = if rows.is_empty() {
         "No upstream needs a sign-in: none has credential = { login = … }.".to_owned()
     } else {
@@ -103,9 +113,14 @@ const COLUMNS: [Column; 6] = [
     Column::new("RENEWED", "renewedAt"),
 ];
 
-fn row(login: &config::Login, http: &Http, now: UnixSeconds) -> Result<Value, Failure> {
+async fn row(
+    store: &GrantStore,
+    login: &config::Login,
+    http: &Http,
+    now: UnixSeconds,
+) -> Result<Value, Failure> {
     let id = &login.upstream;
-    Ok(match store(login)?.read(id) {
+    Ok(match store.read(id).await {
         Ok(None) => json!({"upstream": id, "state": "needs a sign-in",
             "repair": format!("promptgate login {id}")}),
         Ok(Some(grant)) => {
@@ -121,6 +136,8 @@ fn row(login: &config::Login, http: &Http, now: UnixSeconds) -> Result<Value, Fa
             }
             row
         }
+        // One store has them all.
+        Err(error @ StoreError::Cluster(_)) => return Err(unkept(error)),
         Err(error) => json!({"upstream": id, "state": "unreadable", "why": error.to_string(),
             "repair": format!("promptgate login {id}")}),
     })
@@ -129,31 +146,18 @@ fn row(login: &config::Login, http: &Http, now: UnixSeconds) -> Result<Value, Fa
 /// Ends a sign-in: at the provider, where it can be told, and here.
 ///
 /// # Errors
-/// There is none, or its file cannot be removed. A provider that cannot be told is no error; it is said.
+/// There is none, or it cannot be removed. A provider that cannot be told is no error; it is said.
 pub(super) fn end(options: &Logout) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
-    let store = store(upstream.login)?;
     let id = &options.upstream;
-    // What a renewal has replaced would be revoked, and what it has got would stay.
-    let lock = store.hold(id).map_err(unkept)?;
-    let grant = match store.read(id) {
-        Ok(Some(grant)) => Some(grant),
-        Ok(None) => return Err(Failure::new(format!("Nobody has signed in to {id}."))),
-        // What cannot be opened can still be removed.
-        Err(error @ StoreError::Unreadable { .. }) => {
-            eprintln!("{error}");
-            None
-        }
-        Err(error) => return Err(unkept(error)),
-    };
-    // Removed first: whatever the provider says, the gateway stops to use it.
-    store.remove(id).map_err(unkept)?;
-    drop(lock);
-    let told = match &grant {
-        Some(grant) => runtime()?.block_on(revoke(grant, upstream.http)),
-        None => Ok(false),
-    };
+    let told = runtime()?.block_on(async {
+        let grant = remove(&store(upstream.login, shared_grants(&config)?)?, id).await?;
+        Ok::<_, Failure>(match &grant {
+            Some(grant) => revoke(grant, upstream.http).await,
+            None => Ok(false),
+        })
+    })?;
     print(&match told {
         Ok(true) => format!("Signed out of {id}. Its provider has ended the sign-in."),
         Ok(false) => format!(
@@ -164,6 +168,33 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
             printable(&why)
         ),
     })
+}
+
+/// Removes the grant of an upstream, and returns it, unless it cannot be opened.
+///
+/// # Errors
+/// There is none, or it cannot be removed.
+async fn remove(store: &GrantStore, id: &str) -> Result<Option<Grant>, Failure> {
+    // What a renewal has replaced would be revoked, and what it has got would stay.
+    let lock = store.lock(id).await.map_err(unkept)?;
+    let removing = async {
+        let grant = match store.read(id).await {
+            Ok(Some(grant)) => Some(grant),
+            Ok(None) => return Err(Failure::new(format!("Nobody has signed in to {id}."))),
+            // What cannot be opened can still be removed.
+            Err(error @ StoreError::Unreadable { .. }) => {
+                eprintln!("{error}");
+                None
+            }
+            Err(error) => return Err(unkept(error)),
+        };
+        // Before the provider is told: whatever it says, the gateway stops to use the grant.
+        lock.remove().await.map_err(unkept)?;
+        Ok(grant)
+    };
+    let removed = removing.await;
+    lock.release().await;
+    removed
 }
 
 async fn revoke(grant: &Grant, http: &Http) -> Result<bool, String> {
@@ -198,9 +229,21 @@ fn upstream<'a>(config: &'a Config, id: &str) -> Result<Target<'a>, Failure> {
     }
 }
 
-fn store(login: &config::Login) -> Result<GrantStore, Failure> {
+fn store(login: &config::Login, shared: Option<Arc<SharedGrants>>) -> Result<GrantStore, Failure> {
     let kept = login.kept.as_deref();
-    kept.map(GrantStore::new).ok_or_else(|| Failure::usage("server.seal_key is not set"))
+    kept.map(|kept| GrantStore::new(kept, shared))
+        .ok_or_else(|| Failure::usage("server.seal_key is not set"))
+}
+
+/// The sign-ins in the store of the cluster, for as long as the runtime lives; `None` without a cluster.
+///
+/// # Errors
+/// `cluster.ca` cannot be used.
+pub(super) fn shared_grants(config: &Config) -> Result<Option<Arc<SharedGrants>>, Failure> {
+    let cluster = config.cluster.clone();
+    let alone =
+        |cluster| SharedGrants::alone(cluster, &TaskTracker::new(), CancellationToken::new());
+    cluster.map(alone).transpose().map_err(Failure::new)
 }
 
 fn unkept(error: StoreError) -> Failure {

@@ -147,7 +147,8 @@ impl Cluster {
     /// # Errors
     /// Why the store cannot be used, in words for operators.
     pub(super) async fn attach(&self, presence: Presence) -> Result<(), String> {
-        let candidate = self.store.open(&self.channels()).await?;
+        let [own, all] = self.relay_channels();
+        let candidate = self.store.open(&[own, all, self.grants.channel()]).await?;
         let beat = candidate.probe(self.config.timeout, async |connection| {
             self.beat(connection, &presence, 1).await
         });
@@ -156,6 +157,7 @@ impl Cluster {
         // Another server may number the entries in another way.
         self.last_terminated.store(Arc::new("0-0".to_owned()));
         self.store.adopt(candidate);
+        self.grants.note_connected();
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -220,7 +222,9 @@ impl Cluster {
         stop: CancellationToken,
     ) {
         while let Some(Some(push)) = stop.run_until_cancelled(pushes.recv()).await {
-            self.receive(push, &relayed);
+            if !self.grants.receive(&push) {
+                self.receive(push, &relayed);
+            }
         }
     }
 

@@ -1,7 +1,8 @@
-//! The cluster: the replicas of one gateway, which share rate limits, terminated sessions and messages for each other
-//! through a store, a Redis or Valkey server. A gateway without `[cluster]` has none of this.
+//! The cluster: the replicas of one gateway, which share rate limits, terminated sessions, sign-ins for upstreams and
+//! messages for each other through a store, a Redis or Valkey server. A gateway without `[cluster]` has none of this.
 
 mod buckets;
+mod grants;
 mod membership;
 mod relay;
 mod scripts;
@@ -33,6 +34,7 @@ use scripts::Scripts;
 use store::Store;
 
 pub(crate) use buckets::{Take, Taken};
+pub(crate) use grants::{GrantLock, SharedGrantError, SharedGrants};
 pub(crate) use membership::{Presence, Replica};
 pub(crate) use relay::{Handling, Message, RelayError, Relayed};
 pub(crate) use store::StoreUnavailable;
@@ -44,8 +46,9 @@ pub(crate) struct Cluster {
     /// Seconds since the Unix epoch.
     started: u64,
     config: config::Cluster,
-    store: Store,
+    store: Arc<Store>,
     scripts: Scripts,
+    grants: Arc<SharedGrants>,
     /// The sealer of the newest configuration.
     sealer: ArcSwap<Sealer>,
     bounds: ArcSwap<Bounds>,
@@ -110,10 +113,12 @@ impl Cluster {
     ) -> Result<(Arc<Self>, mpsc::Receiver<Relayed>), String> {
         let ClusterDeps { sealer, telemetry, audit, tasks, stop } = deps;
         let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
+        let store = Arc::new(store);
         let cluster = Arc::new(Self {
             id: ReplicaId(random()),
             name: config.replica.clone().unwrap_or_else(random_name),
             started: UnixSeconds::from(SystemTime::now()).0,
+            grants: SharedGrants::of_replica(store.clone()),
             store,
             scripts: Scripts::default(),
             sealer: ArcSwap::new(sealer),
@@ -193,6 +198,11 @@ impl Cluster {
     /// The id of this replica.
     pub(crate) fn id(&self) -> ReplicaId {
         self.id
+    }
+
+    /// The operator's sign-ins for upstreams.
+    pub(crate) fn grants(&self) -> &Arc<SharedGrants> {
+        &self.grants
     }
 
     /// `[cluster]`, as it was at the start.

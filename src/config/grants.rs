@@ -2,20 +2,31 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::reader::Section;
 use super::secret::Secret;
 use crate::domain::name::UpstreamId;
 use crate::seal::SealKeys;
 
-/// `[grants]`: where sign-ins are kept.
+/// `[grants]`: how sign-ins are kept.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Grants {
-    /// Folder of sealed files, one for each upstream.
+    /// Folder of sealed files, one for each upstream. Not used where `[cluster]` has a store.
     pub path: PathBuf,
     /// The keys that seal them.
     pub keys: SealKeys,
+    /// A sign-in that no gateway has used for this long is forgotten.
+    pub idle: Duration,
 }
+
+const IDLE: Duration = Duration::from_hours(90 * 24);
+
+/// A gateway marks its sign-ins as used several times in `idle`.
+const SHORTEST_IDLE: Duration = Duration::from_hours(1);
+
+/// The store counts milliseconds from 1970 on.
+const LONGEST_IDLE: Duration = Duration::from_hours(3650 * 24);
 
 /// `credential = { login = … }`: the operator signs in once, for all callers of the upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -76,6 +87,10 @@ pub(super) fn read(
         section.mistake("max", "must not be less than per_caller");
     }
     let path = section.file("path").unwrap_or_else(|| section.beside("grants"));
+    let idle = section.duration("idle", IDLE, SHORTEST_IDLE);
+    if idle > LONGEST_IDLE {
+        section.mistake("idle", "must be at most \"3650d\"");
+    }
     if let (None, Some(upstream)) = (keys, login) {
         section.mistake(
             "path",
@@ -86,7 +101,7 @@ pub(super) fn read(
         );
     }
     section.finish();
-    let grants = keys.map(|keys| Arc::new(Grants { path, keys: keys.clone() }));
+    let grants = keys.map(|keys| Arc::new(Grants { path, keys: keys.clone(), idle }));
     (grants, AccountLimits { per_caller, max })
 }
 

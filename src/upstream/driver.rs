@@ -8,12 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::auth::token_source::TokenSource;
 use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
@@ -91,7 +89,8 @@ pub(super) struct Driver {
     /// Removed from what is reported about failures.
     pub held_secrets: Arc<HeldSecrets>,
     pub audit: Audit,
-    /// Signals `logins_changed`; absent where no operator signs in for the upstream.
+    /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in is in the store of the
+    /// cluster.
     pub _logins: Option<Watch>,
 }
 
@@ -240,10 +239,7 @@ impl Driver {
             return std::future::pending().await;
         };
         loop {
-            let looking = connector.clone();
-            let is_other =
-                spawn_blocking(move || looking.tokens().is_some_and(TokenSource::has_other_login));
-            if is_other.await.unwrap_or_default() {
+            if tokens.has_other_login().await {
                 tokens.forget().await;
                 info!(upstream = %self.upstream.id, "the sign-in for the upstream has changed");
                 let event = Event::new("login_changed");

@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
 
 use crate::audit::Audit;
+use crate::cluster::SharedGrants;
 use crate::config::{self, Transport};
 use crate::domain::backoff::Backoff;
 use crate::domain::caller::Caller;
@@ -35,7 +36,7 @@ use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::subject_token::SubjectToken;
-use crate::grants::store::GrantStore;
+use crate::grants::store::Folder;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, has_ended};
@@ -67,6 +68,8 @@ pub struct UpstreamDeps {
     pub starting: Arc<Semaphore>,
     /// What callers have of their own.
     pub(crate) accounts: Arc<Accounts>,
+    /// The operator's sign-ins, if there is a cluster.
+    pub(crate) grants: Option<Arc<SharedGrants>>,
 }
 
 /// Most child processes in the handshake at once, until each has answered its first request: more would
@@ -74,7 +77,7 @@ pub struct UpstreamDeps {
 const STARTING: usize = 16;
 
 impl UpstreamDeps {
-    /// Returns the dependencies, with all permits to start a child process free.
+    /// Returns the dependencies outside of a cluster, with all permits to start a child process free.
     pub fn new(
         audit: Audit,
         telemetry: Telemetry,
@@ -82,7 +85,8 @@ impl UpstreamDeps {
         shutdown: CancellationToken,
     ) -> Self {
         let starting = Arc::new(Semaphore::new(STARTING));
-        Self { audit, telemetry, tasks, shutdown, starting, accounts: Arc::default() }
+        let accounts = Arc::default();
+        Self { audit, telemetry, tasks, shutdown, starting, accounts, grants: None }
     }
 }
 
@@ -124,7 +128,8 @@ impl Upstream {
         pages: broadcast::Sender<UrlElicitationComplete>,
         deps: &UpstreamDeps,
     ) -> Self {
-        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts } = deps.clone();
+        let UpstreamDeps { audit, telemetry, tasks, shutdown, starting, accounts, grants } =
+            deps.clone();
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
         let needed = shutdown.clone().drop_guard();
@@ -143,7 +148,10 @@ impl Upstream {
             telemetry: measured,
             stderr_tail: kept,
         };
-        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting);
+        let logins = config
+            .login()
+            .and_then(|login| watch_logins(login, grants.as_deref(), &signals.logins_changed));
+        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, grants);
         let accounts = |connector: Arc<Connector>| {
             let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
             let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
@@ -162,7 +170,6 @@ impl Upstream {
         let breaker = Breaker::new(settings.breaker);
         let concurrency =
             ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
-        let logins = config.login().and_then(|login| watch_logins(login, &signals.logins_changed));
         let driving = Driver {
             audit: noted,
             _logins: logins,
@@ -628,15 +635,21 @@ fn client_attributes<'a>(
     Some(telemetry::ClientAttributes { method, upstream: id, revision, transport, server, prompt })
 }
 
-/// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the next
-/// probe.
-/// Watches the files of sign-ins.
-fn watch_logins(login: &config::Login, changed: &Arc<Notify>) -> Option<Watch> {
-    let store = GrantStore::new(login.kept.as_deref()?);
-    let watch = store
-        .make_folder()
+/// Watches the sign-in of an upstream, in the store of the cluster if there is one, else in its folder.
+fn watch_logins(
+    login: &config::Login,
+    shared: Option<&SharedGrants>,
+    changed: &Arc<Notify>,
+) -> Option<Watch> {
+    if let Some(shared) = shared {
+        shared.watch(&login.upstream, changed);
+        return None;
+    }
+    let folder = Folder::new(&login.kept.as_deref()?.path);
+    let watch = folder
+        .create()
         .map_err(|error| error.to_string())
-        .and_then(|folder| Watch::new(folder, changed.clone()).map_err(|error| error.to_string()));
+        .and_then(|path| Watch::new(path, changed.clone()).map_err(|error| error.to_string()));
     watch
         .inspect_err(|error| {
             warn!(upstream = login.upstream, error,
@@ -645,6 +658,8 @@ fn watch_logins(login: &config::Login, changed: &Arc<Notify>) -> Option<Watch> {
         .ok()
 }
 
+/// Returns the failure of a call that the open circuit breaker refuses; `wait` is the time to the next
+/// probe.
 fn breaker_open(wait: Duration) -> Kind {
     Kind::Unavailable(format!(
         "the circuit breaker is open after failed calls in a row; the next probe is in {} ms",

@@ -380,7 +380,8 @@ async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     let upstream = Arc::new(config.upstreams.into_iter().next().unwrap());
     let (tasks, leave) =
         (tokio_util::task::TaskTracker::new(), Arc::new(tokio::sync::Semaphore::new(8)));
-    let connector = Connector::new(upstream, NotificationSinks::new("sh"), tasks.clone(), leave);
+    let connector =
+        Connector::new(upstream, NotificationSinks::new("sh"), tasks.clone(), leave, None);
     let connector = Arc::new(connector.unwrap());
     let round = async |children: usize| {
         let mut all = tokio::task::JoinSet::new();

@@ -82,7 +82,7 @@ const LARGE: usize = 64 << 10;
 
 impl Cluster {
     /// The channels on which messages for this replica come.
-    pub(super) fn channels(&self) -> [String; 2] {
+    pub(super) fn relay_channels(&self) -> [String; 2] {
         self.recipients().map(|recipient| self.store.channel(&recipient.channel()))
     }
 

@@ -18,3 +18,18 @@ impl Default for Scripts {
         }
     }
 }
+
+/// The scripts for sign-ins, which also commands without a replica run.
+pub(super) struct GrantScripts {
+    pub change: Script,
+    pub release: Script,
+}
+
+impl Default for GrantScripts {
+    fn default() -> Self {
+        Self {
+            change: Script::new(include_str!("change_grant.lua")),
+            release: Script::new(include_str!("release_grant.lua")),
+        }
+    }
+}

@@ -135,8 +135,11 @@ impl Store {
         match timeout(self.config.timeout, operation(opened.connection.clone())).await {
             Ok(answer) => self.judge(&opened, answer),
             Err(_) => {
+                let why = no_answer(self.config.timeout);
                 if opened.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS {
-                    self.trip(&opened, &no_answer(self.config.timeout));
+                    self.trip(&opened, &why);
+                } else {
+                    self.note_failure(&why);
                 }
                 Err(StoreUnavailable)
             }

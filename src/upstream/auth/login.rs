@@ -1,21 +1,20 @@
 //! Access tokens of the operator's sign-in for an upstream: renewed with its refresh token, which is replaced at each
 //! renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at a time renews it.
 
-use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use http::Uri;
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
 use super::token::Token;
+use crate::cluster::SharedGrants;
 use crate::config;
 use crate::domain::fault::{TokenFault, excerpt};
 use crate::domain::unix_time::UnixSeconds;
-use crate::grants::store::{GrantStore, StoreError};
+use crate::grants::store::{GrantLock, GrantStore, StoreError};
 use crate::grants::{Grant, GrantState};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
@@ -28,7 +27,7 @@ pub(super) struct Login {
     url: Uri,
     egress: Egress,
     /// `None` only for a configuration with mistakes.
-    store: Option<Arc<GrantStore>>,
+    store: Option<GrantStore>,
     state: Mutex<State>,
     tasks: TaskTracker,
 }
@@ -39,10 +38,27 @@ struct State {
     used: Option<String>,
     /// Its scope, as far as it is known.
     scope: String,
-    /// Whether the upstream has refused the stored access token.
-    is_refused: bool,
-    /// A renewed grant that could not be written: what the file has is out of date.
-    unwritten: Option<Grant>,
+    /// The last access token.
+    token: String,
+    /// The access token that the upstream has refused.
+    refused: Option<String>,
+    unwritten: Option<Unwritten>,
+}
+
+/// A renewed grant that could not be written: what is stored is out of date.
+#[derive(Clone)]
+struct Unwritten {
+    grant: Grant,
+    /// The access token of the stored grant that it was renewed from.
+    replaces: String,
+}
+
+impl Unwritten {
+    /// Whether it still is what has become of the stored grant: there was no other sign-in since, and no other process has
+    /// renewed it.
+    fn replaces(&self, stored: &Grant) -> bool {
+        stored.id == self.grant.id && stored.access_token == self.replaces
+    }
 }
 
 /// A stored access token that expires sooner is renewed at once.
@@ -52,7 +68,8 @@ const LEAST_LIFETIME: Duration = Duration::from_secs(1);
 const RENEWED_WITHIN: f64 = 0.3;
 
 impl Login {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system.
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those of the system. `shared`
+    /// holds the sign-in, if there is a cluster.
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
@@ -61,13 +78,14 @@ impl Login {
         url: &Uri,
         ca: Option<&str>,
         tasks: TaskTracker,
+        shared: Option<Arc<SharedGrants>>,
     ) -> Result<Self, String> {
-        let store = login.kept.as_deref().map(GrantStore::new);
+        let store = login.kept.as_deref().map(|kept| GrantStore::new(kept, shared));
         Ok(Self {
             upstream: login.upstream.clone(),
             url: url.clone(),
             egress: Egress::new(CONNECT, ca, address_policy(false, url))?,
-            store: store.map(Arc::new),
+            store,
             state: Mutex::default(),
             tasks,
         })
@@ -85,10 +103,26 @@ impl Login {
     }
 
     async fn obtain(&self) -> Result<Token, Refusal> {
+        let store =
+            self.store.as_ref().ok_or_else(|| self.no_grant("server.seal_key is not set"))?;
+        let lock = store.lock(&self.upstream).await.map_err(refused)?;
         let sent_at = Instant::now();
         // Another process may have renewed the grant by the time that this one holds the lock.
-        let (stored, _lock) = self.stored().await?;
-        let mut grant = stored.ok_or_else(|| self.no_grant("there is no sign-in"))?;
+        let token = match self.stored(store, &lock).await {
+            Ok(grant) => self.token_of(grant, &lock, sent_at).await,
+            Err(refusal) => Err(refusal),
+        };
+        lock.release().await;
+        token
+    }
+
+    /// Returns the access token of a grant, which is renewed if it must be.
+    async fn token_of(
+        &self,
+        mut grant: Grant,
+        lock: &GrantLock<'_>,
+        sent_at: Instant,
+    ) -> Result<Token, Refusal> {
         let is_refused = self.note(&grant);
         let now = UnixSeconds::from(SystemTime::now());
         self.check(&grant, now)?;
@@ -96,51 +130,52 @@ impl Login {
         if !is_refused && !needs_renewal(&grant, left) {
             // Times in seconds are rounded down.
             let left = left.map(|left| left.saturating_sub(LEAST_LIFETIME));
-            return Token::new(&grant.access_token, left, sent_at, fastrand::f64());
+            return self.hand_out(grant, left, sent_at);
         }
+        let replaces = grant.access_token.clone();
         let renewed = grant.renew(&self.egress, now).await;
         if renewed.is_ok() || grant.ended.is_some() {
-            self.keep(grant.clone()).await;
+            self.keep(lock, Unwritten { grant: grant.clone(), replaces }).await;
         }
         if let Err(refusal) = renewed {
             let ends = refusal.fault.needs_login();
             return Err(if ends { self.ended(refusal.fault, &refusal.detail) } else { refusal });
         }
         let lifetime = grant.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
-        Token::new(&grant.access_token, lifetime, sent_at, fastrand::f64())
+        self.hand_out(grant, lifetime, sent_at)
     }
 
-    /// Returns the grant, and the lock that keeps other processes from renewing it.
-    async fn stored(&self) -> Result<(Option<Grant>, File), Refusal> {
-        let store =
-            self.store.clone().ok_or_else(|| self.no_grant("server.seal_key is not set"))?;
-        let upstream = self.upstream.clone();
-        let reading = spawn_blocking(move || {
-            let lock = store.hold(&upstream)?;
-            Ok((store.read(&upstream)?, lock))
-        });
-        let read: Result<_, StoreError> =
-            reading.await.map_err(|error| Refusal::other(error.to_string()))?;
-        let (stored, lock) = read.map_err(|error| {
-            let is_sealed = matches!(error, StoreError::Unreadable { .. });
-            let fault = if is_sealed { TokenFault::NoGrant } else { TokenFault::Failed };
-            Refusal::new(fault, error.to_string())
-        })?;
-        // A renewed grant that could not be written counts, unless there was another sign-in since.
+    fn hand_out(
+        &self,
+        grant: Grant,
+        lifetime: Option<Duration>,
+        sent_at: Instant,
+    ) -> Result<Token, Refusal> {
+        let token = Token::new(&grant.access_token, lifetime, sent_at, fastrand::f64());
+        self.lock().token = grant.access_token;
+        token
+    }
+
+    /// Returns the locked grant. One that could not be written counts, and is written now.
+    async fn stored(&self, store: &GrantStore, lock: &GrantLock<'_>) -> Result<Grant, Refusal> {
+        let stored = store.read(&self.upstream).await.map_err(refused)?;
+        let stored = stored.ok_or_else(|| self.no_grant("there is no sign-in"))?;
         let unwritten = self.lock().unwritten.take();
-        let own = unwritten.filter(|own| stored.as_ref().is_some_and(|s| s.id == own.id));
-        if let Some(own) = &own {
-            self.keep(own.clone()).await;
-        }
-        Ok((own.or(stored), lock))
+        let Some(own) = unwritten.filter(|own| own.replaces(&stored)) else {
+            return Ok(stored);
+        };
+        let grant = own.grant.clone();
+        self.keep(lock, own).await;
+        Ok(grant)
     }
 
-    /// Notes which grant is used. Returns whether the upstream has refused its access token.
+    /// Notes which grant is used. Returns whether the upstream has refused its access token, and no other process has
+    /// replaced it.
     fn note(&self, grant: &Grant) -> bool {
         let mut state = self.lock();
         state.used = Some(grant.id.clone());
         state.scope = grant.scope.clone().unwrap_or_default();
-        std::mem::take(&mut state.is_refused)
+        state.refused.as_ref() == Some(&grant.access_token)
     }
 
     /// # Errors
@@ -162,25 +197,32 @@ impl Login {
         }
     }
 
-    /// Writes a grant; keeps it in memory until it can be written.
-    async fn keep(&self, grant: Grant) {
-        let Some(store) = self.store.clone() else { return };
-        let kept = grant.clone();
-        let written = spawn_blocking(move || store.write(&kept)).await;
-        let written = written.map_err(|error| error.to_string());
-        if let Err(error) = written.and_then(|written| written.map_err(|error| error.to_string())) {
+    /// Writes a renewed grant; keeps it in memory until it can be written.
+    async fn keep(&self, lock: &GrantLock<'_>, renewed: Unwritten) {
+        if let Err(error) = lock.write(&renewed.grant).await {
             error!(
                 upstream = self.upstream,
-                error,
-                "the renewed sign-in cannot be written; a restart would lose it: make the folder of grants.path writable"
+                %error,
+                "the renewed sign-in cannot be written; a restart would lose it: make the folder of grants.path \
+                 writable, or check cluster.store"
             );
-            self.lock().unwritten = Some(grant);
+            self.lock().unwritten = Some(renewed);
+        }
+    }
+
+    /// Writes the renewed grant that could not be written. What fails is tried again with the next token.
+    async fn write_unwritten(&self) {
+        let Some(store) = &self.store else { return };
+        if let Ok(lock) = store.lock(&self.upstream).await {
+            let _ = self.stored(store, &lock).await;
+            lock.release().await;
         }
     }
 
     /// The upstream has refused the access token: the next one must be another.
     pub(super) fn give_up_token(&self) {
-        self.lock().is_refused = true;
+        let mut state = self.lock();
+        state.refused = Some(state.token.clone());
     }
 
     /// The upstream needs a scope that the operator has not granted.
@@ -199,10 +241,17 @@ impl Login {
         *self.lock() = State::default();
     }
 
-    /// Whether another grant is stored than the one of the last token. Blocks on the file system.
-    pub(super) fn is_another(&self) -> bool {
-        let stored = self.store.as_ref().and_then(|store| store.read(&self.upstream).ok());
-        stored.is_some_and(|stored| stored.map(|grant| grant.id) != self.lock().used)
+    /// Whether another grant is stored than the one of the last token.
+    pub(super) async fn is_another(self: &Arc<Self>) -> bool {
+        let has_unwritten = self.lock().unwritten.is_some();
+        if has_unwritten {
+            // The store of the cluster may be back.
+            let own = self.clone();
+            let _ = self.tasks.spawn(async move { own.write_unwritten().await }).await;
+        }
+        let Some(store) = &self.store else { return false };
+        let stored = store.read(&self.upstream).await;
+        stored.is_ok_and(|stored| stored.map(|grant| grant.id) != self.lock().used)
     }
 
     fn no_grant(&self, why: &str) -> Refusal {
@@ -217,6 +266,13 @@ impl Login {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The refusal of a grant that cannot be read or locked.
+fn refused(error: StoreError) -> Refusal {
+    let is_sealed = matches!(error, StoreError::Unreadable { .. });
+    let fault = if is_sealed { TokenFault::NoGrant } else { TokenFault::Failed };
+    Refusal::new(fault, error.to_string())
 }
 
 /// Whether the stored access token, with so much time left, is renewed: it expires soon, or is the one that the token
@@ -242,5 +298,24 @@ mod tests {
         assert!(needs_renewal(&short, Some(Duration::from_secs(1))));
         let endless = Grant { expires_at: None, ..grant("wiki") };
         assert!(!needs_renewal(&endless, None));
+    }
+
+    #[test]
+    fn an_unwritten_grant_gives_way_to_what_others_have_written() {
+        let stored = grant("wiki");
+        let renewed = Grant { access_token: "renewed".to_owned(), ..stored.clone() };
+        let replaces = stored.access_token.clone();
+        let own = Unwritten { grant: renewed.clone(), replaces };
+        assert!(own.replaces(&stored));
+        let refused = Grant { ended: Some("invalid_grant".to_owned()), ..stored.clone() };
+        assert!(
+            own.replaces(&refused),
+            "another process has sent the token that this one has used"
+        );
+        assert!(!own.replaces(&renewed), "it was written after all");
+        let elsewhere = Grant { access_token: "other".to_owned(), ..stored.clone() };
+        assert!(!own.replaces(&elsewhere), "another process has renewed it");
+        let signed_in_again = Grant { id: "two".to_owned(), ..stored };
+        assert!(!own.replaces(&signed_in_again));
     }
 }

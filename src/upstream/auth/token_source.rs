@@ -13,6 +13,7 @@ use super::login::Login;
 use super::token::Token;
 use super::workload::Workload;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
+use crate::cluster::SharedGrants;
 use crate::config;
 use crate::domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use crate::oauth::client::Refusal;
@@ -44,11 +45,16 @@ struct RequestState {
 }
 
 impl TokenSource {
-    /// Tokens for the upstream at this URL; `None` if it is not called with tokens. Renewals of a sign-in run among `tasks`.
+    /// Tokens for the upstream at this URL; `None` if it is not called with tokens. Renewals of a sign-in run among `tasks`;
+    /// `shared` holds it, if there is a cluster.
     ///
     /// # Errors
     /// When a configured certificate cannot be used.
-    pub(crate) fn new(http: &config::Http, tasks: TaskTracker) -> Result<Option<Self>, String> {
+    pub(crate) fn new(
+        http: &config::Http,
+        tasks: TaskTracker,
+        shared: Option<Arc<SharedGrants>>,
+    ) -> Result<Option<Self>, String> {
         seal::jws::install();
         let credential =
             match &http.credentials.token {
@@ -57,7 +63,7 @@ impl TokenSource {
                     Box::new(ClientCredentials::new(oauth, &http.url, http.ca.as_deref())?),
                 ),
                 Some(config::TokenCredential::Login(login)) => Credential::Login(Arc::new(
-                    Login::new(login, &http.url, http.ca.as_deref(), tasks)?,
+                    Login::new(login, &http.url, http.ca.as_deref(), tasks, shared)?,
                 )),
                 Some(config::TokenCredential::Workload(workload)) => Credential::Workload(
                     Box::new(Workload::new(workload, &http.url, http.ca.as_deref())?),
@@ -167,9 +173,12 @@ impl TokenSource {
         }
     }
 
-    /// Whether another sign-in is stored than the one that is used. Blocks on the file system.
-    pub(crate) fn has_other_login(&self) -> bool {
-        matches!(&self.credential, Credential::Login(login) if login.is_another())
+    /// Whether another sign-in is stored than the one that is used.
+    pub(crate) async fn has_other_login(&self) -> bool {
+        match &self.credential {
+            Credential::Login(login) => login.is_another().await,
+            Credential::ClientCredentials(_) | Credential::Workload(_) => false,
+        }
     }
 
     /// Requests a token, unless another call has stored one that is newer than `old` meanwhile.

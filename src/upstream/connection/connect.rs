@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
 
 use super::Connection;
+use crate::cluster::SharedGrants;
 use crate::config::{self, Stdio, Upstream};
 use crate::domain::caller::{Caller, PROBER};
 use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind};
@@ -34,7 +35,7 @@ pub(crate) struct DriverSignals {
     pub list_changed: Arc<Notify>,
     /// A call got [`Kind::SessionLost`].
     pub session_lost: Arc<Notify>,
-    /// The files of sign-ins have changed.
+    /// The stored sign-in may have changed.
     pub logins_changed: Arc<Notify>,
 }
 
@@ -71,9 +72,11 @@ impl Target {
         upstream: &Upstream,
         sinks: &NotificationSinks,
         tasks: &TaskTracker,
+        grants: Option<Arc<SharedGrants>>,
     ) -> Result<Self, String> {
         let endpoint = |http| {
-            let tokens = TokenSource::new(http, tasks.clone())?.map(Authorization::Service);
+            let tokens = TokenSource::new(http, tasks.clone(), grants)?;
+            let tokens = tokens.map(Authorization::Service);
             HttpEndpoint::new(http, tokens, &upstream.settings, tasks.clone()).map(Arc::new)
         };
         Ok(match &upstream.transport {
@@ -98,7 +101,8 @@ impl Target {
 }
 
 impl Connector {
-    /// `start_permits` bounds the child processes that start at the same time, over all upstreams.
+    /// `start_permits` bounds the child processes that start at the same time, over all upstreams; `grants` holds the
+    /// operator's sign-ins, if there is a cluster.
     ///
     /// # Errors
     /// When the upstream cannot be reached as it is configured: a header, certificate or OAuth key
@@ -108,8 +112,9 @@ impl Connector {
         sinks: NotificationSinks,
         tasks: TaskTracker,
         start_permits: Arc<Semaphore>,
+        grants: Option<Arc<SharedGrants>>,
     ) -> Result<Self, String> {
-        let target = Target::new(&upstream, &sinks, &tasks)?;
+        let target = Target::new(&upstream, &sinks, &tasks, grants)?;
         Ok(Self { upstream, sinks, tasks, start_permits, target })
     }
 

@@ -117,11 +117,7 @@ async fn a_user_with_the_documented_rights_over_tls_is_enough() {
     .map(str::to_owned);
     let tls: Vec<_> = tls.iter().map(String::as_str).collect();
     let store = Store::start_with(&tls).await;
-    let manual = include_str!("../../../docs/scaling.md");
-    let user = manual.split("user promptgate on >PASSWORD ").nth(1).expect("a user");
-    let rights = user.split("\n```").next().unwrap().replace('\n', " ");
-    let made = store.command(&format!("ACL SETUSER gate on >secret {rights}")).await;
-    assert!(made.starts_with("+OK"), "{made}");
+    super::create_user(&store).await;
     store.command("ACL SETUSER default off").await;
     let toml = format!(
         "[cluster]\nusername = \"gate\"\npassword = {{ value = \"secret\" }}\nca = {:?}\n",

@@ -4,10 +4,12 @@
 mod addressing;
 mod consistency;
 mod limits;
+mod logins;
 mod relay;
 mod store_failures;
 
 use crate::support::gateway::api_key;
+use crate::support::replicas::Store;
 
 /// The keys of four callers, and a limit of 30 requests of each, which refills nothing meanwhile.
 fn limited() -> String {
@@ -16,6 +18,15 @@ fn limited() -> String {
         "{keys}[[limits]]\nname = \"calls\"\nper = [\"caller\"]\nrate = \"30/h\"\nburst = 30\n\
          [access]\n[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n"
     )
+}
+
+/// Creates the user `gate` of a store, with the password `secret` and the rights that the manual names.
+async fn create_user(store: &Store) {
+    let manual = include_str!("../../../docs/scaling.md");
+    let user = manual.split("user promptgate on >PASSWORD ").nth(1).expect("a user");
+    let rights = user.split("\n```").next().unwrap().replace('\n', " ");
+    let made = store.command(&format!("ACL SETUSER gate on >secret {rights}")).await;
+    assert!(made.starts_with("+OK"), "{made}");
 }
 
 /// The id of a caller, which is also its key.

@@ -81,6 +81,11 @@ impl Store {
         ask(self.port, command).await.expect("it answers")
     }
 
+    /// Where it keeps what it is told to keep.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         rustix::process::kill_process(pid.expect("it runs"), signal).unwrap();
