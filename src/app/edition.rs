@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use crate::cluster::Cluster;
-use crate::config::Config;
+use crate::config::{self, Config};
+use crate::grants::idle;
+use crate::grants::store::GrantStore;
 use crate::policy::{self, Gate};
 use crate::router::{Router, RouterDeps, UpstreamDeps};
 use crate::seal::{SealKeys, Sealer};
 use crate::session::{self, Sessions};
-use crate::shutdown::Shutdown;
 use crate::usage::Usage;
 
 /// The parts of the gateway that depend on the configuration.
@@ -25,6 +25,7 @@ pub(super) struct Edition {
     pub sessions: Arc<Sessions>,
     pub sealer: Arc<Sealer>,
     shared: Arc<session::SharedState>,
+    upstream_deps: UpstreamDeps,
     /// Ends the tasks of this edition when it is dropped.
     _current: DropGuard,
 }
@@ -50,18 +51,14 @@ impl Edition {
         }
         let (gate, shared) = (Arc::new(gate), Arc::new(shared));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
-        let router = Router::start(&config, deps, upstream_deps);
-        tasks.spawn(gate.tallies().watch(audit, stop.clone()));
-        Self::new(config, gate, router, sealer, shared, &tasks, &stop)
+        let router = Router::start(&config, deps, upstream_deps.clone());
+        tasks.spawn(gate.tallies().watch(audit, stop));
+        Self::new(config, gate, router, sealer, shared, upstream_deps)
     }
 
     /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams whose
     /// configuration is the same. The sender is to be used when the new edition serves.
-    pub(crate) async fn renew(
-        &self,
-        config: Config,
-        shutdown: &Shutdown,
-    ) -> (Self, oneshot::Sender<()>) {
+    pub(crate) async fn renew(&self, config: Config) -> (Self, oneshot::Sender<()>) {
         let sealer = if self.config.server.seal_keys == config.server.seal_keys {
             self.sealer.clone()
         } else {
@@ -70,12 +67,11 @@ impl Edition {
         let gate = Arc::new(self.gate.renew(&config));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let (router, serves) = self.router.renew(&config, deps).await;
-        let shared = self.shared.clone();
+        let (shared, upstream_deps) = (self.shared.clone(), self.upstream_deps.clone());
         if let Some(cluster) = self.sessions.cluster() {
             cluster.renew(&config.server.limits, sealer.clone());
         }
-        let Shutdown { background, stop, .. } = shutdown;
-        (Self::new(config, gate, router, sealer, shared, background, stop), serves)
+        (Self::new(config, gate, router, sealer, shared, upstream_deps), serves)
     }
 
     fn new(
@@ -84,20 +80,28 @@ impl Edition {
         router: Router,
         sealer: Arc<Sealer>,
         shared: Arc<session::SharedState>,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
+        upstream_deps: UpstreamDeps,
     ) -> Self {
         let router = Arc::new(router);
+        let UpstreamDeps { tasks, shutdown: stop, .. } = &upstream_deps;
         let current = stop.child_token();
         tasks.spawn(gate.clone().keep_keys(current.clone()));
         for upstream in router.probed_upstreams() {
             let probing = router.clone().keep_probing(upstream.clone(), current.clone());
             tasks.spawn(probing);
         }
+        if let Some(grants) = &config.grants {
+            let store = GrantStore::new(grants, upstream_deps.grants.clone());
+            let logins = config.upstreams.iter().filter_map(config::Upstream::login);
+            let upstreams = logins.map(|login| login.upstream.clone()).collect();
+            let audit = upstream_deps.audit.clone();
+            tasks.spawn(idle::keep(store, upstreams, grants.idle, audit, current.clone()));
+        }
         let sessions =
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());
         let sessions = Arc::new(sessions);
-        Self { config, gate, router, sessions, sealer, shared, _current: current.drop_guard() }
+        let _current = current.drop_guard();
+        Self { config, gate, router, sessions, sealer, shared, upstream_deps, _current }
     }
 }
 

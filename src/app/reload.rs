@@ -197,7 +197,7 @@ impl App {
             change.push(event.clone());
         }
         self.audit.apply(log, config.audit.as_ref(), &change);
-        let (edition, serves) = before.renew(config, &self.shutdown).await;
+        let (edition, serves) = before.renew(config).await;
         let edition = Arc::new(edition);
         let config = &edition.config;
         self.audit.note(event);

@@ -139,6 +139,24 @@ impl SharedGrants {
         self.run(reading).await
     }
 
+    /// Keeps the sign-in of an upstream for another `idle`, if there is one.
+    ///
+    /// # Errors
+    /// [`SharedGrantError::Unavailable`].
+    pub(crate) async fn mark_used(
+        &self,
+        upstream: &str,
+        idle: Duration,
+    ) -> Result<(), SharedGrantError> {
+        let key = self.key(upstream);
+        let marking = async |mut connection| {
+            let mut expire = cmd("PEXPIRE");
+            expire.arg(key).arg(whole_millis(idle));
+            expire.query_async::<Value>(&mut connection).await
+        };
+        self.run(marking).await.map(drop)
+    }
+
     /// Locks the sign-in of an upstream for `lifetime`. Waits that long for another process, whose lock has expired by
     /// then.
     ///

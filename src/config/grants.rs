@@ -153,6 +153,21 @@ mod tests {
     }
 
     #[test]
+    fn the_idle_time_of_a_sign_in_has_bounds() {
+        let idle = |text: &str| {
+            let config = parse(&format!("{KEY}[grants]\nidle = \"{text}\"\n"), "");
+            config.map(|config| config.grants.unwrap().idle)
+        };
+        assert_eq!(parse(KEY, "").unwrap().grants.unwrap().idle, Duration::from_secs(90 * 86_400));
+        assert_eq!(idle("1h"), Ok(Duration::from_secs(3_600)));
+        assert_eq!(idle("3650d"), Ok(Duration::from_secs(3_650 * 86_400)));
+        for mistake in [idle("59m"), idle("3651d"), idle("forever")] {
+            let mistake = mistake.unwrap_err();
+            assert!(mistake.contains("grants.idle"), "{mistake}");
+        }
+    }
+
+    #[test]
     fn tokens_are_not_sent_in_the_clear() {
         let plain = format!(
             "{KEY}[upstreams.a]\ntransport = \"http\"\nurl = \"http://wiki.example/mcp\"\n\

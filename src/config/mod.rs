@@ -103,6 +103,8 @@ pub struct Config {
     pub listing: Listing,
     /// Bounds of what callers have at upstreams that are called as the caller.
     pub accounts: AccountLimits,
+    /// How sign-ins of the operator are kept; `None` without `server.seal_key`.
+    pub grants: Option<Arc<Grants>>,
     /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<Upstream>,
     /// In the order of the file.
@@ -276,6 +278,7 @@ impl Config {
             admin: admin::read(root.section("admin")),
             listing: listing(root.section("listing")),
             accounts,
+            grants,
             overlays: overlays::read_all(&mut root, &upstreams),
             releases: releases::read(root.section("releases"), &upstreams, modes),
             views: views::read_all(&mut root, &server, &upstreams),

@@ -1,5 +1,6 @@
 //! Sign-ins for upstreams: what a provider has granted the operator, and how it is obtained, kept and ended.
 
+pub(crate) mod idle;
 pub(crate) mod sign_in;
 pub(crate) mod store;
 

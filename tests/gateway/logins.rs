@@ -1,6 +1,8 @@
 //! Sign-ins of the operator for an upstream that lets in users only: how they begin, what they are worth, and how they end.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -309,4 +311,28 @@ async fn a_sign_in_that_cannot_be_kept_does_not_begin() {
     let output = run(folder.path(), &["login", "wiki", "--no-browser"]);
     assert!(!output.status.success() && text(&output).contains("grants"), "{}", text(&output));
     assert_eq!(upstream.methods(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn sign_ins_that_no_gateway_has_used_for_long_are_forgotten() {
+    let upstream = Wiki::lasting(3600).start().await;
+    let folder = folder(&upstream, "");
+    sign_in(folder.path()).await;
+    let grants = folder.path().join("grants");
+    let file = |name: &str| grants.join(format!("{name}.grant"));
+    for (name, age) in [("gone", 91), ("young", 89), ("wiki", 91)] {
+        if name != "wiki" {
+            std::fs::copy(file("wiki"), file(name)).unwrap();
+        }
+        let used = SystemTime::now() - Duration::from_secs(age * 86_400);
+        File::options().write(true).open(file(name)).unwrap().set_modified(used).unwrap();
+    }
+    let (gateway, _) = Process::serve_admin(folder.path(), &[]).await;
+    eventually(async || file("gone").exists(), |exists| !exists).await;
+    let forgotten = "\"event\":\"grant_forgotten\",\"upstream\":\"gone\"";
+    eventually(async || files(folder.path()), |all| all.contains(forgotten)).await;
+    assert!(file("young").exists(), "another gateway may use it");
+    let used = std::fs::metadata(file("wiki")).unwrap().modified().unwrap();
+    assert!(used.elapsed().unwrap() < Duration::from_secs(86_400), "it is marked as used");
+    served(&gateway).await;
 }

@@ -3,7 +3,9 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use tracing::warn;
 
 use super::StoreError;
 use crate::config::durable_file::{self, Readers};
@@ -74,6 +76,74 @@ impl Folder {
         Ok(file)
     }
 
+    /// Sets the time at which the file of an upstream was used, if there is one.
+    ///
+    /// # Errors
+    /// When the file cannot be changed.
+    pub(super) fn mark_used(&self, upstream: &str, now: SystemTime) -> Result<(), StoreError> {
+        let path = self.path(upstream);
+        let marked =
+            File::options().write(true).open(&path).and_then(|file| file.set_modified(now));
+        match marked {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StoreError::Io { path, error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the files that were not used for `idle`, except those of the upstreams `in_use`. Returns their upstreams.
+    ///
+    /// # Errors
+    /// When the folder cannot be read. A file that cannot be removed is logged.
+    pub(super) fn forget_idle(
+        &self,
+        in_use: &[String],
+        now: SystemTime,
+        idle: Duration,
+    ) -> Result<Vec<String>, StoreError> {
+        let entries = match fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(StoreError::Io { path: self.0.clone(), error }),
+        };
+        let mut forgotten = Vec::new();
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let Some(upstream) = upstream_of(&path).filter(|id| !in_use.iter().any(|u| u == id))
+            else {
+                continue;
+            };
+            match self.forget(upstream, &path, |used| is_idle(now, used, idle)) {
+                Ok(true) => forgotten.push(upstream.to_owned()),
+                // One that is locked is in use.
+                Ok(false) | Err(StoreError::Busy(_)) => {}
+                Err(error) => warn!(upstream, %error, "an unused sign-in cannot be removed"),
+            }
+        }
+        Ok(forgotten)
+    }
+
+    /// Removes a file of an upstream if it is idle. Returns whether it was.
+    fn forget(
+        &self,
+        upstream: &str,
+        path: &Path,
+        is_idle: impl Fn(SystemTime) -> bool,
+    ) -> Result<bool, StoreError> {
+        let used = || fs::metadata(path).and_then(|metadata| metadata.modified());
+        if !used().is_ok_and(&is_idle) {
+            return Ok(false);
+        }
+        // With the lock, another process may have used it by now.
+        let _lock = self.lock(upstream, Duration::ZERO)?;
+        if !used().is_ok_and(&is_idle) {
+            return Ok(false);
+        }
+        fs::remove_file(path)
+            .map(|()| true)
+            .map_err(|error| StoreError::Io { path: path.to_owned(), error })
+    }
+
     /// Creates the folder, for its owner only. It must be there before it can be watched.
     ///
     /// # Errors
@@ -98,9 +168,70 @@ impl Folder {
     }
 }
 
+/// Returns the upstream of a grant's file, whole or not; `None` for another file.
+fn upstream_of(path: &Path) -> Option<&str> {
+    let name = path.file_stem()?.to_str()?;
+    let is_grant = path.extension().is_some_and(|ending| ending == ENDING);
+    is_grant.then(|| name.strip_prefix(durable_file::UNFINISHED).unwrap_or(name))
+}
+
+/// Whether a grant that was used last at `used` is forgotten at `now`. One that was used in the future, by a clock that
+/// was set back since, is kept.
+fn is_idle(now: SystemTime, used: SystemTime, idle: Duration) -> bool {
+    now.duration_since(used).is_ok_and(|unused| unused >= idle)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const IDLE: Duration = Duration::from_hours(1);
+
+    #[test]
+    fn a_grant_is_forgotten_once_it_was_unused_for_idle() {
+        let used = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        let after = |secs| is_idle(used + Duration::from_secs(secs), used, IDLE);
+        assert!(!after(0) && !after(3_599));
+        assert!(after(3_600) && after(3_601));
+        assert!(!is_idle(used - Duration::from_secs(7_200), used, IDLE));
+    }
+
+    #[test]
+    fn files_that_nobody_uses_are_removed_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("grants");
+        let grants = Folder::new(&path);
+        assert!(grants.forget_idle(&[], SystemTime::now(), IDLE).unwrap().is_empty());
+        assert!(!path.exists());
+        let now = SystemTime::now();
+        for name in ["gone", "used", "marked", "other"] {
+            grants.write(name, "sealed").unwrap();
+        }
+        fs::rename(path.join("other.grant"), path.join("other.txt")).unwrap();
+        fs::write(path.join(".unfinished-lost.grant"), "sealed").unwrap();
+        let before = |age| now - age;
+        for name in
+            ["gone.grant", "used.grant", "marked.grant", "other.txt", ".unfinished-lost.grant"]
+        {
+            let file = File::options().write(true).open(path.join(name)).unwrap();
+            file.set_modified(before(IDLE)).unwrap();
+        }
+        grants.mark_used("marked", before(IDLE - Duration::from_secs(1))).unwrap();
+        grants.mark_used("missing", now).unwrap();
+        let held = grants.lock("gone", Duration::ZERO).unwrap();
+        let forget = || {
+            let mut forgotten = grants.forget_idle(&["used".to_owned()], now, IDLE).unwrap();
+            forgotten.sort();
+            forgotten
+        };
+        assert_eq!(forget(), ["lost"], "one that is locked is in use");
+        drop(held);
+        assert_eq!(forget(), ["gone"]);
+        assert_eq!(forget(), [""; 0]);
+        for name in ["used.grant", "marked.grant", "other.txt"] {
+            assert!(path.join(name).exists(), "{name}");
+        }
+    }
 
     #[test]
     fn one_process_at_a_time_renews_a_grant() {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::task::spawn_blocking;
 
@@ -110,6 +110,43 @@ impl GrantStore {
             Place::Cluster(shared) => HeldLock::Cluster(shared.lock(upstream, LOCK_TIMEOUT).await?),
         };
         Ok(GrantLock { store: self, upstream: upstream.to_owned(), held })
+    }
+
+    /// Keeps the grant of an upstream for another `grants.idle`, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be marked.
+    pub(crate) async fn mark_used(
+        &self,
+        upstream: &str,
+        now: SystemTime,
+    ) -> Result<(), StoreError> {
+        match &self.place {
+            Place::Folder(folder) => {
+                let (folder, upstream) = (folder.clone(), upstream.to_owned());
+                blocking(move || folder.mark_used(&upstream, now)).await
+            }
+            Place::Cluster(shared) => Ok(shared.mark_used(upstream, self.idle).await?),
+        }
+    }
+
+    /// Forgets the grants that were not used for `grants.idle`, except those of the upstreams `in_use`. Returns their
+    /// upstreams; none in the store of a cluster, which forgets by itself.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub(crate) async fn forget_idle(
+        &self,
+        in_use: &[String],
+        now: SystemTime,
+    ) -> Result<Vec<String>, StoreError> {
+        match &self.place {
+            Place::Folder(folder) => {
+                let (folder, in_use, idle) = (folder.clone(), in_use.to_vec(), self.idle);
+                blocking(move || folder.forget_idle(&in_use, now, idle)).await
+            }
+            Place::Cluster(_) => Ok(Vec::new()),
+        }
     }
 
     fn open(&self, upstream: &str, sealed: &str) -> Result<Grant, StoreError> {

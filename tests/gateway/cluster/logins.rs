@@ -87,6 +87,12 @@ impl Site {
         self.store.command(&format!("GET {GRANT}")).await
     }
 
+    /// The time for which the sign-in is kept, in milliseconds; negative without one.
+    async fn kept_for(&self) -> i64 {
+        let answer = self.store.command(&format!("PTTL {GRANT}")).await;
+        answer.trim().trim_start_matches(':').parse().unwrap()
+    }
+
     /// The upstream refuses all tokens that were issued so far.
     fn refuse_tokens(&self) {
         self.wiki.state().valid.clear();
@@ -266,6 +272,26 @@ fn ask_blocking(port: u16, command: &str) {
     stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     stream.read_to_string(&mut String::new()).unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn the_store_forgets_a_sign_in_that_no_gateway_uses() {
+    const IDLE: i64 = 90 * 86_400_000;
+    let site = Site::start(3600).await;
+    assert!(site.kept_for().await < 0);
+    site.sign_in().await;
+    let kept_for = site.kept_for().await;
+    assert!((IDLE - 60_000..=IDLE).contains(&kept_for), "{kept_for}");
+    // A gateway that has the upstream marks it; one that has not leaves it alone.
+    site.store.command(&format!("PEXPIRE {GRANT} 600000")).await;
+    site.store.command("SET {promptgate:}grant:gone sealed PX 600000").await;
+    let replica = site.replica("a").await;
+    let kept_for = eventually(async || site.kept_for().await, |kept_for| *kept_for > 600_000).await;
+    assert!((IDLE - 60_000..=IDLE).contains(&kept_for), "{kept_for}");
+    served(&replica.process).await;
+    let gone = site.store.command("PTTL {promptgate:}grant:gone").await;
+    assert!(gone.trim().trim_start_matches(':').parse::<u64>().unwrap() <= 600_000, "{gone}");
 }
 
 #[tokio::test]
