@@ -1,5 +1,5 @@
-//! Where the grants of the upstreams are kept: in files, or in the store of the cluster. Both hold sealed texts, so that
-//! who reads the disk or the store reads no token.
+//! Where the grants of the upstreams are kept: in files, or in the store of the cluster. Both hold sealed texts, and no
+//! readable token.
 
 mod folder;
 

@@ -1,5 +1,5 @@
-//! Sign-ins of the operator in the store: one for all replicas, changed by one process at a time, readable by none without
-//! the key.
+//! Sign-ins of the operator in the store: one for all replicas, changed by one process at a time, unreadable without the
+//! key.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::support::{Process, Upstream, eventually, write_greeting};
 const GRANT: &str = "{promptgate:}grant:wiki";
 const LOCK: &str = "{promptgate:}grant-lock:wiki";
 
-/// What the wiki's users need: the wiki, a store that keeps what it has, and a folder from which the operator signs in.
+/// The wiki, a store with persistence, and the folder from which the operator signs in.
 struct Site {
     wiki: Wiki,
     upstream: Upstream,
@@ -263,6 +263,31 @@ async fn a_process_whose_lock_has_expired_overwrites_nothing() {
     let second = site.replica("b").await;
     served(&second.process).await;
     assert_eq!(site.wiki.state().issues(), issued);
+    assert!(!site.wiki.state().reused);
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_sign_in_that_was_renewed_while_the_store_went_away_is_written_once_it_is_back() {
+    let mut site = Site::start(3600).await;
+    site.sign_in().await;
+    let replica = site.replica("a").await;
+    served(&replica.process).await;
+    let before = site.stored().await;
+    let port = site.store.port;
+    site.refuse_tokens();
+    site.wiki.state().at_renewal = Some(Box::new(move || ask_blocking(port, "SHUTDOWN")));
+    // What was issued is used all the same.
+    served(&replica.process).await;
+    let issued = site.wiki.state().issues();
+    assert_eq!(issued, 2);
+    site.store.kill().await;
+    site.store.restart().await;
+    create_user(&site.store).await;
+    eventually(async || site.stored().await, |stored| *stored != before).await;
+    let second = site.replica("b").await;
+    served(&second.process).await;
+    assert_eq!(site.wiki.state().issues(), issued, "the other replica renews nothing");
     assert!(!site.wiki.state().reused);
 }
 
