@@ -295,7 +295,7 @@ impl Admin {
             self.check_approver(visitor)?;
             let what = r#"{"caller": "ID", "upstream": "ID"}"#;
             let revocation: Revocation = self.json_body(head, body, what).await?;
-            Ok::<_, Trouble>(self.state.revoke(&revocation, visitor))
+            Ok::<_, Trouble>(self.state.revoke(revocation, visitor).await)
         };
         match made.await {
             Ok(document) => Answer::json(StatusCode::OK, &document),

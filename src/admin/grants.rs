@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::State;
 use super::sign_in::Visitor;
 use crate::audit::record::Event;
-use crate::upstream::accounts::AccountStatus;
+use crate::upstream::accounts::{AccountStatus, RevokedAccount};
 
 /// Whose grants end, as the body of a POST. What is left out means all.
 #[derive(Debug, Deserialize)]
@@ -25,16 +25,24 @@ impl State {
         json!({ "grants": grants })
     }
 
-    /// Ends grants at once, with the calls that use them, and records it.
-    pub(super) fn revoke(&self, revocation: &Revocation, visitor: &Visitor) -> Value {
-        let Revocation { caller, upstream } = revocation;
-        let ended = self.router.revoke_accounts(caller.as_deref(), upstream.as_deref());
-        for account in &ended {
-            let event = Event::new("grant_revoked").text("upstream", &account.upstream);
-            self.audit.note(event.text("caller", account.caller.id()).text("by", &visitor.id));
-        }
-        let revoked: Vec<_> = ended.iter().map(grant).collect();
-        json!({ "revoked": revoked })
+    /// Ends grants at once, with the calls that use them, and records it: also if the client does not wait for the end.
+    pub(super) async fn revoke(&self, revocation: Revocation, visitor: &Visitor) -> Value {
+        let (router, audit, by) = (self.router.clone(), self.audit.clone(), visitor.id.clone());
+        let revoking = self.tasks.spawn(async move {
+            let Revocation { caller, upstream } = revocation;
+            let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
+            let revoked = ended.iter().map(|RevokedAccount { account, is_told }| {
+                let event = Event::new("grant_revoked").text("upstream", &account.upstream);
+                let event = event.text("caller", account.caller.id()).text("by", &by);
+                let told = if *is_told { "told" } else { "not_told" };
+                audit.note(event.text("provider", told));
+                let mut row = grant(account);
+                row["endedAtProvider"] = json!(is_told);
+                row
+            });
+            json!({ "revoked": revoked.collect::<Vec<_>>() })
+        });
+        revoking.await.unwrap_or_default()
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn run(command: &GrantsCommand) -> Result<(), Failure> {
     match command {
         GrantsCommand::List(admin) => {
             let document = runtime()?.block_on(fetch_once(&url(admin)?, PATH))?;
-            admin.output.print(&document["grants"], &text(&document["grants"], NONE))
+            admin.output.print(&document["grants"], &text(&COLUMNS, &document["grants"], NONE))
         }
         GrantsCommand::Revoke { caller, upstream, all, admin } => {
             if caller.is_none() && upstream.is_none() && !all {
@@ -29,7 +29,8 @@ pub(super) fn run(command: &GrantsCommand) -> Result<(), Failure> {
             let body = json!({"caller": caller, "upstream": upstream});
             let (url, path) = (url(admin)?, format!("{PATH}/revoke"));
             let document = runtime()?.block_on(send_once(&url, &path, &body))?;
-            admin.output.print(&document["revoked"], &text(&document["revoked"], NONE_ENDED))?;
+            let text = text(&REVOKED_COLUMNS, &document["revoked"], NONE_ENDED);
+            admin.output.print(&document["revoked"], &text)?;
             if admin.output.json {
                 return Ok(());
             }
@@ -51,9 +52,21 @@ const COLUMNS: [Column; 6] = [
     Column { heading: "IDLE", member: "idleSecs", format: age },
 ];
 
-fn text(grants: &Value, none: &str) -> String {
+const REVOKED_COLUMNS: [Column; 5] = [
+    Column::new("UPSTREAM", "upstream"),
+    Column::new("CALLER", "caller"),
+    Column::new("METHOD", "method"),
+    Column::new("ISSUER", "issuer"),
+    Column { heading: "AT PROVIDER", member: "endedAtProvider", format: at_provider },
+];
+
+fn at_provider(is_ended: &Value) -> String {
+    if *is_ended == true { "revoked" } else { "not revoked" }.to_owned()
+}
+
+fn text(columns: &[Column], grants: &Value, none: &str) -> String {
     match grants.as_array() {
-        Some(rows) if !rows.is_empty() => table(&COLUMNS, rows),
+        Some(rows) if !rows.is_empty() => table(columns, rows),
         _ => none.to_owned(),
     }
 }
@@ -63,5 +76,6 @@ const NONE: &str = "No caller has an access token or connection of its own at an
 
 const NONE_ENDED: &str = "Nothing has ended: no grant of this replica matches.";
 
-const LOCAL: &str = "Ended in this replica, with the calls that used them. The next call of a caller gets a new token, unless its \
+const LOCAL: &str = "Ended in this replica, with the calls that used them. A token that its provider has not revoked is valid there until it \
+                     expires. The next call of a caller gets a new token, unless its \
                      authorization server refuses: to keep a caller out, change its rights there, or in [[access.rules]] here.";

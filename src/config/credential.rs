@@ -90,6 +90,8 @@ pub struct Exchange {
     pub actor: Option<PathBuf>,
     /// Most token requests at a time, at least 1.
     pub requests: usize,
+    /// Issuer of the tokens that callers bring, which is often the same authorization server.
+    pub issuer: String,
 }
 
 /// `credential = { vault = … }`: the secret of the caller is looked up by HTTP.
@@ -266,7 +268,18 @@ fn exchange(mut section: Section<'_>) -> Option<Exchange> {
     let requests = section.count("requests", REQUESTS, 1..=1024);
     section.finish();
     let (token_url, client_id) = (token_url?, client_id?);
-    Some(Exchange { token_url, client_id, proof, audience, resource, scope, actor, requests })
+    let issuer = String::new();
+    Some(Exchange {
+        token_url,
+        client_id,
+        proof,
+        audience,
+        resource,
+        scope,
+        actor,
+        requests,
+        issuer,
+    })
 }
 
 fn vault(mut section: Section<'_>) -> Option<Vault> {

@@ -261,8 +261,10 @@ impl Config {
         let (grants, accounts) =
             grants::read(root.section("grants"), server.seal_keys.as_ref(), login);
         upstream::keep_logins(&mut upstreams, grants.as_ref());
-        if auth.jwt.is_none()
-            && let Some(exchanging) = upstreams.iter().find(|upstream| upstream.exchanges_tokens())
+        if let Some(jwt) = &auth.jwt {
+            upstream::name_issuer(&mut upstreams, &jwt.issuer);
+        } else if let Some(exchanging) =
+            upstreams.iter().find(|upstream| upstream.exchanges_tokens())
         {
             let key = format!("upstreams.{}.credential.exchange", exchanging.id);
             root.mistake(&key, "needs auth.jwt: without it no caller brings a token");

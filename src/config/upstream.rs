@@ -242,6 +242,18 @@ pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants
     }
 }
 
+/// Tells each upstream for which tokens are exchanged who issues those that callers bring.
+pub(super) fn name_issuer(upstreams: &mut [Upstream], issuer: &str) {
+    for Upstream { transport, .. } in upstreams {
+        if let Transport::Http(Http { credentials, .. }) | Transport::Sse(Http { credentials, .. }) =
+            transport
+            && let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller
+        {
+            issuer.clone_into(&mut exchange.issuer);
+        }
+    }
+}
+
 const ID_RULE: &str = "an upstream id must have 1 to 64 characters of a-z, 0-9 and -, and start with a \
                        letter or a digit";
 

@@ -72,7 +72,7 @@ use view_cache::{ListKind, ListKinds, ViewCache};
 
 pub use crate::upstream::UpstreamDeps;
 use crate::upstream::accounts::account::has_ended;
-use crate::upstream::accounts::{AccountStatus, Accounts};
+use crate::upstream::accounts::{Accounts, RevokedAccount};
 pub use build::RouterDeps;
 pub(crate) use status::{PER_CALLER, UpstreamStatus};
 
@@ -249,16 +249,15 @@ impl Router {
     }
 
     /// Ends what callers have of their own, as [`Accounts::revoke`], and forgets what was listed with it.
-    pub(crate) fn revoke_accounts(
+    pub(crate) async fn revoke_accounts(
         &self,
         caller: Option<&str>,
         upstream: Option<&str>,
-    ) -> Vec<AccountStatus> {
-        let ended = self.accounts().revoke(caller, upstream);
+    ) -> Vec<RevokedAccount> {
         if let Some(lists) = &self.caller_lists {
             lists.forget(caller, upstream, &has_ended());
         }
-        ended
+        self.accounts().revoke(caller, upstream).await
     }
 
     /// The public name behind a derived tool name; `None` for other names, and where the public name itself looks

@@ -68,6 +68,9 @@ struct State {
     exchanges: Vec<HashMap<String, String>>,
     /// Paths of the lookups.
     lookups: Vec<String>,
+    /// Whether tokens can be revoked, and those that were.
+    revokes: bool,
+    revoked: Vec<String>,
     /// What the token endpoint answers instead.
     refusal: Option<(u16, Value)>,
     /// Token requests that are answered once the test says so.
@@ -124,6 +127,15 @@ impl World {
         let own = self.clone();
         Upstream::start(move |asked| match asked.path.as_str() {
             "/token" => own.state().exchange(asked),
+            "/.well-known/oauth-authorization-server" if own.state().revokes => {
+                let origin = format!("http://{}", asked.header("host").unwrap_or_default());
+                json_body(
+                    200,
+                    &json!({"issuer": origin, "token_endpoint": format!("{origin}/token"),
+                        "revocation_endpoint": format!("{origin}/revoke")}),
+                )
+            }
+            "/revoke" => own.state().take_back(asked),
             path => own.state().lookup(path, asked),
         })
         .await
@@ -167,6 +179,18 @@ impl State {
             answer["expires_in"] = json!(self.lifetime);
         }
         json_body(200, &answer)
+    }
+
+    /// The revocation endpoint (RFC 7009).
+    fn take_back(&mut self, asked: &Received) -> Scripted {
+        let form: HashMap<String, String> =
+            url::form_urlencoded::parse(asked.body_text().as_bytes()).into_owned().collect();
+        if asked.header("authorization").is_none() {
+            return json_body(401, &json!({"error": "invalid_client"}));
+        }
+        self.valid.remove(&form["token"]);
+        self.revoked.push(form["token"].clone());
+        Scripted::Http(200, vec![], vec![])
     }
 
     fn lookup(&mut self, path: &str, asked: &Received) -> Scripted {
@@ -701,6 +725,47 @@ async fn grants_are_listed_and_end_at_once() {
     assert_eq!(events.len(), 4);
     assert_eq!((&events[0]["caller"], &events[0]["upstream"]), (&json!("ada"), &json!("wiki")));
     assert_eq!(world.state().violations, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_token_is_revoked_at_the_authorization_server_where_that_can_be_done() {
+    let (world, issuer, log) = (World::lasting(3600), Issuer::start().await, Log::new());
+    let (provider, other) = (world.provider().await, world.provider().await);
+    let (wiki, code) = (world.upstream("wiki", false).await, world.upstream("code", false).await);
+    let toml = server()
+        + ADMIN
+        + &exchanging(&wiki, "wiki", &provider, "")
+        + &vaulting(&code, "code", &other)
+        + &issuer.provider.table()
+        + &log.table();
+    let gateway = Gateway::start(&toml).await;
+    let ada = issuer.client(&gateway, "ada");
+    ready(&ada, 2).await;
+    let get_both = async || {
+        get(&ada, "ada").await;
+        ada.ask("prompts/get", named("code__p", "ada")).await;
+    };
+    let told = |revoked: &Value, upstream: &str| {
+        let mut rows = revoked["revoked"].as_array().unwrap().iter();
+        rows.find(|row| row["upstream"] == upstream).unwrap()["endedAtProvider"].clone()
+    };
+    get_both().await;
+    // Nothing says that tokens can be revoked.
+    let (_, revoked) = revoke(&gateway, json!({})).await;
+    assert_eq!((told(&revoked, "wiki"), told(&revoked, "code")), (json!(false), json!(false)));
+    world.state().revokes = true;
+    get_both().await;
+    let token = world.state().issued.iter().rev().nth(1).unwrap().clone();
+    let (_, revoked) = revoke(&gateway, json!({})).await;
+    assert_eq!((told(&revoked, "wiki"), told(&revoked, "code")), (json!(true), json!(false)));
+    assert_eq!(world.state().revoked, [token]);
+    let events = log.of("grant_revoked");
+    let said: Vec<_> = events.iter().map(|event| event["provider"].as_str().unwrap()).collect();
+    assert_eq!(said.iter().filter(|said| **said == "told").count(), 1, "{said:?}");
+    assert_eq!(events.len(), 4);
+    assert!(!log.text().contains("canary-token"));
+    // The next call gets another.
+    get(&ada, "ada").await;
 }
 
 #[tokio::test]

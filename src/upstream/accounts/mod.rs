@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -59,6 +59,17 @@ pub(crate) struct AccountStatus {
     /// Time since its last call.
     pub idle: Duration,
 }
+
+/// What has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct RevokedAccount {
+    pub account: AccountStatus,
+    /// Whether the authorization server has revoked its access token.
+    pub is_told: bool,
+}
+
+/// Time for authorization servers to revoke tokens.
+const REVOCATION: Duration = Duration::from_secs(10);
 
 impl Accounts {
     pub(crate) fn set_limits(&self, limits: AccountLimits) {
@@ -131,28 +142,49 @@ impl Accounts {
     }
 
     /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at once, also the calls on them.
-    /// Returns what has ended.
-    pub(crate) fn revoke(
+    /// Then tells the authorization servers, within a bounded time.
+    pub(crate) async fn revoke(
         &self,
         caller: Option<&str>,
         upstream: Option<&str>,
-    ) -> Vec<AccountStatus> {
-        let ended: Vec<_> = {
-            let mut state = self.lock();
-            let matches = |account: &Account| {
-                caller.is_none_or(|id| account.caller.id() == id)
-                    && upstream.is_none_or(|id| &*account.upstream == id)
+    ) -> Vec<RevokedAccount> {
+        let telling: Vec<_> = self
+            .end(caller, upstream)
+            .into_iter()
+            .map(|account| {
+                account.ended.cancel();
+                let tokens = account.tokens.clone();
+                let telling =
+                    tokens.map(|tokens| account.tasks.spawn(async move { tokens.revoke().await }));
+                (status(&account), telling)
+            })
+            .collect();
+        let deadline = Instant::now() + REVOCATION;
+        let mut revoked = Vec::with_capacity(telling.len());
+        for (account, telling) in telling {
+            let is_told = match telling {
+                Some(told) => timeout_at(deadline, told).await.is_ok_and(Result::unwrap_or_default),
+                None => false,
             };
-            let keys: Vec<_> = state
-                .open
-                .iter()
-                .filter(|(_, account)| matches(account))
-                .map(|(key, _)| key.clone())
-                .collect();
-            keys.iter().filter_map(|key| state.remove(key)).collect()
+            revoked.push(RevokedAccount { account, is_told });
+        }
+        revoked
+    }
+
+    /// Removes the accounts of a caller, or of all, at an upstream, or at all.
+    fn end(&self, caller: Option<&str>, upstream: Option<&str>) -> Vec<Arc<Account>> {
+        let mut state = self.lock();
+        let matches = |account: &Account| {
+            caller.is_none_or(|id| account.caller.id() == id)
+                && upstream.is_none_or(|id| &*account.upstream == id)
         };
-        ended.iter().for_each(|account| account.ended.cancel());
-        ended.iter().map(|account| status(account)).collect()
+        let keys: Vec<_> = state
+            .open
+            .iter()
+            .filter(|(_, account)| matches(account))
+            .map(|(key, _)| key.clone())
+            .collect();
+        keys.iter().filter_map(|key| state.remove(key)).collect()
     }
 
     /// Returns all accounts, the most recently used first.

@@ -8,6 +8,7 @@ use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, Uri};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::exchange::Exchange;
 use super::token::Token;
@@ -188,6 +189,25 @@ impl CallerTokens {
                 Err(kind)
             }
         }
+    }
+
+    /// Tells the authorization server that the token is no longer used. Returns whether it was told; a failure is logged.
+    pub(crate) async fn revoke(&self) -> bool {
+        let CallerCredential { source, turns, upstream, .. } = &*self.credential;
+        let Some(token) = self.valid(Instant::now()) else { return false };
+        let Source::Exchange(exchange) = source else { return false };
+        let _turn = turns.acquire().await;
+        let told = exchange.revoke(token.access_token()).await;
+        told.unwrap_or_else(|Refusal { detail, .. }| {
+            let caller = self.caller.id();
+            warn!(
+                upstream,
+                caller,
+                detail,
+                "the token of a caller cannot be revoked: it is valid until it expires"
+            );
+            false
+        })
     }
 
     /// Whether there is no token: it has expired, or was refused.

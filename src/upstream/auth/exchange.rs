@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use http::Uri;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::client_credentials::proof;
@@ -13,6 +14,7 @@ use crate::domain::fault::TokenFault;
 use crate::domain::subject_token::SubjectToken;
 use crate::domain::unix_time::UnixSeconds;
 use crate::net::egress::{CONNECT, Egress};
+use crate::net::issuer::discover;
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::token::Issued;
 
@@ -22,6 +24,8 @@ pub(super) struct Exchange {
     /// Resource indicator, in place of or beside an audience.
     resource: Option<String>,
     egress: Egress,
+    /// Where tokens are revoked; `None` where the authorization server advertises no such endpoint. Found at the first revocation.
+    revocation_endpoint: OnceCell<Option<Uri>>,
 }
 
 /// Types of tokens (section 3).
@@ -43,6 +47,7 @@ impl Exchange {
             resource: config.resource.clone().or_else(of_upstream),
             egress: Egress::new(CONNECT, ca, address_policy(true, url))?,
             config: config.clone(),
+            revocation_endpoint: OnceCell::new(),
         })
     }
 
@@ -60,11 +65,7 @@ impl Exchange {
         scope: Option<&str>,
     ) -> Result<Token, Refusal> {
         let form = self.form(subject, scope).await?;
-        let proof = match &self.config.proof {
-            Some(configured) => proof(configured, false, &self.config.token_url.to_string()),
-            None => Proof::None,
-        };
-        let client = Client { id: self.config.client_id.clone(), proof };
+        let client = self.client();
         let sent_at = Instant::now();
         let left = subject.expires.saturating_since(UnixSeconds::from(SystemTime::now()));
         let answered = client.ask(&self.egress, &self.config.token_url, form).await;
@@ -77,6 +78,53 @@ impl Exchange {
         let token =
             Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())?;
         Ok(token.until(sent_at + left))
+    }
+
+    fn client(&self) -> Client {
+        let proof = match &self.config.proof {
+            Some(configured) => proof(configured, false, &self.config.token_url.to_string()),
+            None => Proof::None,
+        };
+        Client { id: self.config.client_id.clone(), proof }
+    }
+
+    /// Tells the authorization server that a token is no longer used (RFC 7009). Returns whether it was told: some advertise no
+    /// endpoint for that.
+    ///
+    /// # Errors
+    /// The authorization server refuses, or cannot be reached.
+    pub(super) async fn revoke(&self, access_token: &str) -> Result<bool, Refusal> {
+        let found = self.revocation_endpoint.get_or_try_init(|| self.find_revocation_endpoint());
+        let Some(endpoint) = found.await? else { return Ok(false) };
+        let form = vec![
+            ("token", access_token.to_owned()),
+            ("token_type_hint", "access_token".to_owned()),
+        ];
+        self.client().tell(&self.egress, endpoint, form).await?;
+        Ok(true)
+    }
+
+    /// Looks for the metadata of the authorization server, which names its token endpoint: that of the issuer of the callers'
+    /// tokens, or that at the origin of the token endpoint.
+    ///
+    /// # Errors
+    /// No metadata can be read.
+    async fn find_revocation_endpoint(&self) -> Result<Option<Uri>, Refusal> {
+        let config::Exchange { issuer, token_url, .. } = &self.config;
+        let mut problem = None;
+        for issuer in [issuer, &origin_of(token_url)] {
+            match discover(&self.egress, issuer).await {
+                Ok(metadata) if metadata.token_endpoint.as_ref() == Some(token_url) => {
+                    return Ok(metadata.revocation_endpoint);
+                }
+                Ok(_) => {}
+                Err(why) => problem = Some(why),
+            }
+        }
+        match problem {
+            None => Ok(None),
+            Some(why) => Err(Refusal::other(format!("no metadata of {token_url}: {why}"))),
+        }
     }
 
     /// Returns the parameters of the request (section 2.1).
@@ -101,6 +149,12 @@ impl Exchange {
         }
         Ok(form)
     }
+}
+
+/// Returns scheme and authority of a URL, as the issuer of an authorization server without a path.
+fn origin_of(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    format!("{}://{authority}", url.scheme_str().unwrap_or("https"))
 }
 
 /// Returns the refusal of an exchange (section 2.2.2), without the token that it may repeat.

@@ -16,6 +16,8 @@ pub(super) struct Token {
     pub expires_at: Instant,
 }
 
+const SCHEME: &str = "Bearer ";
+
 /// Lifetime of a token whose response has no `expires_in`: short, because the real one is unknown.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(300);
 
@@ -37,11 +39,16 @@ impl Token {
         sent_at: Instant,
         random: f64,
     ) -> Result<Self, Refusal> {
-        let header = sensitive(&format!("Bearer {access_token}")).map_err(Refusal::other)?;
+        let header = sensitive(&[SCHEME, access_token].concat()).map_err(Refusal::other)?;
         let lifetime = lifetime.unwrap_or(DEFAULT_LIFETIME).min(MAX_LIFETIME);
         let part = RENEWED_AFTER.start + random * (RENEWED_AFTER.end - RENEWED_AFTER.start);
         let renew_at = sent_at + lifetime.mul_f64(part);
         Ok(Self { header, renew_at, expires_at: sent_at + lifetime })
+    }
+
+    pub(super) fn access_token(&self) -> &str {
+        let header = self.header.to_str().unwrap_or_default();
+        header.strip_prefix(SCHEME).unwrap_or_default()
     }
 
     /// Returns the same token, used no longer than until `end`.
@@ -61,6 +68,7 @@ mod tests {
         for (random, expected) in [(0.0, 70), (1.0, 85)] {
             let token = Token::new("t", lifetime, now, random).unwrap();
             assert_eq!(token.header.to_str().unwrap(), "Bearer t");
+            assert_eq!(token.access_token(), "t");
             assert!(token.header.is_sensitive());
             assert_eq!(token.renew_at.duration_since(now).as_secs(), expected);
             assert_eq!(token.expires_at.duration_since(now).as_secs(), 100);
