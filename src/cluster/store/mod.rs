@@ -219,12 +219,13 @@ fn no_answer(within: Duration) -> String {
     format!("no answer within {within:?} (cluster.timeout)")
 }
 
-/// Whether an answer concerns one operation alone: the next one may succeed.
+/// Whether an answer concerns one operation alone: the next one, or one of another kind, may succeed.
 fn is_momentary(error: &RedisError) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::NoScript)
-            | ErrorKind::Parse
+        ErrorKind::Server(
+            ServerErrorKind::TryAgain | ServerErrorKind::NoScript | ServerErrorKind::NoPerm
+        ) | ErrorKind::Parse
             | ErrorKind::UnexpectedReturnType
     )
 }
