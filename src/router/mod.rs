@@ -491,10 +491,9 @@ impl Router {
             let method = call.request.method();
             self.views.allows(&call.caller, method, &call.endpoint, owner)
         };
-        let is_known = owner(&catalog, name, name_kind).is_some_and(may_use);
-        let catalog =
-            if !catalog.pending || is_known { catalog } else { self.settled(deadline).await };
-        if owner(&catalog, name, name_kind).is_some() {
+        let is_settled = !catalog.pending || owner(&catalog, name, name_kind).is_some_and(may_use);
+        let catalog = if is_settled { catalog } else { self.settled(deadline).await };
+        if self.caller_lists.is_none() || owner(&catalog, name, name_kind).is_some() {
             return catalog;
         }
         self.with_caller_lists(call, Wanted::Of(name, name_kind), catalog, deadline).await
