@@ -4,11 +4,14 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { test } from 'node:test';
 
+import { PromptListChangedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
+
 import { TOKEN_EXCHANGE } from './lib/exchange.mjs';
+import { ADMIN_TOKEN } from './lib/gateway.mjs';
 import { callersToken } from './lib/person.mjs';
 import { GATEWAY, GATEWAYS_CLIENT, SCOPE, WORKLOADS_CLIENT } from './lib/provider.mjs';
 import { KINDS, stage } from './lib/stage.mjs';
-import { FastMcp } from './lib/upstreams.mjs';
+import { FastMcp, Personal } from './lib/upstreams.mjs';
 import { Platform } from './lib/workload.mjs';
 
 const { client_id: id, client_secret: secret } = GATEWAYS_CLIENT;
@@ -41,6 +44,9 @@ const minutes = async (client) => {
   const { messages } = await client.getPrompt({ name: 'wiki__minutes' });
   return messages[0].content.text;
 };
+
+/** The claim `sub` of a JSON Web Token. */
+const subject = (token) => JSON.parse(Buffer.from(token.split('.')[1], 'base64url')).sub;
 
 /** The `reason` of the error that a get ends with; `undefined` if it ends with none. */
 const reason = (client) =>
@@ -101,6 +107,40 @@ for (const [kind, parameter, configure] of [
     }));
 }
 
+test('each caller lists what is for it alone, and hears of its own changes', () => {
+  const configure = ({ provider: { issuer } }) => ({
+    ...asCallers({ provider: { issuer } }),
+    credential: `{ exchange = { token_url = "${issuer}/token", ${AS_GATEWAY} } }`,
+    wiki: 'act_as = "caller"\nlist_as = "caller"',
+  });
+  return stage({ Upstream: Personal, configure }, async ({ gateway, provider, upstream }) => {
+    const people = ['ada', 'bob'];
+    const tokens = await Promise.all(people.map((person) => callersToken(provider, person)));
+    await gateway.serve();
+    const clients = await Promise.all(tokens.map((token) => gateway.client(token)));
+    const [ada, bob] = clients;
+    const names = async (client) => (await client.listPrompts()).prompts.map(({ name }) => name);
+    const expected = (person) => [`wiki__diary-of-${person}`, 'wiki__minutes', 'wiki__onboarding'];
+    await gateway.until(async () => (await Promise.all(clients.map(names))).every(({ length }) => length === 3));
+    assert.deepEqual(await Promise.all(clients.map(names)), people.map(expected));
+    const diary = await ada.getPrompt({ name: 'wiki__diary-of-ada' });
+    assert.equal(diary.messages[0].content.text, 'The diary of ada');
+    await assert.rejects(bob.getPrompt({ name: 'wiki__diary-of-ada' }), { code: -32602 });
+
+    const heard = clients.map(() => 0);
+    clients.forEach((client, n) =>
+      client.setNotificationHandler(PromptListChangedNotificationSchema, () => void heard[n]++),
+    );
+    upstream.servers.get('ada').registerPrompt('poem', {}, () => ({ messages: [] }));
+    await gateway.until(() => heard[0] === 1);
+    assert.deepEqual(await names(ada), [...expected('ada'), 'wiki__poem'].sort());
+    assert.deepEqual(await names(bob), expected('bob'));
+    assert.deepEqual(heard, [1, 0]);
+    assert.deepEqual(provider.refused('token'), []);
+    await close(clients);
+  });
+});
+
 test('a token is exchanged again before its end, and no call fails meanwhile', () =>
   stage({ configure: asCallers, lifetime: 4 }, async ({ gateway, provider }) => {
     const { clients } = await signedIn({ gateway, provider }, 'ada', 'bob');
@@ -111,6 +151,25 @@ test('a token is exchanged again before its end, and no call fails meanwhile', (
     assert.deepEqual(provider.refused('token'), []);
     await close(clients);
   }));
+
+test('a token that is revoked here is revoked at the provider', () => {
+  const configure = (others) => ({ ...asCallers(others), admin: `write = true\ntoken = { value = "${ADMIN_TOKEN}" }` });
+  return stage({ configure }, async ({ gateway, provider }) => {
+    const { clients } = await signedIn({ gateway, provider }, 'ada', 'bob');
+    assert.deepEqual(await Promise.all(clients.map(reason)), [undefined, undefined]);
+    const [{ answer }] = provider
+      .granted('token', { grant_type: TOKEN_EXCHANGE })
+      .filter(({ params }) => subject(params.subject_token) === 'ada');
+    assert.equal(await provider.isActive(answer.access_token), true);
+    const { code, stdout, stderr } = await gateway.run('grants', 'revoke', '--caller', 'ada');
+    assert.equal(code, 0, stderr);
+    assert.match(stdout, /^wiki +ada +token +\S+ +revoked$/m);
+    assert.equal(await provider.isActive(answer.access_token), false);
+    assert.deepEqual(await Promise.all(clients.map(reason)), [undefined, undefined]);
+    assert.equal(provider.granted('token', { grant_type: TOKEN_EXCHANGE }).length, 3);
+    await close(clients);
+  });
+});
 
 test('a caller with an API key has nothing to exchange, and gets no credential of the gateway', () =>
   stage({ configure: asCallers }, async ({ gateway, provider, upstream }) => {

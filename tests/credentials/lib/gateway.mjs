@@ -33,7 +33,7 @@ export class Gateway {
 
   /**
    * In TOML: `login` is the value of `credential.login`, `credential` that of a whole `credential`; `wiki` has further
-   * keys of the upstream, `server` of `[server]`, and `tables` further tables.
+   * keys of the upstream, `server` of `[server]`, `admin` of `[admin]`, and `tables` further tables.
    */
   static async prepare(upstream, options = {}) {
     const one = new this();
@@ -158,7 +158,7 @@ export class Gateway {
 
   #spawn(...command) {
     const child = spawn(BINARY, [...command, '--config', this.path('gateway.toml')], {
-      env: { ...process.env, BROWSER: this.path('browser') },
+      env: { ...process.env, BROWSER: this.path('browser'), PROMPTGATE_ADMIN_TOKEN: ADMIN_TOKEN },
     });
     for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => (this.output += data));
     child.stdin.on('error', () => {}); // it may end before it reads
@@ -228,8 +228,11 @@ class Command {
   }
 }
 
+/** The `admin.token` of gateways that have one. */
+export const ADMIN_TOKEN = 'the-operator-of-the-gateway';
+
 function config({ sealKey, grants }, port, upstream, options) {
-  const { login = '{}', credential = `{ login = ${login} }`, wiki = '', server = '', tables = '' } = options;
+  const { login = '{}', credential = `{ login = ${login} }`, wiki = '', server = '', tables = '', admin = '' } = options;
   return `
 [server]
 listen = "127.0.0.1:0"
@@ -239,6 +242,7 @@ ${server}
 pre_drain = "0s"
 [admin]
 listen = "127.0.0.1:${port}"
+${admin}
 [telemetry]
 log = "debug" # which says most
 [grants]

@@ -103,6 +103,12 @@ export class AuthorizationServer {
     return this.#asked(route, wanted).filter(({ status }) => status >= 400);
   }
 
+  /** Whether an opaque access token is still accepted. */
+  async isActive(token) {
+    const found = await this.provider.AccessToken.find(token);
+    return Boolean(found?.isValid);
+  }
+
   /** Waits for the request that makes this true. */
   async until(isTrue, patience = 30_000) {
     const end = AbortSignal.timeout(patience);

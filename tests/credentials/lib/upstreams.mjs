@@ -72,10 +72,32 @@ export class TypeScript {
         onsessioninitialized: (id) => this.#sessions.set(id, { transport, owner: subject }),
         onsessionclosed: (id) => this.#sessions.delete(id),
       });
-      await prompts().connect(transport);
+      await this.prompts(subject).connect(transport);
     }
     if (!transport) return response.status(404).end();
     await transport.handleRequest(request, response, request.body);
+  }
+
+  /** The prompts of a session. */
+  prompts() {
+    const server = new McpServer({ name: 'wiki', version: '1.0.0' });
+    server.registerPrompt('onboarding', { description: 'For the first day' }, () => text('Explain how we work.'));
+    server.registerPrompt('minutes', { description: 'Of a meeting' }, ({ authInfo }) =>
+      text(`Write the minutes for ${authInfo.extra.subject}.`),
+    );
+    return server;
+  }
+}
+
+/** The same with a prompt that is listed for one subject only, and with the server of each subject's session. */
+export class Personal extends TypeScript {
+  servers = new Map();
+
+  prompts(subject) {
+    const server = super.prompts(subject);
+    server.registerPrompt(`diary-of-${subject}`, {}, ({ authInfo }) => text(`The diary of ${authInfo.extra.subject}`));
+    this.servers.set(subject, server);
+    return server;
   }
 }
 
@@ -91,15 +113,7 @@ async function introspect(issuer, token) {
   return { token, clientId, scopes, expiresAt: exp, resource: new URL(aud), extra: { subject } };
 }
 
-function prompts() {
-  const server = new McpServer({ name: 'wiki', version: '1.0.0' });
-  const text = (value) => ({ messages: [{ role: 'user', content: { type: 'text', text: value } }] });
-  server.registerPrompt('onboarding', { description: 'For the first day' }, () => text('Explain how we work.'));
-  server.registerPrompt('minutes', { description: 'Of a meeting' }, ({ authInfo }) =>
-    text(`Write the minutes for ${authInfo.extra.subject}.`),
-  );
-  return server;
-}
+const text = (value) => ({ messages: [{ role: 'user', content: { type: 'text', text: value } }] });
 
 /** FastMCP, which checks signed tokens with the keys of the authorization server and asks nobody. */
 export class FastMcp {
