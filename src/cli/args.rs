@@ -99,8 +99,8 @@ pub(super) enum Command {
     /// Sign in for an upstream whose server lets in users only
     ///
     /// For upstreams with credential = { login = … }. Opens a page of the upstream's provider in your browser. What it
-    /// grants is used for all callers of the upstream, kept sealed in the folder of grants.path or in the store of
-    /// [cluster], and renewed by the gateway. Running gateways take it over by themselves.
+    /// grants is used for all callers of the upstream, kept sealed in the folder of grants.path, or in
+    /// cluster.store where that is set, and renewed by the gateway. Running gateways take it over by themselves.
     Login(Login),
     /// Show the sign-ins for upstreams, and which are missing
     Logins {
