@@ -185,6 +185,14 @@ impl Principal {
         &self.0
     }
 
+    /// Bytes that its texts take in memory.
+    pub(crate) fn size(&self) -> usize {
+        let texts = self.0.groups().iter().chain(self.0.scopes());
+        size_of::<Inner>()
+            + self.0.id().len()
+            + texts.map(|text| text.len() + size_of::<String>()).sum::<usize>()
+    }
+
     fn client(&self) -> Option<&str> {
         match self.0.proof() {
             Proof::Token(token) => token.client.as_deref(),

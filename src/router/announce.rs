@@ -98,6 +98,9 @@ impl Announcer {
     pub(crate) async fn tell(&mut self, content: &Arc<Content>) {
         self.debounce.done();
         self.views.release_before(content).await;
+        if let Some(lists) = &self.caller_lists {
+            lists.release_before(content.generation);
+        }
         self.warn_beyond_tools_max(content);
         let seen = Published {
             content: content.clone(),

@@ -125,6 +125,13 @@ pub struct ShownPrompt {
     pub text: String,
 }
 
+impl PrivatePart {
+    /// Bytes of the caller's own segments.
+    pub(super) fn size(&self) -> usize {
+        self.segments.iter().map(|segment| segment.size_with_owners()).sum()
+    }
+}
+
 impl Content {
     /// `segments` come in byte order of their names, and none is empty.
     pub fn new(

@@ -70,9 +70,10 @@ impl Changes {
         let Some(private) = &mut self.private else {
             return Visible { digests: shared, learned: None };
         };
-        let (own, is_learned) = private.digest(views, &self.endpoint);
         let has_tools =
             self.kinds.tools && views.tool_form(content, &self.endpoint) == Some(ToolForm::Each);
+        // Nothing is awaited after it: what is learned must not get lost.
+        let (own, is_learned) = private.digest(views, &self.endpoint).await;
         let part = |is_served: bool| if is_served { own } else { Digest::default() };
         let own = ListDigests { prompts: part(self.kinds.prompts), tools: part(has_tools) };
         Visible { digests: shared.combined(own), learned: is_learned.then_some(own) }

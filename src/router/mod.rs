@@ -254,10 +254,11 @@ impl Router {
         caller: Option<&str>,
         upstream: Option<&str>,
     ) -> Vec<RevokedAccount> {
+        let revocation = self.accounts().revoke(caller, upstream);
         if let Some(lists) = &self.caller_lists {
             lists.forget(caller, upstream, &has_ended());
         }
-        self.accounts().revoke(caller, upstream).await
+        revocation.told().await
     }
 
     /// The public name behind a derived tool name; `None` for other names, and where the public name itself looks

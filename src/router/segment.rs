@@ -15,7 +15,7 @@ use crate::domain::chunks;
 use crate::domain::json::Json;
 use crate::domain::merge::Entry;
 use crate::domain::name::UpstreamId;
-use crate::domain::prompt::Prompt;
+use crate::domain::prompt::{Argument, Prompt};
 use crate::domain::tool::name::tool_name;
 use crate::seal;
 
@@ -187,6 +187,16 @@ impl Segment {
     /// Bytes of the serialised elements.
     pub(super) fn text_size(&self, positions: Range<usize>) -> usize {
         self.start(positions.end) - self.start(positions.start)
+    }
+
+    /// Bytes that the segment takes in memory, with its owners.
+    pub(super) fn size_with_owners(&self) -> usize {
+        let owner = |owner: &Owner| {
+            let texts = owner.raw_name.len() + owner.public_name.len() + owner.digest.len();
+            let argument = |argument: &Argument| argument.name.len() + size_of::<Argument>();
+            size_of::<Owner>() + texts + owner.arguments.iter().map(argument).sum::<usize>()
+        };
+        self.size() + self.owners.iter().map(owner).sum::<usize>()
     }
 
     /// Bytes that the segment takes in memory, without its owners.

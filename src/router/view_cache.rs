@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::Digest;
 use super::blocking::beside_calls;
-use super::catalog::Content;
+use super::catalog::{Content, PrivatePart};
 use super::owner::Owner;
 use super::segment::Segment;
 use super::view::View;
@@ -80,6 +80,8 @@ struct Cached {
     view: Arc<View>,
     /// Whether the view is all of its content's. What remains of an earlier view is not served.
     is_whole: bool,
+    /// Bytes of the segments that only the view's audience sees.
+    private: usize,
 }
 
 /// The list that a view is of.
@@ -124,7 +126,7 @@ impl Weighter<Key, Cached> for ViewSize {
     fn weight(&self, key: &Key, cached: &Cached) -> u64 {
         let entitlement = key.entitlement.as_ref().map_or(0, |entitlement| entitlement.len());
         let key = size_of::<Key>() + key.endpoint.len() + entitlement;
-        (key + cached.view.size()) as u64
+        (key + cached.view.size() + cached.private) as u64
     }
 }
 
@@ -144,7 +146,7 @@ const EXPECTED_VIEWS: usize = 256;
 
 /// Most prompts whose rights are decided on a runtime thread: a fraction of a millisecond. More are left to a thread that
 /// may block.
-const DECIDED_AT_ONCE: usize = 256;
+pub(super) const DECIDED_AT_ONCE: usize = 256;
 
 /// Most views that are made at once beside the calls.
 const MAKERS: usize = 2;
@@ -208,18 +210,18 @@ impl ViewCache {
 
     /// The number of prompts of an endpoint, before rights.
     fn count(&self, content: &Content, endpoint: &str) -> usize {
+        if let Some(private) = &content.private {
+            // The form is the same for all callers.
+            return self.count(&private.shared, endpoint);
+        }
         let Some(part) = self.parts.get(endpoint) else {
             return content.len();
         };
-        let is_served = |owner: &&Owner| self.serves(endpoint, &owner.upstream, &owner.public_name);
-        if let Some(private) = &content.private {
-            let own = private.segments.iter().flat_map(|segment| segment.owners());
-            return self.count(&private.shared, endpoint) + own.filter(is_served).count();
-        }
         let counted = || part.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, count)) = counted().filter(|(of, _)| *of == content.generation) {
             return count;
         }
+        let is_served = |owner: &&Owner| self.serves(endpoint, &owner.upstream, &owner.public_name);
         let count = content.owners().filter(is_served).count();
         *counted() = Some((content.generation, count));
         count
@@ -270,11 +272,11 @@ impl ViewCache {
             return view;
         }
         let prompts = self.view(content, caller, endpoint).await;
-        let (making, generation, holder) = (self.clone(), content.generation, caller.clone());
+        let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
         let asked = key.clone();
         let make = move || {
             let view = Arc::new(prompts.tools());
-            making.store(&holder, key, generation, &view);
+            making.store(&holder, key, &owned, &view);
             view
         };
         self.make_beside_calls(&asked, content, make).await
@@ -307,7 +309,7 @@ impl ViewCache {
         let before = before.as_ref().map(|before| &*before.view);
         let visible = |segment: &Segment| self.visible(caller, &key.endpoint, segment);
         let view = Arc::new(View::part(content.segments(), before, visible));
-        self.store(caller, key, content.generation, &view);
+        self.store(caller, key, content, &view);
         view
     }
 
@@ -361,12 +363,18 @@ impl ViewCache {
     }
 
     /// Keeps a view, unless there is one of a later content.
-    fn store(&self, caller: &Caller, key: Key, generation: u64, view: &Arc<View>) {
-        let is_later = |cached: Cached| cached.generation > generation;
+    fn store(&self, caller: &Caller, key: Key, content: &Content, view: &Arc<View>) {
+        let is_later = |cached: Cached| cached.generation > content.generation;
         if self.views.peek(&key).is_some_and(is_later) {
             return;
         }
-        self.views.insert(key.clone(), Cached { generation, view: view.clone(), is_whole: true });
+        let cached = Cached {
+            generation: content.generation,
+            view: view.clone(),
+            is_whole: true,
+            private: content.private.as_ref().map_or(0, PrivatePart::size),
+        };
+        self.views.insert(key.clone(), cached);
         self.make_room(caller, key);
     }
 
@@ -407,7 +415,7 @@ impl ViewCache {
                 continue;
             }
             let left = cached.view.remainder(|segment| current.contains(&Arc::as_ptr(segment)));
-            let left = Cached { view: Arc::new(left), is_whole: false, ..cached };
+            let left = Cached { view: Arc::new(left), is_whole: false, private: 0, ..cached };
             // A view that was made meanwhile stays.
             let is_same = |now: &Cached| now.generation == left.generation;
             if self.views.peek(&key).as_ref().is_some_and(is_same) {

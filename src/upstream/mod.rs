@@ -345,25 +345,25 @@ impl Upstream {
         self.of_callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches the list that the upstream has for one caller, on what the caller has of its own. `subject` is the token that the
-    /// caller has brought, if a call asks.
+    /// Fetches the list that the upstream has for one caller, on what the caller has of its own. Also returns a token that is
+    /// cancelled once that has ended.
     ///
     /// # Errors
     /// As [`Upstream::perform_as_caller`], and those of [`Connection::walk`].
     pub(crate) async fn walk_as_caller(
         &self,
         caller: &Caller,
-        subject: Option<&SubjectToken>,
-    ) -> Result<FetchedList, Kind> {
+        access: Access<'_>,
+    ) -> Result<(FetchedList, CancellationToken), Kind> {
         let Some(accounts) = &self.accounts else {
             return Err(Kind::Internal("the upstream has one list for all callers".to_owned()));
         };
-        // A thousand callers at once are no flood for the upstream.
-        let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
         let account = accounts.of(caller).await?;
-        let walking = as_caller(&account, subject, || async {
+        let walking = as_caller(&account, access, || async {
             let connection = account.connected().await.map_err(unreachable_because)?;
             *self.of_callers() = Some(connection.negotiated());
+            // A thousand callers at once are no flood for the upstream.
+            let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
             match driver::walk(&self.config, &connection, &self.telemetry).await {
                 Err(Kind::SessionLost) => {
                     account.lose(&connection).await;
@@ -375,7 +375,7 @@ impl Upstream {
         });
         let listed = walking.await.map_err(|kind| self.held_secrets.remove_from(kind))?;
         let fresh_for = driver::next_walk(&self.config.settings, listed.ttl, false);
-        Ok(FetchedList { listed, fresh_for: Some(fresh_for) })
+        Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.ended.clone()))
     }
 
     /// Returns what a caller has of its own, if it has anything.
@@ -385,12 +385,13 @@ impl Upstream {
 
     /// Notifies `list_changed` of the account whenever the list of its caller may have changed, until its connection ends.
     pub(crate) async fn listen_as_caller(&self, account: Arc<Account>) {
-        let Ok(connection) = account.connected().await else { return };
+        let Ok((connection, lost)) = account.connected_until().await else { return };
         let (list_changed, ended) = (account.list_changed.clone(), account.ended.clone());
+        let (held, is_kept) = (Arc::downgrade(&account), !self.ends_idle_accounts());
         // It still ends where there are too many.
-        let (account, is_kept) = (Arc::downgrade(&account), !self.ends_idle_accounts());
+        drop(account);
         let keeping = async {
-            while let Some(account) = account.upgrade().filter(|_| is_kept) {
+            while let Some(account) = held.upgrade().filter(|_| is_kept) {
                 account.touch();
                 drop(account);
                 sleep(IDLE / 2).await;
@@ -421,6 +422,7 @@ impl Upstream {
             () = listening => {}
             () = keeping => {}
             () = connection.closed() => {}
+            () = lost.cancelled() => {}
             () = ended.cancelled() => {}
         }
     }
@@ -451,7 +453,7 @@ impl Upstream {
         }
         let account = accounts.of(pass.caller()).await?;
         let line = Line::Own(&account);
-        as_caller(&account, pass.subject_token(), || async {
+        as_caller(&account, Access::Obtained(pass.subject_token()), || async {
             concurrency.release();
             self.perform(&line, pass, request, interim.clone(), concurrency).await
         })
@@ -557,14 +559,24 @@ impl Upstream {
     }
 }
 
+/// The access token that a request for a caller has.
+#[derive(Clone, Copy)]
+pub(crate) enum Access<'a> {
+    /// One that is obtained with what the caller has brought, if there is none.
+    Obtained(Option<&'a SubjectToken>),
+    /// The one that is there.
+    Present,
+}
+
 /// Does what `attempt` does with the token of a caller, until the account ends. An attempt that is refused because of that token
 /// was not processed: there is one more with another token.
 async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     account: &Account,
-    subject: Option<&SubjectToken>,
+    access: Access<'_>,
     attempt: impl Fn() -> F,
 ) -> Result<T, Kind> {
     let performing = async {
+        let Access::Obtained(subject) = access else { return attempt().await };
         account.obtain_token(subject).await?;
         match attempt().await {
             Err(Kind::AuthFailed { .. }) if account.is_without_token() => {

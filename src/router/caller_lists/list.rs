@@ -32,6 +32,8 @@ pub(super) struct List {
     digest: Digest,
     /// When the segment was fetched; `None` if no list ever was.
     pub(super) fetched_at: Option<Instant>,
+    /// When the last attempt to fetch it began.
+    pub(super) began_at: Instant,
     /// From when on it is fetched again, if it is asked for.
     pub(super) renew_at: Instant,
     /// Why it could not be fetched the last time.
@@ -45,20 +47,22 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const KEPT: Duration = Duration::from_secs(60);
 
 impl List {
-    /// A list that was fetched now; a segment that lists the same as before is kept, so that views of it stay valid.
+    /// A list that was fetched from `began_at` on; a segment that lists the same as before is kept, so that views of it stay valid.
     pub(super) fn fetched(
         segment: Segment,
         before: Option<&Self>,
-        now: Instant,
+        began_at: Instant,
         fresh_for: Option<Duration>,
     ) -> Self {
         let segment = (!segment.is_empty()).then(|| Arc::new(segment));
         let digest = *View::whole(&segment).digest();
-        let same = before.filter(|before| before.digest == digest);
+        let same = before.filter(|before| before.digest == digest && is_same(before, &segment));
+        let now = Instant::now();
         Self {
             segment: same.map_or(segment, |before| before.segment.clone()),
             digest,
             fetched_at: Some(now),
+            began_at,
             renew_at: now + fresh_for.unwrap_or(KEPT),
             failure: None,
         }
@@ -72,9 +76,10 @@ impl List {
         on_failure: OnFailure,
     ) -> Self {
         let renew_at = now + RETRY_PAUSE;
-        let kept = before.filter(|_| on_failure != OnFailure::Omit);
+        // An upstream that is busy has not failed.
+        let kept = before.filter(|_| on_failure != OnFailure::Omit || kind == Kind::Busy);
         match kept {
-            Some(before) => Self { renew_at, failure: Some(kind), ..before.clone() },
+            Some(before) => Self { renew_at, began_at: now, failure: Some(kind), ..before.clone() },
             None => Self { renew_at, ..Self::ended(kind, now) },
         }
     }
@@ -82,12 +87,28 @@ impl List {
     /// What is served after the access of the caller was ended: nothing. It is fetched again as soon as it is asked for.
     pub(super) fn ended(kind: Kind, now: Instant) -> Self {
         let digest = *View::whole(&None).digest();
-        Self { segment: None, digest, fetched_at: None, renew_at: now, failure: Some(kind) }
+        Self {
+            segment: None,
+            digest,
+            fetched_at: None,
+            began_at: now,
+            renew_at: now,
+            failure: Some(kind),
+        }
     }
+}
 
-    /// The same, to be fetched again from now on.
-    pub(super) fn due(&self, now: Instant) -> Self {
-        Self { renew_at: now, ..self.clone() }
+/// Whether the same prompts stand behind the same texts: gets and completions are made of what the texts do not show.
+fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
+    match (&before.segment, segment) {
+        (Some(one), Some(other)) => one.owners().iter().zip(other.owners()).all(|(one, other)| {
+            one.raw_name == other.raw_name
+                && one.digest == other.digest
+                && one.arguments == other.arguments
+                && one.overlay == other.overlay
+        }),
+        (None, None) => true,
+        _ => false,
     }
 }
 
@@ -171,8 +192,11 @@ impl ListsOf {
         others.iter().all(|(at, list)| self.get(*at).is_some_and(|own| Arc::ptr_eq(own, list)))
     }
 
-    pub(super) fn is_due(&self, at: usize, now: Instant) -> bool {
-        self.get(at).is_none_or(|list| list.renew_at <= now)
+    /// Whether a list is fetched again: it is too old at `now`, or its fetch began before `changed_at`.
+    pub(super) fn is_due(&self, at: usize, now: Instant, changed_at: Option<Instant>) -> bool {
+        self.get(at).is_none_or(|list| {
+            list.renew_at <= now || changed_at.is_some_and(|changed| list.began_at < changed)
+        })
     }
 
     /// The prompts of all lists.
@@ -198,8 +222,7 @@ impl ListsOf {
     /// Bytes of all lists.
     pub(super) fn size(&self) -> usize {
         let list = size_of::<List>() * self.lists.len();
-        let owners = |segment: &Arc<Segment>| size_of_val(segment.owners());
-        list + self.segments().map(|segment| segment.size() + owners(segment)).sum::<usize>()
+        list + self.segments().map(|segment| segment.size_with_owners()).sum::<usize>()
     }
 
     /// What the caller is served: the content of all callers and its own lists. A large one is composed beside the calls.
@@ -220,6 +243,14 @@ impl ListsOf {
             if prompts <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
         *self.composed() = Some((shared.generation, content.clone()));
         content
+    }
+
+    /// Releases what was composed of an earlier content than that of this generation.
+    pub(super) fn release_before(&self, generation: u64) {
+        let mut composed = self.composed();
+        if composed.as_ref().is_some_and(|(of, _)| *of < generation) {
+            *composed = None;
+        }
     }
 
     fn composed(&self) -> MutexGuard<'_, Option<(u64, Arc<Content>)>> {
@@ -246,22 +277,24 @@ mod tests {
     async fn a_list_is_due_after_its_term_and_a_failed_one_after_a_pause() {
         let now = Instant::now();
         let term = Duration::from_secs(9);
-        let fetched = List::fetched(segment_of("1"), None, now, Some(term));
+        let fetched =
+            List { renew_at: now + term, ..List::fetched(segment_of("1"), None, now, None) };
         let is_due = |list: List, after: Duration| {
             let lists = ListsOf::none(2).with([(1, Arc::new(list))]);
-            assert!(lists.is_due(0, now), "it was never asked for");
-            lists.is_due(1, now + after)
+            assert!(lists.is_due(0, now, None), "it was never asked for");
+            lists.is_due(1, now + after, None)
         };
         let moment = Duration::from_nanos(1);
         assert!(!is_due(fetched.clone(), term - moment));
         assert!(is_due(fetched.clone(), term));
-        assert!(is_due(List::fetched(segment_of("1"), None, now, None), KEPT));
+        let lists = ListsOf::none(1).with([(0, Arc::new(fetched.clone()))]);
+        assert!(!lists.is_due(0, now, Some(now)));
+        assert!(lists.is_due(0, now, Some(now + moment)), "it changed after its fetch began");
         let gone = || Kind::Unavailable("gone".to_owned());
         let failed = List::failed(gone(), Some(&fetched), now, OnFailure::Stale);
         assert!(!is_due(failed.clone(), RETRY_PAUSE - moment));
         assert!(is_due(failed, RETRY_PAUSE));
         assert!(is_due(List::ended(gone(), now), Duration::ZERO));
-        assert!(is_due(fetched.due(now), Duration::ZERO));
     }
 
     #[tokio::test]
@@ -298,5 +331,7 @@ mod tests {
             assert_eq!(failed.failure, Some(gone()));
         }
         assert!(List::ended(gone(), now).segment.is_none());
+        let busy = List::failed(Kind::Busy, Some(&fetched), now, OnFailure::Omit);
+        assert!(busy.segment.is_some());
     }
 }

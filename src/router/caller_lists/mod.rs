@@ -7,6 +7,7 @@ pub(crate) mod watching;
 use std::collections::HashMap;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -27,8 +28,9 @@ use crate::domain::fault::{Fault, UpstreamFaultKind as Kind};
 use crate::domain::name::{Naming, UpstreamId};
 use crate::domain::subject_token::SubjectToken;
 use crate::domain::tool::name::is_derived;
-use crate::upstream::Upstream;
+use crate::upstream::accounts::account::has_ended;
 use crate::upstream::driver::FetchedList;
+use crate::upstream::{Access, Upstream};
 use list::{List, ListsOf, segment};
 use watching::Watchers;
 
@@ -39,13 +41,15 @@ pub(crate) struct CallerLists {
     naming: Naming,
     on_failure: OnFailure,
     size: usize,
+    /// `listing.deadline`: the longest wait of a request.
+    patience: Duration,
     /// Set once the upstreams of the configuration have started.
     upstreams: OnceLock<HashMap<UpstreamId, Weak<Upstream>>>,
     lists: Cache<Principal, Arc<ListsOf>, Size, RandomState>,
     /// Serialises changes of `lists`.
     changing: Mutex<()>,
     /// One fetch of a list serves all calls of the caller that wait.
-    turns: Mutex<HashMap<Place, Arc<AsyncMutex<()>>>>,
+    turns: Mutex<HashMap<Place, Waiting>>,
     watchers: Watchers,
     tasks: TaskTracker,
     shutdown: CancellationToken,
@@ -59,9 +63,27 @@ type Place = (Principal, usize);
 struct Size;
 
 impl Weighter<Principal, Arc<ListsOf>> for Size {
-    fn weight(&self, _: &Principal, lists: &Arc<ListsOf>) -> u64 {
-        (size_of::<Principal>() + lists.size()) as u64
+    fn weight(&self, caller: &Principal, lists: &Arc<ListsOf>) -> u64 {
+        (caller.size() + lists.size()) as u64
     }
+}
+
+/// The fetches of one list: one at a time.
+#[derive(Default)]
+struct Waiting {
+    /// The tasks that wait for their turn or have it.
+    tasks: usize,
+    turn: Arc<AsyncMutex<()>>,
+}
+
+/// Why a list is fetched.
+pub(super) enum Cause {
+    /// A call asks, which has brought this token.
+    Call(Option<SubjectToken>),
+    /// It is due.
+    Age,
+    /// The upstream has said, by then, that it has changed.
+    Change(Instant),
 }
 
 /// The private lists that a request is about.
@@ -97,6 +119,7 @@ impl CallerLists {
             naming: config.naming.clone(),
             on_failure: config.listing.on_failure,
             size,
+            patience: config.listing.deadline,
             upstreams: OnceLock::new(),
             lists: Cache::with_options(
                 options(size as u64),
@@ -128,6 +151,7 @@ impl CallerLists {
             && self.naming == other.naming
             && self.on_failure == other.on_failure
             && self.size == other.size
+            && self.patience == other.patience
     }
 
     /// Makes the upstreams known.
@@ -191,9 +215,17 @@ impl CallerLists {
         // A prompt is tried with the rights of a caller, not with its credential.
         if !is_known && call.tried_by.is_none() {
             let (due, now) = (places.iter().copied(), Instant::now());
-            let due: Vec<_> = due.filter(|at| lists.is_due(*at, now)).collect();
+            let due: Vec<_> = due.filter(|at| lists.is_due(*at, now, None)).collect();
             if !due.is_empty() {
-                lists = self.fetch(due, &caller, call.subject_token.as_ref(), deadline).await;
+                let deadline = deadline.min(now + self.patience);
+                let fetched = self.fetch(due, &caller, call.subject_token.as_ref(), deadline).await;
+                let newest = self.lists_of(&caller);
+                // Lists that are larger than all the memory for them are served, and not kept.
+                lists = if newest.has(&fetched) {
+                    newest
+                } else {
+                    Arc::new(lists.with(newest.known().map(cloned).chain(fetched)))
+                };
             }
         }
         let content = lists.content(&shared.content, &caller).await;
@@ -244,41 +276,57 @@ impl CallerLists {
         caller: &Principal,
         subject: Option<&SubjectToken>,
         deadline: Instant,
-    ) -> Arc<ListsOf> {
-        let fetch =
-            |at| (at, self.tasks.spawn(self.clone().renew((caller.clone(), at), subject.cloned())));
+    ) -> Vec<(usize, Arc<List>)> {
+        let fetch = |at| {
+            let cause = Cause::Call(subject.cloned());
+            (at, self.tasks.spawn(self.clone().renew((caller.clone(), at), cause)))
+        };
         let fetching: Vec<_> = due.into_iter().map(fetch).collect();
         let mut fetched = Vec::with_capacity(fetching.len());
         for (at, fetching) in fetching {
             let list = timeout_at(deadline, fetching).await;
             fetched.extend(list.ok().and_then(Result::ok).flatten().map(|list| (at, list)));
         }
-        let lists = self.lists_of(caller);
-        // Lists that are larger than all the memory for them are served, and not kept.
-        if lists.has(&fetched) { lists } else { Arc::new(lists.with(fetched)) }
+        fetched
     }
 
-    /// Fetches a list, unless another call has just done so. Returns nothing at shutdown, and once the upstream is gone.
-    async fn renew(
-        self: Arc<Self>,
-        place: Place,
-        subject: Option<SubjectToken>,
-    ) -> Option<Arc<List>> {
+    /// Fetches a list, unless another task has just done so. Returns nothing at shutdown, and once the upstream is gone.
+    async fn renew(self: Arc<Self>, place: Place, cause: Cause) -> Option<Arc<List>> {
         let turn = Turn::new(&self, place);
         let _held = turn.lock.lock().await;
         let (caller, at) = &turn.place;
+        let began_at = Instant::now();
+        let changed_at = match cause {
+            Cause::Change(at) => Some(at),
+            Cause::Call(_) | Cause::Age => None,
+        };
         let lists = self.lists_of(caller);
-        if !lists.is_due(*at, Instant::now()) {
+        if !lists.is_due(*at, began_at, changed_at) {
             return lists.get(*at).cloned();
         }
         let upstream = self.upstream(*at)?;
-        let fetching = upstream.walk_as_caller(caller.caller(), subject.as_ref());
+        let access = match &cause {
+            Cause::Call(subject) => Access::Obtained(subject.as_ref()),
+            Cause::Age | Cause::Change(_) => Access::Present,
+        };
+        let fetching = upstream.walk_as_caller(caller.caller(), access);
         // On the heap: its future is large.
         let fetched = self.shutdown.run_until_cancelled(Box::pin(fetching)).await?;
+        let without_call = !matches!(cause, Cause::Call(_));
+        if let Err(Kind::NoToken { .. } | Kind::AuthFailed { .. }) = &fetched
+            && without_call
+        {
+            // The next call of the caller brings another token.
+            return lists.get(*at).cloned();
+        }
+        let (fetched, ended) = match fetched {
+            Ok((fetched, ended)) => (Ok(fetched), Some(ended)),
+            Err(kind) => (Err(kind), None),
+        };
         // It may have been forgotten meanwhile.
         let before = self.lists_of(caller).get(*at).cloned();
-        let list = self.made(*at, fetched, before).await;
-        Some(self.keep(&turn.place, list))
+        let list = self.made(*at, fetched, before, began_at).await;
+        Some(self.keep(&turn.place, list, ended.as_ref()))
     }
 
     async fn made(
@@ -286,38 +334,43 @@ impl CallerLists {
         at: usize,
         fetched: Result<FetchedList, Kind>,
         before: Option<Arc<List>>,
+        began_at: Instant,
     ) -> List {
         let before = before.as_deref();
         match fetched {
             Ok(FetchedList { listed, fresh_for }) => {
                 let source = self.sources[at].clone();
                 let segment = segment(source, self.naming.clone(), listed.prompts).await;
-                List::fetched(segment, before, Instant::now(), fresh_for)
+                List::fetched(segment, before, began_at, fresh_for)
             }
             Err(kind) => List::failed(kind, before, Instant::now(), self.on_failure),
         }
     }
 
-    /// Keeps a list in place of the one before, and tells the streams of its caller.
-    fn keep(&self, (caller, at): &Place, list: List) -> Arc<List> {
-        let list = Arc::new(list);
-        {
+    /// Keeps a list in place of the one before, and tells the streams of its caller. What was fetched with an access that has
+    /// `ended` meanwhile is not kept.
+    fn keep(
+        &self,
+        (caller, at): &Place,
+        list: List,
+        ended: Option<&CancellationToken>,
+    ) -> Arc<List> {
+        let list = {
             let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_over = ended.is_some_and(CancellationToken::is_cancelled);
+            let list = if is_over { List::ended(has_ended(), Instant::now()) } else { list };
+            let list = Arc::new(list);
             let lists = self.lists_of(caller).with([(*at, list.clone())]);
             self.lists.insert(caller.clone(), Arc::new(lists));
-        }
+            list
+        };
         self.watchers.notify(caller);
         list
     }
 
-    /// Makes a list due.
-    fn expire(&self, (caller, at): &Place) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let lists = self.lists_of(caller);
-        if let Some(list) = lists.get(*at) {
-            let due = Arc::new(list.due(Instant::now()));
-            self.lists.insert(caller.clone(), Arc::new(lists.with([(*at, due)])));
-        }
+    /// Releases what only earlier contents hold.
+    pub(super) fn release_before(&self, generation: u64) {
+        self.lists.iter().for_each(|(_, lists)| lists.release_before(generation));
     }
 
     /// Forgets the lists of a caller (by id), or of all, at an upstream (by id), or at all.
@@ -328,7 +381,7 @@ impl CallerLists {
             for (at, _) in lists.known() {
                 if upstream.is_none_or(|id| self.sources[at].id.as_str() == id) {
                     let ended = List::ended(why.clone(), Instant::now());
-                    self.keep(&(caller.clone(), at), ended);
+                    self.keep(&(caller.clone(), at), ended, None);
                 }
             }
         }
@@ -352,12 +405,12 @@ impl CallerLists {
         lists.owners().find(|owner| is_meant(owner)).map(found)
     }
 
-    fn turns(&self) -> MutexGuard<'_, HashMap<Place, Arc<AsyncMutex<()>>>> {
+    fn turns(&self) -> MutexGuard<'_, HashMap<Place, Waiting>> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What one fetch of a list at a time holds. With the last that waits for it, it is removed.
+/// One task among those that fetch a list one after another.
 struct Turn<'a> {
     lists: &'a CallerLists,
     place: Place,
@@ -366,7 +419,12 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     fn new(lists: &'a CallerLists, place: Place) -> Self {
-        let lock = lists.turns().entry(place.clone()).or_default().clone();
+        let lock = {
+            let mut turns = lists.turns();
+            let waiting = turns.entry(place.clone()).or_default();
+            waiting.tasks += 1;
+            waiting.turn.clone()
+        };
         Self { lists, place, lock }
     }
 }
@@ -374,9 +432,15 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut turns = self.lists.turns();
-        // The map and this one.
-        if Arc::strong_count(&self.lock) == 2 {
-            turns.remove(&self.place);
+        if let Some(waiting) = turns.get_mut(&self.place) {
+            waiting.tasks -= 1;
+            if waiting.tasks == 0 {
+                turns.remove(&self.place);
+            }
         }
     }
+}
+
+fn cloned((at, list): (usize, &Arc<List>)) -> (usize, Arc<List>) {
+    (at, list.clone())
 }

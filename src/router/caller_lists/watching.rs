@@ -9,11 +9,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::DropGuard;
 
 use super::list::ListsOf;
-use super::{CallerLists, Place};
+use super::{CallerLists, Cause, Place};
 use crate::domain::backoff::Backoff;
 use crate::domain::caller::{Caller, Principal};
 use crate::router::Digest;
-use crate::router::view_cache::ViewCache;
+use crate::router::blocking::beside_calls;
+use crate::router::view_cache::{DECIDED_AT_ONCE, ViewCache};
 use crate::upstream::Upstream;
 use crate::upstream::accounts::account::Account;
 
@@ -24,13 +25,26 @@ pub(super) struct Watchers(Mutex<HashMap<Principal, Weak<Watched>>>);
 /// What the streams of one caller share. With the last of them the upstreams are no longer listened to.
 struct Watched {
     changed: watch::Sender<()>,
+    lists: Weak<CallerLists>,
+    caller: Principal,
     _listening: DropGuard,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(lists) = self.lists.upgrade() else { return };
+        let mut watchers = lists.watchers.lock();
+        // The caller may have opened another stream meanwhile.
+        if watchers.get(&self.caller).is_some_and(|watched| watched.strong_count() == 0) {
+            watchers.remove(&self.caller);
+        }
+    }
 }
 
 /// A stream that waits for changes of its caller's private lists.
 pub(crate) struct Watching {
     lists: Arc<CallerLists>,
-    watched: Arc<Watched>,
+    _watched: Arc<Watched>,
     changed: watch::Receiver<()>,
     caller: Principal,
     /// What the caller sees of its lists; `None` until they are known.
@@ -51,8 +65,9 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 impl Watchers {
     /// Tells the streams of a caller that one of its lists was fetched.
     pub(super) fn notify(&self, caller: &Principal) {
-        let watchers = self.lock();
-        if let Some(watched) = watchers.get(caller).and_then(Weak::upgrade) {
+        let watched = self.lock().get(caller).and_then(Weak::upgrade);
+        // Without the lock, which the last reference takes when it is dropped.
+        if let Some(watched) = watched {
             watched.changed.send_replace(());
         }
     }
@@ -76,13 +91,18 @@ impl CallerLists {
                 let stop = stop.clone();
                 self.tasks.spawn(async move { stop.run_until_cancelled(Box::pin(keeping)).await });
             }
-            let watched = Arc::new(Watched { changed, _listening: stop.drop_guard() });
+            let watched = Arc::new(Watched {
+                changed,
+                lists: Arc::downgrade(self),
+                caller: caller.clone(),
+                _listening: stop.drop_guard(),
+            });
             watchers.insert(caller.clone(), Arc::downgrade(&watched));
             watched
         });
         drop(watchers);
         let changed = watched.changed.subscribe();
-        Watching { lists: self.clone(), watched, changed, caller, seen: None }
+        Watching { lists: self.clone(), _watched: watched, changed, caller, seen: None }
     }
 }
 
@@ -100,7 +120,7 @@ impl Watching {
 
     /// Returns the digest of what the caller sees of its lists at an endpoint, zero if that is nothing or not known; and whether
     /// it became known now.
-    pub(in crate::router) fn digest(
+    pub(in crate::router) async fn digest(
         &mut self,
         views: &Arc<ViewCache>,
         endpoint: &str,
@@ -117,8 +137,13 @@ impl Watching {
             return (seen.digest, false);
         }
         let is_learned = self.seen.is_none();
-        let digest =
-            lists.visible_digest(|segment| views.visible(self.caller.caller(), endpoint, segment));
+        let (owned, deciding) = (lists.clone(), views.clone());
+        let (caller, endpoint) = (self.caller.clone(), endpoint.to_owned());
+        let decide = move || {
+            owned.visible_digest(|segment| deciding.visible(caller.caller(), &endpoint, segment))
+        };
+        let are_few = lists.owners().take(DECIDED_AT_ONCE + 1).count() <= DECIDED_AT_ONCE;
+        let digest = if are_few { decide() } else { beside_calls(decide).await };
         self.seen =
             Some(Seen { digest, lists: Arc::downgrade(&lists), views: Arc::downgrade(views) });
         (digest, is_learned)
@@ -128,16 +153,6 @@ impl Watching {
     pub(in crate::router) async fn changed(&mut self) {
         if self.changed.changed().await.is_err() {
             std::future::pending::<()>().await;
-        }
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        let mut watchers = self.lists.watchers.lock();
-        // Only this stream is left.
-        if Arc::strong_count(&self.watched) == 1 {
-            watchers.remove(&self.caller);
         }
     }
 }
@@ -154,7 +169,7 @@ async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::R
         {
             // The client may know what was listed under the configuration before.
             if lists.lists_of(caller).get(*at).is_none() && account.has_access() {
-                lists.clone().renew(place.clone(), None).await;
+                lists.clone().renew(place.clone(), Cause::Age).await;
             }
             let started = Instant::now();
             listen(&lists, &place, &upstream, account, &mut fetched).await;
@@ -182,36 +197,42 @@ async fn listen(
     fetched: &mut watch::Receiver<()>,
 ) {
     let (caller, at) = place;
-    let (list_changed, weak) = (account.list_changed.clone(), Arc::downgrade(&account));
+    let (turn, weak) = (account.listening.clone(), Arc::downgrade(&account));
+    drop(account);
+    // The streams of the configuration before may still listen.
+    let _one = turn.lock().await;
+    let Some(account) = weak.upgrade() else { return };
+    let list_changed = account.list_changed.clone();
     let has_access = || weak.upgrade().is_some_and(|account| account.has_access());
     let mut backoff = Backoff::default();
     let mut listening = std::pin::pin!(upstream.listen_as_caller(account));
     loop {
         fetched.borrow_and_update();
         let list = lists.lists_of(caller).get(*at).cloned();
-        let is_renewed = has_access() && !upstream.ends_idle_accounts();
-        let renew_at = list.as_ref().filter(|_| is_renewed).map(|list| match list.failure {
-            Some(_) => Instant::now() + backoff.next(fastrand::f64()),
-            None => {
+        let due = match &list {
+            Some(list) if list.failure.is_none() => {
                 backoff.reset();
                 list.renew_at
             }
-        });
-        tokio::select! {
+            // It could not be fetched, or was dropped from memory.
+            Some(_) | None => Instant::now() + backoff.next(fastrand::f64()),
+        };
+        let is_renewed = has_access() && !upstream.ends_idle_accounts();
+        let cause = tokio::select! {
             () = &mut listening => return,
             changed = fetched.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
             () = list_changed.notified() => {
-                let fetched_at = list.and_then(|list| list.fetched_at);
-                sleep_until(fetched_at.map_or_else(Instant::now, |at| at + LEAST_PAUSE)).await;
-                lists.expire(place);
+                let changed_at = Instant::now();
+                sleep_until(list.map_or(changed_at, |list| list.began_at + LEAST_PAUSE)).await;
+                Cause::Change(changed_at)
             }
-            () = until(renew_at) => {}
-        }
+            () = sleep_until(due), if is_renewed => Cause::Age,
+        };
         if has_access() {
-            lists.clone().renew(place.clone(), None).await;
+            lists.clone().renew(place.clone(), cause).await;
         }
     }
 }

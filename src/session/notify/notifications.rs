@@ -40,6 +40,8 @@ pub struct NotificationStream {
     /// The digests of the lists that the client was last notified of, or got first. `None` until the first
     /// complete list.
     announced: Option<ListDigests>,
+    /// Whether the client knew digests when it opened the stream, and was told of nothing since.
+    is_resumed: bool,
     /// What was published when the client opened the stream, until the first event: the client knows no earlier list.
     opened_at: Option<Option<Published>>,
     dialect: Dialect,
@@ -105,6 +107,7 @@ impl NotificationStream {
         Self {
             announced: known,
             opened_at,
+            is_resumed: false,
             changes,
             dialect,
             subscriber,
@@ -161,6 +164,7 @@ impl NotificationStream {
         if let Some(opened_at) = &self.opened_at {
             if let Some(published) = opened_at {
                 let visible = self.changes.visible_then(published).await;
+                self.is_resumed = self.announced.is_some();
                 self.announced.get_or_insert(visible.digests);
             }
             self.opened_at = None;
@@ -230,6 +234,8 @@ impl NotificationStream {
     /// Returns the notification that a list now has another digest, if the client must get one. Where both
     /// lists have changed, the other notification follows.
     fn list_changed(&mut self, Visible { digests: now, learned }: Visible) -> Option<StreamEvent> {
+        // What a client knows that has resumed its stream is as of then.
+        let learned = learned.filter(|_| !self.is_resumed);
         if let (Some(announced), Some(learned)) = (&mut self.announced, learned) {
             *announced = announced.combined(learned);
         }
@@ -244,6 +250,7 @@ impl NotificationStream {
         } else {
             return None;
         };
+        self.is_resumed = false;
         let announced = *announced;
         let event = |id, subscription| {
             let message = self.dialect.list_changed(method, subscription);

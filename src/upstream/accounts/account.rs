@@ -28,6 +28,8 @@ pub(crate) struct Account {
     pub dedicated: Arc<DedicatedPool>,
     /// Notified when the upstream says that the list of this caller has changed.
     pub list_changed: Arc<Notify>,
+    /// Held by the one task that listens for that.
+    pub listening: Arc<AsyncMutex<()>>,
     /// Removed from what is reported about failures.
     pub held_secrets: HeldSecrets,
     /// Cancelled when the account has ended; then its connections are closed.
@@ -47,7 +49,9 @@ pub(crate) enum Shared {
     None,
     Open {
         connection: Arc<Connection>,
-        /// Ends the task of the connection when this is replaced.
+        /// Cancelled when this is replaced.
+        lost: CancellationToken,
+        /// Ends the task of the connection then.
         _task: DropGuard,
     },
     /// It could not be opened at this time.
@@ -105,6 +109,7 @@ impl Account {
             *shared = match &outcome {
                 Ok(connection) => Shared::Open {
                     connection: connection.clone(),
+                    lost: lost.clone(),
                     _task: lost.clone().drop_guard(),
                 },
                 // The call goes on with another token.
@@ -120,6 +125,22 @@ impl Account {
         });
         // The task ends without an outcome only if it panics.
         opening.await.unwrap_or_else(|_| Err(has_ended()))
+    }
+
+    /// Returns the shared connection with a token that is cancelled once another connection takes its place.
+    ///
+    /// # Errors
+    /// As [`Account::connected`].
+    pub(crate) async fn connected_until(
+        &self,
+    ) -> Result<(Arc<Connection>, CancellationToken), Kind> {
+        let connected = self.connected().await?;
+        match &*self.connection.lock().await {
+            Shared::Open { connection, lost, .. } if Arc::ptr_eq(connection, &connected) => {
+                Ok((connected, lost.clone()))
+            }
+            _ => Err(has_ended()),
+        }
     }
 
     /// Forgets a connection whose session the upstream has ended.

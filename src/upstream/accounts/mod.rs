@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lru::LruCache;
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -68,8 +69,27 @@ pub(crate) struct RevokedAccount {
     pub is_told: bool,
 }
 
+/// Accounts that have ended, whose authorization servers are being told.
+pub(crate) struct Revocation(Vec<(AccountStatus, Option<JoinHandle<bool>>)>);
+
 /// Time for authorization servers to revoke tokens.
 const REVOCATION: Duration = Duration::from_secs(10);
+
+impl Revocation {
+    /// Waits for the authorization servers, for a bounded time.
+    pub(crate) async fn told(self) -> Vec<RevokedAccount> {
+        let deadline = Instant::now() + REVOCATION;
+        let mut revoked = Vec::with_capacity(self.0.len());
+        for (account, telling) in self.0 {
+            let is_told = match telling {
+                Some(told) => timeout_at(deadline, told).await.is_ok_and(Result::unwrap_or_default),
+                None => false,
+            };
+            revoked.push(RevokedAccount { account, is_told });
+        }
+        revoked
+    }
+}
 
 impl Accounts {
     pub(crate) fn set_limits(&self, limits: AccountLimits) {
@@ -142,33 +162,16 @@ impl Accounts {
     }
 
     /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at once, also the calls on them.
-    /// Then tells the authorization servers, within a bounded time.
-    pub(crate) async fn revoke(
-        &self,
-        caller: Option<&str>,
-        upstream: Option<&str>,
-    ) -> Vec<RevokedAccount> {
-        let telling: Vec<_> = self
-            .end(caller, upstream)
-            .into_iter()
-            .map(|account| {
-                account.ended.cancel();
-                let tokens = account.tokens.clone();
-                let telling =
-                    tokens.map(|tokens| account.tasks.spawn(async move { tokens.revoke().await }));
-                (status(&account), telling)
-            })
-            .collect();
-        let deadline = Instant::now() + REVOCATION;
-        let mut revoked = Vec::with_capacity(telling.len());
-        for (account, telling) in telling {
-            let is_told = match telling {
-                Some(told) => timeout_at(deadline, told).await.is_ok_and(Result::unwrap_or_default),
-                None => false,
-            };
-            revoked.push(RevokedAccount { account, is_told });
-        }
-        revoked
+    pub(crate) fn revoke(&self, caller: Option<&str>, upstream: Option<&str>) -> Revocation {
+        let end = |account: Arc<Account>| {
+            account.ended.cancel();
+            let telling = account
+                .tokens
+                .clone()
+                .map(|tokens| account.tasks.spawn(async move { tokens.revoke().await }));
+            (status(&account), telling)
+        };
+        Revocation(self.end(caller, upstream).into_iter().map(end).collect())
     }
 
     /// Removes the accounts of a caller, or of all, at an upstream, or at all.
@@ -378,6 +381,7 @@ impl UpstreamAccounts {
             tokens,
             dedicated,
             list_changed,
+            listening: Arc::default(),
             ended,
             tasks,
             connection: Arc::default(),

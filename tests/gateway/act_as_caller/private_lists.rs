@@ -350,3 +350,19 @@ async fn a_child_of_each_caller_lists_for_that_caller() {
     assert_eq!(holders(&gateway).await, ["bob at tool", "ada at tool"]);
     gateway.drain().await;
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn an_open_stream_keeps_no_child_of_its_caller() {
+    let toml =
+        children("list_as = \"caller\"\nchild_idle = \"300ms\"\nenv = { WHO = \"{caller}\" }\n")
+            .replace(r#"\"name\": \"who\""#, r#"\"name\": os.environ[\"WHO\"]"#);
+    let gateway = Gateway::start(&toml).await;
+    let ada = by_key(&gateway, "ada");
+    ready(&ada, 1).await;
+    let _stream = ada.listen().await;
+    assert_eq!(names(&ada).await, ["tool__ada"]);
+    eventually(async || holders(&gateway).await, Vec::is_empty).await;
+    ada.ask("prompts/get", json!({"name": "tool__ada"})).await;
+    assert_eq!(holders(&gateway).await, ["ada at tool"]);
+}
