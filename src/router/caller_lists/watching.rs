@@ -210,11 +210,11 @@ async fn listen(
         fetched.borrow_and_update();
         let list = lists.lists_of(caller).get(*at).cloned();
         let due = match &list {
-            Some(list) if list.failure.is_none() => {
+            Some(list) if list.failure.is_none() && list.renew_at > Instant::now() => {
                 backoff.reset();
                 list.renew_at
             }
-            // It could not be fetched, or was dropped from memory.
+            // It is due, could not be fetched, or was dropped from memory.
             Some(_) | None => Instant::now() + backoff.next(fastrand::f64()),
         };
         let is_renewed = has_access() && !upstream.ends_idle_accounts();
