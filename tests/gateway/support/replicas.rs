@@ -52,13 +52,16 @@ impl Store {
         panic!("{} ends at once with {arguments:?}", program());
     }
 
-    /// Waits until it answers; false if it has ended.
+    /// Waits until it answers and has read its files; false if it has ended.
     async fn answers(&mut self) -> bool {
         let port = self.port;
         let child = &mut self.child;
         let look = async || match child.try_wait().unwrap() {
             Some(_) => Some(false),
-            None => ask(port, "PING").await.is_some().then_some(true),
+            None => {
+                let answer = ask(port, "PING").await;
+                answer.is_some_and(|answer| !answer.starts_with("-LOADING")).then_some(true)
+            }
         };
         eventually(look, Option::is_some).await.unwrap_or_default()
     }
