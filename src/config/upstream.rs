@@ -163,6 +163,13 @@ impl Upstream {
         }
     }
 
+    fn credentials_mut(&mut self) -> Option<&mut Credentials> {
+        match &mut self.transport {
+            Transport::Http(http) | Transport::Sse(http) => Some(&mut http.credentials),
+            Transport::Stdio(_) | Transport::Library(_) => None,
+        }
+    }
+
     /// Returns the secrets that the upstream, or its authorization server, is called with, in plain text: each as a
     /// whole, and without an authentication scheme before it.
     pub(crate) fn secrets(&self) -> Vec<String> {
@@ -231,12 +238,12 @@ pub(super) fn first_login(upstreams: &[Upstream]) -> Option<&UpstreamId> {
 
 /// Tells each upstream that the operator signs in for where the sign-in is kept.
 pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants>>) {
-    for Upstream { id, transport, .. } in upstreams {
-        if let Transport::Http(Http { credentials, .. }) | Transport::Sse(Http { credentials, .. }) =
-            transport
+    for upstream in upstreams {
+        let id = upstream.id.as_str().to_owned();
+        if let Some(credentials) = upstream.credentials_mut()
             && let Some(TokenCredential::Login(login)) = &mut credentials.token
         {
-            id.as_str().clone_into(&mut login.upstream);
+            login.upstream = id;
             login.kept = grants.cloned();
         }
     }
@@ -244,11 +251,8 @@ pub(super) fn keep_logins(upstreams: &mut [Upstream], grants: Option<&Arc<Grants
 
 /// Tells each upstream for which tokens are exchanged who issues those that callers bring.
 pub(super) fn name_issuer(upstreams: &mut [Upstream], issuer: &str) {
-    for Upstream { transport, .. } in upstreams {
-        if let Transport::Http(Http { credentials, .. }) | Transport::Sse(Http { credentials, .. }) =
-            transport
-            && let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller
-        {
+    for credentials in upstreams.iter_mut().filter_map(Upstream::credentials_mut) {
+        if let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller {
             issuer.clone_into(&mut exchange.issuer);
         }
     }

@@ -312,9 +312,8 @@ impl CallerLists {
         let fetching = upstream.walk_as_caller(caller.caller(), access);
         // On the heap: its future is large.
         let fetched = self.shutdown.run_until_cancelled(Box::pin(fetching)).await?;
-        let without_call = !matches!(cause, Cause::Call(_));
         if let Err(Kind::NoToken { .. } | Kind::AuthFailed { .. }) = &fetched
-            && without_call
+            && matches!(access, Access::Present)
         {
             // The next call of the caller brings another token.
             return lists.get(*at).cloned();
