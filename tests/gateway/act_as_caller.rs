@@ -759,7 +759,7 @@ async fn a_token_is_revoked_at_the_authorization_server_where_that_can_be_done()
     let (_, revoked) = revoke(&gateway, json!({})).await;
     assert_eq!((told(&revoked, "wiki"), told(&revoked, "code")), (json!(true), json!(false)));
     assert_eq!(world.state().revoked, [token]);
-    let events = log.of("grant_revoked");
+    let events = eventually(async || log.of("grant_revoked"), |events| events.len() >= 4).await;
     let said: Vec<_> = events.iter().map(|event| event["provider"].as_str().unwrap()).collect();
     assert_eq!(said.iter().filter(|said| **said == "told").count(), 1, "{said:?}");
     assert_eq!(events.len(), 4);
