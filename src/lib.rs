@@ -38,6 +38,7 @@ mod usage;
 mod audit;
 mod domain;
 mod seal;
+mod platform;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;

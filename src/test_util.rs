@@ -113,6 +113,20 @@ pub mod downstream {
     pub use crate::downstream::Streams;
 }
 
+pub mod platform {
+    pub use crate::platform::{Clock, Entropy, Platform};
+
+    pub mod network {
+        pub use crate::platform::network::{
+            Acceptor, Connect, ConnectError, Connecting, Dialling, Network, Socket, Stream,
+        };
+    }
+
+    pub mod threads {
+        pub use crate::platform::threads::{Parking, Threads};
+    }
+}
+
 pub mod policy {
     pub use crate::policy::{Authorized, Gate};
 }

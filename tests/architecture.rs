@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders of `src`, from the outside in: each imports only from those that stand after it.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "cli",
     "app",
     "admin",
@@ -26,6 +26,7 @@ const LAYERS: [&str; 20] = [
     "hosts",
     "config",
     "seal",
+    "platform",
     "domain",
 ];
 
@@ -398,10 +399,28 @@ fn every_spawned_task_is_tracked_and_every_thread_is_known() {
         assert_eq!(spawns, 0, "{} spawns past the trackers", source.path);
     }
     // Every thread has a name, so the short form is not used.
-    let threads = ["audit/ledger.rs", "audit/sync_thread.rs"];
-    assert_eq!(found_outside(&sources, "thread::Builder", &threads), Vec::<&str>::new());
+    let threads = ["audit/ledger.rs", "audit/sync_thread.rs", "platform/threads.rs"];
+    assert_eq!(found_outside(&sources, "spawn_thread(", &threads), Vec::<&str>::new());
     for source in &sources {
         assert!(!source.code.contains("thread::spawn("), "{}: name the thread", source.path);
+    }
+}
+
+#[test]
+fn only_the_platform_reaches_the_machine() {
+    let sources = sources();
+    // Commands have a machine of their own, and `shutdown` its signals.
+    let reached = [
+        ("SystemTime::now", ["cli/", "platform/", "platform/"]),
+        ("getrandom::", ["cli/", "platform/", "platform/"]),
+        ("TcpListener", ["cli/", "platform/", "grants/sign_in/callback.rs"]),
+        ("TcpStream", ["cli/", "platform/", "platform/"]),
+        ("spawn_blocking", ["cli/", "platform/", "platform/"]),
+        ("thread::Builder", ["cli/", "platform/", "platform/"]),
+        ("thread::sleep", ["cli/", "platform/", "platform/"]),
+    ];
+    for (needle, allowed) in reached {
+        assert_eq!(found_outside(&sources, needle, &allowed), Vec::<&str>::new(), "{needle}");
     }
 }
 

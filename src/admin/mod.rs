@@ -15,7 +15,7 @@ mod verification;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
 use http::request::Parts;
@@ -29,6 +29,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::config::{self, Config, Limits};
 use crate::downstream::clock::now;
 use crate::downstream::{Body, OriginGuard, Peer, Serve, TlsServer};
+use crate::platform::wall_clock;
 use crate::router::approvals::Action;
 use crate::router::blocking::beside_calls;
 use crate::seal::Sealer;
@@ -310,7 +311,7 @@ impl Admin {
             params,
             until: Instant::now() + self.config.page_time,
             rows: self.config.page_rows,
-            now: SystemTime::now(),
+            now: wall_clock(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! `/api/v1/pins`: what is approved, and decisions on it over the same code path as `promptgate pins`.
 
 use std::collections::{BTreeSet, HashMap};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::State;
+use crate::platform::wall_clock;
 use crate::router::approvals::json::row_json;
 use crate::router::approvals::{Action, ApprovalError, Decider, Examined, notes};
 use crate::router::pin::PinRow;
@@ -87,7 +88,7 @@ impl State {
             by: decision.by.unwrap_or_else(|| "admin".to_owned()),
             why: decision.why,
             via: "admin",
-            at: SystemTime::now(),
+            at: wall_clock(),
         };
         let outcome = self.router.decide(&action, examined, Some(lock), &decider).await;
         let lock = outcome.map_err(refusal)?.lock;

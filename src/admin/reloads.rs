@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::config::SettingChange;
+use crate::platform::wall_clock;
 
 /// The start time of the gateway, and the outcomes of its reloads.
 pub(crate) struct Reloads {
@@ -58,7 +59,7 @@ fn time<S: Serializer>(at: &SystemTime, serializer: S) -> Result<S::Ok, S::Error
 
 impl Default for Reloads {
     fn default() -> Self {
-        Self { started: Instant::now(), started_at: SystemTime::now(), state: Mutex::default() }
+        Self { started: Instant::now(), started_at: wall_clock(), state: Mutex::default() }
     }
 }
 
@@ -74,7 +75,7 @@ impl Reloads {
         let mut state = self.lock();
         state.keep("applied", changes, Vec::new());
         state.applied += 1;
-        state.last = Some(SystemTime::now());
+        state.last = Some(wall_clock());
         state.mistakes = None;
         state.needs_restart = needs_restart.to_vec();
         state.removed = removed;
@@ -85,7 +86,7 @@ impl Reloads {
         let mut state = self.lock();
         state.rejected += 1;
         state.keep("rejected", Vec::new(), why.lines().map(str::to_owned).collect());
-        state.last = Some(SystemTime::now());
+        state.last = Some(wall_clock());
         state.mistakes = Some(why);
     }
 
@@ -93,7 +94,7 @@ impl Reloads {
     pub(crate) fn restored(&self) {
         let mut state = self.lock();
         state.keep("restored", Vec::new(), Vec::new());
-        state.last = Some(SystemTime::now());
+        state.last = Some(wall_clock());
         state.mistakes = None;
     }
 
@@ -141,7 +142,7 @@ impl State {
     ) {
         changes.truncate(MAX_CHANGES);
         mistakes.truncate(MAX_CHANGES);
-        self.history.push_back(Reload { at: SystemTime::now(), outcome, changes, mistakes });
+        self.history.push_back(Reload { at: wall_clock(), outcome, changes, mistakes });
         if self.history.len() > KEPT {
             self.history.pop_front();
         }

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::audit::keys::Keys;
 use crate::audit::verify::{Progress, Report, TrustAnchors, verify_with};
 use crate::config;
+use crate::platform::wall_clock;
 use crate::router::blocking::beside_calls;
 
 /// The newest verification.
@@ -87,7 +87,7 @@ impl Verification {
             verify_with(path, anchors, &mut |progress| self.note(progress, stop))
         });
         let mut verified = self.lock();
-        verified.ended_at = Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string());
+        verified.ended_at = Some(humantime::format_rfc3339_seconds(wall_clock()).to_string());
         verified.percent = 100;
         match outcome {
             Ok(report) => verified.take(&report),

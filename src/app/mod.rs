@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -26,6 +25,7 @@ use crate::config::{self, ClientProof, Config, Tls, TokenCredential};
 use crate::domain::fair_share::Share;
 use crate::domain::server_request::ClientCapabilities;
 use crate::downstream::{Endpoint, Listener, Streams, TlsServer};
+use crate::platform::{Acceptor, blocking, platform};
 use crate::router::{Router, UpstreamDeps, UpstreamStatus};
 use crate::seal::Sealer;
 use crate::session::Sessions;
@@ -150,7 +150,7 @@ impl App {
     /// cluster cannot be used and `cluster.on_missing` is `refuse`.
     pub async fn start(mut config: Config) -> io::Result<Self> {
         let socket = bind(config.server.listen, "server.listen").await?;
-        let addr = socket.local_addr()?;
+        let addr = socket.address()?;
         config.server.name_resource(addr);
         let foundation = Foundation::lay(&config, Instances::One)?;
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
@@ -190,7 +190,7 @@ impl App {
             }
             socket => socket?,
         };
-        let addr = socket.local_addr()?;
+        let addr = socket.address()?;
         info!(%addr, "admin API listens");
         let state = self.admin_state(edition, admin);
         let service = Admin::new(admin, &edition.config, state, edition.sealer.clone());
@@ -312,7 +312,7 @@ impl App {
     /// Writes the last records and closes the audit log, on a blocking thread: the disk may be slow.
     async fn close_audit(&self) {
         let audit = self.audit.clone();
-        let _ = tokio::task::spawn_blocking(move || audit.close()).await;
+        let _ = blocking(move || audit.close()).await;
     }
 }
 
@@ -344,8 +344,8 @@ fn share_with_nobody(config: &mut Config) {
 const ABORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Binds a listener to the address of the configuration key `key`.
-async fn bind(addr: SocketAddr, key: &str) -> io::Result<TcpListener> {
-    TcpListener::bind(addr).await.map_err(|error| {
+async fn bind(addr: SocketAddr, key: &str) -> io::Result<Box<dyn Acceptor>> {
+    platform().network.bind(addr).await.map_err(|error| {
         let message = format!("cannot listen on {addr}: {error}; set {key}");
         io::Error::new(error.kind(), message)
     })

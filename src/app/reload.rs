@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::platform::blocking;
 use tokio::sync::Notify;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
@@ -138,7 +138,7 @@ impl App {
         let ConfigSource { path, load, logs } = source.clone();
         let before = self.edition.load_full();
         let control = logs.clone();
-        let loading = spawn_blocking(move || {
+        let loading = blocking(move || {
             let config = load(&path)?;
             let written = control.prepare(&config.telemetry, &before.config.telemetry)?;
             Ok::<_, Rejection>((config, written))
@@ -150,7 +150,7 @@ impl App {
             Ok(_) => logs.apply(written).await,
             Err(why) => {
                 // Dropping the unused exporter blocks for a moment.
-                let _ = spawn_blocking(move || drop(written)).await;
+                let _ = blocking(move || drop(written)).await;
                 return Err(why.into());
             }
         }
@@ -263,7 +263,7 @@ impl App {
         let audit = self.audit.clone();
         let telemetry_config = config.telemetry.clone();
         let audit_config = config.audit.clone();
-        let preparing = spawn_blocking(move || {
+        let preparing = blocking(move || {
             let _guard = guard;
             let before = &before.config;
             let telemetry = telemetry.prepare(&telemetry_config, &before.telemetry)?;
@@ -301,7 +301,7 @@ impl App {
         }
         paths.extend(more.iter().map(|file| file.path.clone()));
         let mut known_before = std::mem::take(known);
-        let reading = spawn_blocking(move || {
+        let reading = blocking(move || {
             let digests: Vec<_> = paths.iter().map(|path| known_before.digest(path)).collect();
             known_before.forget_others(&paths);
             (digests, known_before)

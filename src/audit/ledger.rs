@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
@@ -19,6 +19,7 @@ use super::writer::LogWriter;
 use crate::config::{self, Durability};
 use crate::domain::document::Document;
 use crate::domain::fair_share::Holder;
+use crate::platform::{spawn_thread, wall_clock};
 use crate::seal::AuditKey;
 
 /// A log that is being written. When the last handle is dropped, the writer ends the log with a
@@ -61,7 +62,7 @@ impl Ledger {
         let path = folder.path().to_owned();
         let recovered = recover(&folder, &keys)?;
         let started = Instant::now();
-        let now = Stamp { wall: SystemTime::now(), up: Duration::ZERO };
+        let now = Stamp { wall: wall_clock(), up: Duration::ZERO };
         let settings = writer_settings(config);
         let log = Log::new(folder, keys.clone(), settings.log.clone(), &recovered, now)?;
         if let Some(file) = created {
@@ -75,7 +76,7 @@ impl Ledger {
         let queue = Arc::new(Queue::new(settings.clone()));
         let clock = Box::new(move || stamp(started));
         let log_writer = LogWriter::new(queue.clone(), log, clock, settings);
-        std::thread::Builder::new().name("audit".to_owned()).spawn(move || log_writer.run())?;
+        spawn_thread("audit", move || log_writer.run())?;
         let ledger = Self { path, queue, keys, started };
         let event = Event::new("started").text("version", env!("CARGO_PKG_VERSION"));
         ledger.note(event.number("after", recovered.head.seq));
@@ -202,7 +203,7 @@ impl Drop for Ledger {
 }
 
 fn stamp(started: Instant) -> Stamp {
-    Stamp { wall: SystemTime::now(), up: started.elapsed() }
+    Stamp { wall: wall_clock(), up: started.elapsed() }
 }
 
 fn writer_settings(config: &config::Audit) -> WriterSettings {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::log::{Gap, LogSettings};
 use super::record::{Event, MAX_LINE, Stamp};
 use crate::domain::fair_share::{FairShare, Holder};
+use crate::platform::Condvar;
 
 /// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
@@ -144,7 +145,7 @@ impl Queue {
             sync_outcome: None,
             writer_waits: false,
         };
-        Self { state: Mutex::new(state), work: Condvar::new(), end: Condvar::new() }
+        Self { state: Mutex::new(state), work: Condvar::default(), end: Condvar::default() }
     }
 
     /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one.
@@ -257,8 +258,7 @@ impl Queue {
 
     /// Blocks until the writer has ended, or for `timeout`.
     pub(super) fn wait_for_end(&self, timeout: Duration) {
-        let waited = self.end.wait_timeout_while(self.lock(), timeout, |state| !state.closed);
-        drop(waited.map(drop));
+        drop(self.end.wait_while(&self.state, timeout, |state| !state.closed));
     }
 
     /// Whether the writer has ended.
@@ -321,8 +321,7 @@ impl Queue {
             state.writer_waits = is_idle(state);
             state.writer_waits
         };
-        let waited = self.work.wait_timeout_while(self.lock(), timeout, waits);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.work.wait_while(&self.state, timeout, waits);
         state.writer_waits = false;
         state
     }

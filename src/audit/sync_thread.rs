@@ -2,18 +2,36 @@
 //! the records before it.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::folder::PendingSync;
 use super::queue::Queue;
+use crate::platform::{Condvar, spawn_thread};
 
 /// A handle on the thread, which ends when the handle is dropped.
 pub(super) struct SyncThread {
-    jobs: SyncSender<PendingSync>,
+    jobs: Arc<Jobs>,
     is_alive: Arc<AtomicBool>,
 }
+
+/// The next job of the thread. The log has at most one sync under way.
+#[derive(Default)]
+struct Jobs {
+    state: Mutex<JobState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct JobState {
+    next: Option<PendingSync>,
+    /// Whether the handle was dropped, or the thread has ended.
+    is_over: bool,
+}
+
+/// How often the idle thread looks for a job without being woken.
+const LOOK: Duration = Duration::from_secs(3600);
 
 impl SyncThread {
     /// Starts the thread. It reports the outcome of each sync to the queue.
@@ -21,12 +39,16 @@ impl SyncThread {
     /// # Errors
     /// When the system cannot start a thread.
     pub(super) fn start(queue: Arc<Queue>) -> io::Result<Self> {
-        // The log has at most one sync under way.
-        let (jobs, waiting) = sync_channel(1);
+        let jobs: Arc<Jobs> = Arc::default();
         let is_alive = Arc::new(AtomicBool::new(true));
         let death = DeathReport { queue, is_alive: is_alive.clone() };
-        let thread = std::thread::Builder::new().name("audit-sync".to_owned());
-        thread.spawn(move || run(waiting, &death))?;
+        let waiting = Waiting(jobs.clone());
+        spawn_thread("audit-sync", move || {
+            // Dropped in this order, also by a panic: each job that was accepted is covered by a report.
+            let death = death;
+            let waiting = waiting;
+            run(&waiting, &death);
+        })?;
         Ok(Self { jobs, is_alive })
     }
 
@@ -40,7 +62,56 @@ impl SyncThread {
     /// # Errors
     /// When the thread has ended.
     pub(super) fn sync(&self, job: PendingSync) -> io::Result<()> {
-        self.jobs.try_send(job).map_err(|_| ended())
+        let mut state = self.jobs.lock();
+        if state.is_over || state.next.is_some() {
+            return Err(ended());
+        }
+        state.next = Some(job);
+        drop(state);
+        self.jobs.changed.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for SyncThread {
+    fn drop(&mut self) {
+        self.jobs.end();
+    }
+}
+
+impl Jobs {
+    fn end(&self) {
+        self.lock().is_over = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, JobState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The side of the jobs that the thread has. When it is dropped, no job is accepted.
+struct Waiting(Arc<Jobs>);
+
+impl Waiting {
+    /// Waits for a job; `None` when the handle was dropped.
+    fn next(&self) -> Option<PendingSync> {
+        loop {
+            let is_idle = |state: &mut JobState| state.next.is_none() && !state.is_over;
+            let mut state = self.0.changed.wait_while(&self.0.state, LOOK, is_idle);
+            if let Some(job) = state.next.take() {
+                return Some(job);
+            }
+            if state.is_over {
+                return None;
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -49,10 +120,8 @@ pub(super) fn ended() -> io::Error {
     io::Error::other("the sync thread has ended unexpectedly; restarting it")
 }
 
-/// Owns the receiver: when a job panics, it is dropped before `death`, so that each job that was
-/// sent successfully is covered by a report.
-fn run(jobs: Receiver<PendingSync>, death: &DeathReport) {
-    for job in jobs {
+fn run(jobs: &Waiting, death: &DeathReport) {
+    while let Some(job) = jobs.next() {
         death.queue.sync_finished(job.run());
     }
 }

@@ -14,7 +14,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,7 @@ use crate::audit::Audit;
 use crate::config::{self, Limits, OnMissing};
 use crate::domain::fair_share::Share;
 use crate::domain::unix_time::UnixSeconds;
+use crate::platform::wall_clock;
 use crate::seal::hex::{from_hex, hex};
 use crate::seal::{Sealer, random};
 use crate::telemetry::Telemetry;
@@ -117,7 +118,7 @@ impl Cluster {
         let cluster = Arc::new(Self {
             id: ReplicaId(random()),
             name: config.replica.clone().unwrap_or_else(random_name),
-            started: UnixSeconds::from(SystemTime::now()).0,
+            started: UnixSeconds::from(wall_clock()).0,
             grants: SharedGrants::of_replica(store.clone()),
             store,
             scripts: Scripts::default(),

@@ -1,5 +1,6 @@
 //! Files that are replaced as a whole, by one process at a time.
 
+use crate::platform::sleep;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -59,7 +60,7 @@ pub(crate) fn lock(file: &File, patience: Duration) -> Result<(), TryLockError> 
     loop {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) if waited < patience => {
-                std::thread::sleep(LOCK_POLL);
+                sleep(LOCK_POLL);
                 waited += LOCK_POLL;
             }
             ended => return ended,

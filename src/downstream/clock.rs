@@ -1,10 +1,9 @@
 //! Wall clock. It is read where a request arrives; other layers get the time as a parameter.
 
-use std::time::SystemTime;
-
 use crate::domain::unix_time::UnixSeconds;
+use crate::platform::wall_clock;
 
 /// Returns the wall-clock time, in seconds since the Unix epoch; 0 for a clock before the epoch.
 pub(crate) fn now() -> UnixSeconds {
-    SystemTime::now().into()
+    wall_clock().into()
 }

@@ -1,7 +1,7 @@
 //! Sign-ins that no gateway uses any longer are forgotten, so that tokens of upstreams that are gone from the configuration do
 //! not stay for ever.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +11,7 @@ use super::store::GrantStore;
 use crate::audit::Audit;
 use crate::audit::record::Event;
 use crate::domain::backoff::jittered;
+use crate::platform::wall_clock;
 
 /// Longest time between two marks of a sign-in as used.
 const DAY: Duration = Duration::from_hours(24);
@@ -34,7 +35,7 @@ pub(crate) async fn keep(
 }
 
 async fn sweep(store: &GrantStore, upstreams: &[String], audit: &Audit) {
-    let now = SystemTime::now();
+    let now = wall_clock();
     for upstream in upstreams {
         if let Err(error) = store.mark_used(upstream, now).await {
             warn!(upstream, %error, "the sign-in cannot be marked as used");

@@ -1,7 +1,5 @@
 //! HTTP client for all requests to upstreams, authorization servers and collectors.
 
-use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,9 +11,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde_json::Value;
 use tokio::time::timeout;
 use tower_service::Service;
@@ -23,6 +19,7 @@ use tower_service::Service;
 use crate::domain::address_policy::AddressPolicy;
 use crate::domain::fault::{UpstreamFaultKind, excerpt};
 use crate::net::tls;
+use crate::platform::{Connect, ConnectError, Dialling, Stream, platform};
 
 /// Pooled HTTP client over HTTP/1.1 and, by ALPN, HTTP/2.
 ///
@@ -30,7 +27,7 @@ use crate::net::tls;
 /// that a response takes. It connects to no address that `address_policy` refuses, whichever addresses
 /// a name resolves to.
 pub(crate) struct Egress {
-    client: Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>,
+    client: Client<HttpsConnector<Connector>, Full<Bytes>>,
     address_policy: AddressPolicy,
 }
 
@@ -60,22 +57,18 @@ impl Egress {
         address_policy: AddressPolicy,
     ) -> Result<Self, String> {
         let tls = tls::client(ca)?;
-        let mut tcp = HttpConnector::new_with_resolver(Resolver {
-            system: GaiResolver::new(),
+        let dialling = Dialling {
+            timeout: connect,
+            // A notification stream may be silent for hours: only keepalive detects a dead connection.
+            keepalive: PING_INTERVAL,
+            keepalive_timeout: PING_TIMEOUT,
             address_policy,
-        });
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(connect));
-        // A notification stream may be silent for hours: only keepalive detects a dead connection.
-        tcp.set_keepalive(Some(PING_INTERVAL));
-        tcp.set_keepalive_interval(Some(PING_TIMEOUT));
-        tcp.set_keepalive_retries(Some(3));
+        };
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
             .enable_all_versions()
-            .wrap_connector(tcp);
+            .wrap_connector(Connector(platform().network.http(dialling)));
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .http2_keep_alive_interval(PING_INTERVAL)
@@ -193,49 +186,27 @@ impl Egress {
     }
 }
 
-/// DNS resolver that drops the addresses that the policy refuses. The client connects to the addresses
-/// that this resolver returns, so DNS rebinding between the check and the connection is not possible.
-#[derive(Clone)]
-struct Resolver {
-    system: GaiResolver,
-    address_policy: AddressPolicy,
-}
+/// Opens connections over the network of the machine.
+struct Connector(Box<dyn Connect>);
 
-impl Service<Name> for Resolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.system.poll_ready(context)
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        let resolving = self.system.call(name);
-        let address_policy = self.address_policy;
-        Box::pin(async move { allowed(resolving.await?, address_policy) })
+impl Clone for Connector {
+    fn clone(&self) -> Self {
+        Self(self.0.boxed_clone())
     }
 }
 
-/// Returns the addresses that the policy allows.
-///
-/// # Errors
-/// When there are addresses and the policy refuses all of them.
-fn allowed(
-    addresses: impl Iterator<Item = SocketAddr>,
-    address_policy: AddressPolicy,
-) -> io::Result<std::vec::IntoIter<SocketAddr>> {
-    let mut allowed = Vec::new();
-    let mut refused = None;
-    for address in addresses {
-        match address_policy.check(address.ip()) {
-            Ok(()) => allowed.push(address),
-            Err(error) => refused = Some(error),
-        }
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
     }
-    match refused {
-        Some(error) if allowed.is_empty() => Err(io::Error::other(error)),
-        _ => Ok(allowed.into_iter()),
+
+    fn call(&mut self, url: Uri) -> Self::Future {
+        let connecting = self.0.connect(url);
+        Box::pin(async { Ok(TokioIo::new(connecting.await?)) })
     }
 }
 

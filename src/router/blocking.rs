@@ -1,6 +1,6 @@
 //! Long computations beside the calls.
 
-use tokio::task::spawn_blocking;
+use crate::platform::{BlockingError, blocking};
 
 /// Most prompts that are merged on a runtime thread: about a millisecond.
 pub(super) const MERGED_AT_ONCE: usize = 100;
@@ -12,12 +12,9 @@ pub(super) const MERGED_AT_ONCE: usize = 100;
 pub(crate) async fn beside_calls<T: Send + 'static>(
     compute: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    match spawn_blocking(compute).await {
+    match blocking(compute).await {
         Ok(value) => value,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime shuts down.
-            Err(_) => std::future::pending().await,
-        },
+        Err(BlockingError::Panicked(panic)) => std::panic::resume_unwind(panic),
+        Err(BlockingError::Ended) => std::future::pending().await,
     }
 }

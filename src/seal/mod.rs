@@ -20,6 +20,7 @@ use provider::hmac;
 use sha2::{Digest, Sha256};
 
 use crate::domain::prompt::Prompt;
+use crate::platform::platform;
 pub(crate) use keys::KEY_LEN;
 pub use keys::{AuditKey, SealKeys};
 
@@ -158,8 +159,7 @@ impl Sealer {
 /// If the random number generator fails.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Without randomness the gateway has no secrets and must not continue.
-    getrandom::fill(&mut bytes).expect("the system's random number generator works");
+    platform().entropy.fill(&mut bytes);
     bytes
 }
 

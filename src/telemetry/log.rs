@@ -9,7 +9,6 @@ use arc_swap::ArcSwapOption;
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_otlp::{LogExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::logs::SdkLoggerProvider;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::{Event, Level, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -24,6 +23,7 @@ use tracing_subscriber::{Layer, fmt, reload};
 use super::exporter::Exporter;
 use super::{SCOPE, resource};
 use crate::config::{LogFormat, Telemetry};
+use crate::platform::blocking;
 
 /// The limit of lines that wait for the reader of standard error. Further lines are dropped: a reader
 /// that stalls must not stop calls.
@@ -139,7 +139,7 @@ impl Logging {
 }
 
 async fn end(otlp: Arc<SdkLoggerProvider>) {
-    let _ = timeout(FLUSH_TIMEOUT, spawn_blocking(move || otlp.shutdown())).await;
+    let _ = timeout(FLUSH_TIMEOUT, blocking(move || otlp.shutdown())).await;
 }
 
 impl Control {

@@ -13,13 +13,13 @@ use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::exporter::Exporter;
 use super::health::HealthChange;
 use super::{Metrics, SCOPE, resource};
 use crate::config;
+use crate::platform::blocking;
 
 /// The exporters of spans and metrics to one collector.
 pub(super) struct OtlpPipeline {
@@ -88,7 +88,7 @@ impl OtlpPipeline {
     /// Exports the remaining spans and stops, within [`EXPORT_TIMEOUT`].
     pub(crate) async fn shut_down(&self) {
         let tracers = self.tracers.clone();
-        let stopped = spawn_blocking(move || tracers.shutdown_with_timeout(EXPORT_TIMEOUT));
+        let stopped = blocking(move || tracers.shutdown_with_timeout(EXPORT_TIMEOUT));
         let _ = timeout(EXPORT_TIMEOUT, stopped).await;
     }
 }

@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -33,6 +32,7 @@ use crate::config;
 use crate::domain::caller::Caller;
 use crate::domain::method::Method;
 use crate::domain::name::UpstreamId;
+use crate::platform::{blocking, wall_clock};
 use counts::{Kind, Seen};
 use follower::Follower;
 use index::Snapshot;
@@ -121,7 +121,7 @@ impl Default for Usage {
             filled: Notify::new(),
             half_full: Notify::new(),
             uncounted: AtomicU64::new(0),
-            minutes: Mutex::new(Minutes::new(MEMORY, minute(SystemTime::now()))),
+            minutes: Mutex::new(Minutes::new(MEMORY, minute(wall_clock()))),
             history: Mutex::default(),
         }
     }
@@ -166,7 +166,7 @@ impl Usage {
                 () = sleep(DRAIN_INTERVAL) => {}
             }
             let usage = self.clone();
-            let _ = spawn_blocking(move || usage.drain(SystemTime::now())).await;
+            let _ = blocking(move || usage.drain(wall_clock())).await;
         }
     }
 
@@ -200,7 +200,7 @@ impl Usage {
         async move {
             if let Some((last, path)) = earlier {
                 let usage = self.clone();
-                let _ = spawn_blocking(move || usage.seed(&path, last, SystemTime::now())).await;
+                let _ = blocking(move || usage.seed(&path, last, wall_clock())).await;
             }
             self.keep_index(audit, stop).await;
         }
@@ -212,15 +212,15 @@ impl Usage {
                 FOLLOW_INTERVAL
             } else {
                 let (usage, log) = (self.clone(), audit.clone());
-                let stepped = spawn_blocking(move || usage.step(&log, SystemTime::now())).await;
+                let stepped = blocking(move || usage.step(&log, wall_clock())).await;
                 stepped.unwrap_or(RETRY_INTERVAL)
             };
             if !pause.is_zero() {
                 let _ = stop.run_until_cancelled(sleep(pause)).await;
             }
         }
-        let _ = spawn_blocking(move || {
-            self.step(&audit, SystemTime::now());
+        let _ = blocking(move || {
+            self.step(&audit, wall_clock());
             lock(&self.history).close();
         })
         .await;
@@ -280,8 +280,8 @@ impl Usage {
     /// Answers a question, with what is there at `until`.
     pub(crate) async fn report(self: &Arc<Self>, query: Query, until: Instant) -> Report {
         let usage = self.clone();
-        let now = SystemTime::now();
-        let answering = spawn_blocking(move || usage.report_now(&query, now, until));
+        let now = wall_clock();
+        let answering = blocking(move || usage.report_now(&query, now, until));
         match timeout_at(until + LEEWAY, answering).await {
             Ok(Ok(report)) => report,
             _ => Report { partial: true, ..Report::default() },
@@ -309,8 +309,8 @@ impl Usage {
         until: Instant,
     ) -> (Vec<&'a str>, bool) {
         let usage = self.clone();
-        let now = SystemTime::now();
-        let reading = spawn_blocking(move || usage.used_now(from, now, until));
+        let now = wall_clock();
+        let reading = blocking(move || usage.used_now(from, now, until));
         let (used, is_partial) = match timeout_at(until + LEEWAY, reading).await {
             Ok(Ok(used)) => used,
             _ => (HashSet::new(), true),

@@ -19,6 +19,7 @@ use super::store::Push;
 use super::{Cluster, ReplicaId};
 use crate::domain::fair_share::{Holder, Place, Places, Share};
 use crate::domain::millis::whole_millis;
+use crate::platform::wall_clock;
 use crate::seal::random;
 use message::{Content, Envelope, MessageId, Recipient};
 use seen::{Rejected, SeenMessages, VALIDITY};
@@ -355,6 +356,6 @@ impl Drop for Waiting<'_> {
 
 /// The wall-clock time, in milliseconds since the Unix epoch.
 fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = wall_clock().duration_since(SystemTime::UNIX_EPOCH);
     whole_millis(since.unwrap_or_default())
 }

@@ -7,7 +7,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::push::PushSender;
 use crate::config::{Cluster, StoreCredential, StoreServer};
 use crate::net::tls;
+use crate::platform::platform;
 
 /// Requests that wait to be written. More wait for room, within the time of one operation.
 const QUEUE: usize = 1024;
@@ -97,8 +97,7 @@ impl Connector {
                 info = info.set_username(username);
             }
         }
-        let tcp = TcpStream::connect((host.as_str(), *port)).await?;
-        tcp.set_nodelay(true)?;
+        let tcp = platform().network.connect(host, *port).await?;
         if !is_tls {
             return self.handshake(&info, tcp, pushes).await;
         }

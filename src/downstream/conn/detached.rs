@@ -29,6 +29,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::timeout_io::{TimeoutIo, slow_consumer};
+use crate::platform::wall_clock;
 
 /// The IO of an HTTP/1.1 connection, lent to hyper until a response is detached. Clones are handles of
 /// the same connection.
@@ -188,7 +189,7 @@ where
     pub(crate) async fn run(self) -> io::Result<()> {
         let Self { mut io, response } = self;
         let (head, mut body) = response.into_parts();
-        io.write_all(&response_head(&head, SystemTime::now())).await?;
+        io.write_all(&response_head(&head, wall_clock())).await?;
         drop(head);
         let mut ignored = 0;
         loop {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,10 +15,11 @@ use crate::config::Limits;
 use crate::domain::fair_share::{Holder, network};
 use crate::downstream::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
 use crate::downstream::{Serve, TlsServer};
+use crate::platform::{Acceptor, Stream};
 
 /// A listening socket. Each connection that it accepts is served by a task of its own.
 pub(crate) struct Listener<S> {
-    socket: TcpListener,
+    socket: Box<dyn Acceptor>,
     /// The endpoint of the current configuration.
     endpoint: Arc<ArcSwap<S>>,
     open: Arc<OpenConnections>,
@@ -40,7 +40,7 @@ const LIMIT_POLL: Duration = Duration::from_secs(1);
 
 impl<S: Serve> Listener<S> {
     /// Creates the accept loop of a socket.
-    pub(crate) fn new(socket: TcpListener, endpoint: Arc<ArcSwap<S>>) -> Self {
+    pub(crate) fn new(socket: Box<dyn Acceptor>, endpoint: Arc<ArcSwap<S>>) -> Self {
         let configured = endpoint.load().limits().connections;
         let allowed = allowed_connections(configured);
         if allowed < configured {
@@ -90,8 +90,6 @@ impl<S: Serve> Listener<S> {
                 Some(None) => continue,
                 None => return,
             };
-            // Messages are small and written whole: to wait for a full packet only adds latency.
-            let _ = stream.set_nodelay(true);
             // A connection may last longer than its configuration: it keeps only these two of it.
             let current = self.endpoint.load_full();
             let context = ConnContext {
@@ -153,7 +151,7 @@ impl OpenConnections {
 
 /// Serves one connection, after the TLS handshake where TLS is configured.
 async fn serve<S: Serve>(
-    stream: TcpStream,
+    stream: Stream,
     address: IpAddr,
     tls: Option<Arc<TlsServer>>,
     place: Arc<Lease>,

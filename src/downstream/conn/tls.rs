@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
-use tokio::net::TcpStream;
-use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -19,6 +17,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
 use crate::config::{Tls, TlsFiles};
+use crate::platform::{Stream, blocking};
 
 /// The TLS server side of one listener.
 pub(crate) struct TlsServer {
@@ -59,8 +58,8 @@ impl TlsServer {
     /// When the handshake fails or takes too long, or the subject is empty or not plain text.
     pub(crate) async fn accept(
         &self,
-        stream: TcpStream,
-    ) -> io::Result<(TlsStream<TcpStream>, Option<String>)> {
+        stream: Stream,
+    ) -> io::Result<(TlsStream<Stream>, Option<String>)> {
         let accepting = TlsAcceptor::from(self.config.load_full()).accept(stream);
         let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
         let stream = timeout(self.handshake_timeout, accepting).await.map_err(timed_out)??;
@@ -83,7 +82,7 @@ impl TlsServer {
                 return;
             };
             let tls = server.tls.clone();
-            let Ok(files) = spawn_blocking(move || tls.read()).await else {
+            let Ok(files) = blocking(move || tls.read()).await else {
                 return;
             };
             if last.as_ref() != Some(&files) {

@@ -6,8 +6,6 @@ pub(crate) mod device;
 pub(crate) mod flow;
 pub(crate) mod registration;
 
-use std::time::SystemTime;
-
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
@@ -26,6 +24,7 @@ use crate::net::issuer::Metadata;
 use crate::oauth::client::address_policy;
 use crate::oauth::resource::{self, Resource};
 use crate::oauth::token::Issued;
+use crate::platform::wall_clock;
 use crate::seal::hex::hex;
 use crate::seal::random;
 
@@ -136,7 +135,7 @@ impl Provider {
         scope: Option<String>,
         response: &Value,
     ) -> Result<Grant, String> {
-        let now = UnixSeconds::from(SystemTime::now());
+        let now = UnixSeconds::from(wall_clock());
         let mut grant = Grant {
             id: hex(&random::<16>()),
             upstream: upstream.to_owned(),

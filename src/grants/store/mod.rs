@@ -9,11 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::task::spawn_blocking;
-
 use super::Grant;
 use crate::cluster::{self, SharedGrantError, SharedGrants};
 use crate::config;
+use crate::platform;
 use crate::seal::{Kind, Sealer};
 pub(crate) use folder::Folder;
 
@@ -208,7 +207,7 @@ impl GrantLock<'_> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    let done = spawn_blocking(work).await;
+    let done = platform::blocking(work).await;
     done.unwrap_or_else(|error| Err(StoreError::Interrupted(error.to_string())))
 }
 

@@ -1,7 +1,5 @@
 //! Access tokens for the tokens that callers bring (OAuth 2.0 Token Exchange, RFC 8693).
 
-use std::time::SystemTime;
-
 use http::Uri;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -17,6 +15,7 @@ use crate::net::egress::{CONNECT, Egress};
 use crate::net::issuer::discover;
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::token::Issued;
+use crate::platform::wall_clock;
 
 /// The gateway as the client that exchanges tokens for one upstream.
 pub(super) struct Exchange {
@@ -67,7 +66,7 @@ impl Exchange {
         let form = self.form(subject, scope).await?;
         let client = self.client();
         let sent_at = Instant::now();
-        let left = subject.expires.saturating_since(UnixSeconds::from(SystemTime::now()));
+        let left = subject.expires.saturating_since(UnixSeconds::from(wall_clock()));
         let answered = client.ask(&self.egress, &self.config.token_url, form).await;
         let response = answered.map_err(|refusal| of_exchange(refusal, subject))?;
         let kind = response.get("issued_token_type").and_then(|kind| kind.as_str());

@@ -2,7 +2,7 @@
 //! renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at a time renews it.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::Uri;
 use tokio::time::Instant;
@@ -19,6 +19,7 @@ use crate::grants::{Grant, GrantState};
 use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Refusal, address_policy};
 use crate::oauth::scope;
+use crate::platform::wall_clock;
 
 /// The operator's sign-in for one upstream.
 pub(super) struct Login {
@@ -124,7 +125,7 @@ impl Login {
         sent_at: Instant,
     ) -> Result<Token, Refusal> {
         let is_refused = self.note(&grant);
-        let now = UnixSeconds::from(SystemTime::now());
+        let now = UnixSeconds::from(wall_clock());
         self.check(&grant, now)?;
         let left = grant.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
         if !is_refused && !needs_renewal(&grant, left) {

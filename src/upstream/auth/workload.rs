@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::platform::blocking;
 use http::Uri;
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::token::Token;
@@ -100,8 +100,8 @@ pub(super) async fn read_token(file: &Path) -> Result<Secret, Refusal> {
     let refusal =
         |why: &str| Refusal::new(TokenFault::Failed, format!("{}: {why}", file.display()));
     let path = file.to_owned();
-    let read =
-        spawn_blocking(move || std::fs::read_to_string(path)).await.map_err(io::Error::other);
+    let read = blocking(move || std::fs::read_to_string(path)).await;
+    let read = read.map_err(|error| io::Error::other(error.to_string()));
     let text = read.flatten().map_err(|error| refusal(&error.to_string()))?;
     match text.trim() {
         "" => Err(refusal("the file of the token is empty")),

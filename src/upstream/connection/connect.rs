@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::platform::blocking;
 use http::HeaderValue;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
@@ -322,7 +322,7 @@ async fn run_loader(
     upstream: &Upstream,
     load: impl FnOnce() -> Result<Snapshot, Kind> + Send + 'static,
 ) -> Result<Snapshot, Kind> {
-    spawn_blocking(load).await.unwrap_or_else(|failure| {
+    blocking(load).await.unwrap_or_else(|failure| {
         // A panic, or the end of the runtime.
         error!(upstream = %upstream.id, error = %failure,
             "the library loader failed; report it with the log lines before this one");

@@ -1,0 +1,85 @@
+//! What the gateway asks of its machine: the wall clock, randomness, network, disk, threads and child processes,
+//! each behind a small trait with one real implementation.
+//!
+//! A process has one [`Platform`], as it has one operating system: the real one, unless another is installed before its
+//! first use. The monotonic clock is that of tokio, and jitter that of `fastrand`, which can both be controlled.
+
+pub(crate) mod network;
+pub(crate) mod threads;
+
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use self::network::Network;
+use self::threads::Threads;
+pub(crate) use network::{Acceptor, Connect, ConnectError, Dialling, Stream};
+pub(crate) use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread};
+
+/// The machine of this process.
+pub struct Platform {
+    pub clock: Box<dyn Clock>,
+    pub entropy: Box<dyn Entropy>,
+    pub network: Box<dyn Network>,
+    pub threads: Box<dyn Threads>,
+}
+
+/// The wall clock. It may be set back.
+pub trait Clock: Send + Sync {
+    fn now(&self) -> SystemTime;
+}
+
+/// A source of random bytes for keys, nonces and ids.
+pub trait Entropy: Send + Sync {
+    /// Fills `bytes`.
+    ///
+    /// # Panics
+    /// When there is no randomness: the gateway has no secrets without it and must not continue.
+    fn fill(&self, bytes: &mut [u8]);
+}
+
+static PLATFORM: OnceLock<Platform> = OnceLock::new();
+
+impl Platform {
+    /// Makes this the machine of the process.
+    ///
+    /// # Panics
+    /// When the process has used its machine before.
+    pub fn install(self) {
+        assert!(PLATFORM.set(self).is_ok(), "a process has one platform, from its start");
+    }
+
+    /// Returns the real machine.
+    fn system() -> Self {
+        Self {
+            clock: Box::new(System),
+            entropy: Box::new(System),
+            network: Box::new(System),
+            threads: Box::new(System),
+        }
+    }
+}
+
+/// The operating system.
+struct System;
+
+impl Clock for System {
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+impl Entropy for System {
+    fn fill(&self, bytes: &mut [u8]) {
+        getrandom::fill(bytes).expect("the system's random number generator works");
+    }
+}
+
+/// Returns the machine of this process.
+pub(crate) fn platform() -> &'static Platform {
+    PLATFORM.get_or_init(Platform::system)
+}
+
+/// Returns the time of the wall clock.
+pub(crate) fn wall_clock() -> SystemTime {
+    platform().clock.now()
+}
