@@ -116,6 +116,12 @@ pub mod downstream {
 pub mod platform {
     pub use crate::platform::{Clock, Entropy, Platform};
 
+    pub mod disk {
+        pub use crate::platform::disk::{
+            Disk, FileKind, Links, Metadata, OpenFile, OpenOptions, Readers,
+        };
+    }
+
     pub mod network {
         pub use crate::platform::network::{
             Acceptor, Connect, ConnectError, Connecting, Dialling, Network, Socket, Stream,

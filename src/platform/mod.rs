@@ -4,12 +4,14 @@
 //! A process has one [`Platform`], as it has one operating system: the real one, unless another is installed before its
 //! first use. The monotonic clock is that of tokio, and jitter that of `fastrand`, which can both be controlled.
 
+pub(crate) mod disk;
 pub(crate) mod network;
 pub(crate) mod threads;
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
+use self::disk::Disk;
 use self::network::Network;
 use self::threads::Threads;
 pub(crate) use network::{Acceptor, Connect, ConnectError, Dialling, Stream};
@@ -19,6 +21,7 @@ pub(crate) use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread};
 pub struct Platform {
     pub clock: Box<dyn Clock>,
     pub entropy: Box<dyn Entropy>,
+    pub disk: Box<dyn Disk>,
     pub network: Box<dyn Network>,
     pub threads: Box<dyn Threads>,
 }
@@ -53,6 +56,7 @@ impl Platform {
         Self {
             clock: Box::new(System),
             entropy: Box::new(System),
+            disk: Box::new(System),
             network: Box::new(System),
             threads: Box::new(System),
         }

@@ -104,7 +104,7 @@ impl std::fmt::Debug for BlockingError {
 }
 
 /// A condition variable for the threads of the gateway.
-pub struct Condvar {
+pub(crate) struct Condvar {
     std: sync::Condvar,
     parking: Option<Box<dyn Parking>>,
 }

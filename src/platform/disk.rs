@@ -1,0 +1,446 @@
+//! The disk: files and folders as the gateway uses them. [`File`] and the functions here have the names of those of
+//! `std::fs`, and behave like them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::Notify;
+
+use super::{System, platform};
+
+/// The disk of the machine.
+pub trait Disk: Send + Sync {
+    /// Opens a file, or a folder to lock or sync it.
+    ///
+    /// # Errors
+    /// As `std::fs::OpenOptions::open`.
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Box<dyn OpenFile>>;
+
+    /// Returns what the file system says of a path.
+    ///
+    /// # Errors
+    /// As `std::fs::metadata`.
+    fn metadata(&self, path: &Path, links: Links) -> io::Result<Metadata>;
+
+    /// Returns the names in a folder, in no order.
+    ///
+    /// # Errors
+    /// As `std::fs::read_dir`.
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<OsString>>;
+
+    /// Creates a folder and those above it, where they do not exist, for `readers`.
+    ///
+    /// # Errors
+    /// As `std::fs::create_dir_all`.
+    fn create_dir_all(&self, path: &Path, readers: Readers) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::rename`.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::remove_file`.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::hard_link`.
+    fn hard_link(&self, original: &Path, link: &Path) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::canonicalize`.
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// # Errors
+    /// As `std::fs::read_link`.
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
+
+    /// Notifies `changed` after anything below a folder was created, edited, moved or removed, until the handle is
+    /// dropped. Several edits may cause one notification.
+    ///
+    /// # Errors
+    /// When the system cannot watch the folder.
+    fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Box<dyn Send + Sync>>;
+}
+
+/// An open file, with a position of its own.
+pub trait OpenFile: Send + Sync {
+    /// # Errors
+    /// As `std::io::Read::read`.
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// # Errors
+    /// As `std::io::Write::write`.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// # Errors
+    /// As `std::io::Seek::seek`.
+    fn seek(&self, to: SeekFrom) -> io::Result<u64>;
+
+    /// # Errors
+    /// As `std::fs::File::metadata`.
+    fn metadata(&self) -> io::Result<Metadata>;
+
+    /// # Errors
+    /// As `std::fs::File::set_len`.
+    fn set_len(&self, length: u64) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::File::set_modified`.
+    fn set_modified(&self, at: SystemTime) -> io::Result<()>;
+
+    /// Sets the permission bits of Unix; does nothing on other systems.
+    ///
+    /// # Errors
+    /// As `std::fs::File::set_permissions`.
+    fn set_mode(&self, mode: u32) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::File::sync_data`.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::File::sync_all`.
+    fn sync_all(&self) -> io::Result<()>;
+
+    /// Locks the file for this handle and its clones, until the last of them is dropped.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when it is locked by another handle; else as `std::fs::File::try_lock`.
+    fn try_lock(&self) -> io::Result<()>;
+
+    /// # Errors
+    /// As `std::fs::File::try_clone`.
+    fn try_clone(&self) -> io::Result<Box<dyn OpenFile>>;
+}
+
+/// Whether a symbolic link at the end of a path is followed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Links {
+    Follow,
+    Keep,
+}
+
+/// Who may read what is created.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Readers {
+    /// The user of the process (mode 0600, folders 0700).
+    Owner,
+    /// As the process makes files.
+    #[default]
+    Usual,
+}
+
+/// What the file system says of a path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Metadata {
+    pub kind: FileKind,
+    /// The length, in bytes.
+    pub length: u64,
+    /// `None` where the file system does not know.
+    pub modified: Option<SystemTime>,
+    /// The device and the number of the file on it; `None` where there are none.
+    pub inode: Option<(u64, u64)>,
+    /// The user id of the owner; `None` where there is none.
+    pub owner: Option<u32>,
+    /// The permission bits of Unix; `None` on other systems.
+    pub mode: Option<u32>,
+}
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FileKind {
+    File,
+    Folder,
+    Link,
+    Other,
+}
+
+/// How a file is opened; see `std::fs::OpenOptions`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct OpenOptions {
+    pub read: bool,
+    pub write: bool,
+    pub append: bool,
+    pub create: bool,
+    pub create_new: bool,
+    pub truncate: bool,
+    /// Who may read a file that is created.
+    pub readers: Readers,
+    /// Whether a symbolic link at the end of the path is an error.
+    pub refuses_links: bool,
+}
+
+impl Disk for System {
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Box<dyn OpenFile>> {
+        let OpenOptions { read, write, append, create, create_new, truncate, .. } = *options;
+        let mut opening = fs::OpenOptions::new();
+        opening.read(read).write(write).append(append);
+        opening.create(create).create_new(create_new).truncate(truncate);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            if options.readers == Readers::Owner {
+                opening.mode(0o600);
+            }
+            if options.refuses_links {
+                opening.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
+            }
+        }
+        Ok(Box::new(opening.open(path)?))
+    }
+
+    fn metadata(&self, path: &Path, links: Links) -> io::Result<Metadata> {
+        Ok(Metadata::from(&match links {
+            Links::Follow => fs::metadata(path)?,
+            Links::Keep => fs::symlink_metadata(path)?,
+        }))
+    }
+
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
+    }
+
+    fn create_dir_all(&self, path: &Path, readers: Readers) -> io::Result<()> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        if readers == Readers::Owner {
+            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        }
+        builder.create(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn hard_link(&self, original: &Path, link: &Path) -> io::Result<()> {
+        fs::hard_link(original, link)
+    }
+
+    fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
+        path.canonicalize()
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::read_link(path)
+    }
+
+    fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Box<dyn Send + Sync>> {
+        use notify::{EventKind, RecursiveMode, Watcher};
+        let on_event = move |event: notify::Result<notify::Event>| {
+            // An error means that events may be lost, so the folder is read again.
+            if event.is_err() || event.is_ok_and(|e| !matches!(e.kind, EventKind::Access(_))) {
+                changed.notify_one();
+            }
+        };
+        let mut watcher = notify::recommended_watcher(on_event).map_err(io::Error::other)?;
+        watcher.watch(folder, RecursiveMode::Recursive).map_err(io::Error::other)?;
+        Ok(Box::new(watcher))
+    }
+}
+
+impl OpenFile for fs::File {
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Read::read(&mut &*self, buffer)
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        Write::write(&mut &*self, bytes)
+    }
+
+    fn seek(&self, to: SeekFrom) -> io::Result<u64> {
+        Seek::seek(&mut &*self, to)
+    }
+
+    fn metadata(&self) -> io::Result<Metadata> {
+        Ok(Metadata::from(&fs::File::metadata(self)?))
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        fs::File::set_len(self, length)
+    }
+
+    fn set_modified(&self, at: SystemTime) -> io::Result<()> {
+        fs::File::set_modified(self, at)
+    }
+
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        #[cfg(unix)]
+        {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            self.set_permissions(mode)
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = mode;
+            Ok(())
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        fs::File::sync_data(self)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        fs::File::sync_all(self)
+    }
+
+    fn try_lock(&self) -> io::Result<()> {
+        fs::File::try_lock(self).map_err(io::Error::from)
+    }
+
+    fn try_clone(&self) -> io::Result<Box<dyn OpenFile>> {
+        Ok(Box::new(fs::File::try_clone(self)?))
+    }
+}
+
+impl From<&fs::Metadata> for Metadata {
+    fn from(metadata: &fs::Metadata) -> Self {
+        let kind = match metadata.file_type() {
+            kind if kind.is_file() => FileKind::File,
+            kind if kind.is_dir() => FileKind::Folder,
+            kind if kind.is_symlink() => FileKind::Link,
+            _ => FileKind::Other,
+        };
+        #[cfg(unix)]
+        let (inode, owner, mode) = {
+            use std::os::unix::fs::MetadataExt;
+            let inode = (metadata.dev(), metadata.ino());
+            (Some(inode), Some(metadata.uid()), Some(metadata.mode() & 0o7777))
+        };
+        #[cfg(not(unix))]
+        let (inode, owner, mode) = (None, None, None);
+        let modified = metadata.modified().ok();
+        Self { kind, length: metadata.len(), modified, inode, owner, mode }
+    }
+}
+
+impl Metadata {
+    pub(crate) fn is_file(&self) -> bool {
+        self.kind == FileKind::File
+    }
+
+    pub(crate) fn is_folder(&self) -> bool {
+        self.kind == FileKind::Folder
+    }
+}
+
+/// An open file.
+pub(crate) struct File(Box<dyn OpenFile>);
+
+impl File {
+    /// Opens a file to read it, or a folder to lock or sync it.
+    ///
+    /// # Errors
+    /// As `std::fs::File::open`.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        OpenOptions { read: true, ..OpenOptions::default() }.open(path)
+    }
+
+    pub(crate) fn metadata(&self) -> io::Result<Metadata> {
+        self.0.metadata()
+    }
+
+    pub(crate) fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    pub(crate) fn set_modified(&self, at: SystemTime) -> io::Result<()> {
+        self.0.set_modified(at)
+    }
+
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.0.set_mode(mode)
+    }
+
+    pub(crate) fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    pub(crate) fn sync_all(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+
+    /// # Errors
+    /// See [`OpenFile::try_lock`].
+    pub(crate) fn try_lock(&self) -> io::Result<()> {
+        self.0.try_lock()
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+}
+
+impl OpenOptions {
+    /// Opens a file in this way.
+    ///
+    /// # Errors
+    /// As `std::fs::OpenOptions::open`.
+    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+        platform().disk.open(path, self).map(File)
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Read for &File {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// As `std::fs::read`.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a whole file as text.
+///
+/// # Errors
+/// As `std::fs::read_to_string`.
+pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.read_to_string(&mut text)?;
+    Ok(text)
+}
