@@ -12,6 +12,7 @@
 //! only writer of the catalog. `domain` holds what MCP means, without runtime or clock.
 //! ARCHITECTURE.md tells the whole picture and its laws; the modules stand here in reading order.
 
+#![forbid(unsafe_code)]
 // A stranger's input must never end the process; tests may.
 #![warn(clippy::panic, clippy::unwrap_used)]
 // `pub` means public. Without `test-util` nothing but `main` is, so the lint speaks with that feature, as in

@@ -128,6 +128,10 @@ pub mod platform {
         };
     }
 
+    pub mod processes {
+        pub use crate::platform::processes::{Child, Command, Exit, Process, Processes, Signal};
+    }
+
     pub mod threads {
         pub use crate::platform::threads::{Parking, Threads};
     }

@@ -6,6 +6,7 @@
 
 pub(crate) mod disk;
 pub(crate) mod network;
+pub(crate) mod processes;
 pub(crate) mod threads;
 
 use std::sync::OnceLock;
@@ -13,6 +14,7 @@ use std::time::SystemTime;
 
 use self::disk::Disk;
 use self::network::Network;
+use self::processes::Processes;
 use self::threads::Threads;
 pub(crate) use network::{Acceptor, Connect, ConnectError, Dialling, Stream};
 pub(crate) use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread};
@@ -23,6 +25,7 @@ pub struct Platform {
     pub entropy: Box<dyn Entropy>,
     pub disk: Box<dyn Disk>,
     pub network: Box<dyn Network>,
+    pub processes: Box<dyn Processes>,
     pub threads: Box<dyn Threads>,
 }
 
@@ -58,6 +61,7 @@ impl Platform {
             entropy: Box::new(System),
             disk: Box::new(System),
             network: Box::new(System),
+            processes: Box::new(System),
             threads: Box::new(System),
         }
     }

@@ -4,13 +4,12 @@
 //! Three streams are served at the same time, so that none blocks another: the reader of standard output
 //! never waits, the writer of standard input has a deadline, and standard error is read to its end.
 
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::ffi::OsString;
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{self, ChildStdin, Command};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,6 +24,8 @@ use crate::domain::document::Document;
 use crate::domain::fault::{ChildExit, ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::jsonrpc::Id;
 use crate::domain::line_decoder::{Decoder, Line};
+use crate::platform::platform;
+use crate::platform::processes::{self, Command, Exit, Process, Signal};
 use crate::upstream::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::upstream::call::reply;
 use crate::upstream::stderr_tail::{self, StderrTail};
@@ -75,9 +76,11 @@ impl Child {
         let failed = |error: String| Kind::Unavailable(format!("spawn_failed: {error}"));
         find_program(stdio).map_err(|error| failed(error.to_string()))?;
         // The system's error text has no path that clients must not see.
-        let process = command(stdio).spawn().map_err(|error| failed(error.to_string()))?;
+        let started = platform().processes.spawn(&command(stdio));
+        let processes::Child { process, stdin, stdout, stderr } =
+            started.map_err(|error| failed(error.to_string()))?;
         let record = ChildRecord::start(&sinks, process.id());
-        let mut process = ProcessGroup::new(process);
+        let mut process = ProcessGroup { leader: process, is_killed: false };
         let upstream = sinks.upstream.clone();
         let stderr_tail: Arc<StderrTail> = Arc::default();
         let tails = [stderr_tail.clone(), sinks.stderr_tail.clone()];
@@ -102,21 +105,17 @@ impl Child {
             _stop: stop.clone().drop_guard(),
         };
         let drained = CancellationToken::new();
-        if let Some(stderr) = process.leader.stderr.take() {
-            let terminated = child.terminated.clone();
-            let drained = drained.clone().drop_guard();
-            tasks.spawn(async move {
-                stderr_tail::drain(stderr, &tails, terminated).await;
-                drop(drained);
-            });
-        }
+        let draining = (child.terminated.clone(), drained.clone().drop_guard());
+        tasks.spawn(async move {
+            let (terminated, drained) = draining;
+            stderr_tail::drain(stderr, &tails, terminated).await;
+            drop(drained);
+        });
         let is_supervised = stdio.supervisor.is_some();
         let cause = child.cause.clone();
         let closed = child.closed.clone();
         let terminated = child.terminated.clone().drop_guard();
         tasks.spawn(async move {
-            let stdin = process.leader.stdin.take();
-            let stdout = process.leader.stdout.take();
             let kind = tokio::select! {
                 kind = write(&upstream, stdin, &mut queue, write_timeout) => kind,
                 kind = reader.read(stdout) => kind,
@@ -139,6 +138,7 @@ impl Child {
             closed.cancel();
             correlator.close();
             drop(queue);
+            // `write` has closed its input.
             process.end().await;
             drop(record);
             drop(terminated);
@@ -240,43 +240,30 @@ impl Drop for RequestGuard<'_> {
 }
 
 fn command(stdio: &config::Stdio) -> Command {
-    let mut command = match &stdio.supervisor {
-        None => Command::new(&stdio.program),
+    let own = stdio.arguments.iter().map(OsString::from);
+    let (program, arguments) = match &stdio.supervisor {
+        None => ((&stdio.program).into(), own.collect()),
         Some(supervisor) => {
-            let mut command = Command::new(supervisor);
             let parent = std::process::id().to_string();
-            command.args(["supervise", "--parent", &parent, "--", &stdio.program]);
-            command
+            let supervising = ["supervise", "--parent", &parent, "--", &stdio.program];
+            (supervisor.into(), supervising.into_iter().map(OsString::from).chain(own).collect())
         }
     };
-    command.args(&stdio.arguments).current_dir(&stdio.cwd).env_clear();
-    for name in INHERITED {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
-    }
-    for (name, value) in &stdio.env {
-        command.env(name, value.expose());
-    }
-    // Its own process group: descendants can be signalled with it, and signals of a terminal do not reach it.
-    #[cfg(unix)]
-    command.process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.kill_on_drop(true);
-    command
+    let inherited =
+        INHERITED.iter().filter_map(|name| Some((name.into(), std::env::var_os(name)?)));
+    let configured = stdio.env.iter().map(|(name, value)| (name.into(), value.expose().into()));
+    let environment = inherited.chain(configured).collect();
+    Command { program, arguments, folder: stdio.cwd.clone(), environment }
 }
 
 /// Writes queued messages until the child closes its input, or does not accept a message within
 /// `write_timeout`. Returns the cause.
 async fn write(
     upstream: &str,
-    stdin: Option<ChildStdin>,
+    mut stdin: impl AsyncWrite + Unpin,
     queue: &mut mpsc::Receiver<String>,
     write_timeout: Duration,
 ) -> Kind {
-    let Some(mut stdin) = stdin else {
-        return Kind::Internal("a child process has no standard input".to_owned());
-    };
     while let Some(mut message) = queue.recv().await {
         // JSON allows line feeds between tokens; on this transport a line feed ends the message.
         message.retain(|c| c != '\n' && c != '\r');
@@ -311,10 +298,7 @@ struct StdoutReader {
 impl StdoutReader {
     /// Delivers messages until the child closes its output, or writes a line beyond the limit. Returns
     /// the cause.
-    async fn read(&self, stdout: Option<impl AsyncRead + Unpin>) -> Kind {
-        let Some(mut stdout) = stdout else {
-            return Kind::Internal("a child process has no standard output".to_owned());
-        };
+    async fn read(&self, mut stdout: impl AsyncRead + Unpin) -> Kind {
         let mut decoder = Decoder::new(self.max_message);
         let mut buffer = vec![0; READ_BUFFER];
         let mut lines = Vec::new();
@@ -370,29 +354,22 @@ impl StdoutReader {
 
 /// Looks the program up before the start: its supervisor would start, and the missing program would only
 /// show on standard error.
-fn find_program(stdio: &config::Stdio) -> Result<PathBuf, which::Error> {
+fn find_program(stdio: &config::Stdio) -> io::Result<()> {
     let configured = stdio.env.iter().find(|(name, _)| name == "PATH");
     let path = match configured {
         Some((_, path)) => Some(path.expose().into()),
         None => std::env::var_os("PATH"),
     };
-    which::which_in(&stdio.program, path, &stdio.cwd)
+    platform().processes.find(stdio.program.as_ref(), path.as_deref(), &stdio.cwd).map(drop)
 }
 
 /// A child process and its descendants, as far as they stay in its process group.
 struct ProcessGroup {
-    leader: process::Child,
-    /// The process group, which has the leader's pid; absent once it was killed.
-    group: Option<u32>,
+    leader: Box<dyn Process>,
+    is_killed: bool,
 }
 
 impl ProcessGroup {
-    fn new(leader: process::Child) -> Self {
-        // Unknown once the leader was reaped.
-        let group = leader.id();
-        Self { leader, group }
-    }
-
     /// Waits until the leader has exited, and for a moment longer, so that its last output is still
     /// read. Its output may be held open by descendants, so the end of the output is no sign.
     async fn exit(&mut self) {
@@ -404,24 +381,19 @@ impl ProcessGroup {
     /// plus the number of the signal that ended its child, as a shell does.
     async fn exit_status(&mut self, is_supervised: bool) -> Option<ChildExit> {
         timeout(OUTPUT_DRAIN, self.reap()).await.ok()?;
-        let status = self.leader.try_wait().ok().flatten()?;
-        #[cfg(unix)]
-        if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
-            return Some(ChildExit::Signal(signal));
-        }
-        status.code().map(|code| match code {
-            129..=159 if is_supervised => ChildExit::Signal(code - 128),
-            code => ChildExit::Code(code),
+        self.leader.exit().map(|exit| match exit {
+            Exit::Code(code @ 129..=159) if is_supervised => ChildExit::Signal(code - 128),
+            Exit::Code(code) => ChildExit::Code(code),
+            Exit::Signal(signal) => ChildExit::Signal(signal),
         })
     }
 
-    /// Ends the group: by the end of its input, then by SIGTERM, then by SIGKILL.
+    /// Ends the group, whose input is closed: by SIGTERM, then by SIGKILL.
     async fn end(mut self) {
-        drop(self.leader.stdin.take());
         if timeout(EXIT_AFTER_EOF, self.reap()).await.is_err() {
-            self.signal(Signal::Terminate);
+            self.leader.signal(Signal::Terminate);
             if timeout(EXIT_AFTER_SIGTERM, self.reap()).await.is_err() {
-                self.signal(Signal::Kill);
+                self.kill();
                 self.reap().await;
             }
         }
@@ -429,33 +401,16 @@ impl ProcessGroup {
 
     /// Waits until the leader has exited, and kills the descendants that are left. Cancel safe.
     async fn reap(&mut self) {
-        let _ = self.leader.wait().await;
-        // At once and only once: the system may give the pid of an empty group to another process.
-        self.signal(Signal::Kill);
-        self.group = None;
+        self.leader.exited().await;
+        self.kill();
     }
 
-    #[cfg(unix)]
-    fn signal(&self, signal: Signal) {
-        let group = self.group.and_then(|id| i32::try_from(id).ok());
-        let signal = match signal {
-            Signal::Kill => rustix::process::Signal::KILL,
-            Signal::Terminate => rustix::process::Signal::TERM,
-        };
-        if let Some(group) = group.and_then(rustix::process::Pid::from_raw) {
-            // An error means that the group is empty.
-            let _ = rustix::process::kill_process_group(group, signal);
+    /// Kills the group, at once and only once: the system may give the id of an empty group to another process.
+    fn kill(&mut self) {
+        if !std::mem::replace(&mut self.is_killed, true) {
+            self.leader.signal(Signal::Kill);
         }
     }
-
-    #[cfg(not(unix))]
-    fn signal(&self, _signal: Signal) {}
-}
-
-#[derive(Clone, Copy)]
-enum Signal {
-    Kill,
-    Terminate,
 }
 
 #[cfg(all(test, unix))]
@@ -465,11 +420,15 @@ mod tests {
     /// Without a supervisor, as on all systems but Linux.
     #[tokio::test]
     async fn s3_descendants_of_a_child_that_exits_by_itself_are_killed() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 1000000 & exit 1"]).process_group(0);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut process = ProcessGroup::new(command.spawn().unwrap());
-        let mut stdout = process.leader.stdout.take().unwrap();
+        let command = Command {
+            program: "sh".into(),
+            arguments: vec!["-c".into(), "sleep 1000000 & exit 1".into()],
+            folder: ".".into(),
+            environment: vec![("PATH".into(), std::env::var_os("PATH").unwrap())],
+        };
+        let started = platform().processes.spawn(&command).unwrap();
+        let mut stdout = started.stdout;
+        let mut process = ProcessGroup { leader: started.process, is_killed: false };
         process.exit().await;
         process.end().await;
         // The descendant holds the output open as long as it lives.
