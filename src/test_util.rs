@@ -118,7 +118,7 @@ pub mod platform {
 
     pub mod disk {
         pub use crate::platform::disk::{
-            Disk, FileKind, Links, Metadata, OpenFile, OpenOptions, Readers,
+            Disk, FileKind, Links, Metadata, OpenFile, OpenOptions, Readers, Watch,
         };
     }
 

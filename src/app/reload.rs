@@ -2,12 +2,10 @@
 //! rejected as a whole, and changes nothing.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::platform::blocking;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
@@ -18,6 +16,8 @@ use crate::audit::LogChange;
 use crate::audit::record::Event;
 use crate::config::{self, Config, ConfigError, SourceFile};
 use crate::downstream::{Serve, TlsServer};
+use crate::platform::disk::{self, Metadata};
+use crate::platform::{blocking, wall_clock};
 use crate::telemetry::{self, log::Control};
 
 /// The source of the configuration.
@@ -328,8 +328,8 @@ struct FileDigests(HashMap<PathBuf, (Stamp, String)>);
 struct Stamp {
     modified: SystemTime,
     length: u64,
-    /// Number of the file; another one after it was replaced.
-    inode: u64,
+    /// The device and the number of the file; others after it was replaced.
+    inode: Option<(u64, u64)>,
 }
 
 /// A file that was modified so recently may be modified once more without another time: file systems have times as coarse as
@@ -346,7 +346,7 @@ impl FileDigests {
         {
             return digest.clone();
         }
-        let digest = SourceFile::digest(fs::read(path).as_deref());
+        let digest = SourceFile::digest(disk::read(path).as_deref());
         match stamp.filter(|stamp| stamp.is_settled()) {
             Some(stamp) => {
                 self.0.insert(path.to_owned(), (stamp, digest.clone()));
@@ -365,17 +365,13 @@ impl FileDigests {
 
 impl Stamp {
     fn of(path: &Path) -> Option<Self> {
-        let metadata = fs::metadata(path).ok()?;
-        #[cfg(unix)]
-        let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
-        #[cfg(not(unix))]
-        let inode = 0;
-        Some(Self { modified: metadata.modified().ok()?, length: metadata.len(), inode })
+        let Metadata { modified, length, inode, .. } = disk::metadata(path).ok()?;
+        Some(Self { modified: modified?, length, inode })
     }
 
     /// Whether a change after it was taken would show in the time.
     fn is_settled(&self) -> bool {
-        self.modified.elapsed().is_ok_and(|age| age > RECENTLY)
+        wall_clock().duration_since(self.modified).is_ok_and(|age| age > RECENTLY)
     }
 }
 
@@ -420,6 +416,8 @@ fn keep_for_life(config: &mut Config, before: &Config) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,9 +1,10 @@
 //! The folder of a log with its files, and the fail points at which tests inject faults.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::platform::disk::{self, File, FileKind, Metadata, OpenOptions, Readers};
 
 /// The folder of a log, locked so that no other process writes into it.
 pub(crate) struct Folder {
@@ -65,20 +66,19 @@ impl Folder {
     /// When the folder or a segment is a link or belongs to another user (`PermissionDenied`), or
     /// another process writes into the folder (`WouldBlock`).
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        create_private_directory(path)?;
-        check_owner(path, fs::symlink_metadata(path)?.is_dir())?;
-        let lock_file =
-            open_private(OpenOptions::new().create(true).write(true), &path.join(LOCK_FILE))?;
+        disk::create_dir_all(path, Readers::Owner)?;
+        check_owner(path, FileKind::Folder)?;
+        let options = OpenOptions { create: true, write: true, ..OpenOptions::private() };
+        let lock_file = options.open(&path.join(LOCK_FILE))?;
         lock(&lock_file)?;
         let folder = lock_folder(path)?;
-        if let Err(error) = fs::remove_file(path.join(TEMPORARY_FILE))
+        if let Err(error) = disk::remove_file(&path.join(TEMPORARY_FILE))
             && error.kind() != io::ErrorKind::NotFound
         {
             return Err(error);
         }
         for name in segments(path)? {
-            let file = path.join(&name);
-            check_owner(&file, fs::symlink_metadata(&file)?.is_file())?;
+            check_owner(&path.join(&name), FileKind::File)?;
         }
         Ok(Self { path: path.to_owned(), failpoints: None, _locks: (lock_file, folder) })
     }
@@ -105,7 +105,7 @@ impl Folder {
     /// # Errors
     /// When the folder or a segment cannot be read.
     pub(crate) fn total(&self) -> io::Result<u64> {
-        let length = |name: String| fs::metadata(self.path.join(name)).map(|meta| meta.len());
+        let length = |name: String| disk::metadata(&self.path.join(name)).map(|meta| meta.length);
         self.segments()?.into_iter().map(length).sum()
     }
 
@@ -118,19 +118,20 @@ impl Folder {
         let made = self.write_whole(&temporary, name, content);
         if made.is_err() {
             // Frees the space and the name for the next attempt.
-            let _ = fs::remove_file(&temporary);
+            let _ = disk::remove_file(&temporary);
         }
         made
     }
 
     fn write_whole(&self, temporary: &Path, name: &str, content: &[u8]) -> io::Result<Segment> {
-        let file = open_private(OpenOptions::new().create_new(true).append(true), temporary)?;
+        let options = OpenOptions { create_new: true, append: true, ..OpenOptions::private() };
+        let file = options.open(temporary)?;
         let failpoints = self.failpoints.clone();
         let mut segment = Segment { name: name.to_owned(), bytes: 0, file, failpoints };
         segment.append(content)?;
         segment.pending_sync()?.run()?;
         at(&self.failpoints, FailPoint::BeforeRename)?;
-        fs::rename(temporary, self.path.join(name))?;
+        disk::rename(temporary, &self.path.join(name))?;
         at(&self.failpoints, FailPoint::AfterRename)?;
         self.sync()?;
         Ok(segment)
@@ -141,8 +142,9 @@ impl Folder {
     /// # Errors
     /// When the file cannot be opened.
     pub(crate) fn reopen(&self, name: &str) -> io::Result<Segment> {
-        let file = open_private(OpenOptions::new().append(true), &self.path.join(name))?;
-        let bytes = file.metadata()?.len();
+        let options = OpenOptions { append: true, ..OpenOptions::private() };
+        let file = options.open(&self.path.join(name))?;
+        let bytes = file.metadata()?.length;
         let failpoints = self.failpoints.clone();
         Ok(Segment { name: name.to_owned(), bytes, file, failpoints })
     }
@@ -152,8 +154,9 @@ impl Folder {
     /// # Errors
     /// When the file cannot be opened or truncated.
     pub(crate) fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.path.join(name))?;
-        if file.metadata()?.len() > bytes { file.set_len(bytes) } else { Ok(()) }
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let file = options.open(&self.path.join(name))?;
+        if file.metadata()?.length > bytes { file.set_len(bytes) } else { Ok(()) }
     }
 
     /// Removes a segment.
@@ -161,7 +164,7 @@ impl Folder {
     /// # Errors
     /// When the file cannot be removed, or the folder not synced.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))?;
+        disk::remove_file(&self.path.join(name))?;
         self.sync()
     }
 
@@ -170,8 +173,8 @@ impl Folder {
     /// # Errors
     /// When the file cannot be written or synced.
     pub(crate) fn save_torn(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let mut file =
-            open_private(OpenOptions::new().create(true).append(true), &self.path.join(name))?;
+        let options = OpenOptions { create: true, append: true, ..OpenOptions::private() };
+        let mut file = options.open(&self.path.join(name))?;
         file.write_all(content)?;
         file.sync_all()?;
         self.sync()
@@ -183,9 +186,9 @@ impl Folder {
 
     /// Returns what others have done to the segment that is written; `None` if it is as it was left.
     pub(crate) fn damage(&self, segment: &Segment) -> Option<&'static str> {
-        let named = fs::symlink_metadata(self.path.join(&segment.name));
+        let named = disk::symlink_metadata(&self.path.join(&segment.name));
         match named.and_then(|named| Ok((named, segment.file.metadata()?))) {
-            Ok((named, open)) if is_same_file(&named, &open) => (open.len() != segment.bytes)
+            Ok((named, open)) if is_same_file(&named, &open) => (open.length != segment.bytes)
                 .then_some("its file was truncated, or written by others"),
             _ => Some("its file was removed or replaced"),
         }
@@ -199,12 +202,12 @@ impl Folder {
     pub(crate) fn set_aside(&self, name: &str) -> io::Result<String> {
         let mut aside = format!("{name}.aside");
         for number in 2.. {
-            if !self.path.join(&aside).exists() {
+            if disk::metadata(&self.path.join(&aside)).is_err() {
                 break;
             }
             aside = format!("{name}.{number}.aside");
         }
-        fs::rename(self.path.join(name), self.path.join(&aside))?;
+        disk::rename(&self.path.join(name), &self.path.join(&aside))?;
         self.sync()?;
         Ok(aside)
     }
@@ -269,8 +272,8 @@ pub(crate) fn segment_number(name: &str) -> Option<u64> {
 /// When the folder cannot be read.
 pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
     let mut numbered = Vec::new();
-    for entry in fs::read_dir(path)? {
-        if let Ok(name) = entry?.file_name().into_string()
+    for name in disk::read_dir(path)? {
+        if let Ok(name) = name.into_string()
             && let Some(number) = segment_number(&name)
         {
             numbered.push((number, name));
@@ -293,24 +296,14 @@ fn lock_injector<'a>(
     failing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens a file with access for its owner only; does not follow a symbolic link.
-fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
-    }
-    options.open(path)
-}
-
 /// Locks a file or folder until its handle is dropped.
 fn lock(file: &File) -> io::Result<()> {
-    file.try_lock().map_err(|error| match error {
-        fs::TryLockError::WouldBlock => io::Error::new(
+    file.try_lock().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
             io::ErrorKind::WouldBlock,
             "another running gateway writes into this folder; set another audit.path",
         ),
-        fs::TryLockError::Error(error) => error,
+        _ => error,
     })
 }
 
@@ -326,47 +319,35 @@ fn lock_folder(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-fn create_private_directory(path: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
-}
-
 /// Checks that the path has the expected type and the right owner: another user who can write there
 /// could forge the end of the log.
-fn check_owner(path: &Path, is_expected_type: bool) -> io::Result<()> {
+fn check_owner(path: &Path, expected: FileKind) -> io::Result<()> {
+    let metadata = disk::symlink_metadata(path)?;
     let denied = |what: &str| {
         let message = format!("{} {what}", path.display());
         Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
     };
-    if !is_expected_type {
+    if metadata.kind != expected {
         return denied("is a symbolic link or has the wrong file type");
     }
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        if fs::symlink_metadata(path)?.uid() != rustix::process::geteuid().as_raw() {
-            return denied("belongs to another user");
-        }
+    if metadata.owner.is_some_and(|owner| owner != rustix::process::geteuid().as_raw()) {
+        return denied("belongs to another user");
     }
     Ok(())
 }
 
-#[cfg(unix)]
-fn is_same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    (a.dev(), a.ino()) == (b.dev(), b.ino())
-}
-
-#[cfg(not(unix))]
-fn is_same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
-    a.len() == b.len()
+fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
+    match a.inode {
+        Some(_) => a.inode == b.inode,
+        None => a.length == b.length,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

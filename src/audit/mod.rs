@@ -36,6 +36,7 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
 use crate::config;
+use crate::platform::disk;
 use queue::Queue;
 use record::Event;
 
@@ -125,7 +126,8 @@ impl Audit {
             return Ok(LogChange::Unchanged);
         }
         let is_same_directory = |path: &Path| {
-            config.path.canonicalize().is_ok_and(|there| Some(there) == path.canonicalize().ok())
+            disk::canonicalize(&config.path)
+                .is_ok_and(|there| Some(there) == disk::canonicalize(path).ok())
         };
         if let Some(running) = running.filter(|running| is_same_directory(running.path())) {
             // The same key may be configured in a different way.

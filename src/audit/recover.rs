@@ -1,7 +1,6 @@
 //! Recovery at the start: finds the end of an existing log, and moves an incomplete line of a crash
 //! aside. It reads the last segment, a piece at a time.
 
-use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -9,6 +8,7 @@ use super::folder::{Folder, segment_number};
 use super::header::Header;
 use super::keys::{Digest, Keys};
 use super::record::{Head, Line, MAX_LINE, WriterId, next_digest};
+use crate::platform::disk::{self, File};
 use crate::seal::hex::hex;
 use crate::seal::random;
 
@@ -107,7 +107,7 @@ fn set_aside_strangers(folder: &Folder) -> io::Result<Vec<SetAside>> {
         let path = folder.path().join(&name);
         match read_header(&path) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let text = fs::read(&path)?;
+                let text = disk::read(&path)?;
                 let lines = text.split(|&byte| byte == b'\n').filter_map(Line::read);
                 // Nothing in it is authenticated: a number beyond any real log is none.
                 let seqs = lines.filter_map(|line| line.seq()).filter(|seq| *seq < MAX_LOST);
@@ -155,7 +155,7 @@ struct End {
 /// Finds the last complete line from the end: a crash of the system may leave more than one incomplete line. Reads more
 /// than [`TAIL`] bytes only where these have none.
 fn find_end(file: &mut File) -> io::Result<End> {
-    let length = file.metadata()?.len();
+    let length = file.metadata()?.length;
     let mut tail = TAIL;
     loop {
         let start = length.saturating_sub(tail);

@@ -1,7 +1,6 @@
 //! Reads the lines of a log in their order, also while they are written. It locks nothing, and checks no keys:
 //! [`verify`](super::verify) does that.
 
-use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -11,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::folder::{segment_name, segment_number, segments};
 use super::record::{Line, MAX_LINE};
 use super::recover::read_header;
+use crate::platform::disk::{self, File};
 
 /// A place in a log, between two lines.
 #[derive(
@@ -50,7 +50,7 @@ impl Tail {
             return Ok(Self::new(path, Position::default()));
         };
         let segment = segment_number(&name).unwrap_or_default();
-        let (offset, _) = last_line(&mut File::open(path.join(&name))?)?;
+        let (offset, _) = last_line(&mut File::open(&path.join(&name))?)?;
         Ok(Self::new(path, Position { segment, offset }))
     }
 
@@ -114,7 +114,7 @@ impl Tail {
 
     fn open(&mut self, segment: u64) -> io::Result<Option<&mut File>> {
         if self.file.as_ref().is_none_or(|(number, _)| *number != segment) {
-            self.file = match File::open(self.path.join(segment_name(segment))) {
+            self.file = match File::open(&self.path.join(segment_name(segment))) {
                 Ok(file) => Some((segment, file)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
@@ -154,7 +154,7 @@ pub(crate) fn last_seq(path: &Path) -> io::Result<u64> {
     let Some(name) = segments(path)?.pop() else {
         return Ok(0);
     };
-    Ok(last_line(&mut File::open(path.join(&name))?)?.1.unwrap_or_default())
+    Ok(last_line(&mut File::open(&path.join(&name))?)?.1.unwrap_or_default())
 }
 
 /// Returns where the records since `time` begin, at most `limit` bytes before the end: in front of a line, or within
@@ -166,15 +166,15 @@ pub(crate) fn since(path: &Path, time: SystemTime, limit: u64) -> io::Result<(Po
     let mut begin = Position::default();
     let mut total = 0;
     for name in segments(path)?.iter().rev() {
-        let meta = fs::metadata(path.join(name))?;
-        if meta.modified().is_ok_and(|modified| modified < time) {
+        let meta = disk::metadata(&path.join(name))?;
+        if meta.modified.is_some_and(|modified| modified < time) {
             break;
         }
         let segment = segment_number(name).unwrap_or_default();
-        if total + meta.len() > limit {
-            return Ok((Position { segment, offset: total + meta.len() - limit }, true));
+        if total + meta.length > limit {
+            return Ok((Position { segment, offset: total + meta.length - limit }, true));
         }
-        total += meta.len();
+        total += meta.length;
         begin = Position { segment, offset: 0 };
     }
     Ok((begin, false))
@@ -196,7 +196,7 @@ pub(super) fn read_full(mut file: impl Read, buffer: &mut [u8]) -> io::Result<us
 
 /// Returns where the last complete line of a segment ends, in bytes, and the number of the record by then.
 fn last_line(file: &mut File) -> io::Result<(u64, Option<u64>)> {
-    let length = file.metadata()?.len();
+    let length = file.metadata()?.length;
     let start = length.saturating_sub(2 * MAX_LINE as u64);
     let mut text = Vec::new();
     file.seek(SeekFrom::Start(start))?;

@@ -12,6 +12,7 @@ use super::raw::Raw;
 use super::reader::{Context, Section, optional};
 use super::{admin, naming, server};
 use crate::domain::name::{Naming, Prefix};
+use crate::platform::disk;
 
 /// Where a gateway with this configuration file can be reached, and how it names prompts.
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ impl Addresses {
     /// exist has the defaults. Blocks.
     pub(crate) fn load(path: &Path) -> Self {
         let file = path.display().to_string();
-        let (text, unreadable) = match std::fs::read_to_string(path) {
+        let (text, unreadable) = match disk::read_to_string(path) {
             Ok(text) => (text, None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (String::new(), None),
             Err(error) => {

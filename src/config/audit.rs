@@ -1,6 +1,5 @@
 //! `[audit]`: the audit log and its key.
 
-use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +8,8 @@ use super::reader::{MILLISECOND, Section};
 use super::views::globs;
 use crate::domain::fair_share::Share;
 use crate::domain::glob::Glob;
+use crate::platform::disk::{self, OpenOptions, Readers};
+use crate::platform::platform;
 use crate::seal::AuditKey;
 
 /// The configuration of the audit log.
@@ -82,11 +83,12 @@ impl Audit {
         if let Some(key) = &self.key {
             return Ok(Some(key.clone()));
         }
-        let folder = self.key_file.parent().and_then(|folder| folder.join(".").canonicalize().ok());
-        if folder.is_some() && folder == self.path.canonicalize().ok() {
+        let folder = self.key_file.parent();
+        let folder = folder.and_then(|folder| disk::canonicalize(&folder.join(".")).ok());
+        if folder.is_some() && folder == disk::canonicalize(&self.path).ok() {
             return Err(self.key_error("is in the directory of the log; set another audit.path"));
         }
-        match fs::read_to_string(&self.key_file) {
+        match disk::read_to_string(&self.key_file) {
             Ok(text) => AuditKey::parse(&text).map(Some).ok_or_else(|| self.key_error(KEY_RULE)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.key_error(&format!("cannot be read: {error}"))),
@@ -105,19 +107,21 @@ impl Audit {
     /// If the file cannot be written.
     pub fn make_key(&self) -> io::Result<(AuditKey, PathBuf)> {
         let (key, text) = AuditKey::generate();
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let options = OpenOptions {
+            write: true,
+            create_new: true,
+            readers: Readers::Owner,
+            ..OpenOptions::default()
+        };
         // The link makes the file appear complete or not at all: every later start would fail on a
         // truncated key.
         let temporary = self.key_file.with_extension(format!("{}.tmp", std::process::id()));
         let stored = options.open(&temporary).and_then(|mut file| {
             writeln!(file, "{text}")?;
             file.sync_all()?;
-            fs::hard_link(&temporary, &self.key_file)
+            platform().disk.hard_link(&temporary, &self.key_file)
         });
-        let _ = fs::remove_file(&temporary);
+        let _ = disk::remove_file(&temporary);
         match stored {
             Ok(()) => Ok((key, self.key_file.clone())),
             // Another process created the file first: its key is valid.
@@ -183,6 +187,7 @@ pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::Path;
 
     use super::*;

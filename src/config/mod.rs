@@ -75,6 +75,7 @@ pub(crate) use views::View;
 
 use crate::domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, is_separator};
 use crate::domain::overlay::Overlay;
+use crate::platform::disk;
 use crate::seal;
 use reader::{Context, Section};
 use upstream::Upstreams;
@@ -175,7 +176,7 @@ impl Config {
     /// All mistakes in the configuration, or that the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = disk::read_to_string(path).map_err(|error| {
             ConfigError::whole_file(&file, Origin::Unknown, format!("cannot be read: {error}"))
         })?;
         let base = path.parent().unwrap_or(Path::new(""));

@@ -9,6 +9,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::reader::Section;
+use crate::platform::disk;
 use crate::seal::pem::certificates;
 
 /// Paths of PEM files. They are polled and read again when they change.
@@ -59,7 +60,7 @@ impl Tls {
     /// The path of the file that cannot be read, and the reason.
     pub fn read(&self) -> Result<TlsFiles, String> {
         let read = |path: &Path| {
-            std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+            disk::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
         };
         let client_ca = self.client_ca.as_deref().map(read).transpose()?;
         Ok(TlsFiles { cert: read(&self.cert)?, key: read(&self.key)?, client_ca })

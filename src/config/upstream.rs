@@ -21,6 +21,7 @@ use crate::domain::name::{Prefix, UpstreamId};
 use crate::domain::pin::Mode;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::platform::disk;
 use crate::seal::pem::certificates;
 
 /// One upstream.
@@ -322,7 +323,7 @@ fn library(section: &mut Section<'_>) -> Option<Transport> {
         section.mistake("path", "is required: the directory of the library");
         return None;
     };
-    if !path.is_dir() {
+    if !disk::is_folder(&path) {
         section.mistake("path", not_a_directory(&path));
     }
     Some(Transport::Library(path))
@@ -405,7 +406,7 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
         section.mistake("command", rule);
     }
     let cwd = section.folder("cwd");
-    if !cwd.is_dir() {
+    if !disk::is_folder(&cwd) {
         section.mistake("cwd", not_a_directory(&cwd));
     }
     let env = section.section("env").secrets();

@@ -2,6 +2,7 @@
 //! `std::fs`, and behave like them.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -63,8 +64,11 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     /// When the system cannot watch the folder.
-    fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Box<dyn Send + Sync>>;
+    fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Watch>;
 }
+
+/// A watch on a folder, until dropped.
+pub type Watch = Box<dyn Send + Sync>;
 
 /// An open file, with a position of its own.
 pub trait OpenFile: Send + Sync {
@@ -234,7 +238,7 @@ impl Disk for System {
         fs::read_link(path)
     }
 
-    fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Box<dyn Send + Sync>> {
+    fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Watch> {
         use notify::{EventKind, RecursiveMode, Watcher};
         let on_event = move |event: notify::Result<notify::Event>| {
             // An error means that events may be lost, so the folder is read again.
@@ -382,12 +386,23 @@ impl File {
 }
 
 impl OpenOptions {
+    /// For a file with access for its owner only; does not follow a symbolic link.
+    pub(crate) fn private() -> Self {
+        Self { readers: Readers::Owner, refuses_links: true, ..Self::default() }
+    }
+
     /// Opens a file in this way.
     ///
     /// # Errors
     /// As `std::fs::OpenOptions::open`.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         platform().disk.open(path, self).map(File)
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").finish_non_exhaustive()
     }
 }
 
@@ -443,4 +458,61 @@ pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Returns what the file system says of a path, or of what a symbolic link at its end leads to.
+///
+/// # Errors
+/// As `std::fs::metadata`.
+pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
+    platform().disk.metadata(path, Links::Follow)
+}
+
+/// Returns what the file system says of a path, or of a symbolic link at its end.
+///
+/// # Errors
+/// As `std::fs::symlink_metadata`.
+pub(crate) fn symlink_metadata(path: &Path) -> io::Result<Metadata> {
+    platform().disk.metadata(path, Links::Keep)
+}
+
+/// Whether a path leads to a folder.
+pub(crate) fn is_folder(path: &Path) -> bool {
+    metadata(path).is_ok_and(|metadata| metadata.is_folder())
+}
+
+/// # Errors
+/// See [`Disk::read_dir`].
+pub(crate) fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
+    platform().disk.read_dir(path)
+}
+
+/// # Errors
+/// See [`Disk::create_dir_all`].
+pub(crate) fn create_dir_all(path: &Path, readers: Readers) -> io::Result<()> {
+    platform().disk.create_dir_all(path, readers)
+}
+
+/// # Errors
+/// See [`Disk::rename`].
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    platform().disk.rename(from, to)
+}
+
+/// # Errors
+/// See [`Disk::remove_file`].
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    platform().disk.remove_file(path)
+}
+
+/// # Errors
+/// See [`Disk::watch`].
+pub(crate) fn watch(folder: &Path, changed: Arc<Notify>) -> io::Result<Watch> {
+    platform().disk.watch(folder, changed)
+}
+
+/// # Errors
+/// See [`Disk::canonicalize`].
+pub(crate) fn canonicalize(path: &Path) -> io::Result<PathBuf> {
+    platform().disk.canonicalize(path)
 }

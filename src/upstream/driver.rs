@@ -16,7 +16,6 @@ use super::client_attributes;
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
-use super::folder_watch::Watch;
 use super::guard::breaker::Breaker;
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::{PromptList, emptiness};
@@ -28,6 +27,7 @@ use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
+use crate::platform::disk::Watch;
 use crate::telemetry::{ClientOperation, Telemetry};
 
 /// Outcome of one attempt to fetch the list, for the catalog.

@@ -6,7 +6,6 @@ pub(crate) mod connection;
 pub(crate) mod accounts;
 pub(crate) mod call;
 pub(crate) mod guard;
-pub(crate) mod folder_watch;
 pub(crate) mod held_secrets;
 pub(crate) mod auth;
 pub(crate) mod transport;
@@ -37,6 +36,7 @@ use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
 use crate::domain::subject_token::SubjectToken;
 use crate::grants::store::Folder;
+use crate::platform::disk::{self, Watch};
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, has_ended};
@@ -49,7 +49,6 @@ use connection::dedicated::DedicatedPool;
 use connection::handshake::ListenEvent;
 use connection::{Connection, Negotiated};
 use driver::{ConnectionState, Driver, DriverId, DriverReport, FetchedList};
-use folder_watch::Watch;
 use guard::breaker::Breaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
@@ -661,7 +660,7 @@ fn watch_logins(
     let watch = folder
         .create()
         .map_err(|error| error.to_string())
-        .and_then(|path| Watch::new(path, changed.clone()).map_err(|error| error.to_string()));
+        .and_then(|path| disk::watch(path, changed.clone()).map_err(|error| error.to_string()));
     watch
         .inspect_err(|error| {
             warn!(upstream = login.upstream, error,

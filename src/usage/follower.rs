@@ -10,6 +10,7 @@ use super::index::{Index, Snapshot};
 use super::query::secs;
 use crate::audit::tail::Tail;
 use crate::config;
+use crate::platform::disk;
 
 /// An index with the log that it is derived from.
 pub(super) struct Follower {
@@ -43,7 +44,7 @@ impl Follower {
     /// # Errors
     /// When the index or the log cannot be read.
     pub(super) fn read(index: Option<&Path>, log: Option<&Path>) -> io::Result<Self> {
-        let index = Index::reader(index.filter(|path| path.is_dir()))?;
+        let index = Index::reader(index.filter(|path| disk::is_folder(path)))?;
         let mut follower = Self { index, tail: None, flushed: Instant::now() };
         if let Some(log) = log {
             let mut tail = follower.index.tail(log)?;

@@ -1,10 +1,10 @@
 //! The lines of a segment from its end to its begin, in bounded memory.
 
-use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 
 use crate::audit::record::MAX_LINE;
 use crate::audit::tail::read_full;
+use crate::platform::disk::File;
 
 /// A reader of complete lines, last to first.
 pub(super) struct Backward<'a> {
@@ -99,15 +99,16 @@ impl<'a> Backward<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::fs;
 
     use proptest::prelude::*;
 
     use super::*;
 
     fn lines(text: &[u8], end: u64) -> Vec<(u64, Vec<u8>)> {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(text).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, text).unwrap();
+        let file = File::open(file.path()).unwrap();
         let mut lines = Backward::new(&file, end);
         let mut all = Vec::new();
         while let Some((offset, line)) = lines.next().unwrap() {

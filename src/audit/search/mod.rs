@@ -8,7 +8,6 @@ mod live;
 mod tests;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::SystemTime;
@@ -21,6 +20,7 @@ use super::folder::{segment_number, segments};
 use super::record::{MAX_LINE, write_text};
 use super::recover::read_header;
 use super::tail::{Position, Tail};
+use crate::platform::disk::File;
 use backward::Backward;
 use entry::CallId;
 
@@ -92,11 +92,11 @@ pub(crate) fn find(
         let Some(end) = end_in(number, before) else {
             continue;
         };
-        let file = match File::open(path.join(name)) {
+        let file = match File::open(&path.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             file => file?,
         };
-        let length = file.metadata()?.len();
+        let length = file.metadata()?.length;
         if !wanted.may_have(&file, &path.join(name)) {
             continue;
         }
@@ -224,8 +224,8 @@ impl<'a> Wanted<'a> {
 
     /// Whether a segment may have records of the period, by the time of its header and of its last change.
     fn may_have(&self, file: &File, path: &Path) -> bool {
-        let modified = file.metadata().and_then(|meta| meta.modified());
-        if let (Some(from), Ok(modified)) = (self.find.from, modified)
+        let modified = file.metadata().ok().and_then(|meta| meta.modified);
+        if let (Some(from), Some(modified)) = (self.find.from, modified)
             && modified < from
         {
             return false;

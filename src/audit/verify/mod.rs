@@ -3,7 +3,6 @@
 
 mod verifier;
 
-use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
@@ -11,6 +10,7 @@ use std::path::Path;
 use super::checkpoint::Checkpoint;
 use super::folder::segments;
 use super::keys::{Keys, PublicKey};
+use crate::platform::disk::{self, File};
 use verifier::{Successor, Verifier};
 
 /// The keys and checkpoints that a log is verified against.
@@ -120,7 +120,7 @@ pub(crate) fn verify_with(
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> io::Result<Report> {
     let names = segments(path)?;
-    let length = |name: &String| fs::metadata(path.join(name)).map_or(0, |meta| meta.len());
+    let length = |name: &String| disk::metadata(&path.join(name)).map_or(0, |meta| meta.length);
     let bytes = names.iter().map(length).sum();
     let mut progress = Progress { segments: names.len(), bytes, ..Progress::default() };
     let mut verifier = Verifier::new(anchors);
@@ -129,7 +129,7 @@ pub(crate) fn verify_with(
             Some(next) => Successor::Segment(super::recover::read_header(&path.join(next)).ok()),
             None => Successor::None,
         };
-        let text = match File::open(path.join(name)) {
+        let text = match File::open(&path.join(name)) {
             // The gateway has removed it meanwhile, as configured; the later segments record that.
             Err(error) if error.kind() == io::ErrorKind::NotFound && verifier.head.is_none() => {
                 continue;
@@ -183,6 +183,8 @@ fn tell(watch: &mut dyn FnMut(Progress) -> ControlFlow<()>, progress: Progress) 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

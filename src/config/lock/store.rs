@@ -5,7 +5,6 @@
 //! step a crash interrupts, the lock file is the old or the new one, and has its objects.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,8 +12,9 @@ use std::time::Duration;
 use similar::TextDiff;
 
 use super::{Lock, NO_FILE};
-use crate::config::durable_file::{self, Readers, UNFINISHED};
+use crate::config::durable_file::{self, UNFINISHED};
 use crate::domain::pin::DigestText;
+use crate::platform::disk::{self, File, Readers};
 use crate::seal;
 
 /// A lock file and its objects.
@@ -75,7 +75,7 @@ impl LockStore {
     /// # Errors
     /// As [`LockStore::parse`].
     pub(crate) fn read(&self) -> Result<Lock, StoreError> {
-        self.parse(fs::read_to_string(&self.lock))
+        self.parse(disk::read_to_string(&self.lock))
     }
 
     /// Returns the content of the lock file, as it was read; a file that does not exist approves nothing.
@@ -96,7 +96,7 @@ impl LockStore {
     /// # Errors
     /// It is missing, or not what it should be.
     pub(crate) fn object(&self, digest: &DigestText) -> Result<String, ObjectError> {
-        let text = fs::read_to_string(self.object_path(digest)).map_err(|error| {
+        let text = disk::read_to_string(&self.object_path(digest)).map_err(|error| {
             let digest = digest.clone();
             match error.kind() {
                 io::ErrorKind::NotFound => {
@@ -135,18 +135,19 @@ impl LockStore {
 
     /// Keeps other writers out until the file is dropped.
     fn hold_writer(&self) -> Result<File, StoreError> {
-        fs::create_dir_all(&self.objects).map_err(|error| self.unwritable(error))?;
+        disk::create_dir_all(&self.objects, Readers::Usual)
+            .map_err(|error| self.unwritable(error))?;
         let file = lockable(&self.objects).map_err(|error| self.unwritable(error))?;
         let path = || self.objects.clone();
-        durable_file::lock(&file, WRITER_TIMEOUT).map_err(|why| match why {
-            TryLockError::WouldBlock => StoreError::Busy(path()),
-            TryLockError::Error(error) => StoreError::Io { path: path(), error },
+        durable_file::lock(&file, WRITER_TIMEOUT).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => StoreError::Busy(path()),
+            _ => StoreError::Io { path: path(), error },
         })?;
         Ok(file)
     }
 
     fn digest(&self) -> Result<String, StoreError> {
-        match fs::read_to_string(&self.lock) {
+        match disk::read_to_string(&self.lock) {
             Ok(text) => Ok(seal::sha256_text(text.as_bytes())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NO_FILE.to_owned()),
             Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
@@ -166,7 +167,7 @@ impl LockStore {
 
     fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
         // The file that links lead to is replaced, not the link.
-        let target = self.lock.canonicalize().unwrap_or_else(|_| self.lock.clone());
+        let target = disk::canonicalize(&self.lock).unwrap_or_else(|_| self.lock.clone());
         let written = durable_file::replace(&target, &lock.to_text(), Readers::Usual);
         written.map_err(|error| self.unwritable(error))
     }
@@ -174,12 +175,11 @@ impl LockStore {
     /// Removes objects that the lock does not need, and unfinished files.
     fn collect(&self, lock: &Lock) -> io::Result<()> {
         let needed: HashSet<&str> = lock.digests().map(file_name).collect();
-        for entry in fs::read_dir(&self.objects)? {
-            let name = entry?.file_name();
+        for name in disk::read_dir(&self.objects)? {
             let Some(name) = name.to_str() else { continue };
             let is_object = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
             if name.starts_with(UNFINISHED) || (is_object && !needed.contains(name)) {
-                fs::remove_file(self.objects.join(name))?;
+                disk::remove_file(&self.objects.join(name))?;
             }
         }
         Ok(())
@@ -209,7 +209,8 @@ fn lockable(objects: &Path) -> io::Result<File> {
 /// Opens what writers lock: a file in the folder of the objects, which itself cannot be opened.
 #[cfg(not(unix))]
 fn lockable(objects: &Path) -> io::Result<File> {
-    File::options().create(true).truncate(false).write(true).open(objects.join(".writer"))
+    disk::OpenOptions { create: true, write: true, ..disk::OpenOptions::default() }
+        .open(&objects.join(".writer"))
 }
 
 /// Returns the name of an object's file: the digest without its algorithm.
@@ -223,7 +224,7 @@ pub(crate) fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Ob
     let (lock, folder) = (name(&store.lock), name(&store.objects));
     let is_new = before.digest == NO_FILE;
     // As it stands there, which may be in another order.
-    let text = fs::read_to_string(&store.lock).ok();
+    let text = disk::read_to_string(&store.lock).ok();
     let old = if is_new { String::new() } else { text.unwrap_or_else(|| before.to_text()) };
     let old_name = if is_new { "/dev/null".to_owned() } else { format!("a/{lock}") };
     let new = after.to_text();
@@ -239,6 +240,7 @@ pub(crate) fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Ob
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write as _;
 
     use super::*;

@@ -6,10 +6,10 @@ mod secrets;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
 use config::{Map, Value, ValueKind};
 use serde_json::{Value as Json, json};
@@ -19,6 +19,7 @@ use super::error::{Mistakes, Origin};
 use super::raw::join;
 use super::units;
 use crate::domain::similar::is_typing_error;
+use crate::platform::disk;
 use schema::Recorder;
 
 /// State that all sections of one configuration share.
@@ -41,7 +42,7 @@ impl Context<'_> {
     /// Reads a file and records it with its digest, even if it cannot be read: a file that appears
     /// later must lead to a reload.
     fn read_file(&self, path: PathBuf) -> io::Result<String> {
-        let text = fs::read_to_string(&path);
+        let text = disk::read_to_string(&path);
         let digest = SourceFile::digest(text.as_ref().map(String::as_bytes));
         self.files.borrow_mut().push(SourceFile { path, digest });
         text

@@ -1,6 +1,5 @@
 //! The folder of `[grants]`: one file for each upstream, with its sealed sign-in. All functions block.
 
-use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -8,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use tracing::warn;
 
 use super::StoreError;
-use crate::config::durable_file::{self, Readers};
+use crate::config::durable_file;
+use crate::platform::disk::{self, File, OpenOptions, Readers};
 
 /// A folder of sealed sign-ins.
 pub(crate) struct Folder(PathBuf);
@@ -27,7 +27,7 @@ impl Folder {
     /// When the file cannot be read.
     pub(super) fn read(&self, upstream: &str) -> Result<Option<String>, StoreError> {
         let path = self.path(upstream);
-        match fs::read_to_string(&path) {
+        match disk::read_to_string(&path) {
             Ok(text) => Ok(Some(text.trim_end().to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::Io { path, error }),
@@ -51,7 +51,7 @@ impl Folder {
     /// When the file cannot be removed.
     pub(super) fn remove(&self, upstream: &str) -> Result<(), StoreError> {
         let path = self.path(upstream);
-        match fs::remove_file(&path) {
+        match disk::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(StoreError::Io { path, error })
             }
@@ -67,11 +67,12 @@ impl Folder {
     pub(super) fn lock(&self, upstream: &str, patience: Duration) -> Result<File, StoreError> {
         self.create()?;
         let path = self.0.join(format!("{upstream}.lock"));
-        let opened = File::options().create(true).truncate(false).write(true).open(&path);
+        let options = OpenOptions { create: true, write: true, ..OpenOptions::default() };
+        let opened = options.open(&path);
         let file = opened.map_err(|error| StoreError::Io { path: path.clone(), error })?;
-        durable_file::lock(&file, patience).map_err(|why| match why {
-            TryLockError::WouldBlock => StoreError::Busy(path),
-            TryLockError::Error(error) => StoreError::Io { path, error },
+        durable_file::lock(&file, patience).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => StoreError::Busy(path),
+            _ => StoreError::Io { path, error },
         })?;
         Ok(file)
     }
@@ -82,8 +83,8 @@ impl Folder {
     /// When the file cannot be changed.
     pub(super) fn mark_used(&self, upstream: &str, now: SystemTime) -> Result<(), StoreError> {
         let path = self.path(upstream);
-        let marked =
-            File::options().write(true).open(&path).and_then(|file| file.set_modified(now));
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let marked = options.open(&path).and_then(|file| file.set_modified(now));
         match marked {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(StoreError::Io { path, error })
@@ -102,13 +103,13 @@ impl Folder {
         now: SystemTime,
         idle: Duration,
     ) -> Result<Vec<String>, StoreError> {
-        let entries = match fs::read_dir(&self.0) {
-            Ok(entries) => entries,
+        let names = match disk::read_dir(&self.0) {
+            Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(StoreError::Io { path: self.0.clone(), error }),
         };
         let mut forgotten = Vec::new();
-        for path in entries.flatten().map(|entry| entry.path()) {
+        for path in names.into_iter().map(|name| self.0.join(name)) {
             let Some(upstream) = upstream_of(&path).filter(|id| !in_use.iter().any(|u| u == id))
             else {
                 continue;
@@ -130,16 +131,16 @@ impl Folder {
         path: &Path,
         is_idle: impl Fn(SystemTime) -> bool,
     ) -> Result<bool, StoreError> {
-        let used = || fs::metadata(path).and_then(|metadata| metadata.modified());
-        if !used().is_ok_and(&is_idle) {
+        let used = || disk::metadata(path).ok().and_then(|metadata| metadata.modified);
+        if !used().is_some_and(&is_idle) {
             return Ok(false);
         }
         // With the lock, another process may have used it by now.
         let _lock = self.lock(upstream, Duration::ZERO)?;
-        if !used().is_ok_and(&is_idle) {
+        if !used().is_some_and(&is_idle) {
             return Ok(false);
         }
-        fs::remove_file(path)
+        disk::remove_file(path)
             .map(|()| true)
             .map_err(|error| StoreError::Io { path: path.to_owned(), error })
     }
@@ -149,15 +150,8 @@ impl Folder {
     /// # Errors
     /// When it cannot be created.
     pub(crate) fn create(&self) -> Result<&Path, StoreError> {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::DirBuilderExt;
-            builder.mode(0o700);
-        }
         let path = &self.0;
-        let created = builder.create(path);
+        let created = disk::create_dir_all(path, Readers::Owner);
         created.map_err(|error| StoreError::Io { path: path.clone(), error })?;
         Ok(path)
     }
@@ -183,6 +177,8 @@ fn is_idle(now: SystemTime, used: SystemTime, idle: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
 
     const IDLE: Duration = Duration::from_hours(1);

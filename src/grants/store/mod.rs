@@ -3,7 +3,6 @@
 
 mod folder;
 
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use super::Grant;
 use crate::cluster::{self, SharedGrantError, SharedGrants};
 use crate::config;
 use crate::platform;
+use crate::platform::disk::File;
 use crate::seal::{Kind, Sealer};
 pub(crate) use folder::Folder;
 

@@ -5,7 +5,6 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::platform::blocking;
 use http::Uri;
 use tokio::time::Instant;
 
@@ -17,6 +16,7 @@ use crate::net::egress::{CONNECT, Egress};
 use crate::oauth::client::{Client, Proof, Refusal, address_policy};
 use crate::oauth::scope;
 use crate::oauth::token::Issued;
+use crate::platform::{blocking, disk};
 
 /// The workload of the gateway at an upstream's authorization server.
 pub(super) struct Workload {
@@ -100,7 +100,7 @@ pub(super) async fn read_token(file: &Path) -> Result<Secret, Refusal> {
     let refusal =
         |why: &str| Refusal::new(TokenFault::Failed, format!("{}: {why}", file.display()));
     let path = file.to_owned();
-    let read = blocking(move || std::fs::read_to_string(path)).await;
+    let read = blocking(move || disk::read_to_string(&path)).await;
     let read = read.map_err(|error| io::Error::other(error.to_string()));
     let text = read.flatten().map_err(|error| refusal(&error.to_string()))?;
     match text.trim() {

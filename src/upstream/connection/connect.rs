@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::platform::blocking;
 use http::HeaderValue;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
@@ -17,11 +16,12 @@ use crate::domain::caller::{Caller, PROBER};
 use crate::domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
+use crate::platform::blocking;
+use crate::platform::disk::{self, Watch};
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
-use crate::upstream::folder_watch::Watch;
 use crate::upstream::library::Snapshot;
 use crate::upstream::transport::Transport;
 use crate::upstream::transport::http_sse::HttpSse;
@@ -89,7 +89,7 @@ impl Target {
             }
             config::Transport::Stdio(stdio) => Self::Stdio(stdio.clone()),
             config::Transport::Library(folder) => {
-                let watch = Watch::new(folder, sinks.list_changed.clone().unwrap_or_default());
+                let watch = disk::watch(folder, sinks.list_changed.clone().unwrap_or_default());
                 if let Err(error) = &watch {
                     warn!(upstream = %upstream.id, %error,
                         "the library cannot be watched; edits are found by polling only");

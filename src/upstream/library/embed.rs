@@ -1,6 +1,5 @@
 //! Files that a library prompt embeds as messages of their own.
 
-use std::fs;
 use std::path::{Component, Path};
 
 use base64::Engine;
@@ -9,6 +8,7 @@ use serde_json::json;
 
 use super::files;
 use crate::domain::percent;
+use crate::platform::disk;
 
 /// Reads the file that `embed` names, and returns it as a content object in JSON text.
 ///
@@ -57,14 +57,14 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
         }
     }
     let path = files::resolve_inside(folder, &path)?;
-    let size = fs::metadata(&path).map_err(|e| e.to_string())?;
+    let size = disk::metadata(&path).map_err(|e| e.to_string())?;
     if !size.is_file() {
         return Err("not a file".to_owned());
     }
     // A file that is not text is sent as base64: four characters for three bytes.
-    let encoded = size.len().div_ceil(3).saturating_mul(4);
+    let encoded = size.length.div_ceil(3).saturating_mul(4);
     if usize::try_from(encoded).is_ok_and(|encoded| encoded <= limit) {
-        fs::read(&path).map_err(|e| e.to_string())
+        disk::read(&path).map_err(|e| e.to_string())
     } else {
         Err(format!("larger than max_message ({limit} bytes)"))
     }
@@ -98,6 +98,8 @@ fn mime_type(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

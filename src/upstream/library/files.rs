@@ -2,8 +2,11 @@
 //! library's folder: the files of a Kubernetes ConfigMap or Secret are such links.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+
+use crate::platform::disk::{self, FileKind};
+use crate::platform::platform;
 
 /// Deepest level of subfolders that is read: a library is a tree that people browse.
 const MAX_DEPTH: usize = 8;
@@ -30,7 +33,7 @@ impl Files {
     /// # Errors
     /// When the folder or a subfolder cannot be read.
     pub(super) fn find(folder: &Path) -> io::Result<Self> {
-        let root = folder.canonicalize()?;
+        let root = disk::canonicalize(folder)?;
         let seen = HashSet::from([root.clone()]);
         let mut walk = Walk { folder, root, seen, files: Files::default() };
         walk.read(folder, 0)?;
@@ -51,33 +54,32 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn read(&mut self, folder: &Path, depth: usize) -> io::Result<()> {
-        let entries: io::Result<Vec<_>> = fs::read_dir(folder)?.collect();
-        let mut entries = entries?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let name = entry.file_name();
+        let mut names = disk::read_dir(folder)?;
+        names.sort();
+        for name in names {
+            let path = folder.join(&name);
             let name = name.to_string_lossy();
             if name.starts_with('.') {
                 continue;
             }
-            let path = entry.path();
-            let is_link = entry.file_type()?.is_symlink();
             let resolved = match resolve(&self.root, &path) {
                 Ok(resolved) => resolved,
                 Err(reason) => {
                     // Other files may be removed while they are read, and are of no interest.
-                    if is_link && (name.ends_with(".md") || path.is_dir()) {
+                    let is_link = disk::symlink_metadata(&path)
+                        .is_ok_and(|entry| entry.kind == FileKind::Link);
+                    if is_link && (name.ends_with(".md") || disk::is_folder(&path)) {
                         let shown = path.strip_prefix(self.folder).unwrap_or(&path);
                         self.files.refused.push(format!("{}: {reason}", shown.display()));
                     }
                     continue;
                 }
             };
-            let kind = match fs::metadata(&resolved) {
+            let kind = match disk::metadata(&resolved) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 kind => kind?,
             };
-            if kind.is_dir() && depth < MAX_DEPTH {
+            if kind.is_folder() && depth < MAX_DEPTH {
                 if self.seen.insert(resolved) {
                     self.read(&path, depth + 1)?;
                 }
@@ -96,13 +98,14 @@ impl Walk<'_> {
 /// # Errors
 /// The reason, if it leads out of the folder or to a dot-file, or cannot be resolved.
 pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<PathBuf, String> {
-    let root = folder.canonicalize().map_err(|error| error.to_string())?;
+    let root = disk::canonicalize(folder).map_err(|error| error.to_string())?;
     resolve(&root, path)
 }
 
 /// Returns a path without links. `root` has none.
 fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
-    let resolved = path.canonicalize().map_err(|error| format!("cannot be resolved: {error}"))?;
+    let resolved =
+        disk::canonicalize(path).map_err(|error| format!("cannot be resolved: {error}"))?;
     let inside = resolved.strip_prefix(root);
     let inside = inside.map_err(|_| "the link leads out of the library's folder".to_owned())?;
     // Kubernetes keeps the files of a volume in folders such as `..2026_11_21`.
@@ -123,12 +126,13 @@ pub(super) struct Volume(Option<PathBuf>);
 
 impl Volume {
     pub(super) fn of(folder: &Path) -> Self {
-        Self(fs::read_link(folder.join("..data")).ok())
+        Self(platform().disk.read_link(&folder.join("..data")).ok())
     }
 }
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

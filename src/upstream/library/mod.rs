@@ -6,7 +6,6 @@ mod render;
 mod source;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crate::domain::json::Json;
 use crate::domain::json::canonical::canonical;
 use crate::domain::json::object::write_object;
 use crate::domain::prompt::{Prompt, PromptSource};
+use crate::platform::disk;
 use crate::seal;
 use files::{Files, Volume};
 use render::{Compiled, RenderError};
@@ -172,11 +172,11 @@ fn read_prompt(
     file: &Path,
     limit: usize,
 ) -> Result<Option<(Compiled, String)>, String> {
-    let size = fs::metadata(file).map_err(|e| e.to_string())?.len();
+    let size = disk::metadata(file).map_err(|e| e.to_string())?.length;
     if usize::try_from(size).is_ok_and(|size| size > limit) {
         return Err(format!("larger than max_message ({limit} bytes)"));
     }
-    let text = fs::read_to_string(file).map_err(|e| e.to_string())?;
+    let text = disk::read_to_string(file).map_err(|e| e.to_string())?;
     let Some(source) = Source::read(&text) else {
         return Ok(None);
     };
@@ -204,6 +204,8 @@ fn document(text: String) -> Result<Document, Kind> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn load(files: &[(&str, &str)], settings: &Settings) -> Result<Snapshot, Kind> {

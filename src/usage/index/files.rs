@@ -1,11 +1,11 @@
 //! The folder of the index: one file for each UTC day, and one with the position in the audit log. Each is replaced
 //! as a whole.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::day::{Detail, PREAMBLE, wanted_length};
+use crate::platform::disk::{self, File, OpenOptions, Readers};
 
 /// The folder of an index.
 #[derive(Debug)]
@@ -32,17 +32,14 @@ impl Files {
     /// # Errors
     /// When the folder cannot be created or written, or another process writes it (`WouldBlock`).
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(path)?;
-        let lock = private(OpenOptions::new().create(true).write(true), &path.join(LOCK_FILE))?;
-        lock.try_lock().map_err(|error| match error {
-            fs::TryLockError::WouldBlock => {
+        disk::create_dir_all(path, Readers::Owner)?;
+        let options = OpenOptions { create: true, write: true, ..OpenOptions::private() };
+        let lock = options.open(&path.join(LOCK_FILE))?;
+        lock.try_lock().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
                 io::Error::new(io::ErrorKind::WouldBlock, "another gateway writes this index")
             }
-            fs::TryLockError::Error(error) => error,
+            _ => error,
         })?;
         Ok(Self { path: path.to_owned(), lock: Some(lock) })
     }
@@ -66,19 +63,17 @@ impl Files {
     /// # Errors
     /// When the folder cannot be read.
     pub(super) fn days(&self) -> io::Result<Vec<(u64, u64)>> {
-        let entries = match fs::read_dir(&self.path) {
+        let names = match disk::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
+            names => names?,
         };
         let mut days = Vec::new();
-        for entry in entries {
-            let entry = entry?;
-            let name = entry.file_name();
+        for name in names {
             let number = name.to_str().and_then(|name| name.strip_prefix(DAY_PREFIX)?.parse().ok());
             if let Some(number) = number
-                && let Ok(meta) = entry.metadata()
+                && let Ok(meta) = disk::symlink_metadata(&self.path.join(&name))
             {
-                days.push((number, meta.len()));
+                days.push((number, meta.length));
             }
         }
         days.sort_unstable();
@@ -125,7 +120,7 @@ impl Files {
     /// # Errors
     /// When the file cannot be removed.
     pub(super) fn remove_day(&self, number: u64) -> io::Result<()> {
-        match fs::remove_file(self.day_path(number)) {
+        match disk::remove_file(&self.day_path(number)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -155,10 +150,12 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(TEMPORARY);
     let temporary = PathBuf::from(temporary);
-    let mut file = private(OpenOptions::new().create(true).write(true).truncate(true), &temporary)?;
+    let options =
+        OpenOptions { create: true, write: true, truncate: true, ..OpenOptions::private() };
+    let mut file = options.open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_data()?;
-    fs::rename(&temporary, path)
+    disk::rename(&temporary, path)
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
@@ -176,14 +173,4 @@ fn open(path: &Path) -> io::Result<Option<File>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Opens a file with access for its owner only; does not follow a symbolic link.
-fn private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
-    }
-    options.open(path)
 }
