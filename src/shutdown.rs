@@ -49,6 +49,9 @@ impl Shutdown {
     /// Ends the background tasks within [`STOP_TIMEOUT`]. Calls in flight get `shutting_down`, and their
     /// connections have the same time to send it.
     pub(crate) async fn stop(&self) {
+        // Without a drain the accept loop would go on.
+        self.pre_drain.cancel();
+        self.drain.cancel();
         self.stop.cancel();
         self.background.close();
         self.connections.close();
