@@ -354,6 +354,11 @@ impl File {
         self.0.metadata()
     }
 
+    /// Returns how many bytes there are to read, as far as the file system says.
+    fn length_hint(&self) -> usize {
+        self.metadata().map_or(0, |metadata| usize::try_from(metadata.length).unwrap_or_default())
+    }
+
     pub(crate) fn set_len(&self, length: u64) -> io::Result<()> {
         self.0.set_len(length)
     }
@@ -445,8 +450,9 @@ impl Seek for &File {
 /// # Errors
 /// As `std::fs::read`.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.read_to_end(&mut bytes)?;
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::with_capacity(file.length_hint());
+    file.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -455,8 +461,9 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As `std::fs::read_to_string`.
 pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.read_to_string(&mut text)?;
+    let mut file = File::open(path)?;
+    let mut text = String::with_capacity(file.length_hint());
+    file.read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -487,10 +494,27 @@ pub(crate) fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
     platform().disk.read_dir(path)
 }
 
+/// Creates a folder and those above it, where they do not exist, and syncs what has changed: what is synced in a new
+/// folder is lost with it if the system crashes before its own entry is on the disk.
+///
 /// # Errors
-/// See [`Disk::create_dir_all`].
+/// See [`Disk::create_dir_all`]; or the folder above a new one cannot be synced.
 pub(crate) fn create_dir_all(path: &Path, readers: Readers) -> io::Result<()> {
-    platform().disk.create_dir_all(path, readers)
+    let is_new = |folder: &&Path| {
+        !folder.as_os_str().is_empty()
+            && metadata(folder).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let created: Vec<_> = path.ancestors().take_while(is_new).collect();
+    platform().disk.create_dir_all(path, readers)?;
+    for parent in created.into_iter().rev().filter_map(Path::parent) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        match File::open(parent).and_then(|folder| folder.sync_all()) {
+            // A folder that cannot be read cannot be synced either: only new entries are at risk.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
+    }
+    Ok(())
 }
 
 /// # Errors
