@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, Replica};
 use crate::config::{self, Config, OnStoreFailure};
 use crate::domain::millis::whole_millis;
 use crate::domain::overlay;
+use crate::platform::wall_clock;
 use crate::policy::Gate;
 use crate::router::Router;
 use crate::session::Sessions;
@@ -112,7 +113,9 @@ impl State {
         };
         let failure = cluster.failure();
         let started = |at: u64| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(at));
-        let uptime = |at| started(at).and_then(|at| at.elapsed().ok()).map(|up| up.as_secs());
+        let now = wall_clock();
+        let since = |at| now.duration_since(at).ok();
+        let uptime = |at| started(at).and_then(since).map(|up| up.as_secs());
         let row = |replica: &Replica| {
             let Replica { id, presence, seen } = replica;
             json!({
