@@ -32,6 +32,10 @@ impl Content {
         &self.bytes
     }
 
+    pub(super) fn durable(&self) -> &[u8] {
+        &self.durable
+    }
+
     /// Writes at an offset; what lies between the end and the offset becomes zeros.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         self.edit(Edit::Write { at, bytes: bytes.to_vec() });

@@ -55,6 +55,12 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
+    fn sync(&self, what: &str) -> io::Result<()> {
+        let takes_time = self.disk.state().setup.sync_time.clone();
+        takes_time();
+        self.change(what, "", State::sync)
+    }
+
     /// Runs an operation that the observer learns of, with its operand.
     fn change<T: Debug>(
         &self,
@@ -110,11 +116,11 @@ impl OpenFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.change("sync_data", "", State::sync)
+        self.sync("sync_data")
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.change("sync_all", "", State::sync)
+        self.sync("sync_all")
     }
 
     fn try_lock(&self) -> io::Result<()> {

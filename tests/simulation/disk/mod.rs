@@ -55,6 +55,8 @@ pub struct Setup {
     pub sync_keeps_entry: bool,
     /// Whether a crash may leave zeros or garbage at the end of the last unsynced sector.
     pub tears_sectors: bool,
+    /// Takes the time of a sync, before it. It may let others run, and must not use the disk.
+    pub sync_time: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// What fails below a prefix; nothing by default. The probabilities are between 0 and 1, of an I/O error (EIO).
@@ -147,6 +149,13 @@ impl SimDisk {
         let mut state = self.state();
         let node = state.tree.resolve(path, Links::Follow).ok()?.node?;
         Some(state.tree.content(node).ok()?.bytes().to_vec())
+    }
+
+    /// Returns the content of a file that no crash can lose.
+    pub fn durable(&self, path: &Path) -> Option<Vec<u8>> {
+        let mut state = self.state();
+        let node = state.tree.resolve(path, Links::Follow).ok()?.node?;
+        Some(state.tree.content(node).ok()?.durable().to_vec())
     }
 
     /// Removes a file, a link, or a folder with all below it. Returns whether there was one.

@@ -63,6 +63,7 @@ pub(super) fn setup(seed: u64) -> Setup {
         owner: rustix::process::geteuid().as_raw(),
         sync_keeps_entry: false,
         tears_sectors: true,
+        sync_time: std::sync::Arc::new(|| ()),
     }
 }
 
@@ -96,7 +97,11 @@ fn outcomes<T: Ord>(outcome: impl Fn(u64) -> T) -> BTreeSet<T> {
 
 fn crash_keeps_synced_bytes() {
     let lengths = outcomes(|seed| {
-        let disk = disk(Setup { tears_sectors: false, ..setup(seed) });
+        let disk = disk(Setup {
+            tears_sectors: false,
+            sync_time: std::sync::Arc::new(|| ()),
+            ..setup(seed)
+        });
         disk.write(&path("a"), b"synced ");
         let file = open(&disk, "a", OpenOptions { append: true, ..NEW });
         file.write(b"synced, too ").unwrap();
@@ -138,7 +143,11 @@ fn crash_tears_only_unsynced_bytes() {
 
 fn crash_may_take_back_overwrites() {
     let left = outcomes(|seed| {
-        let disk = disk(Setup { tears_sectors: false, ..setup(seed) });
+        let disk = disk(Setup {
+            tears_sectors: false,
+            sync_time: std::sync::Arc::new(|| ()),
+            ..setup(seed)
+        });
         disk.write(&path("a"), b"1234");
         let file = open(&disk, "a", NEW);
         file.write(b"ab").unwrap();

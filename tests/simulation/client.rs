@@ -1,0 +1,664 @@
+//! A scripted client of either era, which checks all that it receives.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use http::{Request, Response, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::machine::trace;
+use crate::plan::{CallerPlan, ClientPlan, GATEWAY};
+use crate::upstream::MODERN;
+use crate::world::{Observer, SeenList, World};
+
+/// The time within which the gateway answers each request, whatever others do: `server.limits.request`, the time of a
+/// question, and the latency of the network.
+const DEADLINE: Duration = Duration::from_secs(11);
+
+const PORT: u16 = 8080;
+
+/// A client and its connection.
+pub struct Client {
+    plan: ClientPlan,
+    caller: CallerPlan,
+    world: Arc<World>,
+    rng: Rng,
+    connection: Option<Connection>,
+    session: Option<String>,
+    next_id: u64,
+    observer: Observer,
+    /// Public names that it has seen, or that it guesses.
+    names: Vec<String>,
+}
+
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    driver: AbortHandle,
+    is_disturbed: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Whether a request was sent over it before.
+    is_used: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    Result(Value),
+    /// A JSON-RPC error: its code and its reason.
+    Error(i64, String),
+    /// The response has this status and no message.
+    Status(u16),
+    /// There was no response, for a reason that is not the gateway's.
+    Lost,
+}
+
+/// What a client does next.
+enum Action {
+    List,
+    Get,
+    GetAndLeave,
+    Complete,
+    Ping,
+    Unknown,
+    Restart,
+    Think,
+}
+
+impl Client {
+    pub fn new(plan: ClientPlan, world: Arc<World>, rng: Rng) -> Self {
+        let caller = world.scenario.callers[plan.caller].clone();
+        Self {
+            plan,
+            caller,
+            world,
+            rng,
+            connection: None,
+            session: None,
+            next_id: 0,
+            observer: Observer::default(),
+            names: Vec::new(),
+        }
+    }
+
+    /// Acts until it is aborted.
+    pub async fn act(&mut self) {
+        loop {
+            let pause = self.rng.u64(..400);
+            sleep(Duration::from_millis(pause)).await;
+            self.world.step();
+            match self.draw() {
+                Action::List => drop(self.list().await),
+                Action::Get => drop(self.get_any().await),
+                Action::GetAndLeave => self.get_and_leave().await,
+                Action::Complete => self.complete().await,
+                Action::Ping => drop(self.ask("ping", json!({})).await),
+                Action::Unknown => drop(self.ask("prompts/nothing", json!({})).await),
+                Action::Restart => self.restart(),
+                Action::Think => sleep(Duration::from_secs(1)).await,
+            }
+        }
+    }
+
+    fn draw(&mut self) -> Action {
+        match self.rng.u8(..100) {
+            0..25 => Action::List,
+            25..70 => Action::Get,
+            70..75 => Action::GetAndLeave,
+            75..82 => Action::Complete,
+            82..86 => Action::Ping,
+            86..88 => Action::Unknown,
+            88..92 => Action::Restart,
+            _ => Action::Think,
+        }
+    }
+
+    /// Begins anew, with another connection and session. What it saw of lists it remembers.
+    pub fn restart(&mut self) {
+        self.connection = None;
+        self.session = None;
+    }
+
+    pub fn caller(&self) -> &CallerPlan {
+        &self.caller
+    }
+
+    fn is_modern(&self) -> bool {
+        self.plan.revision == MODERN
+    }
+
+    /// Lists all prompts, page by page, and checks the list; `None` if it did not get all pages of one list.
+    pub async fn list(&mut self) -> Option<Vec<String>> {
+        let (mut prompts, mut incomplete) = (Vec::new(), BTreeSet::new());
+        let (sent, mut cursor, mut pages) = (Instant::now(), None, 0);
+        let was_up = self.world.was_up_since(sent);
+        loop {
+            let params = cursor.map_or(json!({}), |cursor: String| json!({"cursor": cursor}));
+            let Outcome::Result(result) = self.ask("prompts/list", params).await else {
+                return None;
+            };
+            let page: Listed = serde_json::from_str(&result.to_string()).ok()?;
+            prompts.extend(page.prompts);
+            pages += 1;
+            incomplete.extend(page.meta.incomplete.into_iter().map(|part| part.upstream));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let received = Instant::now();
+        // Pages of before and after a restart are of two gateways.
+        if !was_up || !self.world.was_up_since(sent) {
+            return None;
+        }
+        let names = prompts.iter().filter_map(|prompt| {
+            let prompt: Value = serde_json::from_str(prompt.get()).ok()?;
+            prompt["name"].as_str().map(str::to_owned)
+        });
+        let names: Vec<_> = names.collect();
+        self.names.clone_from(&names);
+        let revision = self.plan.revision.to_owned();
+        let list = SeenList { prompts, incomplete, revision, pages, sent, received };
+        self.world.check_list(&mut self.observer, &self.caller, &list);
+        Some(names)
+    }
+
+    async fn get_any(&mut self) -> Outcome {
+        let guessed = self.rng.u8(..) < 60 || self.names.is_empty();
+        let name = if guessed {
+            let kind = if self.rng.bool() { "secret" } else { "open" };
+            format!("u{}__{kind}-{}", self.rng.u8(..4), self.rng.u8(..14))
+        } else {
+            let chosen = self.rng.usize(..self.names.len());
+            self.names[chosen].clone()
+        };
+        self.get(&name).await
+    }
+
+    /// Gets a prompt, answers the questions of the call, and checks the text.
+    pub async fn get(&mut self, name: &str) -> Outcome {
+        let sent = Instant::now();
+        let nonce = format!("{}-{}-{:08x}", self.plan.name, self.next_id, self.rng.u32(..));
+        let params = json!({"name": name, "arguments": {"nonce": nonce}});
+        let mut outcome = self.ask_for("prompts/get", params.clone(), Some(&nonce)).await;
+        let mut rounds = 0;
+        while let Outcome::Result(result) = &outcome
+            && result["resultType"] == "input_required"
+            && rounds < 3
+        {
+            let mut answered = params.clone();
+            let requests = result["inputRequests"].as_object().cloned().unwrap_or_default();
+            for (key, request) in requests {
+                answered["inputResponses"][key] = self.answer(&request["params"], Some(&nonce));
+            }
+            answered["requestState"] = result["requestState"].clone();
+            rounds += 1;
+            outcome = self.ask_for("prompts/get", answered, Some(&nonce)).await;
+        }
+        if let Outcome::Result(result) = &outcome {
+            self.check_text(name, &nonce, result, sent);
+        }
+        outcome
+    }
+
+    fn check_text(&self, public: &str, nonce: &str, result: &Value, sent: Instant) {
+        let text = result["messages"][0]["content"]["text"].as_str().unwrap_or_default();
+        let (upstream, name) = public.split_once("__").unwrap_or_default();
+        let is_own = text.starts_with(&format!("{upstream} says {name} of {upstream} in version "))
+            && text.ends_with(&format!(" for {nonce}"));
+        if !is_own {
+            let why = format!("{} got {result} for {public} and {nonce}", self.plan.name);
+            self.world.violation(why);
+        }
+        if !self.world.may_use(&self.caller, upstream, name, sent, Instant::now()) {
+            self.world.violation(format!("{} got {public}, which it may not use", self.caller.id));
+        }
+        self.world.acknowledge(nonce);
+    }
+
+    /// Asks for a prompt and disconnects before the answer.
+    async fn get_and_leave(&mut self) {
+        let nonce = format!("{}-{}-left", self.plan.name, self.next_id);
+        let name = self.names.first().cloned().unwrap_or_else(|| "u0__open-1".to_owned());
+        let patience = Duration::from_micros(self.rng.u64(..20_000));
+        let params = json!({"name": name, "arguments": {"nonce": nonce}});
+        let _ = timeout(patience, self.ask_for("prompts/get", params, Some(&nonce))).await;
+        self.connection = None;
+    }
+
+    async fn complete(&mut self) {
+        let name = self.names.first().cloned().unwrap_or_else(|| "u0__open-1".to_owned());
+        let params = json!({"ref": {"type": "ref/prompt", "name": name},
+            "argument": {"name": "nonce", "value": "a"}});
+        let _ = self.ask("completion/complete", params).await;
+    }
+
+    pub async fn ask(&mut self, method: &str, params: Value) -> Outcome {
+        self.ask_for(method, params, None).await
+    }
+
+    /// Sends a request and waits for its response. Questions of the call are answered if they are about `nonce`.
+    async fn ask_for(&mut self, method: &str, params: Value, nonce: Option<&str>) -> Outcome {
+        if !self.is_modern() && self.session.is_none() && !self.initialize().await {
+            return Outcome::Lost;
+        }
+        if matches!(method, "prompts/list" | "prompts/get" | "completion/complete") {
+            self.world.counts(self.caller.number);
+        }
+        let outcome = self.exchange(method, params, nonce).await;
+        trace::note(
+            &self.plan.name,
+            &format!("{method} {} -> {}", nonce.unwrap_or("-"), outcome.brief()),
+        );
+        match &outcome {
+            Outcome::Status(404) => self.restart(),
+            Outcome::Status(429) => self.world.refused_by_limit(self.caller.number),
+            Outcome::Error(_, reason) if reason == "rate_limited" => {
+                self.world.refused_by_limit(self.caller.number);
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    async fn initialize(&mut self) -> bool {
+        let capabilities = self.capabilities();
+        let params = json!({"protocolVersion": self.plan.revision, "capabilities": capabilities,
+            "clientInfo": {"name": self.plan.name, "version": "1"}});
+        let outcome = self.exchange("initialize", params, None).await;
+        if !matches!(outcome, Outcome::Result(_)) || self.session.is_none() {
+            self.session = None;
+            return false;
+        }
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        self.post(&initialized, None).await.is_some()
+    }
+
+    fn capabilities(&self) -> Value {
+        if self.plan.answers { json!({"elicitation": {"form": {}}}) } else { json!({}) }
+    }
+
+    /// The body of a request, and the headers that repeat it.
+    fn request(&mut self, method: &str, mut params: Value) -> (u64, Value) {
+        self.next_id += 1;
+        if self.is_modern() {
+            params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": MODERN,
+                "io.modelcontextprotocol/clientInfo": {"name": self.plan.name, "version": "1"},
+                "io.modelcontextprotocol/clientCapabilities": self.capabilities()});
+        }
+        let id = self.next_id;
+        (id, json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+    }
+
+    async fn exchange(&mut self, method: &str, params: Value, nonce: Option<&str>) -> Outcome {
+        let (id, body) = self.request(method, params);
+        let sent = Instant::now();
+        let reading = async {
+            let (response, observed) = self.post(&body, Some(method)).await?;
+            Some((self.read(response, id, nonce).await, observed))
+        };
+        match timeout(DEADLINE, Box::pin(reading)).await {
+            Ok(Some((Some(outcome), _))) => outcome,
+            Ok(Some((None, _))) | Ok(None) => {
+                self.lost(method, sent, "its response broke off");
+                Outcome::Lost
+            }
+            Err(_) => {
+                self.lost(method, sent, "it got no response within its deadline");
+                Outcome::Lost
+            }
+        }
+    }
+
+    /// A request has no response: a violation if neither the network nor a restart is the cause.
+    fn lost(&mut self, method: &str, sent: Instant, what: &str) {
+        let connection = self.connection.take();
+        let is_disturbed = connection.as_ref().is_none_or(|connection| (connection.is_disturbed)());
+        let was_reused = connection.as_ref().is_some_and(|connection| connection.is_used);
+        if !is_disturbed && !was_reused && self.world.was_up_since(sent) {
+            self.world.violation(format!("{} has sent {method}, and {what}", self.plan.name));
+        }
+    }
+
+    /// Posts a message. Returns the response; `None` if there was none.
+    async fn post(
+        &mut self,
+        body: &Value,
+        method: Option<&str>,
+    ) -> Option<(Response<Incoming>, ())> {
+        let mut request = Request::post("/mcp")
+            .header(header::HOST, format!("127.0.0.1:{PORT}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json, text/event-stream")
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.caller.key));
+        match (&self.session, method) {
+            (_, Some(method)) if self.is_modern() => {
+                request =
+                    request.header("MCP-Protocol-Version", MODERN).header("Mcp-Method", method);
+                if let ("prompts/get", Some(name)) = (method, body["params"]["name"].as_str()) {
+                    request = request.header("Mcp-Name", name);
+                }
+            }
+            (Some(session), _) => {
+                request = request.header("Mcp-Session-Id", session);
+                request = request.header("MCP-Protocol-Version", self.plan.revision);
+            }
+            _ => {}
+        }
+        let request = request.body(Full::from(body.to_string())).expect("a request");
+        let response = self.send(request).await?;
+        if let Some(session) = response.headers().get("mcp-session-id") {
+            self.session = session.to_str().ok().map(str::to_owned);
+        }
+        Some((response, ()))
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Option<Response<Incoming>> {
+        if self.connection.as_ref().is_none_or(|connection| !connection.sender.is_ready()) {
+            self.connection = self.connect().await;
+        }
+        let connection = self.connection.as_mut()?;
+        let sent = connection.sender.send_request(request).await.ok();
+        if sent.is_some() {
+            connection.is_used = true;
+        }
+        sent
+    }
+
+    async fn connect(&self) -> Option<Connection> {
+        let network = &self.world.machine.network;
+        let socket = network.dial(self.plan.host, (GATEWAY, PORT).into()).await.ok()?;
+        let is_disturbed = Box::new(socket.observer());
+        let (sender, driver) = http1::handshake(TokioIo::new(socket)).await.ok()?;
+        let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
+        Some(Connection { sender, driver, is_disturbed, is_used: false })
+    }
+
+    /// Reads the response to a request; `None` if it breaks off.
+    async fn read(
+        &mut self,
+        response: Response<Incoming>,
+        id: u64,
+        nonce: Option<&str>,
+    ) -> Option<Outcome> {
+        let status = response.status().as_u16();
+        let is_stream = response
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+        if !is_stream {
+            let body = response.into_body().collect().await.ok()?.to_bytes();
+            self.check_bytes(&body);
+            let Ok(message) = serde_json::from_slice(&body) else {
+                return Some(Outcome::Status(status));
+            };
+            return Some(self.outcome(&message, id, status));
+        }
+        let mut events = Events { body: response.into_body(), text: String::new() };
+        loop {
+            let message = events.next().await?;
+            self.check_bytes(message.to_string().as_bytes());
+            if message.get("method").is_none() {
+                return Some(self.outcome(&message, id, status));
+            }
+            if let Some(question) = message.get("id").cloned() {
+                let result = self.answer(&message["params"], nonce);
+                let answer = json!({"jsonrpc": "2.0", "id": question, "result": result});
+                self.post_aside(answer);
+            }
+        }
+    }
+
+    /// Posts an answer over a connection of its own, while the call is open.
+    fn post_aside(&self, answer: Value) {
+        let mut other = Self {
+            plan: self.plan.clone(),
+            caller: self.caller.clone(),
+            world: self.world.clone(),
+            rng: Rng::with_seed(0),
+            connection: None,
+            session: self.session.clone(),
+            next_id: 0,
+            observer: Observer::default(),
+            names: Vec::new(),
+        };
+        tokio::spawn(async move { drop(timeout(DEADLINE, other.post(&answer, None)).await) });
+    }
+
+    /// The user's answer to a question, which must be about this call.
+    fn answer(&self, question: &Value, nonce: Option<&str>) -> Value {
+        let message = question["message"].as_str().unwrap_or_default();
+        let asked = nonce.filter(|nonce| message.contains(nonce));
+        match asked {
+            Some(nonce) if self.plan.answers => {
+                json!({"action": "accept", "content": {"colour": format!("blue {nonce}")}})
+            }
+            _ => {
+                let why = format!("{} was asked {message:?} during {nonce:?}", self.plan.name);
+                self.world.violation(why);
+                json!({"action": "cancel"})
+            }
+        }
+    }
+
+    fn outcome(&self, message: &Value, id: u64, status: u16) -> Outcome {
+        let is_own = message["id"] == id || (message["id"].is_null() && status >= 400);
+        let has_one = message.get("result").is_some() != message.get("error").is_some();
+        if !is_own || !has_one {
+            let why = format!("{} got {message} for request {id}", self.plan.name);
+            self.world.violation(why);
+        }
+        if let Some(result) = message.get("result") {
+            return Outcome::Result(result.clone());
+        }
+        let error = &message["error"];
+        let code = error["code"].as_i64().unwrap_or_default();
+        let reason = error["data"]["reason"].as_str().unwrap_or_default().to_owned();
+        self.check_error(code, error);
+        match status {
+            404 | 429 => Outcome::Status(status),
+            _ => Outcome::Error(code, reason),
+        }
+    }
+
+    /// Property 15: codes that are allowed, no paths, no keys.
+    fn check_error(&self, code: i64, error: &Value) {
+        let is_reserved = (-32099..=-32000).contains(&code);
+        let allowed: &[i64] = match self.is_modern() {
+            true => &[-32020, -32021, -32022],
+            false => &[-32020, -32021, -32022, -32002, -32042],
+        };
+        if is_reserved && !allowed.contains(&code) {
+            self.world
+                .violation(format!("{} got the reserved code {code}: {error}", self.plan.name));
+        }
+        if error.to_string().contains("/gateway/") {
+            self.world.violation(format!("{} got a path: {error}", self.plan.name));
+        }
+    }
+
+    /// No caller's key, and no nonce of another client, reaches this one.
+    fn check_bytes(&self, body: &[u8]) {
+        let has = |needle: &str| memchr::memmem::find(body, needle.as_bytes()).is_some();
+        for caller in &self.world.scenario.callers {
+            if has(&caller.key) {
+                self.world
+                    .violation(format!("{} received the key of {}", self.plan.name, caller.id));
+            }
+        }
+        for other in &self.world.scenario.clients {
+            if other.name != self.plan.name && has(&format!("{}-", other.name)) {
+                let text = String::from_utf8_lossy(body);
+                self.world.violation(format!(
+                    "{} received what is {}'s: {text}",
+                    self.plan.name, other.name
+                ));
+            }
+        }
+    }
+
+    /// Opens a stream of notifications, and counts those of changed lists.
+    pub async fn listen(&mut self) -> Option<Listener> {
+        if !self.is_modern() && self.session.is_none() && !self.initialize().await {
+            return None;
+        }
+        let mut aside = self.connect().await?;
+        let request = if self.is_modern() {
+            let params = json!({"notifications": {"promptsListChanged": true}});
+            let (_, body) = self.request("subscriptions/listen", params);
+            Request::post("/mcp")
+                .header("MCP-Protocol-Version", MODERN)
+                .header("Mcp-Method", "subscriptions/listen")
+                .body(Full::from(body.to_string()))
+        } else {
+            Request::get("/mcp")
+                .header("Mcp-Session-Id", self.session.as_deref().unwrap_or_default())
+                .header("MCP-Protocol-Version", self.plan.revision)
+                .body(Full::default())
+        };
+        let mut request = request.expect("a request");
+        let headers = request.headers_mut();
+        let bearer = format!("Bearer {}", self.caller.key);
+        headers.insert(header::AUTHORIZATION, bearer.parse().expect("a header"));
+        headers.insert(header::HOST, "127.0.0.1:8080".parse().expect("a header"));
+        headers.insert(header::CONTENT_TYPE, "application/json".parse().expect("a header"));
+        let accept = "application/json, text/event-stream";
+        headers.insert(header::ACCEPT, accept.parse().expect("a header"));
+        let response = timeout(DEADLINE, aside.sender.send_request(request)).await.ok()?.ok()?;
+        if response.status() != 200 {
+            trace::note(&self.plan.name, &format!("no stream: {}", response.status()));
+            return None;
+        }
+        let (told, count) = tokio::sync::watch::channel(0);
+        let mut events = Events { body: response.into_body(), text: String::new() };
+        let name = self.plan.name.clone();
+        let task = tokio::spawn(async move {
+            let _open = aside;
+            while let Some(message) = events.next().await {
+                if message["method"] == "notifications/prompts/list_changed" {
+                    trace::note(&name, "is told of a changed list");
+                    told.send_modify(|count| *count += 1);
+                }
+            }
+        });
+        Some(Listener {
+            name: self.plan.name.clone(),
+            caller: self.caller.clone(),
+            count,
+            task: task.abort_handle(),
+        })
+    }
+
+    /// Sends bytes that are no request, or half of one, and may leave.
+    pub async fn intrude(world: &World, rng: &mut Rng, host: std::net::IpAddr) {
+        let Ok(mut socket) = world.machine.network.dial(host, (GATEWAY, PORT).into()).await else {
+            return;
+        };
+        let length = rng.usize(..400);
+        let mut bytes: Vec<u8> = match rng.u8(..4) {
+            0 => (0..length).map(|_| rng.u8(..)).collect(),
+            1 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12\x04\0\0\0\0\0".to_vec(),
+            2 => b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Length: 100\r\n\r\n{"
+                .to_vec(),
+            _ => b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n".to_vec(),
+        };
+        bytes.truncate(rng.usize(1..bytes.len().max(2)));
+        let _ = timeout(DEADLINE, socket.write_all(&bytes)).await;
+        sleep(Duration::from_millis(rng.u64(..6000))).await;
+    }
+}
+
+impl Outcome {
+    fn brief(&self) -> String {
+        match self {
+            Self::Result(result) => format!("result of {} bytes", result.to_string().len()),
+            Self::Error(code, reason) => format!("error {code} {reason}"),
+            Self::Status(status) => format!("status {status}"),
+            Self::Lost => "nothing".to_owned(),
+        }
+    }
+}
+
+/// An open stream of notifications.
+pub struct Listener {
+    pub name: String,
+    pub caller: CallerPlan,
+    count: tokio::sync::watch::Receiver<u64>,
+    task: AbortHandle,
+}
+
+impl Listener {
+    /// The notifications so far; `None` if the stream has ended.
+    pub fn told(&self) -> Option<u64> {
+        (!self.task.is_finished()).then(|| *self.count.borrow())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The events of a stream.
+struct Events {
+    body: Incoming,
+    text: String,
+}
+
+impl Events {
+    /// Returns the next message; `None` at the end.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            while let Some((event, rest)) = self.text.split_once("\n\n") {
+                let data = event.lines().filter_map(|line| line.strip_prefix("data:"));
+                let message = data.map(str::trim_start).collect::<String>();
+                self.text = rest.to_owned();
+                if let Ok(message) = serde_json::from_str(&message) {
+                    return Some(message);
+                }
+            }
+            let frame = self.body.frame().await?.ok()?;
+            if let Ok(data) = frame.into_data() {
+                self.text.push_str(&String::from_utf8_lossy(&data));
+            }
+        }
+    }
+}
+
+/// A page of a list, with the prompts as they were written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    prompts: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+    #[serde(rename = "_meta", default)]
+    meta: Meta,
+}
+
+#[derive(Default, Deserialize)]
+struct Meta {
+    #[serde(rename = "promptgate/incomplete", default)]
+    incomplete: Vec<Incomplete>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete {
+    upstream: String,
+}

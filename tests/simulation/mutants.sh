@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Shows that the simulation finds bugs: builds the gateway with each patch in `mutants`, and runs seeds until one fails.
+# Without arguments: all patches; else those whose names contain one of the arguments.
+# PROMPTGATE_SIMULATION_SEEDS (default 1000) is the most that a patch may take.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD tree=$PWD/target/mutants/tree
+export PROMPTGATE_SIMULATION_SEEDS=${PROMPTGATE_SIMULATION_SEEDS:-1000} PROMPTGATE_SIMULATION_UNTIL_FAILURE=1
+export CARGO_TARGET_DIR=$PWD/target/mutants/build
+rm -rf "$tree" && git worktree prune
+git worktree add --quiet --detach "$tree"
+trap 'git worktree remove --force "$tree"' EXIT
+cd "$tree"
+missed=0
+for patch in "$root"/tests/simulation/mutants/*.patch; do
+  name=$(basename "$patch" .patch)
+  if (($#)) && ! printf '%s\n' "$@" | grep -qF -f - <<<"$name"; then continue; fi
+  git checkout --quiet . && git apply "$patch"
+  log=$root/target/mutants/$name.log
+  cargo test --quiet --locked --no-run --test simulation > "$log" 2>&1 || { cat "$log"; exit 1; }
+  if cargo test --quiet --locked --test simulation > "$log" 2>&1; then
+    printf '%-45s NOT FOUND\n' "$name" && missed=1
+  else
+    printf '%-45s %s\n' "$name" "$(grep -m 1 '^seed' "$log" | cut -c1-200)"
+  fi
+done
+exit "$missed"

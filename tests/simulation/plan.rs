@@ -1,0 +1,260 @@
+//! The scenario of a run: everything that the seed decides before it begins.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use fastrand::Rng;
+use promptgate::test_util::seal::digest_text;
+use sha2::{Digest, Sha256};
+
+use crate::upstream::{MODERN, Plan, Transport};
+
+/// The host of the gateway.
+pub const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
+
+/// A whole scenario.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The latencies of the hosts, at least and at most, by their place among upstreams and clients.
+    pub latencies: Vec<(Duration, Duration)>,
+    pub upstreams: Vec<Plan>,
+    pub callers: Vec<CallerPlan>,
+    pub clients: Vec<ClientPlan>,
+    /// How long faults happen.
+    pub chaos: Duration,
+    pub is_strict: bool,
+    /// The rate limit of each caller: calls a second, and the burst.
+    pub limit: (f64, usize),
+    pub page_size: usize,
+    pub faults: Faults,
+}
+
+/// The kinds of faults that happen. Each can be left out, to find what a failure needs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Faults {
+    pub network: bool,
+    pub moods: bool,
+    pub disk: bool,
+    pub crashes: bool,
+    pub reloads: bool,
+    pub changes: bool,
+    pub clock: bool,
+    pub intruders: bool,
+}
+
+/// The names of the faults, as the command line has them.
+pub const FAULTS: [&str; 8] =
+    ["network", "moods", "disk", "crashes", "reloads", "changes", "clock", "intruders"];
+
+#[derive(Clone, Debug)]
+pub struct CallerPlan {
+    pub number: usize,
+    pub id: String,
+    pub key: String,
+    pub group: &'static str,
+}
+
+#[derive(Clone, Debug)]
+pub struct ClientPlan {
+    pub name: String,
+    pub caller: usize,
+    pub host: IpAddr,
+    pub revision: &'static str,
+    /// Whether its user can be asked.
+    pub answers: bool,
+}
+
+/// The access rules of one configuration.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Rules {
+    /// The upstreams of whose prompts the group `some` may use those that are open.
+    pub open: Vec<String>,
+    /// Whether the group `some` may use the secret ones of the first upstream.
+    pub trusts: bool,
+}
+
+impl Rules {
+    /// Whether a caller may list and get a prompt.
+    pub fn allow(&self, caller: &CallerPlan, upstream: &str, name: &str) -> bool {
+        match caller.group {
+            "all" => true,
+            _ if name.starts_with("open-") => self.open.iter().any(|id| id == upstream),
+            _ => self.trusts && upstream == "u0",
+        }
+    }
+
+    pub fn draw(rng: &mut Rng, upstreams: &[Plan]) -> Self {
+        let open = upstreams.iter().filter(|_| rng.u8(..) < 180);
+        let mut open: Vec<_> = open.map(|plan| plan.id.clone()).collect();
+        if open.is_empty() {
+            open.push("u0".to_owned());
+        }
+        Self { open, trusts: rng.bool() }
+    }
+}
+
+/// Most hosts are near, some are not.
+fn draw_latency(rng: &mut Rng) -> (Duration, Duration) {
+    let most = if rng.u8(..) < 200 { 2_000 } else { 80_000 };
+    (Duration::from_micros(50), Duration::from_micros(rng.u64(100..most)))
+}
+
+const LEGACY: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
+
+impl Scenario {
+    pub fn draw(rng: &mut Rng) -> Self {
+        let revision = |rng: &mut Rng| match rng.bool() {
+            true => MODERN,
+            false => rng.choice(LEGACY).expect("one of them"),
+        };
+        let upstreams = (0..rng.u8(1..4)).map(|number| {
+            let transport = match rng.u8(..) {
+                0..170 => Transport::Http,
+                170..220 => Transport::Stdio,
+                _ => Transport::Library,
+            };
+            Plan {
+                id: format!("u{number}"),
+                host: IpAddr::V4(Ipv4Addr::new(127, 0, 1, number)),
+                transport,
+                revision: revision(rng),
+                page_size: rng.usize(1..8),
+                // Those over standard streams may not ask by default.
+                asks: transport == Transport::Http && rng.bool(),
+                announces: rng.u8(..) < 200,
+            }
+        });
+        let upstreams: Vec<_> = upstreams.collect();
+        let callers = (0..rng.usize(1..4)).map(|number| CallerPlan {
+            number,
+            id: format!("caller-{number}"),
+            key: format!("key-of-caller-{number}-0123456789abcdef"),
+            group: if number == 0 { "all" } else { "some" },
+        });
+        let callers: Vec<_> = callers.collect();
+        let clients = (0..rng.u8(1..7)).map(|number| ClientPlan {
+            name: format!("client-{number}"),
+            caller: rng.usize(..callers.len()),
+            host: IpAddr::V4(Ipv4Addr::new(127, 0, 2, number)),
+            revision: revision(rng),
+            answers: rng.bool(),
+        });
+        let clients: Vec<_> = clients.collect();
+        let happens = |rng: &mut Rng| rng.u8(..) < 128;
+        Self {
+            latencies: (0..8).map(|_| draw_latency(rng)).collect(),
+            upstreams,
+            callers,
+            clients,
+            chaos: Duration::from_secs(rng.u64(5..25)),
+            is_strict: rng.bool(),
+            limit: (rng.u64(2..40) as f64, rng.usize(5..60)),
+            page_size: rng.usize(2..40),
+            faults: Faults {
+                network: happens(rng),
+                moods: happens(rng),
+                disk: happens(rng),
+                crashes: happens(rng),
+                reloads: happens(rng),
+                changes: rng.u8(..) < 200,
+                clock: happens(rng),
+                intruders: happens(rng),
+            },
+        }
+    }
+
+    /// Leaves out what is named: a kind of fault, or `client` or `upstream`, the last one of them.
+    ///
+    /// # Errors
+    /// When nothing has this name.
+    pub fn without(&mut self, name: &str) -> Result<(), String> {
+        let faults = &mut self.faults;
+        match name {
+            "network" => faults.network = false,
+            "moods" => faults.moods = false,
+            "disk" => faults.disk = false,
+            "crashes" => faults.crashes = false,
+            "reloads" => faults.reloads = false,
+            "changes" => faults.changes = false,
+            "clock" => faults.clock = false,
+            "intruders" => faults.intruders = false,
+            "client" => drop(self.clients.pop()),
+            "upstream" => drop(self.upstreams.pop()),
+            "half" => self.chaos /= 2,
+            other => return Err(format!("nothing is called {other}")),
+        }
+        Ok(())
+    }
+
+    /// The configuration file of the gateway with these rules.
+    pub fn configuration(&self, rules: &Rules) -> String {
+        let (rate, burst) = self.limit;
+        let durability = if self.is_strict { "strict" } else { "interval" };
+        let open: Vec<_> = rules.open.iter().map(|id| format!("{id:?}")).collect();
+        let mut toml = format!(
+            "[server]\nlisten = \"127.0.0.1:8080\"\nseal_key = {{ env = \"SEAL\" }}\n\
+             [server.limits]\nrequest = \"5s\"\nquestion_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
+             [admin]\nlisten = \"127.0.0.1:9877\"\n[admin.usage]\npath = \"\"\n\
+             [listing]\npage_size = {page_size}\ndeadline = \"2s\"\n\
+             [defaults]\nconnect = \"1s\"\nstartup = \"3s\"\nprobe = \"1s\"\ntimeout = \"4s\"\npage_timeout = \"1s\"\n\
+             walk_timeout = \"3s\"\npoll = \"3s\"\nmax_age = \"2m\"\n\
+             breaker = {{ failures = 5, open_min = \"1s\", open_max = \"3s\" }}\n\
+             [audit]\npath = \"/gateway/audit\"\nkey = {{ env = \"AUDIT\" }}\ndurability = \"{durability}\"\n\
+             sync = \"200ms\"\nraw_arguments = [\"*\"]\nsegment_size = \"1MiB\"\n\
+             checkpoint = {{ records = 20, every = \"5s\" }}\n\
+             [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
+             rate = \"{rate}/s\"\nburst = {burst}\n\
+             [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\
+             [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\nprompts = [\"open-*\"]\n\
+             upstreams = [{open}]\n",
+            page_size = self.page_size,
+            open = open.join(", "),
+        );
+        if rules.trusts {
+            toml.push_str(
+                "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\n\
+                 prompts = [\"secret-*\"]\nupstreams = [\"u0\"]\n",
+            );
+        }
+        for caller in &self.callers {
+            let hash = digest_text(&Sha256::digest(caller.key.as_bytes()).into());
+            let CallerPlan { id, group, .. } = caller;
+            let _ = write!(
+                toml,
+                "[[auth.api_keys]]\nid = \"{id}\"\nhash = \"{hash}\"\ngroups = [\"{group}\"]\n"
+            );
+        }
+        for plan in &self.upstreams {
+            let Plan { id, host, transport, .. } = plan;
+            let _ = match transport {
+                Transport::Http => {
+                    writeln!(
+                        toml,
+                        "[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{host}/mcp\""
+                    )
+                }
+                Transport::Stdio => {
+                    writeln!(
+                        toml,
+                        "[upstreams.{id}]\ntransport = \"stdio\"\ncommand = [\"{id}\"]\ncwd = \"/\""
+                    )
+                }
+                Transport::Library => writeln!(
+                    toml,
+                    "[upstreams.{id}]\ntransport = \"library\"\npath = {:?}",
+                    plan.folder()
+                ),
+            };
+        }
+        toml
+    }
+
+    /// The environment of the gateway: its keys.
+    pub fn environment() -> Vec<(String, String)> {
+        let key = "c2ltdWxhdGVkLWtleS1zaW11bGF0ZWQta2V5LTEyMzQ=";
+        [("SEAL", key), ("AUDIT", key)]
+            .map(|(name, key)| (name.to_owned(), key.to_owned()))
+            .to_vec()
+    }
+}

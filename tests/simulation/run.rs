@@ -1,0 +1,462 @@
+//! One run: faults happen while clients work; then all is well, and everything must be right; then all leave, and
+//! nothing may be left.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use promptgate::test_util::app::App;
+use promptgate::test_util::audit::keys::Keys;
+use promptgate::test_util::audit::verify::{TrustAnchors, verify};
+use promptgate::test_util::config::Config;
+use promptgate::test_util::seal::AuditKey;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::{Client, Listener, Outcome};
+use crate::disk::Faults as DiskFaults;
+use crate::machine::{Machine, trace};
+use crate::plan::{GATEWAY, Rules, Scenario};
+use crate::upstream::{Mood, Upstream};
+use crate::world::World;
+
+/// A gateway that can crash and start again.
+struct Gateway {
+    world: Arc<World>,
+    app: Mutex<Option<Arc<App>>>,
+    rules: std::sync::Mutex<Rules>,
+}
+
+const HOME: &str = "/gateway";
+
+/// How long a crashed gateway is away: longer than anything that it had under way.
+const DOWN: Duration = Duration::from_secs(20);
+
+/// How long it takes until all faults are forgotten: breakers close, and lists that failed often are walked again.
+const RECOVERY: Duration = Duration::from_secs(90);
+
+/// Runs a scenario; the violations are in the world.
+pub async fn run(mut rng: Rng, scenario: Scenario, machine: Machine) -> Arc<World> {
+    let world = World::new(machine, scenario);
+    start_upstreams(&world, &mut rng);
+    let rules = Rules::draw(&mut rng, &world.scenario.upstreams);
+    let gateway = Arc::new(Gateway {
+        world: world.clone(),
+        app: Mutex::new(None),
+        rules: std::sync::Mutex::new(rules),
+    });
+    let playing = play(&gateway, &mut rng);
+    tokio::select! {
+        biased;
+        () = world.failed() => {}
+        () = playing => {}
+    }
+    world
+}
+
+fn start_upstreams(world: &Arc<World>, rng: &mut Rng) {
+    let hosts = world.scenario.upstreams.iter().map(|plan| plan.host);
+    let hosts = hosts.chain(world.scenario.clients.iter().map(|plan| plan.host));
+    for (host, latency) in hosts.zip(&world.scenario.latencies) {
+        world.machine.network.set_latency(host, *latency);
+    }
+    let plans = &world.scenario.upstreams;
+    let upstreams = plans.iter().map(|plan| {
+        let (on_get, on_violation) = (world.clone(), world.clone());
+        let id = plan.id.clone();
+        let upstream = Upstream::new(
+            plan.clone(),
+            rng.fork(),
+            move |arrival| on_get.get_arrives(&id, arrival),
+            move |why| on_violation.violation(why),
+        );
+        upstream.start(&world.machine);
+        upstream
+    });
+    let upstreams = upstreams.collect();
+    world.set_upstreams(upstreams);
+}
+
+async fn play(gateway: &Arc<Gateway>, rng: &mut Rng) {
+    let world = &gateway.world;
+    let idle_tasks = alive_tasks();
+    gateway.start().await;
+    let mut clients = Vec::new();
+    for plan in &world.scenario.clients {
+        let client = Arc::new(Mutex::new(Client::new(plan.clone(), world.clone(), rng.fork())));
+        let acting = client.clone();
+        let task = tokio::spawn(async move { acting.lock().await.act().await });
+        clients.push((client, task));
+    }
+    chaos(gateway, rng).await;
+    for (_, task) in &clients {
+        task.abort();
+    }
+    heal(gateway).await;
+    let clients: Vec<_> = clients.into_iter().map(|(client, _)| client).collect();
+    check_calm(gateway, &clients, rng).await;
+    drop(clients);
+    check_rest(gateway).await;
+    gateway.end().await;
+    check_end(gateway, idle_tasks).await;
+}
+
+/// The time of faults.
+async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
+    let world = &gateway.world;
+    let until = Instant::now() + world.scenario.chaos;
+    let faults = world.scenario.faults;
+    let mut tasks: Vec<JoinHandle<()>> = Vec::new();
+    if faults.moods {
+        for upstream in world.upstreams() {
+            upstream.set_mood(draw_mood(rng));
+        }
+    }
+    if faults.disk {
+        let chance = |rng: &mut Rng| if rng.bool() { rng.f64() * 0.2 } else { 0.0 };
+        let drawn = DiskFaults {
+            write: chance(rng),
+            sync: chance(rng),
+            short_write: chance(rng),
+            fail_next_sync_loses: rng.bool(),
+            ..DiskFaults::default()
+        };
+        trace::note("disk", &format!("{drawn:?}"));
+        world.machine.disk.set_faults(Path::new("/gateway/audit"), drawn);
+    }
+    while Instant::now() < until {
+        let pause = Duration::from_millis(rng.u64(50..1500));
+        sleep(pause.min(until.saturating_duration_since(Instant::now()))).await;
+        world.step();
+        disturb(gateway, rng, &mut tasks).await;
+    }
+    for task in tasks {
+        let _ = task.await;
+    }
+}
+
+/// One fault, or one change.
+async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHandle<()>>) {
+    let world = &gateway.world;
+    let faults = world.scenario.faults;
+    let host = draw_host(world, rng);
+    match rng.u8(..100) {
+        0..30 if faults.changes => {
+            let chosen = rng.usize(..world.upstreams().len());
+            world.upstreams()[chosen].change();
+        }
+        30..45 if faults.network => world.machine.network.reset_one(host),
+        45..52 if faults.network => {
+            world.machine.network.stall(host, Duration::from_millis(rng.u64(10..4000)));
+        }
+        52..58 if faults.network => {
+            world.machine.network.refuse(host, Duration::from_millis(rng.u64(10..3000)));
+        }
+        58..70 if faults.reloads => gateway.reload(rng).await,
+        70..73 if faults.crashes => gateway.crash_and_start().await,
+        73..78 if faults.clock => {
+            let by = rng.i64(-100_000..100_000);
+            world.machine.clock.step(by);
+        }
+        78..95 if faults.intruders => {
+            let (world, mut rng) = (world.clone(), rng.fork());
+            let host = IpAddr::V4(Ipv4Addr::new(127, 0, 3, rng.u8(..)));
+            tasks.push(tokio::spawn(async move { Client::intrude(&world, &mut rng, host).await }));
+        }
+        _ => {}
+    }
+}
+
+fn draw_mood(rng: &mut Rng) -> Mood {
+    let mut chance = || if rng.bool() { rng.f64() * 0.3 } else { 0.0 };
+    Mood {
+        slow: chance(),
+        fails: chance(),
+        garbage: chance(),
+        cuts: chance(),
+        hangs: chance() * 0.3,
+        forgets: chance() * 0.2,
+    }
+}
+
+/// The host of an upstream or of a client.
+fn draw_host(world: &World, rng: &mut Rng) -> IpAddr {
+    let upstreams = world.scenario.upstreams.iter().map(|plan| plan.host);
+    let hosts: Vec<_> = upstreams.chain(world.scenario.clients.iter().map(|c| c.host)).collect();
+    rng.choice(hosts).unwrap_or(GATEWAY)
+}
+
+async fn heal(gateway: &Gateway) {
+    let world = &gateway.world;
+    trace::note("scenario", "all is well");
+    world.machine.network.heal();
+    world.machine.disk.set_faults(Path::new("/gateway/audit"), DiskFaults::default());
+    for upstream in world.upstreams() {
+        upstream.set_mood(Mood::default());
+    }
+    sleep(RECOVERY).await;
+}
+
+/// Without faults every list is that of now, every allowed prompt can be got, and changes are announced.
+async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut Rng) {
+    let world = &gateway.world;
+    for client in clients {
+        let mut client = client.lock().await;
+        client.restart();
+        check_client(world, &mut client).await;
+    }
+    let listeners = listen(world, clients).await;
+    sleep(Duration::from_secs(10)).await;
+    let before: Vec<_> = listeners.iter().map(Listener::told).collect();
+    sleep(Duration::from_secs(15)).await;
+    for (listener, before) in listeners.iter().zip(&before) {
+        if listener.told() != *before {
+            world.violation(format!("{} was told of a change, and there was none", listener.name));
+        }
+    }
+    let changed = rng.usize(..world.upstreams().len());
+    let upstream = &world.upstreams()[changed];
+    let seen = visible_to(gateway, &listeners);
+    upstream.change();
+    sleep(Duration::from_secs(15)).await;
+    let sees = visible_to(gateway, &listeners);
+    for (at, listener) in listeners.iter().enumerate() {
+        let expected = before[at].map(|before| before + u64::from(seen[at] != sees[at]));
+        if listener.told() != expected {
+            world.violation(format!(
+                "{} was told {:?} times of its changed list, not {expected:?} times",
+                listener.name,
+                listener.told()
+            ));
+        }
+    }
+}
+
+async fn listen(world: &World, clients: &[Arc<Mutex<Client>>]) -> Vec<Listener> {
+    let mut listeners = Vec::new();
+    for client in clients {
+        match client.lock().await.listen().await {
+            Some(listener) => listeners.push(listener),
+            None => world.violation("a stream was refused, and all is well".to_owned()),
+        }
+    }
+    listeners
+}
+
+/// What each listener's caller may see at present.
+fn visible_to(gateway: &Gateway, listeners: &[Listener]) -> Vec<Vec<String>> {
+    let rules = gateway.rules().clone();
+    let visible = |listener: &Listener| {
+        let prompts = gateway.world.upstreams().iter().flat_map(|upstream| {
+            let id = upstream.plan().id.clone();
+            upstream.prompts().into_iter().map(move |prompt| (id.clone(), prompt))
+        });
+        let may = prompts.filter(|(id, p)| rules.allow(&listener.caller, id, &p.name));
+        may.map(|(_, prompt)| prompt.description).collect()
+    };
+    listeners.iter().map(visible).collect()
+}
+
+/// One client lists, and gets each prompt that it sees.
+async fn check_client(world: &World, client: &mut Client) {
+    let Some(names) = within_limit(client, async |client: &mut Client| client.list().await).await
+    else {
+        return world.violation("a list failed, and all is well".to_owned());
+    };
+    let expected: Vec<String> = {
+        let (rules, caller) = (world.newest_rules(), client.caller().clone());
+        let visible = world.upstreams().iter().flat_map(|upstream| {
+            let id = upstream.plan().id.clone();
+            upstream.prompts().into_iter().map(move |prompt| (id.clone(), prompt.name))
+        });
+        let may = visible.filter(|(id, name)| rules.allow(&caller, id, name));
+        let mut expected: Vec<_> = may.map(|(id, name)| format!("{id}__{name}")).collect();
+        expected.sort();
+        expected
+    };
+    if names != expected {
+        let why = format!("all is well, and a list has {names:?} instead of {expected:?}");
+        world.violation(why);
+    }
+    for name in names.iter().take(5) {
+        let got = within_limit(client, async |client: &mut Client| match client.get(name).await {
+            Outcome::Result(_) => Some(()),
+            _ => None,
+        });
+        if got.await.is_none() {
+            world.violation(format!("all is well, and {name} cannot be got"));
+        }
+    }
+}
+
+/// Tries once more after the buckets of the caller have filled.
+async fn within_limit<T>(
+    client: &mut Client,
+    mut attempt: impl AsyncFnMut(&mut Client) -> Option<T>,
+) -> Option<T> {
+    if let Some(value) = attempt(client).await {
+        return Some(value);
+    }
+    sleep(Duration::from_secs(31)).await;
+    attempt(client).await
+}
+
+/// After all have left, the gateway has nothing in progress.
+async fn check_rest(gateway: &Gateway) {
+    sleep(Duration::from_secs(15)).await;
+    let metrics = crate::admin::metrics(&gateway.world).await;
+    const MUST_BE_ZERO: [&str; 7] = [
+        "promptgate_in_flight",
+        "promptgate_in_flight_size_bytes",
+        "promptgate_upstream_in_flight",
+        "promptgate_upstream_queued",
+        "promptgate_streams",
+        "promptgate_calls_parked",
+        "promptgate_audit_waiting_bytes",
+    ];
+    let mut found = 0;
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let Some((name, value)) = line.rsplit_once(' ') else { continue };
+        if MUST_BE_ZERO.iter().any(|gauge| name.split('{').next() == Some(gauge)) {
+            found += 1;
+            if value.parse() != Ok(0.0) {
+                gateway.world.violation(format!("all have left, and {line}"));
+            }
+        }
+    }
+    if found == 0 {
+        gateway.world.violation("the metrics have no gauges".to_owned());
+    }
+}
+
+/// After the end no task is left, and the audit log has every call that was acknowledged.
+async fn check_end(gateway: &Gateway, idle_tasks: usize) {
+    let world = &gateway.world;
+    sleep(DOWN).await;
+    world.upstreams().iter().for_each(Upstream::end);
+    sleep(Duration::from_secs(1)).await;
+    let alive = alive_tasks();
+    if alive > idle_tasks {
+        world.violation(format!("{} tasks are left after the end", alive - idle_tasks));
+    }
+    let children = world.machine.processes.running();
+    let connections = world.machine.network.open(GATEWAY);
+    if children + connections > 0 {
+        world.violation(format!("{children} children, {connections} connections after the end"));
+    }
+    let handles = world.machine.disk.open_handles(Path::new(HOME));
+    if handles > 0 {
+        world.violation(format!("{handles} files are open after the end"));
+    }
+    check_log(world);
+}
+
+fn check_log(world: &World) {
+    let folder = Path::new("/gateway/audit");
+    let key = Scenario::environment()[1].1.clone();
+    let Some(key) = AuditKey::parse(&key) else {
+        return world.violation("the audit key cannot be read".to_owned());
+    };
+    let anchors = TrustAnchors { keys: Some(Keys::new(&key)), ..TrustAnchors::default() };
+    match verify(folder, anchors) {
+        Ok(report) if report.mistakes.is_empty() => {}
+        Ok(report) => world.violation(format!("the audit log is not intact: {report:?}")),
+        Err(error) => world.violation(format!("the audit log cannot be verified: {error}")),
+    }
+    if !world.scenario.is_strict {
+        return;
+    }
+    let disk = &world.machine.disk;
+    let content: Vec<u8> = disk
+        .list(folder)
+        .iter()
+        .filter_map(|name| disk.read(&folder.join(name)))
+        .flatten()
+        .collect();
+    for nonce in world.acknowledged() {
+        if memchr::memmem::find(&content, nonce.as_bytes()).is_none() {
+            world.violation(format!("{nonce} was acknowledged, and is not on record"));
+        }
+    }
+}
+
+fn alive_tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+impl Gateway {
+    fn rules(&self) -> std::sync::MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn configuration(&self, rules: &Rules) -> Config {
+        let toml = self.world.scenario.configuration(rules);
+        let read = Config::parse("gateway.toml", &toml, Path::new(HOME), &Scenario::environment());
+        read.unwrap_or_else(|error| panic!("{error}\n{toml}"))
+    }
+
+    async fn start(&self) {
+        let rules = self.rules().clone();
+        let config = self.configuration(&rules);
+        match App::start(config).await {
+            Ok(app) => {
+                *self.app.lock().await = Some(Arc::new(app));
+                self.world.rules_begin(rules);
+                self.world.rules_hold();
+                self.world.is_up();
+            }
+            Err(error) => self.world.violation(format!("the gateway does not start: {error}")),
+        }
+    }
+
+    /// Reloads other rules, or a configuration that must be rejected.
+    async fn reload(&self, rng: &mut Rng) {
+        let app = self.app.lock().await;
+        let Some(app) = app.as_ref() else { return };
+        let rules = Rules::draw(rng, &self.world.scenario.upstreams);
+        trace::note("scenario", &format!("reloads {rules:?}"));
+        self.world.rules_begin(rules.clone());
+        match app.reload(self.configuration(&rules)).await {
+            Ok(_) => {
+                *self.rules() = rules;
+                self.world.rules_hold();
+            }
+            Err(why) => {
+                self.world.rules_rejected();
+                self.world.violation(format!("a configuration was rejected: {why}"));
+            }
+        }
+    }
+
+    /// Loses everything that is not on the disk, and starts again.
+    async fn crash_and_start(&self) {
+        let world = &self.world;
+        let Some(app) = self.app.lock().await.take() else { return };
+        trace::note("scenario", "the gateway crashes");
+        world.is_down();
+        world.machine.disk.crash(Path::new(HOME));
+        world.machine.network.crash(GATEWAY);
+        // From here on it can reach nothing: nobody can tell it from one that is gone.
+        app.abort().await;
+        drop(app);
+        sleep(DOWN).await;
+        world.machine.disk.power_on(Path::new(HOME));
+        world.machine.network.restart(GATEWAY);
+        // A machine that was off starts with a disk that works.
+        world.machine.disk.set_faults(Path::new("/gateway/audit"), DiskFaults::default());
+        trace::note("scenario", "the gateway starts again");
+        self.start().await;
+    }
+
+    /// Ends the gateway, as SIGTERM does.
+    async fn end(&self) {
+        let Some(app) = self.app.lock().await.take() else { return };
+        self.world.is_down();
+        if timeout(Duration::from_secs(60), app.drain()).await.is_err() {
+            self.world.violation("the gateway does not end".to_owned());
+        }
+    }
+}

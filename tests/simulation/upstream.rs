@@ -1,0 +1,724 @@
+//! A scripted upstream over Streamable HTTP, of either era: well-behaved, or as bad as the seed makes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use http::{Method, Request, Response};
+use http_body_util::channel::{Channel, Sender};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use promptgate::test_util::platform::network::Acceptor;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep};
+
+use crate::disk::SimDisk;
+use crate::machine::network::SimNetwork;
+use crate::machine::processes::Streams;
+use crate::machine::{Machine, trace};
+
+type Body = BoxBody<Bytes, io::Error>;
+
+/// What an upstream is, for the whole run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub id: String,
+    pub host: IpAddr,
+    pub transport: Transport,
+    /// The revision that it negotiates.
+    pub revision: &'static str,
+    pub page_size: usize,
+    /// Whether its gets ask the user at times.
+    pub asks: bool,
+    /// Whether it announces changes; else the gateway polls.
+    pub announces: bool,
+}
+
+/// How the gateway reaches it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Transport {
+    Http,
+    Stdio,
+    /// A library of the gateway's own: files in a folder.
+    Library,
+}
+
+pub const MODERN: &str = "2026-07-28";
+
+/// The chances that a request is served badly.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mood {
+    pub slow: f64,
+    pub fails: f64,
+    pub garbage: f64,
+    pub cuts: f64,
+    pub hangs: f64,
+    /// Loses its sessions.
+    pub forgets: f64,
+}
+
+/// A prompt as the upstream lists it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Prompt {
+    pub name: String,
+    pub description: String,
+}
+
+/// A get that has arrived.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub nonce: String,
+    pub name: String,
+    pub at: Instant,
+    /// Whether the upstream has said that it did not process the request.
+    pub is_refused: bool,
+}
+
+#[derive(Clone)]
+pub struct Upstream(Arc<Shared>);
+
+struct Shared {
+    plan: Plan,
+    on_get: Box<dyn Fn(&Arrival) + Send + Sync>,
+    on_violation: Box<dyn Fn(String) + Send + Sync>,
+    /// Where the files of a library are.
+    disk: OnceLock<SimDisk>,
+    state: Mutex<State>,
+}
+
+struct State {
+    rng: Rng,
+    mood: Mood,
+    version: u64,
+    prompts: BTreeMap<String, Prompt>,
+    /// List walks under way: what they have served so far.
+    walks: BTreeMap<u64, Vec<Prompt>>,
+    next_walk: u64,
+    /// The lists of all walks that reached their last page.
+    offered: Vec<(Instant, Vec<Prompt>)>,
+    arrivals: Vec<Arrival>,
+    sessions: u64,
+    /// The sessions before this one are forgotten.
+    forgotten: u64,
+    streams: Vec<mpsc::UnboundedSender<Value>>,
+    questions: BTreeMap<String, oneshot::Sender<Value>>,
+    next_question: u64,
+    /// The calls that a question was asked about: they may come again, with the answer.
+    asked: BTreeSet<String>,
+}
+
+/// A reply, whatever carries it.
+enum Reply {
+    Message(Value),
+    /// A request to the client, and what follows its answer.
+    Question {
+        asked: Value,
+        then: Pin<Box<dyn Future<Output = Option<Value>> + Send>>,
+    },
+    /// A stream of notifications that begins with this message.
+    Notifications(Value),
+    Accepted,
+    /// As servers of before refuse what they do not know.
+    Unknown,
+}
+
+/// What becomes of one request.
+enum Fate {
+    Well,
+    Status(u16),
+    Garbage(&'static [u8]),
+    Cut,
+    Hang,
+}
+
+impl Upstream {
+    pub fn new(
+        plan: Plan,
+        mut rng: Rng,
+        on_get: impl Fn(&Arrival) + Send + Sync + 'static,
+        on_violation: impl Fn(String) + Send + Sync + 'static,
+    ) -> Self {
+        let mut prompts = BTreeMap::new();
+        for number in 0..rng.usize(1..12) {
+            let kind = if rng.u8(..) < 80 { "secret" } else { "open" };
+            let name = format!("{kind}-{number}");
+            let description = format!("{name} of {} in version 0", plan.id);
+            prompts.insert(name.clone(), Prompt { name, description });
+        }
+        Self(Arc::new(Shared {
+            plan,
+            on_get: Box::new(on_get),
+            on_violation: Box::new(on_violation),
+            disk: OnceLock::new(),
+            state: Mutex::new(State {
+                rng,
+                mood: Mood::default(),
+                version: 0,
+                prompts,
+                walks: BTreeMap::new(),
+                next_walk: 0,
+                offered: Vec::new(),
+                arrivals: Vec::new(),
+                sessions: 0,
+                forgotten: 0,
+                streams: Vec::new(),
+                questions: BTreeMap::new(),
+                next_question: 0,
+                asked: BTreeSet::new(),
+            }),
+        }))
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.0.plan
+    }
+
+    /// Can be reached from now on.
+    pub fn start(&self, machine: &Machine) {
+        match self.0.plan.transport {
+            Transport::Http => self.listen(&machine.network),
+            Transport::Stdio => {
+                let this = self.clone();
+                let program = move |streams| {
+                    let this = this.clone();
+                    Box::pin(async move { this.run(streams).await }) as Pin<Box<_>>
+                };
+                machine.processes.install(&self.0.plan.id, Arc::new(program));
+            }
+            Transport::Library => {
+                machine.disk.create_folder(&self.0.plan.folder());
+                let _ = self.0.disk.set(machine.disk.clone());
+                for prompt in self.prompts() {
+                    self.write(&prompt);
+                }
+            }
+        }
+    }
+
+    /// Writes the file of a prompt.
+    fn write(&self, prompt: &Prompt) {
+        let Prompt { name, description } = prompt;
+        let text = format!(
+            "---\nname: {name}\ndescription: {description}\narguments:\n  - name: nonce\n---\n\
+             {} says {description} for {{{{ nonce }}}}",
+            self.0.plan.id
+        );
+        if let Some(disk) = self.0.disk.get() {
+            disk.write(&self.0.plan.folder().join(format!("{name}.md")), text.as_bytes());
+            self.offer();
+        }
+    }
+
+    /// What a library has in its folder is what it offers.
+    fn offer(&self) {
+        let mut state = self.lock();
+        let list = state.prompts.values().cloned().collect();
+        state.offered.push((Instant::now(), list));
+    }
+
+    /// Runs as a child process until its input ends, or until it crashes. Returns its exit code.
+    async fn run(&self, streams: Streams) -> i32 {
+        let Streams { input, mut output, mut errors } = streams;
+        let _ = errors.write_all(b"ready\n").await;
+        let (sender, mut changes) = mpsc::unbounded_channel();
+        self.lock().streams.push(sender);
+        let mut lines = BufReader::new(input).lines();
+        loop {
+            let line = tokio::select! {
+                biased;
+                Some(change) = changes.recv() => {
+                    let _ = output.write_all(format!("{change}\n").as_bytes()).await;
+                    continue;
+                }
+                line = lines.next_line() => line,
+            };
+            let Ok(Some(line)) = line else { return 0 };
+            let message: Value = serde_json::from_str(&line).unwrap_or_default();
+            let (delay, fate) = self.draw();
+            sleep(delay).await;
+            self.arrived(&message, false);
+            let reply = match fate {
+                Fate::Well => match self.reply(&message) {
+                    Reply::Message(reply) | Reply::Notifications(reply) => reply,
+                    Reply::Question { .. } | Reply::Accepted => continue,
+                    Reply::Unknown => error(&message, -32601),
+                },
+                Fate::Status(_) => error(&message, -32603),
+                Fate::Hang => continue,
+                Fate::Garbage(bytes) => {
+                    let _ = output.write_all(&[bytes, b"\n"].concat()).await;
+                    continue;
+                }
+                Fate::Cut => return 3,
+            };
+            if output.write_all(format!("{reply}\n").as_bytes()).await.is_err() {
+                return 1;
+            }
+        }
+    }
+
+    /// Listens; each connection is served by a task of its own.
+    fn listen(&self, network: &SimNetwork) {
+        let listening = network.listen(SocketAddr::new(self.0.plan.host, 80)).expect("it is free");
+        let this = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listening.accept().await {
+                let this = this.clone();
+                tokio::spawn(async move {
+                    let service = service_fn(|request| this.respond(request));
+                    let serving =
+                        http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                    let _ = serving.await;
+                });
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_mood(&self, mood: Mood) {
+        self.lock().mood = mood;
+    }
+
+    /// Changes one prompt, or adds or removes one; announces it, if it announces changes.
+    pub fn change(&self) {
+        let mut state = self.lock();
+        state.version += 1;
+        let version = state.version;
+        let number = state.rng.usize(..14);
+        let kind = if state.rng.bool() { "secret" } else { "open" };
+        let name = format!("{kind}-{number}");
+        if state.prompts.len() > 1 && state.rng.u8(..) < 64 && state.prompts.remove(&name).is_some()
+        {
+            trace::note(&self.0.plan.id, &format!("version {version}: without {name}"));
+            drop(state);
+            if let Some(disk) = self.0.disk.get() {
+                disk.remove(&self.0.plan.folder().join(format!("{name}.md")));
+                self.offer();
+            }
+        } else {
+            let description = format!("{name} of {} in version {version}", self.0.plan.id);
+            let prompt = Prompt { name: name.clone(), description };
+            state.prompts.insert(name.clone(), prompt.clone());
+            trace::note(&self.0.plan.id, &format!("version {version}: another {name}"));
+            drop(state);
+            self.write(&prompt);
+        }
+        if self.0.plan.announces {
+            let changed = json!({"jsonrpc": "2.0", "method": "notifications/prompts/list_changed"});
+            self.lock().streams.retain(|stream| stream.send(changed.clone()).is_ok());
+        }
+    }
+
+    /// The prompts that it has at present.
+    pub fn prompts(&self) -> Vec<Prompt> {
+        self.lock().prompts.values().cloned().collect()
+    }
+
+    /// The lists that it has offered, oldest first.
+    pub fn offered(&self) -> Vec<Vec<Prompt>> {
+        self.lock().offered.iter().map(|(_, list)| list.clone()).collect()
+    }
+
+    /// When it has offered them.
+    pub fn offered_at(&self) -> Vec<Instant> {
+        self.lock().offered.iter().map(|(at, _)| *at).collect()
+    }
+
+    /// Ends its streams, and forgets the questions that nobody has answered.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        state.streams.clear();
+        state.questions.clear();
+    }
+
+    fn draw(&self) -> (Duration, Fate) {
+        let State { rng, mood, .. } = &mut *self.lock();
+        let delay = match rng.f64() < mood.slow {
+            true => Duration::from_millis(rng.u64(100..3000)),
+            false => Duration::from_micros(rng.u64(..3000)),
+        };
+        let mut left = rng.f64();
+        let mut drawn = |chance: f64| {
+            left -= chance;
+            left < 0.0
+        };
+        let fate = if drawn(mood.fails) {
+            Fate::Status(*rng.choice(&[500, 502, 503, 429]).expect("one"))
+        } else if drawn(mood.garbage) {
+            const GARBAGE: [&[u8]; 4] =
+                [b"{]", b"\xff\xfe", b"{\"jsonrpc\":\"2.0\",\"id\":77,\"result\":{}}", b"[]"];
+            Fate::Garbage(rng.choice(GARBAGE).expect("one"))
+        } else if drawn(mood.cuts) {
+            Fate::Cut
+        } else if drawn(mood.hangs) {
+            Fate::Hang
+        } else {
+            Fate::Well
+        };
+        (delay, fate)
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let (delay, fate) = self.draw();
+        sleep(delay).await;
+        if head.method != Method::POST {
+            return Ok(self.without_body(&head.method));
+        }
+        let method = message["method"].as_str().unwrap_or_default();
+        if let Some(session) = head.headers.get("mcp-session-id")
+            && self.is_forgotten(session.to_str().unwrap_or_default())
+        {
+            self.arrived(&message, true);
+            return Ok(status(404));
+        }
+        if method == "prompts/get" {
+            self.arrived(&message, false);
+        }
+        Ok(match fate {
+            Fate::Status(code) => status(code),
+            Fate::Garbage(bytes) => json_bytes(Bytes::from_static(bytes)),
+            Fate::Cut => self.cut(&message),
+            Fate::Hang => std::future::pending().await,
+            Fate::Well => self.answer(&message),
+        })
+    }
+
+    fn arrived(&self, message: &Value, is_refused: bool) {
+        let params = &message["params"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let nonce = text(&params["arguments"]["nonce"]);
+        if message["method"] != "prompts/get" {
+            return;
+        }
+        let arrival =
+            Arrival { name: text(&params["name"]), at: Instant::now(), is_refused, nonce };
+        trace::note(&self.0.plan.id, &format!("get {} {}", arrival.name, arrival.nonce));
+        (self.0.on_get)(&arrival);
+        let mut state = self.lock();
+        let is_again = |other: &Arrival| other.nonce == arrival.nonce && !other.is_refused;
+        if state.arrivals.iter().any(is_again) && !state.asked.contains(&arrival.nonce) {
+            (self.0.on_violation)(format!("{} was sent twice", arrival.nonce));
+        }
+        state.arrivals.push(arrival);
+    }
+
+    /// Whether the session is one that the upstream has forgotten; it may forget all now.
+    fn is_forgotten(&self, session: &str) -> bool {
+        let mut state = self.lock();
+        if state.rng.f64() < state.mood.forgets {
+            state.forgotten = state.sessions;
+            state.streams.clear();
+        }
+        session.parse().is_ok_and(|session: u64| session <= state.forgotten)
+    }
+
+    /// The stream of notifications, or the end of a session.
+    fn without_body(&self, method: &Method) -> Response<Body> {
+        match *method {
+            Method::GET if self.0.plan.announces && self.0.plan.revision != MODERN => {
+                self.notifications(None)
+            }
+            Method::DELETE => status(200),
+            _ => status(405),
+        }
+    }
+
+    /// A stream of notifications, which begins with a message.
+    fn notifications(&self, first: Option<Value>) -> Response<Body> {
+        let (sender, mut changes) = mpsc::unbounded_channel();
+        self.lock().streams.push(sender);
+        let (mut events, response) = event_stream();
+        tokio::spawn(async move {
+            let mut next = first;
+            loop {
+                if let Some(message) = next.take()
+                    && events.send_data(event(&message)).await.is_err()
+                {
+                    return;
+                }
+                next = changes.recv().await;
+                if next.is_none() {
+                    return;
+                }
+            }
+        });
+        response
+    }
+
+    /// What a well-behaved upstream replies to a message.
+    fn reply(&self, message: &Value) -> Reply {
+        let params = &message["params"];
+        let method = message["method"].as_str().unwrap_or_default();
+        let is_modern = self.0.plan.revision == MODERN;
+        let result = match method {
+            "server/discover" if is_modern => json!({"resultType": "complete", "ttlMs": 0,
+                "cacheScope": "public", "supportedVersions": [MODERN],
+                "capabilities": {"prompts": {"listChanged": self.0.plan.announces}, "completions": {}}}),
+            "initialize" if !is_modern => json!({"protocolVersion": self.0.plan.revision,
+                "capabilities": {"prompts": {"listChanged": self.0.plan.announces}, "completions": {}},
+                "serverInfo": {"name": self.0.plan.id, "version": "1"}}),
+            "subscriptions/listen" if is_modern => {
+                let id = message["id"].clone();
+                let acknowledged = json!({"jsonrpc": "2.0",
+                    "method": "notifications/subscriptions/acknowledged",
+                    "params": {"notifications": {"promptsListChanged": true},
+                        "_meta": {"io.modelcontextprotocol/subscriptionId": id}}});
+                return Reply::Notifications(acknowledged);
+            }
+            "prompts/list" => self.page(params["cursor"].as_str()),
+            "prompts/get" => return self.get(message),
+            "completion/complete" => {
+                let value = params["argument"]["value"].as_str().unwrap_or_default();
+                let values = json!([format!("{value}-completed")]);
+                complete(is_modern, json!({"completion": {"values": values}}))
+            }
+            "" => return self.answered(message),
+            method if method.starts_with("notifications/") => return Reply::Accepted,
+            "server/discover" => return Reply::Unknown,
+            _ => return Reply::Message(error(message, -32601)),
+        };
+        Reply::Message(result_of(message, &result))
+    }
+
+    /// The same, as a response of HTTP.
+    fn answer(&self, message: &Value) -> Response<Body> {
+        match self.reply(message) {
+            Reply::Message(answer) => {
+                let mut response = json_bytes(answer.to_string().into());
+                if message["method"] == "initialize" {
+                    let session = self.session().to_string().parse().expect("a header value");
+                    response.headers_mut().insert("Mcp-Session-Id", session);
+                }
+                response
+            }
+            Reply::Question { asked, then } => {
+                let (mut events, response) = event_stream();
+                tokio::spawn(async move {
+                    if events.send_data(event(&asked)).await.is_ok()
+                        && let Some(answer) = then.await
+                    {
+                        let _ = events.send_data(event(&answer)).await;
+                    }
+                });
+                response
+            }
+            Reply::Notifications(first) => self.notifications(Some(first)),
+            Reply::Accepted => status(202),
+            Reply::Unknown => status(400),
+        }
+    }
+
+    /// A new session.
+    fn session(&self) -> u64 {
+        let mut state = self.lock();
+        state.sessions += 1;
+        state.sessions
+    }
+
+    /// A page of the list as it is now: a list that changes in the middle of a walk is offered with both halves.
+    fn page(&self, cursor: Option<&str>) -> Value {
+        let mut state = self.lock();
+        let (walk, after) = match cursor.and_then(|cursor| cursor.split_once('/')) {
+            Some((walk, after)) => (walk.parse().unwrap_or_default(), Some(after.to_owned())),
+            None => {
+                state.next_walk += 1;
+                (state.next_walk, None)
+            }
+        };
+        let is_after = |name: &String| after.as_ref().is_none_or(|after| name > after);
+        let rest: Vec<_> = state.prompts.values().filter(|p| is_after(&p.name)).cloned().collect();
+        let page: Vec<_> = rest.iter().take(self.0.plan.page_size).cloned().collect();
+        let served = state.walks.entry(walk).or_default();
+        served.extend(page.iter().cloned());
+        let is_last = page.len() == rest.len();
+        if is_last {
+            let offered = served.clone();
+            trace::note(&self.0.plan.id, &format!("list walk {walk} ends: {}", offered.len()));
+            state.offered.push((Instant::now(), offered));
+        }
+        let prompts: Vec<_> = page.iter().map(Prompt::listed).collect();
+        let mut result = complete(self.0.plan.revision == MODERN, json!({"prompts": prompts}));
+        if let (Some(last), false) = (page.last(), is_last) {
+            result["nextCursor"] = format!("{walk}/{}", last.name).into();
+        }
+        if self.0.plan.revision == MODERN {
+            result["ttlMs"] = json!(0);
+            result["cacheScope"] = json!("public");
+        }
+        result
+    }
+
+    fn get(&self, message: &Value) -> Reply {
+        let params = &message["params"];
+        let name = params["name"].as_str().unwrap_or_default();
+        let nonce = params["arguments"]["nonce"].as_str().unwrap_or_default().to_owned();
+        let (prompt, asks) = {
+            let mut state = self.lock();
+            let asks = self.0.plan.asks && state.rng.u8(..) < 100;
+            if asks {
+                state.asked.insert(nonce.clone());
+            }
+            (state.prompts.get(name).cloned(), asks)
+        };
+        let Some(prompt) = prompt else { return Reply::Message(error(message, -32602)) };
+        let is_modern = self.0.plan.revision == MODERN;
+        let text = format!("{} says {} for {nonce}", self.0.plan.id, prompt.description);
+        let answers = params.get("inputResponses").and_then(Value::as_object);
+        match answers {
+            Some(answers) => self.check_answer(&nonce, &answers["colour"]),
+            None if asks && is_modern && accepts_questions(message) => {
+                let asked = json!({"resultType": "input_required", "requestState": nonce,
+                    "inputRequests": {"colour": {"method": "elicitation/create",
+                        "params": question(&nonce)}}});
+                return Reply::Message(result_of(message, &asked));
+            }
+            None if asks && !is_modern => return self.ask(message, nonce, text),
+            None => {}
+        }
+        Reply::Message(result_of(message, &complete(is_modern, messages(&text))))
+    }
+
+    /// Asks a question during a call, whose result follows the answer.
+    fn ask(&self, message: &Value, nonce: String, text: String) -> Reply {
+        let (sender, answer) = oneshot::channel();
+        let question_id = {
+            let mut state = self.lock();
+            state.next_question += 1;
+            let id = format!("q{}", state.next_question);
+            state.questions.insert(id.clone(), sender);
+            id
+        };
+        let asked = json!({"jsonrpc": "2.0", "id": question_id, "method": "elicitation/create",
+            "params": question(&nonce)});
+        let result = result_of(message, &messages(&text));
+        let this = self.clone();
+        let then = Box::pin(async move {
+            let answer = answer.await.ok()?;
+            // A refusal of the gateway, such as for a client that cannot answer, is an answer, too.
+            if answer.get("result").is_some() {
+                this.check_answer(&nonce, &answer["result"]);
+            }
+            Some(result)
+        });
+        Reply::Question { asked, then }
+    }
+
+    fn check_answer(&self, nonce: &str, answer: &Value) {
+        if answer["action"] == "accept" && answer["content"]["colour"] != format!("blue {nonce}") {
+            (self.0.on_violation)(format!(
+                "the question of {nonce} got the answer of another call: {answer}"
+            ));
+        }
+    }
+
+    /// The answer to a question arrives.
+    fn answered(&self, message: &Value) -> Reply {
+        let id = message["id"].as_str().unwrap_or_default();
+        let waiting = self.lock().questions.remove(id);
+        match waiting {
+            Some(waiting) => drop(waiting.send(message.clone())),
+            None => (self.0.on_violation)(format!(
+                "the question {id} was answered twice, or never asked"
+            )),
+        }
+        Reply::Accepted
+    }
+
+    /// The begin of a response, and then the end of the connection.
+    fn cut(&self, message: &Value) -> Response<Body> {
+        let (mut events, response) = event_stream();
+        let half = event(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {}}));
+        tokio::spawn(async move {
+            let _ = events.send_data(half.slice(..half.len() / 2)).await;
+            events.abort(io::ErrorKind::ConnectionReset.into());
+        });
+        response
+    }
+}
+
+impl Plan {
+    /// The folder of a library.
+    pub fn folder(&self) -> PathBuf {
+        PathBuf::from(format!("/libraries/{}", self.id))
+    }
+}
+
+impl Prompt {
+    /// The prompt as the upstream lists it.
+    pub fn listed(&self) -> Value {
+        json!({"name": self.name, "description": self.description,
+            "arguments": [{"name": "nonce", "required": false}]})
+    }
+}
+
+/// Whether the caller of a modern request can be asked.
+fn accepts_questions(message: &Value) -> bool {
+    let capabilities = &message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    capabilities.get("elicitation").is_some()
+}
+
+fn question(nonce: &str) -> Value {
+    json!({"message": format!("The colour for {nonce}?"), "mode": "form",
+        "requestedSchema": {"type": "object", "properties": {"colour": {"type": "string"}}}})
+}
+
+fn messages(text: &str) -> Value {
+    json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
+}
+
+fn complete(is_modern: bool, mut result: Value) -> Value {
+    if is_modern {
+        result["resultType"] = json!("complete");
+    }
+    result
+}
+
+fn event(message: &Value) -> Bytes {
+    format!("data: {message}\n\n").into()
+}
+
+fn event_stream() -> (Sender<Bytes, io::Error>, Response<Body>) {
+    let (events, body) = Channel::new(4);
+    let response = Response::builder().header("Content-Type", "text/event-stream");
+    (events, response.body(body.boxed()).expect("a response"))
+}
+
+fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed()
+}
+
+fn status(code: u16) -> Response<Body> {
+    Response::builder().status(code).body(full("")).expect("a response")
+}
+
+fn json_bytes(bytes: Bytes) -> Response<Body> {
+    let response = Response::builder().header("Content-Type", "application/json");
+    response.body(full(bytes)).expect("a response")
+}
+
+fn result_of(message: &Value, result: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": message["id"], "result": result})
+}
+
+fn error(message: &Value, code: i64) -> Value {
+    json!({"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": "no"}})
+}

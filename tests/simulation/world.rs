@@ -1,0 +1,399 @@
+//! What all actors of a run share: the machine, the upstreams, what was seen, and what was violated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::machine::{Machine, trace};
+use crate::plan::{CallerPlan, Rules, Scenario};
+use crate::upstream::{Arrival, Prompt, Upstream};
+
+pub struct World {
+    pub machine: Machine,
+    pub scenario: Scenario,
+    upstreams: OnceLock<Vec<Upstream>>,
+    state: Mutex<State>,
+    failed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    violations: Vec<String>,
+    rules: Vec<Period<Rules>>,
+    up: Vec<Period<()>>,
+    /// The nonces of gets whose results reached their clients.
+    acknowledged: Vec<String>,
+    /// The texts of definitions, which never change: by revision, public name and description.
+    definitions: BTreeMap<(String, String, String), String>,
+    /// Requests that count against the limit of a caller, by the caller.
+    calls: BTreeMap<usize, Vec<Instant>>,
+    /// First arrivals of gets at upstreams: their nonce, their caller, the start of the gateway, and when.
+    admitted: Vec<Admitted>,
+    steps: u64,
+}
+
+struct Admitted {
+    nonce: String,
+    caller: usize,
+    start: usize,
+    at: Instant,
+}
+
+/// Something that held from a time on, perhaps until another one.
+struct Period<T> {
+    value: T,
+    from: Instant,
+    until: Option<Instant>,
+}
+
+impl<T> Period<T> {
+    fn touches(&self, from: Instant, until: Instant) -> bool {
+        self.from <= until && self.until.is_none_or(|end| end >= from)
+    }
+}
+
+/// The lists that one observer has seen: for each upstream the number of the newest one.
+#[derive(Clone, Debug, Default)]
+pub struct Observer {
+    newest: BTreeMap<String, usize>,
+    /// The gateway that has served them: another one knows nothing of before.
+    start: usize,
+}
+
+/// A list as a client has received it, in one page or several.
+pub struct SeenList {
+    pub prompts: Vec<Box<RawValue>>,
+    /// The upstreams that the gateway says are out of date or missing.
+    pub incomplete: BTreeSet<String>,
+    pub revision: String,
+    pub pages: usize,
+    pub sent: Instant,
+    pub received: Instant,
+}
+
+impl World {
+    pub fn new(machine: Machine, scenario: Scenario) -> Arc<Self> {
+        let (upstreams, state, failed) = (OnceLock::new(), Mutex::default(), Notify::new());
+        Arc::new(Self { machine, scenario, upstreams, state, failed })
+    }
+
+    pub fn set_upstreams(&self, upstreams: Vec<Upstream>) {
+        assert!(self.upstreams.set(upstreams).is_ok(), "they are set once");
+    }
+
+    pub fn upstreams(&self) -> &[Upstream] {
+        self.upstreams.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that an invariant does not hold. The run ends.
+    pub fn violation(&self, what: String) {
+        trace::note("VIOLATION", &what);
+        self.lock().violations.push(what);
+        self.failed.notify_one();
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// Resolves when an invariant does not hold.
+    pub async fn failed(&self) {
+        self.failed.notified().await;
+    }
+
+    /// Counts one step: something that an actor has done.
+    pub fn step(&self) {
+        self.lock().steps += 1;
+    }
+
+    pub fn steps(&self) -> u64 {
+        self.lock().steps
+    }
+
+    /// From now on the gateway runs.
+    pub fn is_up(&self) {
+        self.lock().up.push(Period { value: (), from: Instant::now(), until: None });
+    }
+
+    /// From now on it does not run, or not as it should.
+    pub fn is_down(&self) {
+        if let Some(period) = self.lock().up.last_mut() {
+            period.until = Some(Instant::now());
+        }
+    }
+
+    /// Whether the gateway has run all the time since then.
+    pub fn was_up_since(&self, since: Instant) -> bool {
+        let state = self.lock();
+        state.up.last().is_some_and(|period| period.from <= since && period.until.is_none())
+    }
+
+    /// The gateway begins to apply other rules.
+    pub fn rules_begin(&self, rules: Rules) {
+        self.lock().rules.push(Period { value: rules, from: Instant::now(), until: None });
+    }
+
+    /// The gateway has applied the newest rules: those before hold no longer.
+    pub fn rules_hold(&self) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let before = state.rules.len().saturating_sub(1);
+        for period in &mut state.rules[..before] {
+            period.until.get_or_insert(now);
+        }
+    }
+
+    /// The gateway has rejected the newest rules.
+    pub fn rules_rejected(&self) {
+        self.lock().rules.pop();
+    }
+
+    /// The rules of the newest configuration.
+    pub fn newest_rules(&self) -> Rules {
+        self.lock().rules.last().expect("the gateway has started").value.clone()
+    }
+
+    /// Whether a caller may use a prompt by any rules that held at the time.
+    pub fn may_use(
+        &self,
+        caller: &CallerPlan,
+        upstream: &str,
+        name: &str,
+        from: Instant,
+        until: Instant,
+    ) -> bool {
+        let state = self.lock();
+        let rules = state.rules.iter().filter(|period| period.touches(from, until));
+        rules.into_iter().any(|period| period.value.allow(caller, upstream, name))
+    }
+
+    /// A client has received the result of a get.
+    pub fn acknowledge(&self, nonce: &str) {
+        self.lock().acknowledged.push(nonce.to_owned());
+    }
+
+    pub fn acknowledged(&self) -> Vec<String> {
+        self.lock().acknowledged.clone()
+    }
+
+    /// A caller sends a request that its limit counts.
+    pub fn counts(&self, caller: usize) {
+        self.lock().calls.entry(caller).or_default().push(Instant::now());
+    }
+
+    /// A request of a caller was refused by its rate limit: it must have sent more than its burst within the time in
+    /// which the bucket fills.
+    pub fn refused_by_limit(&self, caller: usize) {
+        let (rate, burst) = self.scenario.limit;
+        let window = Duration::from_secs_f64(burst as f64 / rate) + Duration::from_secs(1);
+        let since = Instant::now().checked_sub(window);
+        let state = self.lock();
+        let calls = state.calls.get(&caller).map(Vec::as_slice).unwrap_or_default();
+        let recent = calls.iter().filter(|at| since.is_none_or(|since| **at >= since)).count();
+        drop(state);
+        if recent <= burst {
+            self.violation(format!(
+                "caller {caller} was refused after {recent} calls in {window:?}; its burst is {burst}"
+            ));
+        }
+    }
+
+    /// A get arrives at an upstream: it must be on record, and within the limit of its caller.
+    pub fn get_arrives(&self, upstream: &str, arrival: &Arrival) {
+        self.step();
+        if !self.is_on_record(&arrival.nonce) {
+            self.violation(format!(
+                "{upstream} received {} before its record was written",
+                arrival.nonce
+            ));
+        }
+        self.check_limit(arrival);
+    }
+
+    /// Whether the audit log has a nonce; with `durability = "strict"`, on the disk.
+    fn is_on_record(&self, nonce: &str) -> bool {
+        let disk = &self.machine.disk;
+        let folder = std::path::Path::new("/gateway/audit");
+        disk.list(folder).iter().rev().any(|name| {
+            let path = folder.join(name);
+            let content = match self.scenario.is_strict {
+                true => disk.durable(&path),
+                false => disk.read(&path),
+            };
+            content
+                .is_some_and(|content| memchr::memmem::find(&content, nonce.as_bytes()).is_some())
+        })
+    }
+
+    /// A limit admits no more than its burst and its rate. Between its admission and its arrival a call may wait.
+    fn check_limit(&self, arrival: &Arrival) {
+        const LONGEST_WAIT: f64 = 10.0;
+        let (rate, burst) = self.scenario.limit;
+        let mut state = self.lock();
+        let sender = self.scenario.clients.iter().find(|client| {
+            arrival.nonce.strip_prefix(&client.name).is_some_and(|rest| rest.starts_with('-'))
+        });
+        let is_again = state.admitted.iter().any(|admitted| admitted.nonce == arrival.nonce);
+        let Some(caller) = sender.filter(|_| !is_again).map(|client| client.caller) else { return };
+        let (nonce, start, at) = (arrival.nonce.clone(), state.up.len(), arrival.at);
+        state.admitted.push(Admitted { nonce, caller, start, at });
+        let own = state.admitted.iter().rev().filter(|a| a.caller == caller && a.start == start);
+        let excess = own.enumerate().find(|(before, first)| {
+            let seconds = at.duration_since(first.at).as_secs_f64() + LONGEST_WAIT;
+            (before + 1) as f64 > burst as f64 + rate * seconds
+        });
+        let excess = excess.map(|(before, first)| (before + 1, at.duration_since(first.at)));
+        drop(state);
+        if let Some((calls, time)) = excess {
+            let why = format!(
+                "{calls} calls of caller {caller} within {time:?}, at {rate}/s and {burst}"
+            );
+            self.violation(why);
+        }
+    }
+
+    /// Checks the list that a caller has received: each upstream's part is what the caller may see of a list that the
+    /// upstream has offered, and not of an older one than the observer has seen.
+    pub fn check_list(&self, observer: &mut Observer, caller: &CallerPlan, list: &SeenList) {
+        self.step();
+        let start = self.lock().up.len();
+        if std::mem::replace(&mut observer.start, start) != start {
+            observer.newest.clear();
+        }
+        let Some(parts) = self.parts(list) else { return };
+        let rules: Vec<Rules> = {
+            let state = self.lock();
+            let periods = state.rules.iter();
+            let touching = periods.filter(|period| period.touches(list.sent, list.received));
+            touching.map(|period| period.value.clone()).collect()
+        };
+        let mut why = String::new();
+        for rules in &rules {
+            match self.match_parts(observer, caller, rules, &parts, list) {
+                Ok(newest) => {
+                    observer.newest = newest;
+                    return;
+                }
+                Err(mismatch) => why = mismatch,
+            }
+        }
+        // Each page is of the list of its time.
+        let has_changed = rules.len() > 1 || self.has_changed(list.sent, list.received);
+        if list.pages == 1 || !has_changed || !self.is_mixed(caller, &rules, &parts) {
+            let why = format!("{} has received a list that never existed: {why}", caller.id);
+            self.violation(why);
+        }
+    }
+
+    /// Whether an upstream has offered another list since shortly before `from`: the gateway takes a moment to serve it.
+    fn has_changed(&self, from: Instant, until: Instant) -> bool {
+        const ADOPTION: Duration = Duration::from_secs(4);
+        let from = from.checked_sub(ADOPTION).unwrap_or(from);
+        let is_within = |at: Instant| from <= at && at <= until;
+        self.upstreams().iter().any(|upstream| upstream.offered_at().into_iter().any(is_within))
+    }
+
+    /// Whether each prompt is of a list that an upstream has offered, and one that the caller may use.
+    fn is_mixed(
+        &self,
+        caller: &CallerPlan,
+        rules: &[Rules],
+        parts: &BTreeMap<String, Vec<Prompt>>,
+    ) -> bool {
+        self.upstreams().iter().all(|upstream| {
+            let id = &upstream.plan().id;
+            let offered = upstream.offered();
+            let existed = |prompt: &Prompt| {
+                offered.iter().any(|list| list.contains(prompt))
+                    && rules.iter().any(|rules| rules.allow(caller, id, &prompt.name))
+            };
+            parts.get(id).is_none_or(|part| part.iter().all(existed))
+        })
+    }
+
+    /// The prompts of each upstream, by their raw names.
+    fn parts(&self, list: &SeenList) -> Option<BTreeMap<String, Vec<Prompt>>> {
+        let mut parts: BTreeMap<String, Vec<Prompt>> = BTreeMap::new();
+        let mut last = String::new();
+        for raw in &list.prompts {
+            let prompt: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+            let public = prompt["name"].as_str().unwrap_or_default().to_owned();
+            let description = prompt["description"].as_str().unwrap_or_default().to_owned();
+            if public <= last {
+                self.violation(format!("a list has {public} behind {last}"));
+                return None;
+            }
+            let key = (list.revision.clone(), public.clone(), description.clone());
+            let first =
+                self.lock().definitions.entry(key).or_insert_with(|| raw.get().to_owned()).clone();
+            if first != raw.get() {
+                self.violation(format!("one definition has two texts: {first} and {}", raw.get()));
+                return None;
+            }
+            let Some((upstream, name)) = public.split_once("__") else {
+                self.violation(format!("{public} is of no upstream"));
+                return None;
+            };
+            let part = parts.entry(upstream.to_owned()).or_default();
+            part.push(Prompt { name: name.to_owned(), description });
+            last = public;
+        }
+        Some(parts)
+    }
+
+    fn match_parts(
+        &self,
+        observer: &Observer,
+        caller: &CallerPlan,
+        rules: &Rules,
+        parts: &BTreeMap<String, Vec<Prompt>>,
+        list: &SeenList,
+    ) -> Result<BTreeMap<String, usize>, String> {
+        let mut newest = observer.newest.clone();
+        for upstream in self.upstreams() {
+            let id = &upstream.plan().id;
+            let nothing = Vec::new();
+            let part = parts.get(id).unwrap_or(&nothing);
+            if part.is_empty() && list.incomplete.contains(id) {
+                continue;
+            }
+            let offered = upstream.offered();
+            let seen = newest.get(id).copied().unwrap_or_default();
+            let visible = |offered: &Vec<Prompt>| -> Vec<Prompt> {
+                let may = |prompt: &&Prompt| rules.allow(caller, id, &prompt.name);
+                offered.iter().filter(may).cloned().collect()
+            };
+            let found = offered.iter().enumerate().skip(seen).find(|(_, o)| visible(o) == *part);
+            match found {
+                Some((number, _)) => newest.insert(id.clone(), number),
+                // No list of it has arrived yet. The gateway does not say so where rights differ: the caller may not
+                // know of the upstream.
+                None if part.is_empty() && !newest.contains_key(id) => continue,
+                None => {
+                    let part: Vec<_> = part.iter().map(|prompt| &prompt.description).collect();
+                    let tried: Vec<_> = offered
+                        .iter()
+                        .skip(seen)
+                        .map(|o| {
+                            let names = visible(o);
+                            names.into_iter().map(|prompt| prompt.description).collect::<Vec<_>>()
+                        })
+                        .collect();
+                    return Err(format!(
+                        "of {id} it has {part:?}; offered from {seen} on: {tried:?}"
+                    ));
+                }
+            };
+        }
+        Ok(newest)
+    }
+}
