@@ -196,7 +196,10 @@ for (const script of [true, false]) {
       const decide = async (action, state, event) => {
         await open();
         await page.getByLabel('Reason').fill(`${action}: ${why}`);
+        // The form leads back to its own page.
+        const navigated = page.waitForEvent('framenavigated');
         await press(action);
+        await navigated;
         await page.waitForURL(`**/pins/${name}`);
         await stage.until(() => stage.isPin(name, state));
         await stage.until(() => stage.audit().split('\n').some((line) => line.includes(event) && line.includes(`${action}: ${why}`)));

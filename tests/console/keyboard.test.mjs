@@ -55,7 +55,10 @@ async function tabTo(name, from = -1) {
 
 /** Presses Enter on what has the focus, and waits for the page that it leads to. */
 async function enter(url) {
+  // A form may lead back to its own page, whose address alone does not show that it was sent.
+  const navigated = page.waitForEvent('framenavigated');
   await keyboard.press('Enter');
+  await navigated;
   await page.waitForURL(url);
 }
 
