@@ -331,7 +331,7 @@ impl Client {
         let connection = self.connection.take();
         let is_disturbed = connection.as_ref().is_none_or(|connection| (connection.is_disturbed)());
         let was_reused = connection.as_ref().is_some_and(|connection| connection.is_used);
-        if !is_disturbed && !was_reused && self.world.was_up_since(sent) {
+        if !is_disturbed && !was_reused && self.world.must_answer(sent) {
             self.world.violation(format!("{} has sent {method}, and {what}", self.plan.name));
         }
     }

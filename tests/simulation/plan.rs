@@ -8,7 +8,8 @@ use fastrand::Rng;
 use promptgate::test_util::seal::digest_text;
 use sha2::{Digest, Sha256};
 
-use crate::upstream::{MODERN, Plan, Transport};
+use crate::upstream::{MODERN, Plan, SERVICE, Transport};
+use crate::vault;
 
 /// The host of the gateway.
 pub const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
@@ -26,7 +27,6 @@ pub struct Scenario {
     pub is_strict: bool,
     /// The rate limit of each caller: calls a second, and the burst.
     pub limit: (f64, usize),
-    pub page_size: usize,
     pub faults: Faults,
 }
 
@@ -37,6 +37,7 @@ pub struct Faults {
     pub moods: bool,
     pub disk: bool,
     pub crashes: bool,
+    pub restarts: bool,
     pub reloads: bool,
     pub changes: bool,
     pub clock: bool,
@@ -44,8 +45,8 @@ pub struct Faults {
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 8] =
-    ["network", "moods", "disk", "crashes", "reloads", "changes", "clock", "intruders"];
+pub const FAULTS: [&str; 9] =
+    ["network", "moods", "disk", "crashes", "restarts", "reloads", "changes", "clock", "intruders"];
 
 #[derive(Clone, Debug)]
 pub struct CallerPlan {
@@ -65,19 +66,23 @@ pub struct ClientPlan {
     pub answers: bool,
 }
 
-/// The access rules of one configuration.
+/// What differs between configurations.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rules {
     /// The upstreams of whose prompts the group `some` may use those that are open.
     pub open: Vec<String>,
     /// Whether the group `some` may use the secret ones of the first upstream.
     pub trusts: bool,
+    /// The upstreams that are not in use.
+    pub disabled: Vec<String>,
+    pub page_size: usize,
 }
 
 impl Rules {
     /// Whether a caller may list and get a prompt.
     pub fn allow(&self, caller: &CallerPlan, upstream: &str, name: &str) -> bool {
         match caller.group {
+            _ if self.is_disabled(upstream) => false,
             "all" => true,
             _ if name.starts_with("open-") => self.open.iter().any(|id| id == upstream),
             _ => self.trusts && upstream == "u0",
@@ -85,12 +90,22 @@ impl Rules {
     }
 
     pub fn draw(rng: &mut Rng, upstreams: &[Plan]) -> Self {
-        let open = upstreams.iter().filter(|_| rng.u8(..) < 180);
-        let mut open: Vec<_> = open.map(|plan| plan.id.clone()).collect();
-        if open.is_empty() {
+        let mut some = |chance: u8| -> Vec<String> {
+            let some = upstreams.iter().skip(1).filter(|_| rng.u8(..) < chance);
+            some.map(|plan| plan.id.clone()).collect()
+        };
+        let disabled = some(50);
+        let mut open = some(180);
+        // Rules may name only upstreams that are in use.
+        open.retain(|id| !disabled.contains(id));
+        if open.is_empty() || rng.bool() {
             open.push("u0".to_owned());
         }
-        Self { open, trusts: rng.bool() }
+        Self { open, trusts: rng.bool(), disabled, page_size: rng.usize(2..40) }
+    }
+
+    pub fn is_disabled(&self, upstream: &str) -> bool {
+        self.disabled.iter().any(|id| id == upstream)
     }
 }
 
@@ -122,6 +137,7 @@ impl Scenario {
                 page_size: rng.usize(1..8),
                 // Those over standard streams may not ask by default.
                 asks: transport == Transport::Http && rng.bool(),
+                acts_as_caller: transport == Transport::Http && rng.u8(..) < 100,
                 announces: rng.u8(..) < 200,
             }
         });
@@ -150,12 +166,12 @@ impl Scenario {
             chaos: Duration::from_secs(rng.u64(5..25)),
             is_strict: rng.bool(),
             limit: (rng.u64(2..40) as f64, rng.usize(5..60)),
-            page_size: rng.usize(2..40),
             faults: Faults {
                 network: happens(rng),
                 moods: happens(rng),
                 disk: happens(rng),
                 crashes: happens(rng),
+                restarts: happens(rng),
                 reloads: happens(rng),
                 changes: rng.u8(..) < 200,
                 clock: happens(rng),
@@ -175,6 +191,7 @@ impl Scenario {
             "moods" => faults.moods = false,
             "disk" => faults.disk = false,
             "crashes" => faults.crashes = false,
+            "restarts" => faults.restarts = false,
             "reloads" => faults.reloads = false,
             "changes" => faults.changes = false,
             "clock" => faults.clock = false,
@@ -208,7 +225,7 @@ impl Scenario {
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\nprompts = [\"open-*\"]\n\
              upstreams = [{open}]\n",
-            page_size = self.page_size,
+            page_size = rules.page_size,
             open = open.join(", "),
         );
         if rules.trusts {
@@ -233,6 +250,15 @@ impl Scenario {
                         toml,
                         "[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{host}/mcp\""
                     )
+                    .and_then(|()| match plan.acts_as_caller {
+                        true => writeln!(
+                            toml,
+                            "act_as = \"caller\"\ncredential = {{ bearer = {{ value = \"{SERVICE}\" }}, \
+                             vault = {{ url = \"http://{}/v1/{id}/{{caller}}\" }} }}",
+                            vault::ADDRESS
+                        ),
+                        false => Ok(()),
+                    })
                 }
                 Transport::Stdio => {
                     writeln!(
@@ -246,8 +272,27 @@ impl Scenario {
                     plan.folder()
                 ),
             };
+            let _ = writeln!(toml, "enabled = {}", !rules.is_disabled(id));
         }
-        toml
+        toml + "[end]\n"
+    }
+
+    /// A configuration file that must be rejected.
+    pub fn broken_configuration(&self, rng: &mut Rng, rules: &Rules) -> String {
+        let toml = self.configuration(rules);
+        match rng.u8(..5) {
+            0 => toml.replace("[listing]\n", "[server]\n"),
+            1 => toml.replace("[listing]\n", "[listing]\nunknown_key = 1\n"),
+            2 => toml.replace("transport = \"", "transport = \"no-"),
+            // The file has lost its end.
+            3 => toml[..rng.usize(..toml.len() - "[end]\n".len())].to_owned(),
+            // All access rules are gone, and the file does not say so.
+            _ => {
+                let (before, rest) = toml.split_once("[[access.rules]]").expect("there are rules");
+                let after = rest.find("[[auth.").map_or("", |at| &rest[at..]);
+                format!("{before}{after}")
+            }
+        }
     }
 
     /// The environment of the gateway: its keys.

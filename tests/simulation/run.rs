@@ -21,6 +21,7 @@ use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
 use crate::plan::{GATEWAY, Rules, Scenario};
 use crate::upstream::{Mood, Upstream};
+use crate::vault::Vault;
 use crate::world::World;
 
 /// A gateway that can crash and start again.
@@ -63,6 +64,7 @@ fn start_upstreams(world: &Arc<World>, rng: &mut Rng) {
     for (host, latency) in hosts.zip(&world.scenario.latencies) {
         world.machine.network.set_latency(host, *latency);
     }
+    let vault = Vault::start(rng.fork(), &world.machine.network);
     let plans = &world.scenario.upstreams;
     let upstreams = plans.iter().map(|plan| {
         let (on_get, on_violation) = (world.clone(), world.clone());
@@ -73,11 +75,11 @@ fn start_upstreams(world: &Arc<World>, rng: &mut Rng) {
             move |arrival| on_get.get_arrives(&id, arrival),
             move |why| on_violation.violation(why),
         );
-        upstream.start(&world.machine);
+        upstream.start(&world.machine, &vault);
         upstream
     });
     let upstreams = upstreams.collect();
-    world.set_upstreams(upstreams);
+    world.set_upstreams(upstreams, vault);
 }
 
 async fn play(gateway: &Arc<Gateway>, rng: &mut Rng) {
@@ -114,6 +116,7 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
         for upstream in world.upstreams() {
             upstream.set_mood(draw_mood(rng));
         }
+        world.vault().set_mood(rng.f64() * 0.3);
     }
     if faults.disk {
         let chance = |rng: &mut Rng| if rng.bool() { rng.f64() * 0.2 } else { 0.0 };
@@ -155,9 +158,12 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
         52..58 if faults.network => {
             world.machine.network.refuse(host, Duration::from_millis(rng.u64(10..3000)));
         }
-        58..70 if faults.reloads => gateway.reload(rng).await,
-        70..73 if faults.crashes => gateway.crash_and_start().await,
-        73..78 if faults.clock => {
+        58..65 if faults.reloads => gateway.reload(rng).await,
+        65..68 if faults.reloads => gateway.reload_broken(rng).await,
+        68..71 if faults.crashes => gateway.crash_and_start().await,
+        71..73 if faults.restarts => gateway.end_and_start().await,
+        73..75 if faults.moods => world.vault().rotate(),
+        75..78 if faults.clock => {
             let by = rng.i64(-100_000..100_000);
             world.machine.clock.step(by);
         }
@@ -197,6 +203,7 @@ async fn heal(gateway: &Gateway) {
     for upstream in world.upstreams() {
         upstream.set_mood(Mood::default());
     }
+    world.vault().set_mood(0.0);
     sleep(RECOVERY).await;
 }
 
@@ -366,9 +373,6 @@ fn check_log(world: &World) {
         Ok(report) => world.violation(format!("the audit log is not intact: {report:?}")),
         Err(error) => world.violation(format!("the audit log cannot be verified: {error}")),
     }
-    if !world.scenario.is_strict {
-        return;
-    }
     let disk = &world.machine.disk;
     let content: Vec<u8> = disk
         .list(folder)
@@ -387,6 +391,11 @@ fn alive_tasks() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
+/// Reads a configuration file.
+fn read(toml: &str) -> Result<Config, impl std::fmt::Display> {
+    Config::parse("gateway.toml", toml, Path::new(HOME), &Scenario::environment())
+}
+
 impl Gateway {
     fn rules(&self) -> std::sync::MutexGuard<'_, Rules> {
         self.rules.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -394,8 +403,7 @@ impl Gateway {
 
     fn configuration(&self, rules: &Rules) -> Config {
         let toml = self.world.scenario.configuration(rules);
-        let read = Config::parse("gateway.toml", &toml, Path::new(HOME), &Scenario::environment());
-        read.unwrap_or_else(|error| panic!("{error}\n{toml}"))
+        read(&toml).unwrap_or_else(|error| panic!("{error}\n{toml}"))
     }
 
     async fn start(&self) {
@@ -412,7 +420,21 @@ impl Gateway {
         }
     }
 
-    /// Reloads other rules, or a configuration that must be rejected.
+    /// Tries to reload a configuration that must be rejected, and changes nothing.
+    async fn reload_broken(&self, rng: &mut Rng) {
+        let app = self.app.lock().await;
+        let Some(app) = app.as_ref() else { return };
+        let rules = Rules::draw(rng, &self.world.scenario.upstreams);
+        let toml = self.world.scenario.broken_configuration(rng, &rules);
+        trace::note("scenario", "reloads a broken configuration");
+        if let Ok(config) = read(&toml)
+            && app.reload(config).await.is_ok()
+        {
+            self.world.violation(format!("a broken configuration was applied:\n{toml}"));
+        }
+    }
+
+    /// Reloads other rules.
     async fn reload(&self, rng: &mut Rng) {
         let app = self.app.lock().await;
         let Some(app) = app.as_ref() else { return };
@@ -436,7 +458,7 @@ impl Gateway {
         let world = &self.world;
         let Some(app) = self.app.lock().await.take() else { return };
         trace::note("scenario", "the gateway crashes");
-        world.is_down();
+        world.crashes();
         world.machine.disk.crash(Path::new(HOME));
         world.machine.network.crash(GATEWAY);
         // From here on it can reach nothing: nobody can tell it from one that is gone.
@@ -451,10 +473,21 @@ impl Gateway {
         self.start().await;
     }
 
+    /// Ends the gateway at any moment, and starts it again, as an update does.
+    async fn end_and_start(&self) {
+        trace::note("scenario", "the gateway ends");
+        self.end().await;
+        sleep(Duration::from_secs(1)).await;
+        // With a disk that fails it would not start.
+        self.world.machine.disk.set_faults(Path::new("/gateway/audit"), DiskFaults::default());
+        trace::note("scenario", "the gateway starts again");
+        self.start().await;
+    }
+
     /// Ends the gateway, as SIGTERM does.
     async fn end(&self) {
         let Some(app) = self.app.lock().await.take() else { return };
-        self.world.is_down();
+        self.world.drains();
         if timeout(Duration::from_secs(60), app.drain()).await.is_err() {
             self.world.violation("the gateway does not end".to_owned());
         }

@@ -29,6 +29,7 @@ use crate::disk::SimDisk;
 use crate::machine::network::SimNetwork;
 use crate::machine::processes::Streams;
 use crate::machine::{Machine, trace};
+use crate::vault::{self, Vault};
 
 type Body = BoxBody<Bytes, io::Error>;
 
@@ -43,6 +44,8 @@ pub struct Plan {
     pub page_size: usize,
     /// Whether its gets ask the user at times.
     pub asks: bool,
+    /// Whether each get has to carry the secret that the vault has for its caller.
+    pub acts_as_caller: bool,
     /// Whether it announces changes; else the gateway polls.
     pub announces: bool,
 }
@@ -57,6 +60,9 @@ pub enum Transport {
 }
 
 pub const MODERN: &str = "2026-07-28";
+
+/// The credential of the gateway itself, for what it asks on behalf of no caller.
+pub const SERVICE: &str = "the-secret-of-the-gateway";
 
 /// The chances that a request is served badly.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +91,8 @@ pub struct Arrival {
     pub at: Instant,
     /// Whether the upstream has said that it did not process the request.
     pub is_refused: bool,
+    /// The bearer token of the request.
+    pub token: Option<String>,
 }
 
 #[derive(Clone)]
@@ -96,6 +104,7 @@ struct Shared {
     on_violation: Box<dyn Fn(String) + Send + Sync>,
     /// Where the files of a library are.
     disk: OnceLock<SimDisk>,
+    vault: OnceLock<Vault>,
     state: Mutex<State>,
 }
 
@@ -111,6 +120,8 @@ struct State {
     offered: Vec<(Instant, Vec<Prompt>)>,
     arrivals: Vec<Arrival>,
     sessions: u64,
+    /// The token with which each session began.
+    owners: BTreeMap<String, Option<String>>,
     /// The sessions before this one are forgotten.
     forgotten: u64,
     streams: Vec<mpsc::UnboundedSender<Value>>,
@@ -163,6 +174,7 @@ impl Upstream {
             on_get: Box::new(on_get),
             on_violation: Box::new(on_violation),
             disk: OnceLock::new(),
+            vault: OnceLock::new(),
             state: Mutex::new(State {
                 rng,
                 mood: Mood::default(),
@@ -173,6 +185,7 @@ impl Upstream {
                 offered: Vec::new(),
                 arrivals: Vec::new(),
                 sessions: 0,
+                owners: BTreeMap::new(),
                 forgotten: 0,
                 streams: Vec::new(),
                 questions: BTreeMap::new(),
@@ -187,7 +200,8 @@ impl Upstream {
     }
 
     /// Can be reached from now on.
-    pub fn start(&self, machine: &Machine) {
+    pub fn start(&self, machine: &Machine, vault: &Vault) {
+        let _ = self.0.vault.set(vault.clone());
         match self.0.plan.transport {
             Transport::Http => self.listen(&machine.network),
             Transport::Stdio => {
@@ -249,7 +263,7 @@ impl Upstream {
             let message: Value = serde_json::from_str(&line).unwrap_or_default();
             let (delay, fate) = self.draw();
             sleep(delay).await;
-            self.arrived(&message, false);
+            self.arrived(&message, None, false);
             let reply = match fate {
                 Fate::Well => match self.reply(&message) {
                     Reply::Message(reply) | Reply::Notifications(reply) => reply,
@@ -383,34 +397,56 @@ impl Upstream {
         if head.method != Method::POST {
             return Ok(self.without_body(&head.method));
         }
-        let method = message["method"].as_str().unwrap_or_default();
-        if let Some(session) = head.headers.get("mcp-session-id")
-            && self.is_forgotten(session.to_str().unwrap_or_default())
-        {
-            self.arrived(&message, true);
-            return Ok(status(404));
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let token = header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        if let Some(session) = header("mcp-session-id") {
+            if self.is_forgotten(session) {
+                self.arrived(&message, token, true);
+                return Ok(status(404));
+            }
+            self.check_session(session, token);
         }
-        if method == "prompts/get" {
-            self.arrived(&message, false);
+        if self.0.plan.acts_as_caller && token != Some(SERVICE) && !self.accepts(token) {
+            self.arrived(&message, token, true);
+            return Ok(status(401));
         }
+        self.arrived(&message, token, false);
         Ok(match fate {
             Fate::Status(code) => status(code),
             Fate::Garbage(bytes) => json_bytes(Bytes::from_static(bytes)),
             Fate::Cut => self.cut(&message),
             Fate::Hang => std::future::pending().await,
-            Fate::Well => self.answer(&message),
+            Fate::Well => self.answer(&message, token),
         })
     }
 
-    fn arrived(&self, message: &Value, is_refused: bool) {
+    /// A session is used by those who began it.
+    fn check_session(&self, session: &str, token: Option<&str>) {
+        let secret = |token: Option<&str>| token.map(|token| vault::owner(token).to_owned());
+        let began = self.lock().owners.get(session).cloned();
+        if let Some(began) = began.filter(|began| secret(began.as_deref()) != secret(token)) {
+            (self.0.on_violation)(format!(
+                "session {session} of {} began with {began:?}, and goes on with {token:?}",
+                self.0.plan.id
+            ));
+        }
+    }
+
+    /// Whether a secret is one that the vault has given out, and that has not been replaced long ago.
+    fn accepts(&self, token: Option<&str>) -> bool {
+        token.is_some_and(|token| self.0.vault.get().is_some_and(|vault| vault.accepts(token)))
+    }
+
+    fn arrived(&self, message: &Value, token: Option<&str>, is_refused: bool) {
         let params = &message["params"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let nonce = text(&params["arguments"]["nonce"]);
         if message["method"] != "prompts/get" {
             return;
         }
+        let token = token.map(str::to_owned);
         let arrival =
-            Arrival { name: text(&params["name"]), at: Instant::now(), is_refused, nonce };
+            Arrival { name: text(&params["name"]), at: Instant::now(), is_refused, nonce, token };
         trace::note(&self.0.plan.id, &format!("get {} {}", arrival.name, arrival.nonce));
         (self.0.on_get)(&arrival);
         let mut state = self.lock();
@@ -500,12 +536,12 @@ impl Upstream {
     }
 
     /// The same, as a response of HTTP.
-    fn answer(&self, message: &Value) -> Response<Body> {
+    fn answer(&self, message: &Value, token: Option<&str>) -> Response<Body> {
         match self.reply(message) {
             Reply::Message(answer) => {
                 let mut response = json_bytes(answer.to_string().into());
                 if message["method"] == "initialize" {
-                    let session = self.session().to_string().parse().expect("a header value");
+                    let session = self.session(token).parse().expect("a header value");
                     response.headers_mut().insert("Mcp-Session-Id", session);
                 }
                 response
@@ -527,11 +563,13 @@ impl Upstream {
         }
     }
 
-    /// A new session.
-    fn session(&self) -> u64 {
+    /// A new session, begun with a token.
+    fn session(&self, token: Option<&str>) -> String {
         let mut state = self.lock();
         state.sessions += 1;
-        state.sessions
+        let session = state.sessions.to_string();
+        state.owners.insert(session.clone(), token.map(str::to_owned));
+        session
     }
 
     /// A page of the list as it is now: a list that changes in the middle of a walk is offered with both halves.

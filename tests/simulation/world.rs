@@ -10,13 +10,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::machine::{Machine, trace};
-use crate::plan::{CallerPlan, Rules, Scenario};
+use crate::plan::{CallerPlan, ClientPlan, Rules, Scenario};
 use crate::upstream::{Arrival, Prompt, Upstream};
+use crate::vault::{self, Vault};
 
 pub struct World {
     pub machine: Machine,
     pub scenario: Scenario,
-    upstreams: OnceLock<Vec<Upstream>>,
+    upstreams: OnceLock<(Vec<Upstream>, Vault)>,
     state: Mutex<State>,
     failed: Notify,
 }
@@ -26,8 +27,12 @@ struct State {
     violations: Vec<String>,
     rules: Vec<Period<Rules>>,
     up: Vec<Period<()>>,
-    /// The nonces of gets whose results reached their clients.
-    acknowledged: Vec<String>,
+    /// Whether the gateway has ended, or ends, as after SIGTERM: it answers what it has begun.
+    drains: bool,
+    /// When everything that was not on the disk was lost.
+    crashes: Vec<Instant>,
+    /// The nonces of gets whose results reached their clients, and when.
+    acknowledged: Vec<(String, Instant)>,
     /// The texts of definitions, which never change: by revision, public name and description.
     definitions: BTreeMap<(String, String, String), String>,
     /// Requests that count against the limit of a caller, by the caller.
@@ -63,6 +68,8 @@ pub struct Observer {
     newest: BTreeMap<String, usize>,
     /// The gateway that has served them: another one knows nothing of before.
     start: usize,
+    /// When it has received the last one.
+    last: Option<Instant>,
 }
 
 /// A list as a client has received it, in one page or several.
@@ -76,18 +83,31 @@ pub struct SeenList {
     pub received: Instant,
 }
 
+impl State {
+    /// The gateway no longer runs as it should.
+    fn end(&mut self) {
+        if let Some(period) = self.up.last_mut() {
+            period.until = Some(Instant::now());
+        }
+    }
+}
+
 impl World {
     pub fn new(machine: Machine, scenario: Scenario) -> Arc<Self> {
         let (upstreams, state, failed) = (OnceLock::new(), Mutex::default(), Notify::new());
         Arc::new(Self { machine, scenario, upstreams, state, failed })
     }
 
-    pub fn set_upstreams(&self, upstreams: Vec<Upstream>) {
-        assert!(self.upstreams.set(upstreams).is_ok(), "they are set once");
+    pub fn set_upstreams(&self, upstreams: Vec<Upstream>, vault: Vault) {
+        assert!(self.upstreams.set((upstreams, vault)).is_ok(), "they are set once");
     }
 
     pub fn upstreams(&self) -> &[Upstream] {
-        self.upstreams.get().map_or(&[], Vec::as_slice)
+        self.upstreams.get().map_or(&[], |(upstreams, _)| upstreams)
+    }
+
+    pub fn vault(&self) -> &Vault {
+        &self.upstreams.get().expect("they are set before the gateway starts").1
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -121,20 +141,41 @@ impl World {
 
     /// From now on the gateway runs.
     pub fn is_up(&self) {
-        self.lock().up.push(Period { value: (), from: Instant::now(), until: None });
+        let mut state = self.lock();
+        state.drains = false;
+        state.up.push(Period { value: (), from: Instant::now(), until: None });
     }
 
-    /// From now on it does not run, or not as it should.
-    pub fn is_down(&self) {
-        if let Some(period) = self.lock().up.last_mut() {
-            period.until = Some(Instant::now());
-        }
+    /// From now on it does not run.
+    pub fn crashes(&self) {
+        let mut state = self.lock();
+        state.crashes.push(Instant::now());
+        state.end();
+    }
+
+    /// From now on it accepts nothing, and ends when it has answered.
+    pub fn drains(&self) {
+        let mut state = self.lock();
+        state.drains = true;
+        state.end();
     }
 
     /// Whether the gateway has run all the time since then.
     pub fn was_up_since(&self, since: Instant) -> bool {
         let state = self.lock();
         state.up.last().is_some_and(|period| period.from <= since && period.until.is_none())
+    }
+
+    /// Whether a request of this time has to be answered: the gateway runs, or it drains, and the request had
+    /// arrived before.
+    pub fn must_answer(&self, sent: Instant) -> bool {
+        const UNDER_WAY: Duration = Duration::from_millis(500);
+        let state = self.lock();
+        let arrived_before = |end: Instant| state.drains && sent + UNDER_WAY <= end;
+        state
+            .up
+            .last()
+            .is_some_and(|period| period.from <= sent && period.until.is_none_or(arrived_before))
     }
 
     /// The gateway begins to apply other rules.
@@ -178,11 +219,22 @@ impl World {
 
     /// A client has received the result of a get.
     pub fn acknowledge(&self, nonce: &str) {
-        self.lock().acknowledged.push(nonce.to_owned());
+        self.lock().acknowledged.push((nonce.to_owned(), Instant::now()));
     }
 
+    /// The gets whose results reached their clients, and that must be on record: with `durability = "interval"`, not
+    /// those shortly before a crash, and none if the disk has failed.
     pub fn acknowledged(&self) -> Vec<String> {
-        self.lock().acknowledged.clone()
+        const INTERVAL: Duration = Duration::from_millis(1500);
+        let state = self.lock();
+        let is_lost = |at: Instant| {
+            let mut crashes = state.crashes.iter();
+            self.scenario.faults.disk
+                || crashes.any(|crash| at <= *crash && *crash <= at + INTERVAL)
+        };
+        let kept = state.acknowledged.iter();
+        let kept = kept.filter(|(_, at)| self.scenario.is_strict || !is_lost(*at));
+        kept.map(|(nonce, _)| nonce.clone()).collect()
     }
 
     /// A caller sends a request that its limit counts.
@@ -216,7 +268,31 @@ impl World {
                 arrival.nonce
             ));
         }
+        self.check_token(upstream, arrival);
         self.check_limit(arrival);
+    }
+
+    /// A get carries the secret of its caller, where the upstream asks for one, and else none.
+    fn check_token(&self, upstream: &str, arrival: &Arrival) {
+        let plans = &self.scenario.upstreams;
+        let acts = plans.iter().any(|plan| plan.id == upstream && plan.acts_as_caller);
+        let sender =
+            self.sender(&arrival.nonce).map(|client| &self.scenario.callers[client.caller]);
+        let expected =
+            sender.filter(|_| acts).map(|caller| format!("{}-for-{upstream}", caller.id));
+        let owner = arrival.token.as_deref().map(vault::owner);
+        if owner != expected.as_deref() {
+            let Arrival { nonce, token, .. } = arrival;
+            self.violation(format!("{upstream} received {nonce} with the token {token:?}"));
+        }
+    }
+
+    /// The client that has sent a call.
+    fn sender(&self, nonce: &str) -> Option<&ClientPlan> {
+        let is_own = |client: &&ClientPlan| {
+            nonce.strip_prefix(&client.name).is_some_and(|rest| rest.starts_with('-'))
+        };
+        self.scenario.clients.iter().find(is_own)
     }
 
     /// Whether the audit log has a nonce; with `durability = "strict"`, on the disk.
@@ -239,9 +315,7 @@ impl World {
         const LONGEST_WAIT: f64 = 10.0;
         let (rate, burst) = self.scenario.limit;
         let mut state = self.lock();
-        let sender = self.scenario.clients.iter().find(|client| {
-            arrival.nonce.strip_prefix(&client.name).is_some_and(|rest| rest.starts_with('-'))
-        });
+        let sender = self.sender(&arrival.nonce);
         let is_again = state.admitted.iter().any(|admitted| admitted.nonce == arrival.nonce);
         let Some(caller) = sender.filter(|_| !is_again).map(|client| client.caller) else { return };
         let (nonce, start, at) = (arrival.nonce.clone(), state.up.len(), arrival.at);
@@ -269,6 +343,9 @@ impl World {
         if std::mem::replace(&mut observer.start, start) != start {
             observer.newest.clear();
         }
+        // An upstream that comes back is walked anew.
+        let since = observer.last.replace(list.received).unwrap_or(list.sent);
+        observer.newest.retain(|id, _| !self.was_disabled(id, since, list.received));
         let Some(parts) = self.parts(list) else { return };
         let rules: Vec<Rules> = {
             let state = self.lock();
@@ -292,6 +369,13 @@ impl World {
             let why = format!("{} has received a list that never existed: {why}", caller.id);
             self.violation(why);
         }
+    }
+
+    /// Whether an upstream was not in use at some time.
+    fn was_disabled(&self, upstream: &str, from: Instant, until: Instant) -> bool {
+        let state = self.lock();
+        let mut rules = state.rules.iter().filter(|period| period.touches(from, until));
+        rules.any(|period| period.value.is_disabled(upstream))
     }
 
     /// Whether an upstream has offered another list since shortly before `from`: the gateway takes a moment to serve it.

@@ -194,6 +194,7 @@ impl SimNetwork {
         if refuses(&net.hosts[&from]) || refuses(&net.hosts[&to.ip()]) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
+        let is_disturbed = [from, to.ip()].iter().any(|host| now < net.hosts[host].stalled_until);
         let Some(listener) = net.listeners.get(&to).cloned() else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
@@ -211,7 +212,7 @@ impl SimNetwork {
             ends: [peer, to],
             sent,
             is_reset: false,
-            is_disturbed: false,
+            is_disturbed,
         }));
         net.connections.insert(id, connection.clone());
         drop(net);
@@ -224,7 +225,10 @@ impl SimNetwork {
         };
         match listener.send((Stream::new(socket(1)), peer)) {
             Ok(()) => Ok(socket(0)),
-            Err(_) => Err(io::ErrorKind::ConnectionRefused.into()),
+            Err(_) => {
+                self.lock().connections.remove(&id);
+                Err(io::ErrorKind::ConnectionRefused.into())
+            }
         }
     }
 
