@@ -61,9 +61,20 @@ pub struct ClientPlan {
     pub name: String,
     pub caller: usize,
     pub host: IpAddr,
+    pub transport: ClientTransport,
     pub revision: &'static str,
     /// Whether its user can be asked.
     pub answers: bool,
+}
+
+/// How a client reaches the gateway.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ClientTransport {
+    Http,
+    /// HTTP+SSE, of revision 2024-11-05.
+    Sse,
+    /// The standard streams of the gateway.
+    Stdio,
 }
 
 /// What differs between configurations.
@@ -149,12 +160,24 @@ impl Scenario {
             group: if number == 0 { "all" } else { "some" },
         });
         let callers: Vec<_> = callers.collect();
-        let clients = (0..rng.u8(1..7)).map(|number| ClientPlan {
-            name: format!("client-{number}"),
-            caller: rng.usize(..callers.len()),
-            host: IpAddr::V4(Ipv4Addr::new(127, 0, 2, number)),
-            revision: revision(rng),
-            answers: rng.bool(),
+        let clients = (0..rng.u8(1..7)).map(|number| {
+            let (transport, revision) = match rng.u8(..) {
+                0..160 => (ClientTransport::Http, revision(rng)),
+                160..210 => (ClientTransport::Sse, "2024-11-05"),
+                _ => (ClientTransport::Stdio, revision(rng)),
+            };
+            ClientPlan {
+                name: format!("client-{number}"),
+                // The standard streams have one caller.
+                caller: match transport {
+                    ClientTransport::Stdio => 0,
+                    _ => rng.usize(..callers.len()),
+                },
+                host: IpAddr::V4(Ipv4Addr::new(127, 0, 2, number)),
+                transport,
+                revision,
+                answers: rng.bool(),
+            }
         });
         let clients: Vec<_> = clients.collect();
         let happens = |rng: &mut Rng| rng.u8(..) < 128;
@@ -220,6 +243,7 @@ impl Scenario {
              [audit]\npath = \"/gateway/audit\"\nkey = {{ env = \"AUDIT\" }}\ndurability = \"{durability}\"\n\
              sync = \"200ms\"\nraw_arguments = [\"*\"]\nsegment_size = \"1MiB\"\n\
              checkpoint = {{ records = 20, every = \"5s\" }}\n\
+             [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
              [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
              rate = \"{rate}/s\"\nburst = {burst}\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\

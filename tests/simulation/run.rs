@@ -162,12 +162,12 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
         65..68 if faults.reloads => gateway.reload_broken(rng).await,
         68..71 if faults.crashes => gateway.crash_and_start().await,
         71..73 if faults.restarts => gateway.end_and_start().await,
-        73..75 if faults.moods => world.vault().rotate(),
-        75..78 if faults.clock => {
+        73..76 if faults.moods => world.vault().rotate(),
+        76..79 if faults.clock => {
             let by = rng.i64(-100_000..100_000);
             world.machine.clock.step(by);
         }
-        78..95 if faults.intruders => {
+        79..95 if faults.intruders => {
             let (world, mut rng) = (world.clone(), rng.fork());
             let host = IpAddr::V4(Ipv4Addr::new(127, 0, 3, rng.u8(..)));
             tasks.push(tokio::spawn(async move { Client::intrude(&world, &mut rng, host).await }));
@@ -411,10 +411,11 @@ impl Gateway {
         let config = self.configuration(&rules);
         match App::start(config).await {
             Ok(app) => {
-                *self.app.lock().await = Some(Arc::new(app));
+                let app = Arc::new(app);
                 self.world.rules_begin(rules);
                 self.world.rules_hold();
-                self.world.is_up();
+                self.world.is_up(&app);
+                *self.app.lock().await = Some(app);
             }
             Err(error) => self.world.violation(format!("the gateway does not start: {error}")),
         }

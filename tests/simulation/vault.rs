@@ -92,7 +92,7 @@ impl Vault {
             } else {
                 200
             };
-            (Duration::from_millis(pause), status, *rotation, rng.u64(1..60))
+            (Duration::from_millis(pause), status, *rotation, rng.u64(1..10))
         };
         sleep(pause).await;
         let mut parts = request.uri().path().trim_start_matches("/v1/").split('/');

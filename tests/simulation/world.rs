@@ -1,12 +1,16 @@
 //! What all actors of a run share: the machine, the upstreams, what was seen, and what was violated.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use promptgate::test_util::app::App;
+use promptgate::test_util::downstream::Streams;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio::io::{DuplexStream, duplex};
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::machine::{Machine, trace};
@@ -40,6 +44,10 @@ struct State {
     /// First arrivals of gets at upstreams: their nonce, their caller, the start of the gateway, and when.
     admitted: Vec<Admitted>,
     steps: u64,
+    /// The gateway while it runs, for clients over its standard streams.
+    app: Weak<App>,
+    /// The tasks that serve such clients.
+    streams: Vec<AbortHandle>,
 }
 
 struct Admitted {
@@ -86,6 +94,7 @@ pub struct SeenList {
 impl State {
     /// The gateway no longer runs as it should.
     fn end(&mut self) {
+        self.app = Weak::new();
         if let Some(period) = self.up.last_mut() {
             period.until = Some(Instant::now());
         }
@@ -140,10 +149,25 @@ impl World {
     }
 
     /// From now on the gateway runs.
-    pub fn is_up(&self) {
+    pub fn is_up(&self, app: &Arc<App>) {
         let mut state = self.lock();
+        state.app = Arc::downgrade(app);
         state.drains = false;
         state.up.push(Period { value: (), from: Instant::now(), until: None });
+    }
+
+    /// Opens standard streams of the gateway; `None` while it does not run.
+    pub fn serve_stdio(&self) -> Option<DuplexStream> {
+        const PIPE: usize = 64 << 10;
+        let mut state = self.lock();
+        let app = state.app.upgrade()?;
+        let (own, other) = duplex(PIPE);
+        let serving = tokio::spawn(async move {
+            let (input, output) = tokio::io::split(other);
+            app.serve(Streams { input, output }).await;
+        });
+        state.streams.push(serving.abort_handle());
+        Some(own)
     }
 
     /// From now on it does not run.
@@ -151,6 +175,7 @@ impl World {
         let mut state = self.lock();
         state.crashes.push(Instant::now());
         state.end();
+        state.streams.drain(..).for_each(|stream| stream.abort());
     }
 
     /// From now on it accepts nothing, and ends when it has answered.

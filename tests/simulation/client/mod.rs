@@ -1,4 +1,7 @@
-//! A scripted client of either era, which checks all that it receives.
+//! A scripted client of either era, over each transport, which checks all that it receives.
+
+mod channel;
+mod events;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +18,16 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
-use crate::plan::{CallerPlan, ClientPlan, GATEWAY};
+use crate::plan::{CallerPlan, ClientPlan, ClientTransport, GATEWAY};
 use crate::upstream::MODERN;
 use crate::world::{Observer, SeenList, World};
+use channel::Channel;
+use events::Events;
 
 /// The time within which the gateway answers each request, whatever others do: `server.limits.request`, the time of a
 /// question, and the latency of the network.
@@ -36,6 +42,9 @@ pub struct Client {
     world: Arc<World>,
     rng: Rng,
     connection: Option<Connection>,
+    /// The connection of a client over HTTP+SSE or standard streams.
+    channel: Option<Channel>,
+    /// The session, once it is initialized; over a channel it has no name.
     session: Option<String>,
     next_id: u64,
     observer: Observer,
@@ -46,7 +55,7 @@ pub struct Client {
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: AbortHandle,
-    is_disturbed: Box<dyn Fn() -> bool + Send + Sync>,
+    is_disturbed: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether a request was sent over it before.
     is_used: bool,
 }
@@ -90,6 +99,7 @@ impl Client {
             world,
             rng,
             connection: None,
+            channel: None,
             session: None,
             next_id: 0,
             observer: Observer::default(),
@@ -132,6 +142,7 @@ impl Client {
     /// Begins anew, with another connection and session. What it saw of lists it remembers.
     pub fn restart(&mut self) {
         self.connection = None;
+        self.channel = None;
         self.session = None;
     }
 
@@ -239,7 +250,10 @@ impl Client {
         let patience = Duration::from_micros(self.rng.u64(..20_000));
         let params = json!({"name": name, "arguments": {"nonce": nonce}});
         let _ = timeout(patience, self.ask_for("prompts/get", params, Some(&nonce))).await;
-        self.connection = None;
+        match self.plan.transport {
+            ClientTransport::Http => self.connection = None,
+            ClientTransport::Sse | ClientTransport::Stdio => self.restart(),
+        }
     }
 
     async fn complete(&mut self) {
@@ -282,12 +296,18 @@ impl Client {
         let params = json!({"protocolVersion": self.plan.revision, "capabilities": capabilities,
             "clientInfo": {"name": self.plan.name, "version": "1"}});
         let outcome = self.exchange("initialize", params, None).await;
+        if self.channel.is_some() {
+            self.session = Some(String::new());
+        }
         if !matches!(outcome, Outcome::Result(_)) || self.session.is_none() {
             self.session = None;
             return false;
         }
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        self.post(&initialized, None).await.is_some()
+        match self.plan.transport {
+            ClientTransport::Http => self.post(&initialized, None).await.is_some(),
+            _ => self.send_over_channel(&initialized).await.is_ok(),
+        }
     }
 
     fn capabilities(&self) -> Value {
@@ -307,15 +327,22 @@ impl Client {
     }
 
     async fn exchange(&mut self, method: &str, params: Value, nonce: Option<&str>) -> Outcome {
+        let is_over_http = self.plan.transport == ClientTransport::Http;
+        if !is_over_http && self.channel.is_none() && !self.open_channel().await {
+            return Outcome::Lost;
+        }
         let (id, body) = self.request(method, params);
         let sent = Instant::now();
         let reading = async {
-            let (response, observed) = self.post(&body, Some(method)).await?;
-            Some((self.read(response, id, nonce).await, observed))
+            if !is_over_http {
+                return self.exchange_over_channel(&body, id, nonce).await;
+            }
+            let response = self.post(&body, Some(method)).await?;
+            self.read(response, id, nonce).await
         };
         match timeout(DEADLINE, Box::pin(reading)).await {
-            Ok(Some((Some(outcome), _))) => outcome,
-            Ok(Some((None, _))) | Ok(None) => {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => {
                 self.lost(method, sent, "its response broke off");
                 Outcome::Lost
             }
@@ -328,25 +355,35 @@ impl Client {
 
     /// A request has no response: a violation if neither the network nor a restart is the cause.
     fn lost(&mut self, method: &str, sent: Instant, what: &str) {
-        let connection = self.connection.take();
-        let is_disturbed = connection.as_ref().is_none_or(|connection| (connection.is_disturbed)());
-        let was_reused = connection.as_ref().is_some_and(|connection| connection.is_used);
-        if !is_disturbed && !was_reused && self.world.must_answer(sent) {
+        let is_excused = match (self.connection.take(), self.channel.take()) {
+            (None, None) => true,
+            (Some(connection), None) => (connection.is_disturbed)() || connection.is_used,
+            (connection, Some(channel)) => {
+                self.session = None;
+                connection.is_some_and(|connection| (connection.is_disturbed)())
+                    || channel.is_disturbed()
+                    || !self.world.must_answer(channel.opened)
+            }
+        };
+        if !is_excused && self.world.must_answer(sent) {
             self.world.violation(format!("{} has sent {method}, and {what}", self.plan.name));
         }
     }
 
-    /// Posts a message. Returns the response; `None` if there was none.
-    async fn post(
-        &mut self,
-        body: &Value,
-        method: Option<&str>,
-    ) -> Option<(Response<Incoming>, ())> {
-        let mut request = Request::post("/mcp")
+    /// A request of this caller, so far.
+    fn builder(&self, method: http::Method, path: &str) -> http::request::Builder {
+        Request::builder()
+            .method(method)
+            .uri(path)
             .header(header::HOST, format!("127.0.0.1:{PORT}"))
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json, text/event-stream")
-            .header(header::AUTHORIZATION, format!("Bearer {}", self.caller.key));
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.caller.key))
+    }
+
+    /// Posts a message. Returns the response; `None` if there was none.
+    async fn post(&mut self, body: &Value, method: Option<&str>) -> Option<Response<Incoming>> {
+        let mut request = self.builder(http::Method::POST, "/mcp");
         match (&self.session, method) {
             (_, Some(method)) if self.is_modern() => {
                 request =
@@ -366,7 +403,7 @@ impl Client {
         if let Some(session) = response.headers().get("mcp-session-id") {
             self.session = session.to_str().ok().map(str::to_owned);
         }
-        Some((response, ()))
+        Some(response)
     }
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> Option<Response<Incoming>> {
@@ -384,7 +421,7 @@ impl Client {
     async fn connect(&self) -> Option<Connection> {
         let network = &self.world.machine.network;
         let socket = network.dial(self.plan.host, (GATEWAY, PORT).into()).await.ok()?;
-        let is_disturbed = Box::new(socket.observer());
+        let is_disturbed = Arc::new(socket.observer());
         let (sender, driver) = http1::handshake(TokioIo::new(socket)).await.ok()?;
         let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
         Some(Connection { sender, driver, is_disturbed, is_used: false })
@@ -410,7 +447,7 @@ impl Client {
             };
             return Some(self.outcome(&message, id, status));
         }
-        let mut events = Events { body: response.into_body(), text: String::new() };
+        let mut events = Events::new(response);
         loop {
             let message = events.next().await?;
             self.check_bytes(message.to_string().as_bytes());
@@ -433,6 +470,7 @@ impl Client {
             world: self.world.clone(),
             rng: Rng::with_seed(0),
             connection: None,
+            channel: None,
             session: self.session.clone(),
             next_id: 0,
             observer: Observer::default(),
@@ -518,43 +556,36 @@ impl Client {
         if !self.is_modern() && self.session.is_none() && !self.initialize().await {
             return None;
         }
+        if self.plan.transport != ClientTransport::Http {
+            return self.listen_over_channel().await;
+        }
         let mut aside = self.connect().await?;
         let request = if self.is_modern() {
             let params = json!({"notifications": {"promptsListChanged": true}});
             let (_, body) = self.request("subscriptions/listen", params);
-            Request::post("/mcp")
+            self.builder(http::Method::POST, "/mcp")
                 .header("MCP-Protocol-Version", MODERN)
                 .header("Mcp-Method", "subscriptions/listen")
                 .body(Full::from(body.to_string()))
         } else {
-            Request::get("/mcp")
+            self.builder(http::Method::GET, "/mcp")
                 .header("Mcp-Session-Id", self.session.as_deref().unwrap_or_default())
                 .header("MCP-Protocol-Version", self.plan.revision)
                 .body(Full::default())
         };
-        let mut request = request.expect("a request");
-        let headers = request.headers_mut();
-        let bearer = format!("Bearer {}", self.caller.key);
-        headers.insert(header::AUTHORIZATION, bearer.parse().expect("a header"));
-        headers.insert(header::HOST, "127.0.0.1:8080".parse().expect("a header"));
-        headers.insert(header::CONTENT_TYPE, "application/json".parse().expect("a header"));
-        let accept = "application/json, text/event-stream";
-        headers.insert(header::ACCEPT, accept.parse().expect("a header"));
+        let request = request.expect("a request");
         let response = timeout(DEADLINE, aside.sender.send_request(request)).await.ok()?.ok()?;
         if response.status() != 200 {
             trace::note(&self.plan.name, &format!("no stream: {}", response.status()));
             return None;
         }
-        let (told, count) = tokio::sync::watch::channel(0);
-        let mut events = Events { body: response.into_body(), text: String::new() };
+        let (told, count) = watch::channel(0);
+        let mut events = Events::new(response);
         let name = self.plan.name.clone();
         let task = tokio::spawn(async move {
             let _open = aside;
             while let Some(message) = events.next().await {
-                if message["method"] == "notifications/prompts/list_changed" {
-                    trace::note(&name, "is told of a changed list");
-                    told.send_modify(|count| *count += 1);
-                }
+                count_change(&name, &message, &told);
             }
         });
         Some(Listener {
@@ -595,11 +626,19 @@ impl Outcome {
     }
 }
 
+/// Counts a notification of a changed list.
+fn count_change(name: &str, message: &Value, told: &watch::Sender<u64>) {
+    if message["method"] == "notifications/prompts/list_changed" {
+        trace::note(name, "is told of a changed list");
+        told.send_modify(|count| *count += 1);
+    }
+}
+
 /// An open stream of notifications.
 pub struct Listener {
     pub name: String,
     pub caller: CallerPlan,
-    count: tokio::sync::watch::Receiver<u64>,
+    count: watch::Receiver<u64>,
     task: AbortHandle,
 }
 
@@ -613,32 +652,6 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-/// The events of a stream.
-struct Events {
-    body: Incoming,
-    text: String,
-}
-
-impl Events {
-    /// Returns the next message; `None` at the end.
-    async fn next(&mut self) -> Option<Value> {
-        loop {
-            while let Some((event, rest)) = self.text.split_once("\n\n") {
-                let data = event.lines().filter_map(|line| line.strip_prefix("data:"));
-                let message = data.map(str::trim_start).collect::<String>();
-                self.text = rest.to_owned();
-                if let Ok(message) = serde_json::from_str(&message) {
-                    return Some(message);
-                }
-            }
-            let frame = self.body.frame().await?.ok()?;
-            if let Ok(data) = frame.into_data() {
-                self.text.push_str(&String::from_utf8_lossy(&data));
-            }
-        }
     }
 }
 
