@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 const USAGE: &str = "usage: cargo test --test simulation -- --seed NUMBER [--trace] [--without NAME]...
   --trace           prints what happens, one line for each event
   --without NAME    leaves out a kind of fault (network, moods, disk, crashes, restarts, reloads, changes, clock,
-                    intruders), the last client or upstream, or half of the time (half); can be repeated
+                    intruders, floods), the last client or upstream, or half of the time (half); can be repeated
 without --seed: runs PROMPTGATE_SIMULATION_SEEDS seeds (default 20) from PROMPTGATE_SIMULATION_FROM (default 0) on";
 
 /// One seed, as the command line asks for it.

@@ -20,6 +20,7 @@ pub struct Scenario {
     /// The latencies of the hosts, at least and at most, by their place among upstreams and clients.
     pub latencies: Vec<(Duration, Duration)>,
     pub upstreams: Vec<Plan>,
+    /// The last one floods the gateway at times.
     pub callers: Vec<CallerPlan>,
     pub clients: Vec<ClientPlan>,
     /// How long faults happen.
@@ -29,6 +30,14 @@ pub struct Scenario {
     pub limit: (f64, usize),
     pub faults: Faults,
 }
+
+/// The caller that sends more than its share, and the first part of the names of its clients.
+pub const FLOOD: &str = "flood";
+
+/// `server.limits.in_flight`, and the calls of it that one caller may always have in progress. Half of all remains when
+/// others borrow, and is enough for the shares of all callers that have clients.
+const IN_FLIGHT: usize = 24;
+pub const SHARE: usize = 4;
 
 /// The kinds of faults that happen. Each can be left out, to find what a failure needs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -42,11 +51,22 @@ pub struct Faults {
     pub changes: bool,
     pub clock: bool,
     pub intruders: bool,
+    pub floods: bool,
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 9] =
-    ["network", "moods", "disk", "crashes", "restarts", "reloads", "changes", "clock", "intruders"];
+pub const FAULTS: [&str; 10] = [
+    "network",
+    "moods",
+    "disk",
+    "crashes",
+    "restarts",
+    "reloads",
+    "changes",
+    "clock",
+    "intruders",
+    "floods",
+];
 
 #[derive(Clone, Debug)]
 pub struct CallerPlan {
@@ -153,13 +173,14 @@ impl Scenario {
             }
         });
         let upstreams: Vec<_> = upstreams.collect();
-        let callers = (0..rng.usize(1..4)).map(|number| CallerPlan {
+        let caller = |number: usize, id: String| CallerPlan {
             number,
-            id: format!("caller-{number}"),
-            key: format!("key-of-caller-{number}-0123456789abcdef"),
+            key: format!("key-of-{id}-0123456789abcdef"),
+            id,
             group: if number == 0 { "all" } else { "some" },
-        });
-        let callers: Vec<_> = callers.collect();
+        };
+        let callers = (0..rng.usize(1..4)).map(|number| caller(number, format!("caller-{number}")));
+        let mut callers: Vec<_> = callers.collect();
         let clients = (0..rng.u8(1..7)).map(|number| {
             let (transport, revision) = match rng.u8(..) {
                 0..160 => (ClientTransport::Http, revision(rng)),
@@ -180,6 +201,7 @@ impl Scenario {
             }
         });
         let clients: Vec<_> = clients.collect();
+        callers.push(caller(callers.len(), FLOOD.to_owned()));
         let happens = |rng: &mut Rng| rng.u8(..) < 128;
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
@@ -199,6 +221,7 @@ impl Scenario {
                 changes: rng.u8(..) < 200,
                 clock: happens(rng),
                 intruders: happens(rng),
+                floods: happens(rng),
             },
         }
     }
@@ -219,6 +242,7 @@ impl Scenario {
             "changes" => faults.changes = false,
             "clock" => faults.clock = false,
             "intruders" => faults.intruders = false,
+            "floods" => faults.floods = false,
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -235,6 +259,7 @@ impl Scenario {
         let mut toml = format!(
             "[server]\nlisten = \"127.0.0.1:8080\"\nseal_key = {{ env = \"SEAL\" }}\n\
              [server.limits]\nrequest = \"5s\"\nquestion_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
+             in_flight = {IN_FLIGHT}\nshare = {share}\n\
              [admin]\nlisten = \"127.0.0.1:9877\"\n[admin.usage]\npath = \"\"\n\
              [listing]\npage_size = {page_size}\ndeadline = \"2s\"\n\
              [defaults]\nconnect = \"1s\"\nstartup = \"3s\"\nprobe = \"1s\"\ntimeout = \"4s\"\npage_timeout = \"1s\"\n\
@@ -244,12 +269,13 @@ impl Scenario {
              sync = \"200ms\"\nraw_arguments = [\"*\"]\nsegment_size = \"1MiB\"\n\
              checkpoint = {{ records = 20, every = \"5s\" }}\n\
              [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
-             [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
+             [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\ncallers = [\"caller-*\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
              rate = \"{rate}/s\"\nburst = {burst}\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\nprompts = [\"open-*\"]\n\
              upstreams = [{open}]\n",
             page_size = rules.page_size,
+            share = (SHARE as f64 + 0.1) / IN_FLIGHT as f64,
             open = open.join(", "),
         );
         if rules.trusts {

@@ -167,7 +167,10 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
             let by = rng.i64(-100_000..100_000);
             world.machine.clock.step(by);
         }
-        79..95 if faults.intruders => {
+        79..84 if faults.floods => {
+            tasks.push(tokio::spawn(Client::flood(world.clone(), rng.fork())));
+        }
+        84..96 if faults.intruders => {
             let (world, mut rng) = (world.clone(), rng.fork());
             let host = IpAddr::V4(Ipv4Addr::new(127, 0, 3, rng.u8(..)));
             tasks.push(tokio::spawn(async move { Client::intrude(&world, &mut rng, host).await }));

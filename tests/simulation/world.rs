@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::machine::{Machine, trace};
-use crate::plan::{CallerPlan, ClientPlan, Rules, Scenario};
+use crate::plan::{CallerPlan, ClientPlan, Rules, SHARE, Scenario};
 use crate::upstream::{Arrival, Prompt, Upstream};
 use crate::vault::{self, Vault};
 
@@ -41,6 +41,11 @@ struct State {
     definitions: BTreeMap<(String, String, String), String>,
     /// Requests that count against the limit of a caller, by the caller.
     calls: BTreeMap<usize, Vec<Instant>>,
+    /// Calls in progress: their callers, and how many of the caller were in progress at most meanwhile.
+    in_progress: BTreeMap<u64, (usize, usize)>,
+    next_call: u64,
+    /// Calls whose clients have left: the gateway may be at them until then.
+    left: Vec<(usize, Instant)>,
     /// First arrivals of gets at upstreams: their nonce, their caller, the start of the gateway, and when.
     admitted: Vec<Admitted>,
     steps: u64,
@@ -67,6 +72,42 @@ struct Period<T> {
 impl<T> Period<T> {
     fn touches(&self, from: Instant, until: Instant) -> bool {
         self.from <= until && self.until.is_none_or(|end| end >= from)
+    }
+}
+
+/// A call in progress.
+pub struct Call<'a> {
+    world: &'a World,
+    number: u64,
+    is_answered: bool,
+}
+
+impl Call<'_> {
+    /// It has ended, with an answer or without one.
+    pub fn ends(&mut self, is_answered: bool) {
+        self.is_answered = is_answered;
+    }
+
+    /// It was refused because too much is in progress: a caller within its share must not see that. Half of the
+    /// share is left for the answers of its users.
+    pub fn is_refused(&self) {
+        let (caller, most) = self.world.lock().in_progress[&self.number];
+        if most <= SHARE / 2 {
+            let caller = &self.world.scenario.callers[caller].id;
+            let why = format!("{caller} was told of an overload, with {most} calls in progress");
+            self.world.violation(why);
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        const LONGEST: Duration = Duration::from_secs(11);
+        let mut state = self.world.lock();
+        let Some((caller, _)) = state.in_progress.remove(&self.number) else { return };
+        if !self.is_answered {
+            state.left.push((caller, Instant::now() + LONGEST));
+        }
     }
 }
 
@@ -267,6 +308,22 @@ impl World {
         self.lock().calls.entry(caller).or_default().push(Instant::now());
     }
 
+    /// A call of a caller is in progress until what is returned is dropped.
+    pub fn begin_call(&self, caller: usize) -> Call<'_> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.left.retain(|(_, until)| *until > now);
+        let left = state.left.iter().filter(|(other, _)| *other == caller).count();
+        state.next_call += 1;
+        let number = state.next_call;
+        state.in_progress.insert(number, (caller, 0));
+        let own = state.in_progress.values_mut().filter(|(other, _)| *other == caller);
+        let own: Vec<_> = own.collect();
+        let count = own.len() + left;
+        own.into_iter().for_each(|(_, most)| *most = count.max(*most));
+        Call { world: self, number, is_answered: false }
+    }
+
     /// A request of a caller was refused by its rate limit: it must have sent more than its burst within the time in
     /// which the bucket fills.
     pub fn refused_by_limit(&self, caller: usize) {
@@ -301,8 +358,11 @@ impl World {
     fn check_token(&self, upstream: &str, arrival: &Arrival) {
         let plans = &self.scenario.upstreams;
         let acts = plans.iter().any(|plan| plan.id == upstream && plan.acts_as_caller);
-        let sender =
-            self.sender(&arrival.nonce).map(|client| &self.scenario.callers[client.caller]);
+        let callers = &self.scenario.callers;
+        let sender = match self.sender(&arrival.nonce) {
+            Some(client) => callers.get(client.caller),
+            None => callers.last().filter(|flood| arrival.nonce.starts_with(&flood.id)),
+        };
         let expected =
             sender.filter(|_| acts).map(|caller| format!("{}-for-{upstream}", caller.id));
         let owner = arrival.token.as_deref().map(vault::owner);

@@ -4,6 +4,7 @@ mod channel;
 mod events;
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +20,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
-use crate::plan::{CallerPlan, ClientPlan, ClientTransport, GATEWAY};
+use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, GATEWAY};
 use crate::upstream::MODERN;
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
@@ -275,7 +276,10 @@ impl Client {
         if matches!(method, "prompts/list" | "prompts/get" | "completion/complete") {
             self.world.counts(self.caller.number);
         }
+        let world = self.world.clone();
+        let mut call = world.begin_call(self.caller.number);
         let outcome = self.exchange(method, params, nonce).await;
+        call.ends(!matches!(outcome, Outcome::Lost));
         trace::note(
             &self.plan.name,
             &format!("{method} {} -> {}", nonce.unwrap_or("-"), outcome.brief()),
@@ -286,6 +290,7 @@ impl Client {
             Outcome::Error(_, reason) if reason == "rate_limited" => {
                 self.world.refused_by_limit(self.caller.number);
             }
+            Outcome::Error(_, reason) if reason == "overloaded" => call.is_refused(),
             _ => {}
         }
         outcome
@@ -540,13 +545,12 @@ impl Client {
                     .violation(format!("{} received the key of {}", self.plan.name, caller.id));
             }
         }
-        for other in &self.world.scenario.clients {
-            if other.name != self.plan.name && has(&format!("{}-", other.name)) {
+        let others = self.world.scenario.clients.iter().map(|client| client.name.as_str());
+        for other in others.chain([FLOOD]) {
+            if !self.plan.name.starts_with(other) && has(&format!("{other}-")) {
                 let text = String::from_utf8_lossy(body);
-                self.world.violation(format!(
-                    "{} received what is {}'s: {text}",
-                    self.plan.name, other.name
-                ));
+                self.world
+                    .violation(format!("{} received what is {other}'s: {text}", self.plan.name));
             }
         }
     }
@@ -596,8 +600,34 @@ impl Client {
         })
     }
 
+    /// Sends many gets at once, again and again, for some seconds.
+    pub async fn flood(world: Arc<World>, mut rng: Rng) {
+        const CONNECTIONS: u8 = 40;
+        let caller = world.scenario.callers.len() - 1;
+        let rounds = rng.u8(1..6);
+        let clients = (0..CONNECTIONS).map(|number| {
+            let plan = ClientPlan {
+                name: format!("{FLOOD}-{number}"),
+                caller,
+                host: IpAddr::V4(Ipv4Addr::new(127, 0, 5, number)),
+                transport: ClientTransport::Http,
+                revision: MODERN,
+                answers: false,
+            };
+            let mut client = Self::new(plan, world.clone(), rng.fork());
+            async move {
+                for _ in 0..rounds {
+                    client.get_any().await;
+                    sleep(Duration::from_millis(client.rng.u64(50..300))).await;
+                }
+            }
+        });
+        let mut tasks: JoinSet<_> = clients.collect();
+        while tasks.join_next().await.is_some() {}
+    }
+
     /// Sends bytes that are no request, or half of one, and may leave.
-    pub async fn intrude(world: &World, rng: &mut Rng, host: std::net::IpAddr) {
+    pub async fn intrude(world: &World, rng: &mut Rng, host: IpAddr) {
         let Ok(mut socket) = world.machine.network.dial(host, (GATEWAY, PORT).into()).await else {
             return;
         };
