@@ -10,6 +10,7 @@ mod machine;
 mod plan;
 mod run;
 mod runner;
+mod store;
 mod upstream;
 mod vault;
 mod world;
@@ -30,6 +31,13 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
+        Some("--compare-store") => match arguments.get(1) {
+            Some(address) => store::against_real::compare(address),
+            None => {
+                eprintln!("--compare-store needs an address\n{USAGE}");
+                ExitCode::from(2)
+            }
+        },
         Some("--help") => {
             println!("{USAGE}");
             ExitCode::SUCCESS
@@ -46,6 +54,8 @@ const USAGE: &str = "usage: cargo test --test simulation -- --seed NUMBER [--tra
   --trace           prints what happens, one line for each event
   --without NAME    leaves out a kind of fault (network, moods, disk, crashes, restarts, reloads, changes, clock,
                     intruders, floods), the last client or upstream, or half of the time (half); can be repeated
+or: cargo test --test simulation -- --compare-store ADDRESS
+  compares the model of the store with a Redis or Valkey server, whose database 9 and scripts are lost
 without --seed: runs PROMPTGATE_SIMULATION_SEEDS seeds (default 20) from PROMPTGATE_SIMULATION_FROM (default 0) on";
 
 /// One seed, as the command line asks for it.

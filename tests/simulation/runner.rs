@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::disk;
 use crate::plan::FAULTS;
+use crate::store;
 
 /// A seed, and what its run leaves out.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -39,8 +40,8 @@ const TWICE: usize = 3;
 
 /// Runs the seeds of earlier failures and those that the environment asks for.
 pub fn run_many() -> ExitCode {
-    // What the simulated disk does must be right before anything is concluded from it.
-    for (name, check) in disk::tests::CHECKS {
+    // What the simulated disk and store do must be right before anything is concluded from it.
+    for (name, check) in disk::tests::CHECKS.iter().chain(&store::tests::CHECKS) {
         if std::panic::catch_unwind(check).is_err() {
             println!("{name} does not hold");
             return ExitCode::FAILURE;
