@@ -6,12 +6,12 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
-use crate::plan::GATEWAY;
+use crate::plan::{GATEWAY, admin_of};
 use crate::world::World;
 
-/// The metrics, as text.
-pub async fn metrics(world: &World) -> String {
-    let Ok(socket) = world.machine.network.dial(GATEWAY, (GATEWAY, 9877).into()).await else {
+/// The metrics of a replica, as text.
+pub async fn metrics(world: &World, replica: usize) -> String {
+    let Ok(socket) = world.machine.network.dial(GATEWAY, admin_of(replica)).await else {
         return String::new();
     };
     let Ok((mut sender, driver)) = http1::handshake(TokioIo::new(socket)).await else {

@@ -1,7 +1,8 @@
 //! The scenario of a run: everything that the seed decides before it begins.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -14,6 +15,38 @@ use crate::vault;
 /// The host of the gateway.
 pub const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 
+/// Where the first replica serves its clients; the others at the ports after it.
+const PORT: u16 = 8080;
+
+/// Where the first replica serves its operators.
+const ADMIN_PORT: u16 = 9877;
+
+/// Where the replicas have their store.
+pub const STORE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 6, 0)), 6379);
+
+/// The address at which a replica serves its clients.
+pub fn address_of(replica: usize) -> SocketAddr {
+    SocketAddr::new(GATEWAY, PORT + replica as u16)
+}
+
+/// The address at which a replica serves its operators.
+pub fn admin_of(replica: usize) -> SocketAddr {
+    SocketAddr::new(GATEWAY, ADMIN_PORT + replica as u16)
+}
+
+/// The folder of all that the replicas write.
+pub const HOME: &str = "/gateway";
+
+/// The folder of a replica.
+pub fn home_of(replica: usize) -> PathBuf {
+    Path::new(HOME).join(replica.to_string())
+}
+
+/// The folder of a replica's audit log.
+pub fn audit_of(replica: usize) -> PathBuf {
+    home_of(replica).join("audit")
+}
+
 /// A whole scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -23,6 +56,8 @@ pub struct Scenario {
     /// The last one floods the gateway at times.
     pub callers: Vec<CallerPlan>,
     pub clients: Vec<ClientPlan>,
+    /// The gateways that serve the same configuration. Several have a store.
+    pub replicas: usize,
     /// How long faults happen.
     pub chaos: Duration,
     pub is_strict: bool,
@@ -52,10 +87,11 @@ pub struct Faults {
     pub clock: bool,
     pub intruders: bool,
     pub floods: bool,
+    pub store: bool,
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 10] = [
+pub const FAULTS: [&str; 11] = [
     "network",
     "moods",
     "disk",
@@ -66,6 +102,7 @@ pub const FAULTS: [&str; 10] = [
     "clock",
     "intruders",
     "floods",
+    "store",
 ];
 
 #[derive(Clone, Debug)]
@@ -132,7 +169,7 @@ impl Rules {
         if open.is_empty() || rng.bool() {
             open.push("u0".to_owned());
         }
-        Self { open, trusts: rng.bool(), disabled, page_size: rng.usize(2..40) }
+        Self { open, trusts: rng.bool(), disabled, page_size: rng.usize(4..40) }
     }
 
     pub fn is_disabled(&self, upstream: &str) -> bool {
@@ -209,8 +246,10 @@ impl Scenario {
             callers,
             clients,
             chaos: Duration::from_secs(rng.u64(5..25)),
+            replicas: if rng.u8(..) < 64 { 2 } else { 1 },
             is_strict: rng.bool(),
-            limit: (rng.u64(2..40) as f64, rng.usize(5..60)),
+            // Enough for all pages of a list.
+            limit: (rng.u64(2..40) as f64, rng.usize(12..60)),
             faults: Faults {
                 network: happens(rng),
                 moods: happens(rng),
@@ -222,6 +261,7 @@ impl Scenario {
                 clock: happens(rng),
                 intruders: happens(rng),
                 floods: happens(rng),
+                store: happens(rng),
             },
         }
     }
@@ -243,6 +283,7 @@ impl Scenario {
             "clock" => faults.clock = false,
             "intruders" => faults.intruders = false,
             "floods" => faults.floods = false,
+            "store" => faults.store = false,
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -251,21 +292,21 @@ impl Scenario {
         Ok(())
     }
 
-    /// The configuration file of the gateway with these rules.
-    pub fn configuration(&self, rules: &Rules) -> String {
+    /// The configuration file of a replica with these rules.
+    pub fn configuration(&self, replica: usize, rules: &Rules) -> String {
         let (rate, burst) = self.limit;
         let durability = if self.is_strict { "strict" } else { "interval" };
         let open: Vec<_> = rules.open.iter().map(|id| format!("{id:?}")).collect();
         let mut toml = format!(
-            "[server]\nlisten = \"127.0.0.1:8080\"\nseal_key = {{ env = \"SEAL\" }}\n\
+            "[server]\nlisten = \"{listen}\"\nseal_key = {{ env = \"SEAL\" }}\n\
              [server.limits]\nrequest = \"5s\"\nquestion_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
              in_flight = {IN_FLIGHT}\nshare = {share}\n\
-             [admin]\nlisten = \"127.0.0.1:9877\"\n[admin.usage]\npath = \"\"\n\
+             [admin]\nlisten = \"{admin}\"\n[admin.usage]\npath = \"\"\n\
              [listing]\npage_size = {page_size}\ndeadline = \"2s\"\n\
              [defaults]\nconnect = \"1s\"\nstartup = \"3s\"\nprobe = \"1s\"\ntimeout = \"4s\"\npage_timeout = \"1s\"\n\
              walk_timeout = \"3s\"\npoll = \"3s\"\nmax_age = \"2m\"\n\
              breaker = {{ failures = 5, open_min = \"1s\", open_max = \"3s\" }}\n\
-             [audit]\npath = \"/gateway/audit\"\nkey = {{ env = \"AUDIT\" }}\ndurability = \"{durability}\"\n\
+             [audit]\npath = \"audit\"\nkey = {{ env = \"AUDIT\" }}\ndurability = \"{durability}\"\n\
              sync = \"200ms\"\nraw_arguments = [\"*\"]\nsegment_size = \"1MiB\"\n\
              checkpoint = {{ records = 20, every = \"5s\" }}\n\
              [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
@@ -274,6 +315,8 @@ impl Scenario {
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\nprompts = [\"open-*\"]\n\
              upstreams = [{open}]\n",
+            listen = address_of(replica),
+            admin = admin_of(replica),
             page_size = rules.page_size,
             share = (SHARE as f64 + 0.1) / IN_FLIGHT as f64,
             open = open.join(", "),
@@ -282,6 +325,12 @@ impl Scenario {
             toml.push_str(
                 "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\n\
                  prompts = [\"secret-*\"]\nupstreams = [\"u0\"]\n",
+            );
+        }
+        if self.replicas > 1 {
+            let _ = writeln!(
+                toml,
+                "[cluster]\nstore = \"redis://{STORE}\"\nreplica = \"replica-{replica}\""
             );
         }
         for caller in &self.callers {
@@ -329,7 +378,7 @@ impl Scenario {
 
     /// A configuration file that must be rejected.
     pub fn broken_configuration(&self, rng: &mut Rng, rules: &Rules) -> String {
-        let toml = self.configuration(rules);
+        let toml = self.configuration(0, rules);
         match rng.u8(..5) {
             0 => toml.replace("[listing]\n", "[server]\n"),
             1 => toml.replace("[listing]\n", "[listing]\nunknown_key = 1\n"),

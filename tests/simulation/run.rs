@@ -19,19 +19,20 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::client::{Client, Listener, Outcome};
 use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
-use crate::plan::{GATEWAY, Rules, Scenario};
+use crate::plan::{GATEWAY, HOME, Rules, STORE, Scenario, audit_of, home_of};
+use crate::store::Store;
 use crate::upstream::{Mood, Upstream};
 use crate::vault::Vault;
 use crate::world::World;
 
-/// A gateway that can crash and start again.
+/// The gateway, as one process or as replicas, which can crash and start again.
 struct Gateway {
     world: Arc<World>,
-    app: Mutex<Option<Arc<App>>>,
+    /// The replicas that run.
+    apps: Mutex<Vec<Option<Arc<App>>>>,
     rules: std::sync::Mutex<Rules>,
+    store: Store,
 }
-
-const HOME: &str = "/gateway";
 
 /// How long a crashed gateway is away: longer than anything that it had under way.
 const DOWN: Duration = Duration::from_secs(20);
@@ -46,8 +47,9 @@ pub async fn run(mut rng: Rng, scenario: Scenario, machine: Machine) -> Arc<Worl
     let rules = Rules::draw(&mut rng, &world.scenario.upstreams);
     let gateway = Arc::new(Gateway {
         world: world.clone(),
-        app: Mutex::new(None),
+        apps: Mutex::new(vec![None; world.scenario.replicas]),
         rules: std::sync::Mutex::new(rules),
+        store: start_store(&world.machine),
     });
     let playing = play(&gateway, &mut rng);
     tokio::select! {
@@ -56,6 +58,13 @@ pub async fn run(mut rng: Rng, scenario: Scenario, machine: Machine) -> Arc<Worl
         () = playing => {}
     }
     world
+}
+
+fn start_store(machine: &Machine) -> Store {
+    let clock = machine.clock.clone();
+    let store = Store::new(move || clock.time());
+    store.start(&machine.network, STORE).expect("its address is free");
+    store
 }
 
 fn start_upstreams(world: &Arc<World>, rng: &mut Rng) {
@@ -85,7 +94,7 @@ fn start_upstreams(world: &Arc<World>, rng: &mut Rng) {
 async fn play(gateway: &Arc<Gateway>, rng: &mut Rng) {
     let world = &gateway.world;
     let idle_tasks = alive_tasks();
-    gateway.start().await;
+    gateway.start_all().await;
     let mut clients = Vec::new();
     for plan in &world.scenario.clients {
         let client = Arc::new(Mutex::new(Client::new(plan.clone(), world.clone(), rng.fork())));
@@ -102,7 +111,8 @@ async fn play(gateway: &Arc<Gateway>, rng: &mut Rng) {
     check_calm(gateway, &clients, rng).await;
     drop(clients);
     check_rest(gateway).await;
-    gateway.end().await;
+    gateway.end_all().await;
+    gateway.store.end().await;
     check_end(gateway, idle_tasks).await;
 }
 
@@ -128,7 +138,7 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
             ..DiskFaults::default()
         };
         trace::note("disk", &format!("{drawn:?}"));
-        world.machine.disk.set_faults(Path::new("/gateway/audit"), drawn);
+        set_disk_faults(world, &drawn);
     }
     while Instant::now() < until {
         let pause = Duration::from_millis(rng.u64(50..1500));
@@ -138,6 +148,30 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
     }
     for task in tasks {
         let _ = task.await;
+    }
+}
+
+/// What the disk does to the audit logs from now on.
+fn set_disk_faults(world: &World, faults: &DiskFaults) {
+    for replica in 0..world.scenario.replicas {
+        world.machine.disk.set_faults(&audit_of(replica), faults.clone());
+    }
+}
+
+/// One fault of the store.
+fn disturb_store(gateway: &Gateway, rng: &mut Rng) {
+    let Gateway { world, store, .. } = gateway;
+    let time = Duration::from_millis(rng.u64(10..4000));
+    world.disturbs_store();
+    match rng.u8(..5) {
+        0 => store.restart(),
+        1 => store.freeze(time),
+        2 => store.loading(time),
+        3 => world.machine.network.stall(STORE.ip(), time),
+        _ => {
+            store.restart();
+            world.machine.network.refuse(STORE.ip(), time);
+        }
     }
 }
 
@@ -161,16 +195,21 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
         58..65 if faults.reloads => gateway.reload(rng).await,
         65..68 if faults.reloads => gateway.reload_broken(rng).await,
         68..71 if faults.crashes => gateway.crash_and_start().await,
-        71..73 if faults.restarts => gateway.end_and_start().await,
+        71..73 if faults.restarts => {
+            gateway.end_and_start(rng.usize(..world.scenario.replicas)).await;
+        }
         73..76 if faults.moods => world.vault().rotate(),
         76..79 if faults.clock => {
             let by = rng.i64(-100_000..100_000);
             world.machine.clock.step(by);
+            // Its buckets go by this clock.
+            world.disturbs_store();
         }
         79..84 if faults.floods => {
             tasks.push(tokio::spawn(Client::flood(world.clone(), rng.fork())));
         }
-        84..96 if faults.intruders => {
+        84..88 if faults.store && world.scenario.replicas > 1 => disturb_store(gateway, rng),
+        88..98 if faults.intruders => {
             let (world, mut rng) = (world.clone(), rng.fork());
             let host = IpAddr::V4(Ipv4Addr::new(127, 0, 3, rng.u8(..)));
             tasks.push(tokio::spawn(async move { Client::intrude(&world, &mut rng, host).await }));
@@ -202,7 +241,8 @@ async fn heal(gateway: &Gateway) {
     let world = &gateway.world;
     trace::note("scenario", "all is well");
     world.machine.network.heal();
-    world.machine.disk.set_faults(Path::new("/gateway/audit"), DiskFaults::default());
+    set_disk_faults(world, &DiskFaults::default());
+    gateway.store.heal();
     for upstream in world.upstreams() {
         upstream.set_mood(Mood::default());
     }
@@ -317,7 +357,14 @@ async fn within_limit<T>(
 /// After all have left, the gateway has nothing in progress.
 async fn check_rest(gateway: &Gateway) {
     sleep(Duration::from_secs(15)).await;
-    let metrics = crate::admin::metrics(&gateway.world).await;
+    for replica in 0..gateway.world.scenario.replicas {
+        let metrics = crate::admin::metrics(&gateway.world, replica).await;
+        check_gauges(&gateway.world, &metrics);
+    }
+}
+
+/// The gauges of what is in progress are zero.
+fn check_gauges(world: &World, metrics: &str) {
     const MUST_BE_ZERO: [&str; 7] = [
         "promptgate_in_flight",
         "promptgate_in_flight_size_bytes",
@@ -333,12 +380,12 @@ async fn check_rest(gateway: &Gateway) {
         if MUST_BE_ZERO.iter().any(|gauge| name.split('{').next() == Some(gauge)) {
             found += 1;
             if value.parse() != Ok(0.0) {
-                gateway.world.violation(format!("all have left, and {line}"));
+                world.violation(format!("all have left, and {line}"));
             }
         }
     }
     if found == 0 {
-        gateway.world.violation("the metrics have no gauges".to_owned());
+        world.violation("the metrics have no gauges".to_owned());
     }
 }
 
@@ -361,11 +408,13 @@ async fn check_end(gateway: &Gateway, idle_tasks: usize) {
     if handles > 0 {
         world.violation(format!("{handles} files are open after the end"));
     }
-    check_log(world);
+    for replica in 0..world.scenario.replicas {
+        check_log(world, &audit_of(replica));
+    }
+    check_acknowledged(world);
 }
 
-fn check_log(world: &World) {
-    let folder = Path::new("/gateway/audit");
+fn check_log(world: &World, folder: &Path) {
     let key = Scenario::environment()[1].1.clone();
     let Some(key) = AuditKey::parse(&key) else {
         return world.violation("the audit key cannot be read".to_owned());
@@ -376,13 +425,17 @@ fn check_log(world: &World) {
         Ok(report) => world.violation(format!("the audit log is not intact: {report:?}")),
         Err(error) => world.violation(format!("the audit log cannot be verified: {error}")),
     }
+}
+
+/// What was acknowledged is in the log of a replica.
+fn check_acknowledged(world: &World) {
     let disk = &world.machine.disk;
-    let content: Vec<u8> = disk
-        .list(folder)
-        .iter()
-        .filter_map(|name| disk.read(&folder.join(name)))
-        .flatten()
-        .collect();
+    let folders = (0..world.scenario.replicas).map(audit_of);
+    let content = folders.flat_map(|folder| {
+        let names = disk.list(&folder).into_iter();
+        names.filter_map(|name| disk.read(&folder.join(name))).collect::<Vec<_>>()
+    });
+    let content: Vec<u8> = content.flatten().collect();
     for nonce in world.acknowledged() {
         if memchr::memmem::find(&content, nonce.as_bytes()).is_none() {
             world.violation(format!("{nonce} was acknowledged, and is not on record"));
@@ -394,9 +447,9 @@ fn alive_tasks() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
-/// Reads a configuration file.
-fn read(toml: &str) -> Result<Config, impl std::fmt::Display> {
-    Config::parse("gateway.toml", toml, Path::new(HOME), &Scenario::environment())
+/// Reads the configuration file of a replica.
+fn read(replica: usize, toml: &str) -> Result<Config, impl std::fmt::Display> {
+    Config::parse("gateway.toml", toml, &home_of(replica), &Scenario::environment())
 }
 
 impl Gateway {
@@ -404,21 +457,26 @@ impl Gateway {
         self.rules.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn configuration(&self, rules: &Rules) -> Config {
-        let toml = self.world.scenario.configuration(rules);
-        read(&toml).unwrap_or_else(|error| panic!("{error}\n{toml}"))
+    fn configuration(&self, replica: usize, rules: &Rules) -> Config {
+        let toml = self.world.scenario.configuration(replica, rules);
+        read(replica, &toml).unwrap_or_else(|error| panic!("{error}\n{toml}"))
     }
 
-    async fn start(&self) {
+    async fn start_all(&self) {
+        for replica in 0..self.world.scenario.replicas {
+            self.start(replica).await;
+        }
+    }
+
+    async fn start(&self, replica: usize) {
         let rules = self.rules().clone();
-        let config = self.configuration(&rules);
-        match App::start(config).await {
+        match App::start(self.configuration(replica, &rules)).await {
             Ok(app) => {
                 let app = Arc::new(app);
                 self.world.rules_begin(rules);
                 self.world.rules_hold();
-                self.world.is_up(&app);
-                *self.app.lock().await = Some(app);
+                self.world.is_up(replica, &app);
+                self.apps.lock().await[replica] = Some(app);
             }
             Err(error) => self.world.violation(format!("the gateway does not start: {error}")),
         }
@@ -426,72 +484,77 @@ impl Gateway {
 
     /// Tries to reload a configuration that must be rejected, and changes nothing.
     async fn reload_broken(&self, rng: &mut Rng) {
-        let app = self.app.lock().await;
-        let Some(app) = app.as_ref() else { return };
+        let apps = self.apps.lock().await;
+        let Some(app) = &apps[0] else { return };
         let rules = Rules::draw(rng, &self.world.scenario.upstreams);
         let toml = self.world.scenario.broken_configuration(rng, &rules);
         trace::note("scenario", "reloads a broken configuration");
-        if let Ok(config) = read(&toml)
+        if let Ok(config) = read(0, &toml)
             && app.reload(config).await.is_ok()
         {
             self.world.violation(format!("a broken configuration was applied:\n{toml}"));
         }
     }
 
-    /// Reloads other rules.
+    /// Reloads other rules, one replica after another.
     async fn reload(&self, rng: &mut Rng) {
-        let app = self.app.lock().await;
-        let Some(app) = app.as_ref() else { return };
+        let apps = self.apps.lock().await;
         let rules = Rules::draw(rng, &self.world.scenario.upstreams);
         trace::note("scenario", &format!("reloads {rules:?}"));
         self.world.rules_begin(rules.clone());
-        match app.reload(self.configuration(&rules)).await {
-            Ok(_) => {
-                *self.rules() = rules;
-                self.world.rules_hold();
-            }
-            Err(why) => {
+        for (replica, app) in apps.iter().enumerate() {
+            let Some(app) = app else { continue };
+            if let Err(why) = app.reload(self.configuration(replica, &rules)).await {
                 self.world.rules_rejected();
-                self.world.violation(format!("a configuration was rejected: {why}"));
+                return self.world.violation(format!("a configuration was rejected: {why}"));
             }
         }
+        *self.rules() = rules;
+        self.world.rules_hold();
     }
 
     /// Loses everything that is not on the disk, and starts again.
     async fn crash_and_start(&self) {
         let world = &self.world;
-        let Some(app) = self.app.lock().await.take() else { return };
+        let apps: Vec<_> = self.apps.lock().await.iter_mut().filter_map(Option::take).collect();
         trace::note("scenario", "the gateway crashes");
         world.crashes();
         world.machine.disk.crash(Path::new(HOME));
         world.machine.network.crash(GATEWAY);
         // From here on it can reach nothing: nobody can tell it from one that is gone.
-        app.abort().await;
-        drop(app);
+        for app in apps {
+            app.abort().await;
+        }
         sleep(DOWN).await;
         world.machine.disk.power_on(Path::new(HOME));
         world.machine.network.restart(GATEWAY);
         // A machine that was off starts with a disk that works.
-        world.machine.disk.set_faults(Path::new("/gateway/audit"), DiskFaults::default());
+        set_disk_faults(world, &DiskFaults::default());
         trace::note("scenario", "the gateway starts again");
-        self.start().await;
+        self.start_all().await;
     }
 
-    /// Ends the gateway at any moment, and starts it again, as an update does.
-    async fn end_and_start(&self) {
-        trace::note("scenario", "the gateway ends");
-        self.end().await;
+    /// Ends a replica at any moment, and starts it again, as an update does.
+    async fn end_and_start(&self, replica: usize) {
+        trace::note("scenario", &format!("replica {replica} ends"));
+        self.end(replica).await;
         sleep(Duration::from_secs(1)).await;
         // With a disk that fails it would not start.
-        self.world.machine.disk.set_faults(Path::new("/gateway/audit"), DiskFaults::default());
-        trace::note("scenario", "the gateway starts again");
-        self.start().await;
+        set_disk_faults(&self.world, &DiskFaults::default());
+        trace::note("scenario", &format!("replica {replica} starts again"));
+        self.start(replica).await;
     }
 
-    /// Ends the gateway, as SIGTERM does.
-    async fn end(&self) {
-        let Some(app) = self.app.lock().await.take() else { return };
-        self.world.drains();
+    async fn end_all(&self) {
+        for replica in 0..self.world.scenario.replicas {
+            self.end(replica).await;
+        }
+    }
+
+    /// Ends a replica, as SIGTERM does.
+    async fn end(&self, replica: usize) {
+        let Some(app) = self.apps.lock().await[replica].take() else { return };
+        self.world.drains(replica);
         if timeout(Duration::from_secs(60), app.drain()).await.is_err() {
             self.world.violation("the gateway does not end".to_owned());
         }

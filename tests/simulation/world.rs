@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::machine::{Machine, trace};
-use crate::plan::{CallerPlan, ClientPlan, Rules, SHARE, Scenario};
+use crate::plan::{CallerPlan, ClientPlan, Rules, SHARE, Scenario, audit_of};
 use crate::upstream::{Arrival, Prompt, Upstream};
 use crate::vault::{self, Vault};
 
@@ -30,9 +30,9 @@ pub struct World {
 struct State {
     violations: Vec<String>,
     rules: Vec<Period<Rules>>,
-    up: Vec<Period<()>>,
-    /// Whether the gateway has ended, or ends, as after SIGTERM: it answers what it has begun.
-    drains: bool,
+    replicas: Vec<Replica>,
+    /// When the store was disturbed.
+    store_faults: Vec<Instant>,
     /// When everything that was not on the disk was lost.
     crashes: Vec<Instant>,
     /// The nonces of gets whose results reached their clients, and when.
@@ -49,6 +49,14 @@ struct State {
     /// First arrivals of gets at upstreams: their nonce, their caller, the start of the gateway, and when.
     admitted: Vec<Admitted>,
     steps: u64,
+}
+
+/// One gateway, in all its runs.
+#[derive(Default)]
+struct Replica {
+    runs: Vec<Period<()>>,
+    /// Whether it has ended, or ends, as after SIGTERM: it answers what it has begun.
+    drains: bool,
     /// The gateway while it runs, for clients over its standard streams.
     app: Weak<App>,
     /// The tasks that serve such clients.
@@ -132,19 +140,21 @@ pub struct SeenList {
     pub received: Instant,
 }
 
-impl State {
+impl Replica {
     /// The gateway no longer runs as it should.
     fn end(&mut self) {
         self.app = Weak::new();
-        if let Some(period) = self.up.last_mut() {
-            period.until = Some(Instant::now());
+        if let Some(period) = self.runs.last_mut() {
+            period.until.get_or_insert(Instant::now());
         }
     }
 }
 
 impl World {
     pub fn new(machine: Machine, scenario: Scenario) -> Arc<Self> {
-        let (upstreams, state, failed) = (OnceLock::new(), Mutex::default(), Notify::new());
+        let replicas = (0..scenario.replicas).map(|_| Replica::default()).collect();
+        let state = Mutex::new(State { replicas, ..State::default() });
+        let (upstreams, failed) = (OnceLock::new(), Notify::new());
         Arc::new(Self { machine, scenario, upstreams, state, failed })
     }
 
@@ -189,59 +199,81 @@ impl World {
         self.lock().steps
     }
 
-    /// From now on the gateway runs.
-    pub fn is_up(&self, app: &Arc<App>) {
+    /// From now on a replica runs.
+    pub fn is_up(&self, replica: usize, app: &Arc<App>) {
         let mut state = self.lock();
-        state.app = Arc::downgrade(app);
-        state.drains = false;
-        state.up.push(Period { value: (), from: Instant::now(), until: None });
+        let replica = &mut state.replicas[replica];
+        replica.app = Arc::downgrade(app);
+        replica.drains = false;
+        replica.runs.push(Period { value: (), from: Instant::now(), until: None });
     }
 
-    /// Opens standard streams of the gateway; `None` while it does not run.
-    pub fn serve_stdio(&self) -> Option<DuplexStream> {
+    /// Opens standard streams of a replica; `None` while it does not run.
+    pub fn serve_stdio(&self, replica: usize) -> Option<DuplexStream> {
         const PIPE: usize = 64 << 10;
         let mut state = self.lock();
-        let app = state.app.upgrade()?;
+        let replica = &mut state.replicas[replica];
+        let app = replica.app.upgrade()?;
         let (own, other) = duplex(PIPE);
         let serving = tokio::spawn(async move {
             let (input, output) = tokio::io::split(other);
             app.serve(Streams { input, output }).await;
         });
-        state.streams.push(serving.abort_handle());
+        replica.streams.push(serving.abort_handle());
         Some(own)
     }
 
-    /// From now on it does not run.
+    /// From now on no replica runs.
     pub fn crashes(&self) {
         let mut state = self.lock();
         state.crashes.push(Instant::now());
-        state.end();
-        state.streams.drain(..).for_each(|stream| stream.abort());
+        for replica in &mut state.replicas {
+            replica.end();
+            replica.streams.drain(..).for_each(|stream| stream.abort());
+        }
     }
 
-    /// From now on it accepts nothing, and ends when it has answered.
-    pub fn drains(&self) {
+    /// From now on a replica accepts nothing, and ends when it has answered.
+    pub fn drains(&self, replica: usize) {
         let mut state = self.lock();
-        state.drains = true;
-        state.end();
+        state.replicas[replica].drains = true;
+        state.replicas[replica].end();
     }
 
-    /// Whether the gateway has run all the time since then.
-    pub fn was_up_since(&self, since: Instant) -> bool {
+    /// Something happens to the store.
+    pub fn disturbs_store(&self) {
+        self.lock().store_faults.push(Instant::now());
+    }
+
+    /// How often the store was disturbed since a time, or so shortly before that it may still be felt.
+    fn store_faults_since(state: &State, since: Instant) -> usize {
+        const FELT: Duration = Duration::from_secs(20);
+        state.store_faults.iter().filter(|at| **at + FELT >= since).count()
+    }
+
+    /// Whether a replica has run all the time since then.
+    pub fn was_up_since(&self, replica: usize, since: Instant) -> bool {
         let state = self.lock();
-        state.up.last().is_some_and(|period| period.from <= since && period.until.is_none())
+        let last = state.replicas[replica].runs.last();
+        last.is_some_and(|period| period.from <= since && period.until.is_none())
     }
 
-    /// Whether a request of this time has to be answered: the gateway runs, or it drains, and the request had
+    /// Whether a request of this time has to be answered: the replica runs, or it drains, and the request had
     /// arrived before.
-    pub fn must_answer(&self, sent: Instant) -> bool {
+    pub fn must_answer(&self, replica: usize, sent: Instant) -> bool {
         const UNDER_WAY: Duration = Duration::from_millis(500);
         let state = self.lock();
-        let arrived_before = |end: Instant| state.drains && sent + UNDER_WAY <= end;
-        state
-            .up
+        let replica = &state.replicas[replica];
+        let arrived_before = |end: Instant| replica.drains && sent + UNDER_WAY <= end;
+        replica
+            .runs
             .last()
             .is_some_and(|period| period.from <= sent && period.until.is_none_or(arrived_before))
+    }
+
+    /// How often the replicas have started.
+    fn starts(state: &State) -> usize {
+        state.replicas.iter().map(|replica| replica.runs.len()).sum()
     }
 
     /// The gateway begins to apply other rules.
@@ -333,8 +365,10 @@ impl World {
         let state = self.lock();
         let calls = state.calls.get(&caller).map(Vec::as_slice).unwrap_or_default();
         let recent = calls.iter().filter(|at| since.is_none_or(|since| **at >= since)).count();
+        // Without the store each replica lets through its part of the limit.
+        let is_exact = since.is_none_or(|since| Self::store_faults_since(&state, since) == 0);
         drop(state);
-        if recent <= burst {
+        if recent <= burst && is_exact {
             self.violation(format!(
                 "caller {caller} was refused after {recent} calls in {window:?}; its burst is {burst}"
             ));
@@ -383,9 +417,12 @@ impl World {
     /// Whether the audit log has a nonce; with `durability = "strict"`, on the disk.
     fn is_on_record(&self, nonce: &str) -> bool {
         let disk = &self.machine.disk;
-        let folder = std::path::Path::new("/gateway/audit");
-        disk.list(folder).iter().rev().any(|name| {
-            let path = folder.join(name);
+        let folders = (0..self.scenario.replicas).map(audit_of);
+        let segments = folders.flat_map(|folder| {
+            let names = disk.list(&folder).into_iter().rev();
+            names.map(move |name| folder.join(name)).collect::<Vec<_>>()
+        });
+        segments.into_iter().any(|path| {
             let content = match self.scenario.is_strict {
                 true => disk.durable(&path),
                 false => disk.read(&path),
@@ -403,12 +440,15 @@ impl World {
         let sender = self.sender(&arrival.nonce);
         let is_again = state.admitted.iter().any(|admitted| admitted.nonce == arrival.nonce);
         let Some(caller) = sender.filter(|_| !is_again).map(|client| client.caller) else { return };
-        let (nonce, start, at) = (arrival.nonce.clone(), state.up.len(), arrival.at);
+        let (nonce, start, at) = (arrival.nonce.clone(), Self::starts(&state), arrival.at);
         state.admitted.push(Admitted { nonce, caller, start, at });
         let own = state.admitted.iter().rev().filter(|a| a.caller == caller && a.start == start);
         let excess = own.enumerate().find(|(before, first)| {
             let seconds = at.duration_since(first.at).as_secs_f64() + LONGEST_WAIT;
-            (before + 1) as f64 > burst as f64 + rate * seconds
+            // A store that has lost the buckets, and replicas that do without it, let through the burst once more.
+            let without_store = Self::store_faults_since(&state, first.at) * 2;
+            let bursts = burst + without_store * (burst + self.scenario.replicas);
+            (before + 1) as f64 > bursts as f64 + rate * seconds
         });
         let excess = excess.map(|(before, first)| (before + 1, at.duration_since(first.at)));
         drop(state);
@@ -424,7 +464,7 @@ impl World {
     /// upstream has offered, and not of an older one than the observer has seen.
     pub fn check_list(&self, observer: &mut Observer, caller: &CallerPlan, list: &SeenList) {
         self.step();
-        let start = self.lock().up.len();
+        let start = Self::starts(&self.lock());
         if std::mem::replace(&mut observer.start, start) != start {
             observer.newest.clear();
         }

@@ -14,6 +14,7 @@ use crate::machine::trace;
 use crate::plan::ClientTransport;
 
 pub struct Channel {
+    pub replica: usize,
     pub opened: Instant,
     outgoing: Outgoing,
     received: mpsc::UnboundedReceiver<Value>,
@@ -61,8 +62,9 @@ impl Client {
     }
 
     /// The standard streams of the gateway.
-    fn open_streams(&self) -> Option<Channel> {
-        let (reading, writing) = split(self.world.serve_stdio()?);
+    fn open_streams(&mut self) -> Option<Channel> {
+        let replica = self.rng.usize(..self.world.scenario.replicas);
+        let (reading, writing) = split(self.world.serve_stdio(replica)?);
         let (received, told, sender) = self.inbox();
         let reader = tokio::spawn(async move {
             let mut lines = BufReader::new(reading).lines();
@@ -72,11 +74,19 @@ impl Client {
         });
         let outgoing = Outgoing::Lines(writing);
         let (reader, is_disturbed) = (reader.abort_handle(), Box::new(|| false));
-        Some(Channel { opened: Instant::now(), outgoing, received, told, reader, is_disturbed })
+        Some(Channel {
+            replica,
+            opened: Instant::now(),
+            outgoing,
+            received,
+            told,
+            reader,
+            is_disturbed,
+        })
     }
 
     /// The event stream of HTTP+SSE, whose first event says where to post messages.
-    async fn open_events(&self) -> Option<Channel> {
+    async fn open_events(&mut self) -> Option<Channel> {
         let mut connection = self.connect().await?;
         let request = self.builder(Method::GET, "/sse").body(Full::default()).ok()?;
         let response = connection.sender.send_request(request).await.ok()?;
@@ -87,6 +97,7 @@ impl Client {
         let mut events = Events::new(response);
         let endpoint = events.next_data().await?;
         let (received, told, sender) = self.inbox();
+        let replica = connection.replica;
         let is_disturbed = connection.is_disturbed.clone();
         let reader = tokio::spawn(async move {
             let _open = connection;
@@ -96,7 +107,15 @@ impl Client {
         });
         let (outgoing, reader) = (Outgoing::Post(endpoint), reader.abort_handle());
         let is_disturbed = Box::new(move || is_disturbed());
-        Some(Channel { opened: Instant::now(), outgoing, received, told, reader, is_disturbed })
+        Some(Channel {
+            replica,
+            opened: Instant::now(),
+            outgoing,
+            received,
+            told,
+            reader,
+            is_disturbed,
+        })
     }
 
     /// What takes the messages of a channel: those of changed lists are counted, the others received.

@@ -24,7 +24,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
-use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, GATEWAY};
+use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, address_of};
 use crate::upstream::MODERN;
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
@@ -33,8 +33,6 @@ use events::Events;
 /// The time within which the gateway answers each request, whatever others do: `server.limits.request`, the time of a
 /// question, and the latency of the network.
 const DEADLINE: Duration = Duration::from_secs(11);
-
-const PORT: u16 = 8080;
 
 /// A client and its connection.
 pub struct Client {
@@ -48,12 +46,14 @@ pub struct Client {
     /// The session, once it is initialized; over a channel it has no name.
     session: Option<String>,
     next_id: u64,
-    observer: Observer,
+    /// What it has seen of the lists of each replica.
+    observers: Vec<Observer>,
     /// Public names that it has seen, or that it guesses.
     names: Vec<String>,
 }
 
 struct Connection {
+    replica: usize,
     sender: SendRequest<Full<Bytes>>,
     driver: AbortHandle,
     is_disturbed: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -94,6 +94,7 @@ enum Action {
 impl Client {
     pub fn new(plan: ClientPlan, world: Arc<World>, rng: Rng) -> Self {
         let caller = world.scenario.callers[plan.caller].clone();
+        let observers = vec![Observer::default(); world.scenario.replicas];
         Self {
             plan,
             caller,
@@ -103,7 +104,7 @@ impl Client {
             channel: None,
             session: None,
             next_id: 0,
-            observer: Observer::default(),
+            observers,
             names: Vec::new(),
         }
     }
@@ -147,6 +148,12 @@ impl Client {
         self.session = None;
     }
 
+    /// The replica that it is connected to.
+    fn replica(&self) -> Option<usize> {
+        let channel = self.channel.as_ref().map(|channel| channel.replica);
+        channel.or(self.connection.as_ref().map(|connection| connection.replica))
+    }
+
     pub fn caller(&self) -> &CallerPlan {
         &self.caller
     }
@@ -159,7 +166,7 @@ impl Client {
     pub async fn list(&mut self) -> Option<Vec<String>> {
         let (mut prompts, mut incomplete) = (Vec::new(), BTreeSet::new());
         let (sent, mut cursor, mut pages) = (Instant::now(), None, 0);
-        let was_up = self.world.was_up_since(sent);
+        let mut served_by = BTreeSet::new();
         loop {
             let params = cursor.map_or(json!({}), |cursor: String| json!({"cursor": cursor}));
             let Outcome::Result(result) = self.ask("prompts/list", params).await else {
@@ -168,6 +175,7 @@ impl Client {
             let page: Listed = serde_json::from_str(&result.to_string()).ok()?;
             prompts.extend(page.prompts);
             pages += 1;
+            served_by.extend(self.replica());
             incomplete.extend(page.meta.incomplete.into_iter().map(|part| part.upstream));
             cursor = page.next_cursor;
             if cursor.is_none() {
@@ -175,8 +183,9 @@ impl Client {
             }
         }
         let received = Instant::now();
-        // Pages of before and after a restart are of two gateways.
-        if !was_up || !self.world.was_up_since(sent) {
+        // Pages of before and after a restart are of two gateways, as those of two replicas.
+        let replica = served_by.pop_first()?;
+        if !served_by.is_empty() || !self.world.was_up_since(replica, sent) {
             return None;
         }
         let names = prompts.iter().filter_map(|prompt| {
@@ -187,7 +196,7 @@ impl Client {
         self.names.clone_from(&names);
         let revision = self.plan.revision.to_owned();
         let list = SeenList { prompts, incomplete, revision, pages, sent, received };
-        self.world.check_list(&mut self.observer, &self.caller, &list);
+        self.world.check_list(&mut self.observers[replica], &self.caller, &list);
         Some(names)
     }
 
@@ -360,17 +369,28 @@ impl Client {
 
     /// A request has no response: a violation if neither the network nor a restart is the cause.
     fn lost(&mut self, method: &str, sent: Instant, what: &str) {
+        let is_posting = self.plan.transport == ClientTransport::Sse;
+        let is_over = |replica, at| !self.world.must_answer(replica, at);
         let is_excused = match (self.connection.take(), self.channel.take()) {
             (None, None) => true,
-            (Some(connection), None) => (connection.is_disturbed)() || connection.is_used,
+            (Some(connection), None) => {
+                (connection.is_disturbed)()
+                    || connection.is_used
+                    || is_over(connection.replica, sent)
+            }
             (connection, Some(channel)) => {
                 self.session = None;
-                connection.is_some_and(|connection| (connection.is_disturbed)())
+                let is_posted_in_vain = |connection: Connection| {
+                    (connection.is_disturbed)() || is_over(connection.replica, sent)
+                };
+                // Without a connection nothing was posted.
+                connection.map_or(is_posting, is_posted_in_vain)
                     || channel.is_disturbed()
-                    || !self.world.must_answer(channel.opened)
+                    || is_over(channel.replica, channel.opened)
+                    || is_over(channel.replica, sent)
             }
         };
-        if !is_excused && self.world.must_answer(sent) {
+        if !is_excused {
             self.world.violation(format!("{} has sent {method}, and {what}", self.plan.name));
         }
     }
@@ -380,7 +400,7 @@ impl Client {
         Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, format!("127.0.0.1:{PORT}"))
+            .header(header::HOST, address_of(0).to_string())
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json, text/event-stream")
             .header(header::AUTHORIZATION, format!("Bearer {}", self.caller.key))
@@ -423,13 +443,15 @@ impl Client {
         sent
     }
 
-    async fn connect(&self) -> Option<Connection> {
+    /// Connects to one of the replicas.
+    async fn connect(&mut self) -> Option<Connection> {
+        let replica = self.rng.usize(..self.world.scenario.replicas);
         let network = &self.world.machine.network;
-        let socket = network.dial(self.plan.host, (GATEWAY, PORT).into()).await.ok()?;
+        let socket = network.dial(self.plan.host, address_of(replica)).await.ok()?;
         let is_disturbed = Arc::new(socket.observer());
         let (sender, driver) = http1::handshake(TokioIo::new(socket)).await.ok()?;
         let driver = tokio::spawn(async move { drop(driver.await) }).abort_handle();
-        Some(Connection { sender, driver, is_disturbed, is_used: false })
+        Some(Connection { replica, sender, driver, is_disturbed, is_used: false })
     }
 
     /// Reads the response to a request; `None` if it breaks off.
@@ -473,12 +495,12 @@ impl Client {
             plan: self.plan.clone(),
             caller: self.caller.clone(),
             world: self.world.clone(),
-            rng: Rng::with_seed(0),
+            rng: self.rng.clone(),
             connection: None,
             channel: None,
             session: self.session.clone(),
             next_id: 0,
-            observer: Observer::default(),
+            observers: Vec::new(),
             names: Vec::new(),
         };
         tokio::spawn(async move { drop(timeout(DEADLINE, other.post(&answer, None)).await) });
@@ -628,7 +650,7 @@ impl Client {
 
     /// Sends bytes that are no request, or half of one, and may leave.
     pub async fn intrude(world: &World, rng: &mut Rng, host: IpAddr) {
-        let Ok(mut socket) = world.machine.network.dial(host, (GATEWAY, PORT).into()).await else {
+        let Ok(mut socket) = world.machine.network.dial(host, address_of(0)).await else {
             return;
         };
         let length = rng.usize(..400);

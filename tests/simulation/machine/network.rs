@@ -216,7 +216,6 @@ impl SimNetwork {
         }));
         net.connections.insert(id, connection.clone());
         drop(net);
-        trace::note("network", &format!("connection {id}: {peer} to {to}"));
         let socket = |side| SimSocket {
             net: self.clone(),
             connection: connection.clone(),
@@ -224,7 +223,10 @@ impl SimNetwork {
             timer: Box::pin(sleep_until(now)),
         };
         match listener.send((Stream::new(socket(1)), peer)) {
-            Ok(()) => Ok(socket(0)),
+            Ok(()) => {
+                trace::note("network", &format!("connection {id}: {peer} to {to}"));
+                Ok(socket(0))
+            }
             Err(_) => {
                 self.lock().connections.remove(&id);
                 Err(io::ErrorKind::ConnectionRefused.into())
