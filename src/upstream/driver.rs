@@ -256,6 +256,8 @@ impl Driver {
         let Some(connection) = self.connection() else {
             return;
         };
+        // A stream of the connection before is gone, and may have ended unseen.
+        self.listening.store(false, Ordering::Relaxed);
         let mut backoff = Backoff::default();
         loop {
             let started = Instant::now();

@@ -336,6 +336,44 @@ async fn l6_a_change_that_nobody_tells_of_is_found_by_polling() {
 }
 
 #[tokio::test]
+async fn l6_after_a_reconnection_whose_stream_does_not_open_changes_are_found_by_polling() {
+    let (streams, walks) = (Counter::new(), Counter::new());
+    let (events, _) = broadcast::channel(16);
+    let [fails, changed] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (opened, walked, sender) = (streams.clone(), walks.clone(), events.clone());
+    let (is_failing, is_changed) = (fails.clone(), changed.clone());
+    let upstream = Upstream::start(move |asked| match asked.method() {
+        "subscriptions/listen" => match opened.increment() {
+            0 => Scripted::Events(sender.clone()),
+            _ => Scripted::Stall(Vec::new()),
+        },
+        "prompts/list" if is_failing.swap(false, Ordering::SeqCst) => {
+            Scripted::Http(503, Vec::new(), Vec::new())
+        }
+        "prompts/list" => {
+            walked.increment();
+            let name = if is_changed.load(Ordering::SeqCst) { "q" } else { "p" };
+            asked.result(json!({"resultType": "complete", "ttlMs": 3_600_000,
+                "cacheScope": "public", "prompts": [{"name": name}]}))
+        }
+        _ => declaring(good_modern(asked)),
+    })
+    .await;
+    let table = upstream.patient_table("up") + "poll = \"50ms\"\n";
+    let gateway = Gateway::start(&(QUICK.to_owned() + &table)).await;
+    settled(&gateway, "up__p").await;
+    // The first walk, and the one that follows the opening of the stream.
+    walks.reaches(2).await;
+    fails.store(true, Ordering::SeqCst);
+    events.send(notice()).unwrap();
+    streams.reaches(2).await;
+    walks.reaches(3).await;
+    let mut stream = gateway.client().listen().await;
+    changed.store(true, Ordering::SeqCst);
+    hears_of(&mut stream, &gateway, "up__q").await;
+}
+
+#[tokio::test]
 async fn u19_many_lists_at_once_are_one_walk() {
     let telling = NotifyingUpstream::start(good_legacy_2025, |_| false).await;
     let gateway = Gateway::start(&telling.upstream.patient_table("up")).await;
