@@ -1,5 +1,6 @@
 //! The scenario of a run: everything that the seed decides before it begins.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use fastrand::Rng;
 use promptgate::test_util::seal::digest_text;
 use sha2::{Digest, Sha256};
 
-use crate::upstream::{MODERN, Plan, SERVICE, Transport};
+use crate::upstream::{MODERN, Plan, Prompt, SERVICE, Transport};
 use crate::vault;
 
 /// The host of the gateway.
@@ -36,6 +37,12 @@ pub fn admin_of(replica: usize) -> SocketAddr {
 
 /// The folder of all that the replicas write.
 pub const HOME: &str = "/gateway";
+
+/// The lock file of all replicas. What was approved is in the folder beside it.
+pub const LOCK: &str = "/gateway/promptgate.lock";
+
+/// The token of the operators.
+pub const ADMIN_TOKEN: &str = "the-token-of-the-operators";
 
 /// The folder of a replica.
 pub fn home_of(replica: usize) -> PathBuf {
@@ -88,10 +95,11 @@ pub struct Faults {
     pub intruders: bool,
     pub floods: bool,
     pub store: bool,
+    pub approvals: bool,
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 11] = [
+pub const FAULTS: [&str; 12] = [
     "network",
     "moods",
     "disk",
@@ -103,6 +111,7 @@ pub const FAULTS: [&str; 11] = [
     "intruders",
     "floods",
     "store",
+    "approvals",
 ];
 
 #[derive(Clone, Debug)]
@@ -144,6 +153,18 @@ pub struct Rules {
     /// The upstreams that are not in use.
     pub disabled: Vec<String>,
     pub page_size: usize,
+    /// What was approved, by upstream and raw name.
+    pub approved: Approvals,
+}
+
+pub type Approvals = BTreeMap<(String, String), Approved>;
+
+/// The approved version of a prompt.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Approved {
+    pub description: String,
+    /// Whether its text without arguments is pinned, too.
+    pub has_text: bool,
 }
 
 impl Rules {
@@ -157,7 +178,27 @@ impl Rules {
         }
     }
 
-    pub fn draw(rng: &mut Rng, upstreams: &[Plan]) -> Self {
+    /// What a caller sees of a list of an upstream.
+    pub fn visible(&self, caller: &CallerPlan, upstream: &Plan, list: &[Prompt]) -> Vec<Prompt> {
+        let may = list.iter().filter(|prompt| self.allow(caller, &upstream.id, &prompt.name));
+        may.filter_map(|prompt| self.served(upstream, prompt)).collect()
+    }
+
+    /// The form in which a prompt is listed: the approved one, where approvals are enforced.
+    pub fn served(&self, upstream: &Plan, prompt: &Prompt) -> Option<Prompt> {
+        if !upstream.is_pinned {
+            return Some(prompt.clone());
+        }
+        let approved = self.approval(&upstream.id, &prompt.name)?;
+        let description = approved.description.clone();
+        Some(Prompt { name: prompt.name.clone(), description })
+    }
+
+    pub fn approval(&self, upstream: &str, name: &str) -> Option<&Approved> {
+        self.approved.get(&(upstream.to_owned(), name.to_owned()))
+    }
+
+    pub fn draw(rng: &mut Rng, upstreams: &[Plan], approved: Approvals) -> Self {
         let mut some = |chance: u8| -> Vec<String> {
             let some = upstreams.iter().skip(1).filter(|_| rng.u8(..) < chance);
             some.map(|plan| plan.id.clone()).collect()
@@ -169,7 +210,7 @@ impl Rules {
         if open.is_empty() || rng.bool() {
             open.push("u0".to_owned());
         }
-        Self { open, trusts: rng.bool(), disabled, page_size: rng.usize(4..40) }
+        Self { open, trusts: rng.bool(), disabled, page_size: rng.usize(4..40), approved }
     }
 
     pub fn is_disabled(&self, upstream: &str) -> bool {
@@ -197,15 +238,19 @@ impl Scenario {
                 170..220 => Transport::Stdio,
                 _ => Transport::Library,
             };
+            // Those over standard streams may not ask by default.
+            let asks = transport == Transport::Http && rng.bool();
+            let acts_as_caller = transport == Transport::Http && rng.u8(..) < 100;
             Plan {
                 id: format!("u{number}"),
                 host: IpAddr::V4(Ipv4Addr::new(127, 0, 1, number)),
                 transport,
                 revision: revision(rng),
                 page_size: rng.usize(1..8),
-                // Those over standard streams may not ask by default.
-                asks: transport == Transport::Http && rng.bool(),
-                acts_as_caller: transport == Transport::Http && rng.u8(..) < 100,
+                asks,
+                acts_as_caller,
+                // The text of one that asks, or that knows callers, cannot be asked for.
+                is_pinned: !asks && !acts_as_caller && rng.bool(),
                 announces: rng.u8(..) < 200,
             }
         });
@@ -262,6 +307,7 @@ impl Scenario {
                 intruders: happens(rng),
                 floods: happens(rng),
                 store: happens(rng),
+                approvals: rng.u8(..) < 200,
             },
         }
     }
@@ -284,6 +330,7 @@ impl Scenario {
             "intruders" => faults.intruders = false,
             "floods" => faults.floods = false,
             "store" => faults.store = false,
+            "approvals" => faults.approvals = false,
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -301,7 +348,7 @@ impl Scenario {
             "[server]\nlisten = \"{listen}\"\nseal_key = {{ env = \"SEAL\" }}\n\
              [server.limits]\nrequest = \"5s\"\nquestion_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
              in_flight = {IN_FLIGHT}\nshare = {share}\n\
-             [admin]\nlisten = \"{admin}\"\n[admin.usage]\npath = \"\"\n\
+             [admin]\nlisten = \"{admin}\"\ntoken = {{ env = \"ADMIN\" }}\nwrite = true\n[admin.usage]\npath = \"\"\n\
              [listing]\npage_size = {page_size}\ndeadline = \"2s\"\n\
              [defaults]\nconnect = \"1s\"\nstartup = \"3s\"\nprobe = \"1s\"\ntimeout = \"4s\"\npage_timeout = \"1s\"\n\
              walk_timeout = \"3s\"\npoll = \"3s\"\nmax_age = \"2m\"\n\
@@ -312,6 +359,8 @@ impl Scenario {
              [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
              [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\ncallers = [\"caller-*\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
              rate = \"{rate}/s\"\nburst = {burst}\n\
+             [releases]\nlock = \"{LOCK}\"\n\
+             [[access.rules]]\nallow = [\"get\"]\ncallers = [\"promptgate\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"all\"]\n\
              [[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\ngroups = [\"some\"]\nprompts = [\"open-*\"]\n\
              upstreams = [{open}]\n",
@@ -371,7 +420,9 @@ impl Scenario {
                     plan.folder()
                 ),
             };
-            let _ = writeln!(toml, "enabled = {}", !rules.is_disabled(id));
+            let release = if plan.is_pinned { "enforce" } else { "off" };
+            let enabled = !rules.is_disabled(id);
+            let _ = writeln!(toml, "enabled = {enabled}\nrelease = \"{release}\"");
         }
         toml + "[end]\n"
     }
@@ -397,7 +448,7 @@ impl Scenario {
     /// The environment of the gateway: its keys.
     pub fn environment() -> Vec<(String, String)> {
         let key = "c2ltdWxhdGVkLWtleS1zaW11bGF0ZWQta2V5LTEyMzQ=";
-        [("SEAL", key), ("AUDIT", key)]
+        [("SEAL", key), ("AUDIT", key), ("ADMIN", ADMIN_TOKEN)]
             .map(|(name, key)| (name.to_owned(), key.to_owned()))
             .to_vec()
     }

@@ -16,12 +16,13 @@ use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::admin;
 use crate::client::{Client, Listener, Outcome};
 use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
-use crate::plan::{GATEWAY, HOME, Rules, STORE, Scenario, audit_of, home_of};
+use crate::plan::{Approvals, GATEWAY, HOME, Rules, STORE, Scenario, audit_of, home_of};
 use crate::store::Store;
-use crate::upstream::{Mood, Upstream};
+use crate::upstream::{Mood, Plan, Transport, Upstream};
 use crate::vault::Vault;
 use crate::world::World;
 
@@ -44,7 +45,7 @@ const RECOVERY: Duration = Duration::from_secs(90);
 pub async fn run(mut rng: Rng, scenario: Scenario, machine: Machine) -> Arc<World> {
     let world = World::new(machine, scenario);
     start_upstreams(&world, &mut rng);
-    let rules = Rules::draw(&mut rng, &world.scenario.upstreams);
+    let rules = Rules::draw(&mut rng, &world.scenario.upstreams, Approvals::new());
     let gateway = Arc::new(Gateway {
         world: world.clone(),
         apps: Mutex::new(vec![None; world.scenario.replicas]),
@@ -140,6 +141,10 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
         trace::note("disk", &format!("{drawn:?}"));
         set_disk_faults(world, &drawn);
     }
+    if faults.approvals {
+        sleep(Duration::from_millis(rng.u64(..1000))).await;
+        gateway.approve(0).await;
+    }
     while Instant::now() < until {
         let pause = Duration::from_millis(rng.u64(50..1500));
         sleep(pause.min(until.saturating_duration_since(Instant::now()))).await;
@@ -209,7 +214,10 @@ async fn disturb(gateway: &Arc<Gateway>, rng: &mut Rng, tasks: &mut Vec<JoinHand
             tasks.push(tokio::spawn(Client::flood(world.clone(), rng.fork())));
         }
         84..88 if faults.store && world.scenario.replicas > 1 => disturb_store(gateway, rng),
-        88..98 if faults.intruders => {
+        88..95 if faults.approvals => {
+            gateway.approve(rng.usize(..world.scenario.replicas)).await;
+        }
+        95..100 if faults.intruders => {
             let (world, mut rng) = (world.clone(), rng.fork());
             let host = IpAddr::V4(Ipv4Addr::new(127, 0, 3, rng.u8(..)));
             tasks.push(tokio::spawn(async move { Client::intrude(&world, &mut rng, host).await }));
@@ -300,12 +308,11 @@ async fn listen(world: &World, clients: &[Arc<Mutex<Client>>]) -> Vec<Listener> 
 fn visible_to(gateway: &Gateway, listeners: &[Listener]) -> Vec<Vec<String>> {
     let rules = gateway.rules().clone();
     let visible = |listener: &Listener| {
-        let prompts = gateway.world.upstreams().iter().flat_map(|upstream| {
-            let id = upstream.plan().id.clone();
-            upstream.prompts().into_iter().map(move |prompt| (id.clone(), prompt))
+        let upstreams = gateway.world.upstreams().iter();
+        let visible = upstreams.flat_map(|upstream| {
+            rules.visible(&listener.caller, upstream.plan(), &upstream.prompts())
         });
-        let may = prompts.filter(|(id, p)| rules.allow(&listener.caller, id, &p.name));
-        may.map(|(_, prompt)| prompt.description).collect()
+        visible.map(|prompt| prompt.description).collect()
     };
     listeners.iter().map(visible).collect()
 }
@@ -319,11 +326,11 @@ async fn check_client(world: &World, client: &mut Client) {
     let expected: Vec<String> = {
         let (rules, caller) = (world.newest_rules(), client.caller().clone());
         let visible = world.upstreams().iter().flat_map(|upstream| {
-            let id = upstream.plan().id.clone();
-            upstream.prompts().into_iter().map(move |prompt| (id.clone(), prompt.name))
+            let plan = upstream.plan();
+            let visible = rules.visible(&caller, plan, &upstream.prompts());
+            visible.into_iter().map(|prompt| format!("{}__{}", plan.id, prompt.name))
         });
-        let may = visible.filter(|(id, name)| rules.allow(&caller, id, name));
-        let mut expected: Vec<_> = may.map(|(id, name)| format!("{id}__{name}")).collect();
+        let mut expected: Vec<_> = visible.collect();
         expected.sort();
         expected
     };
@@ -331,7 +338,8 @@ async fn check_client(world: &World, client: &mut Client) {
         let why = format!("all is well, and a list has {names:?} instead of {expected:?}");
         world.violation(why);
     }
-    for name in names.iter().take(5) {
+    let servable = names.iter().filter(|name| is_servable(world, name));
+    for name in servable.take(5) {
         let got = within_limit(client, async |client: &mut Client| match client.get(name).await {
             Outcome::Result(_) => Some(()),
             _ => None,
@@ -340,6 +348,21 @@ async fn check_client(world: &World, client: &mut Client) {
             world.violation(format!("all is well, and {name} cannot be got"));
         }
     }
+}
+
+/// Whether gets of a prompt with arguments are answered: the text of a pinned library prompt may be one that was not
+/// approved.
+fn is_servable(world: &World, public: &str) -> bool {
+    let (id, name) = public.split_once("__").unwrap_or_default();
+    let mut upstreams = world.upstreams().iter();
+    let Some(upstream) = upstreams.find(|upstream| upstream.plan().id == id) else { return true };
+    let Plan { transport, is_pinned, .. } = upstream.plan();
+    let offered = upstream.prompts().into_iter().find(|prompt| prompt.name == name);
+    let rules = world.newest_rules();
+    let approved = rules.approval(id, name).map(|approved| &approved.description);
+    !is_pinned
+        || *transport != Transport::Library
+        || approved == offered.as_ref().map(|prompt| &prompt.description)
 }
 
 /// Tries once more after the buckets of the caller have filled.
@@ -358,7 +381,7 @@ async fn within_limit<T>(
 async fn check_rest(gateway: &Gateway) {
     sleep(Duration::from_secs(15)).await;
     for replica in 0..gateway.world.scenario.replicas {
-        let metrics = crate::admin::metrics(&gateway.world, replica).await;
+        let metrics = admin::metrics(&gateway.world, replica).await;
         check_gauges(&gateway.world, &metrics);
     }
 }
@@ -469,6 +492,8 @@ impl Gateway {
     }
 
     async fn start(&self, replica: usize) {
+        let approved = admin::approvals(&self.world.machine.disk);
+        self.rules().approved = approved;
         let rules = self.rules().clone();
         match App::start(self.configuration(replica, &rules)).await {
             Ok(app) => {
@@ -486,7 +511,7 @@ impl Gateway {
     async fn reload_broken(&self, rng: &mut Rng) {
         let apps = self.apps.lock().await;
         let Some(app) = &apps[0] else { return };
-        let rules = Rules::draw(rng, &self.world.scenario.upstreams);
+        let rules = self.draw_rules(rng);
         let toml = self.world.scenario.broken_configuration(rng, &rules);
         trace::note("scenario", "reloads a broken configuration");
         if let Ok(config) = read(0, &toml)
@@ -498,8 +523,27 @@ impl Gateway {
 
     /// Reloads other rules, one replica after another.
     async fn reload(&self, rng: &mut Rng) {
+        let rules = self.draw_rules(rng);
+        self.apply(rules).await;
+    }
+
+    fn draw_rules(&self, rng: &mut Rng) -> Rules {
+        let approved = self.rules().approved.clone();
+        Rules::draw(rng, &self.world.scenario.upstreams, approved)
+    }
+
+    /// Approves what one of the replicas offers, and lets all of them know.
+    async fn approve(&self, replica: usize) {
+        admin::approve(&self.world, replica).await;
+        let approved = admin::approvals(&self.world.machine.disk);
+        let rules = self.rules().clone();
+        if approved != rules.approved {
+            self.apply(Rules { approved, ..rules }).await;
+        }
+    }
+
+    async fn apply(&self, rules: Rules) {
         let apps = self.apps.lock().await;
-        let rules = Rules::draw(rng, &self.world.scenario.upstreams);
         trace::note("scenario", &format!("reloads {rules:?}"));
         self.world.rules_begin(rules.clone());
         for (replica, app) in apps.iter().enumerate() {

@@ -46,6 +46,8 @@ pub struct Plan {
     pub asks: bool,
     /// Whether each get has to carry the secret that the vault has for its caller.
     pub acts_as_caller: bool,
+    /// Whether only what was approved may be served.
+    pub is_pinned: bool,
     /// Whether it announces changes; else the gateway polls.
     pub announces: bool,
 }
@@ -451,7 +453,10 @@ impl Upstream {
         (self.0.on_get)(&arrival);
         let mut state = self.lock();
         let is_again = |other: &Arrival| other.nonce == arrival.nonce && !other.is_refused;
-        if state.arrivals.iter().any(is_again) && !state.asked.contains(&arrival.nonce) {
+        // The gateway asks for pinned texts as often as it wants to.
+        let is_named = !arrival.nonce.is_empty();
+        if is_named && state.arrivals.iter().any(is_again) && !state.asked.contains(&arrival.nonce)
+        {
             (self.0.on_violation)(format!("{} was sent twice", arrival.nonce));
         }
         state.arrivals.push(arrival);
@@ -483,7 +488,9 @@ impl Upstream {
         let (sender, mut changes) = mpsc::unbounded_channel();
         self.lock().streams.push(sender);
         let (mut events, response) = event_stream();
+        let open = Noted::begin(&self.0.plan.id, "a stream of notifications");
         tokio::spawn(async move {
+            let _open = open;
             let mut next = first;
             loop {
                 if let Some(message) = next.take()
@@ -690,6 +697,22 @@ impl Upstream {
             events.abort(io::ErrorKind::ConnectionReset.into());
         });
         response
+    }
+}
+
+/// Something that has its begin and its end in the trace.
+struct Noted(String, &'static str);
+
+impl Noted {
+    fn begin(actor: &str, what: &'static str) -> Self {
+        trace::note(actor, &format!("{what} begins"));
+        Self(actor.to_owned(), what)
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        trace::note(&self.0, &format!("{} ends", self.1));
     }
 }
 

@@ -14,8 +14,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::machine::{Machine, trace};
-use crate::plan::{CallerPlan, ClientPlan, Rules, SHARE, Scenario, audit_of};
-use crate::upstream::{Arrival, Prompt, Upstream};
+use crate::plan::{Approved, CallerPlan, ClientPlan, Rules, SHARE, Scenario, audit_of};
+use crate::upstream::{Arrival, Plan, Prompt, Transport, Upstream};
 use crate::vault::{self, Vault};
 
 pub struct World {
@@ -315,6 +315,29 @@ impl World {
         rules.into_iter().any(|period| period.value.allow(caller, upstream, name))
     }
 
+    /// Whether a text of a pinned prompt is of a version that was approved at the time. `is_plain`: it was asked for
+    /// without arguments.
+    pub fn may_serve(
+        &self,
+        plan: &Plan,
+        prompt: &Prompt,
+        is_plain: bool,
+        (from, until): (Instant, Instant),
+    ) -> bool {
+        let compares = |approved: &Approved| match plan.transport {
+            Transport::Library => true,
+            _ => is_plain && approved.has_text,
+        };
+        let state = self.lock();
+        let mut rules = state.rules.iter().filter(|period| period.touches(from, until));
+        rules.any(|period| {
+            let approved = period.value.approval(&plan.id, &prompt.name);
+            approved.is_some_and(|approved| {
+                approved.description == prompt.description || !compares(approved)
+            })
+        })
+    }
+
     /// A client has received the result of a get.
     pub fn acknowledge(&self, nonce: &str) {
         self.lock().acknowledged.push((nonce.to_owned(), Instant::now()));
@@ -522,8 +545,14 @@ impl World {
             let id = &upstream.plan().id;
             let offered = upstream.offered();
             let existed = |prompt: &Prompt| {
-                offered.iter().any(|list| list.contains(prompt))
-                    && rules.iter().any(|rules| rules.allow(caller, id, &prompt.name))
+                let mut served = offered.iter().flatten().filter(|other| other.name == prompt.name);
+                served.any(|offered| {
+                    let is_served = |rules: &Rules| {
+                        rules.allow(caller, id, &prompt.name)
+                            && rules.served(upstream.plan(), offered).as_ref() == Some(prompt)
+                    };
+                    rules.iter().any(is_served)
+                })
             };
             parts.get(id).is_none_or(|part| part.iter().all(existed))
         })
@@ -577,10 +606,7 @@ impl World {
             }
             let offered = upstream.offered();
             let seen = newest.get(id).copied().unwrap_or_default();
-            let visible = |offered: &Vec<Prompt>| -> Vec<Prompt> {
-                let may = |prompt: &&Prompt| rules.allow(caller, id, &prompt.name);
-                offered.iter().filter(may).cloned().collect()
-            };
+            let visible = |offered: &Vec<Prompt>| rules.visible(caller, upstream.plan(), offered);
             let found = offered.iter().enumerate().skip(seen).find(|(_, o)| visible(o) == *part);
             match found {
                 Some((number, _)) => newest.insert(id.clone(), number),

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
 use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, address_of};
-use crate::upstream::MODERN;
+use crate::upstream::{MODERN, Prompt};
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
 use events::Events;
@@ -83,6 +83,7 @@ pub enum Outcome {
 enum Action {
     List,
     Get,
+    GetPlain,
     GetAndLeave,
     Complete,
     Ping,
@@ -118,6 +119,7 @@ impl Client {
             match self.draw() {
                 Action::List => drop(self.list().await),
                 Action::Get => drop(self.get_any().await),
+                Action::GetPlain => self.get_plain().await,
                 Action::GetAndLeave => self.get_and_leave().await,
                 Action::Complete => self.complete().await,
                 Action::Ping => drop(self.ask("ping", json!({})).await),
@@ -131,7 +133,8 @@ impl Client {
     fn draw(&mut self) -> Action {
         match self.rng.u8(..100) {
             0..25 => Action::List,
-            25..70 => Action::Get,
+            25..62 => Action::Get,
+            62..70 => Action::GetPlain,
             70..75 => Action::GetAndLeave,
             75..82 => Action::Complete,
             82..86 => Action::Ping,
@@ -250,7 +253,41 @@ impl Client {
         if !self.world.may_use(&self.caller, upstream, name, sent, Instant::now()) {
             self.world.violation(format!("{} got {public}, which it may not use", self.caller.id));
         }
-        self.world.acknowledge(nonce);
+        if !nonce.is_empty() {
+            self.world.acknowledge(nonce);
+        }
+        self.check_approval(name, nonce, text, sent);
+    }
+
+    /// What is served of a pinned prompt was approved.
+    fn check_approval(&self, name: &str, nonce: &str, text: &str, sent: Instant) {
+        let mut plans = self.world.scenario.upstreams.iter();
+        let Some(plan) = plans.find(|plan| text.starts_with(&format!("{} says ", plan.id))) else {
+            return;
+        };
+        let version = text.trim_start_matches(&format!("{} says ", plan.id));
+        let description = version.trim_end_matches(&format!(" for {nonce}")).to_owned();
+        let prompt = Prompt { name: name.to_owned(), description };
+        let time = (sent, Instant::now());
+        if plan.is_pinned && !self.world.may_serve(plan, &prompt, nonce.is_empty(), time) {
+            self.world.violation(format!("{} got {text:?}, not approved", self.plan.name));
+        }
+    }
+
+    /// Gets a prompt without arguments, as pins do.
+    async fn get_plain(&mut self) {
+        let sent = Instant::now();
+        if self.names.is_empty() {
+            return;
+        }
+        let name = self.names[self.rng.usize(..self.names.len())].clone();
+        let (upstream, _) = name.split_once("__").unwrap_or_default();
+        let mut plans = self.world.scenario.upstreams.iter();
+        if plans.any(|plan| plan.id == upstream && plan.is_pinned)
+            && let Outcome::Result(result) = self.ask("prompts/get", json!({"name": name})).await
+        {
+            self.check_text(&name, "", &result, sent);
+        }
     }
 
     /// Asks for a prompt and disconnects before the answer.
