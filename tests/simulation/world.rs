@@ -514,7 +514,10 @@ impl World {
         // Each page is of the list of its time.
         let has_changed = rules.len() > 1 || self.has_changed(list.sent, list.received);
         if list.pages == 1 || !has_changed || !self.is_mixed(caller, &rules, &parts) {
-            let why = format!("{} has received a list that never existed: {why}", caller.id);
+            let why = format!(
+                "{} has received a list that never existed: {why}; incomplete: {:?}",
+                caller.id, list.incomplete
+            );
             self.violation(why);
         }
     }
@@ -601,7 +604,10 @@ impl World {
             let id = &upstream.plan().id;
             let nothing = Vec::new();
             let part = parts.get(id).unwrap_or(&nothing);
-            if part.is_empty() && list.incomplete.contains(id) {
+            // An upstream of which no list has arrived yet is not reported where rights differ: the caller may not
+            // know of it. An empty part then says nothing about the list that the gateway has.
+            let is_unknown = list.incomplete.contains(id) || !newest.contains_key(id);
+            if part.is_empty() && is_unknown {
                 continue;
             }
             let offered = upstream.offered();
@@ -610,9 +616,6 @@ impl World {
             let found = offered.iter().enumerate().skip(seen).find(|(_, o)| visible(o) == *part);
             match found {
                 Some((number, _)) => newest.insert(id.clone(), number),
-                // No list of it has arrived yet. The gateway does not say so where rights differ: the caller may not
-                // know of the upstream.
-                None if part.is_empty() && !newest.contains_key(id) => continue,
                 None => {
                     let part: Vec<_> = part.iter().map(|prompt| &prompt.description).collect();
                     let tried: Vec<_> = offered

@@ -119,7 +119,6 @@ impl Client {
     }
 
     /// What takes the messages of a channel: those of changed lists are counted, the others received.
-    #[expect(clippy::type_complexity, reason = "the two ends and what fills them")]
     fn inbox(
         &self,
     ) -> (mpsc::UnboundedReceiver<Value>, watch::Receiver<u64>, impl Fn(Value) + Send + use<>) {
