@@ -11,11 +11,20 @@ local now = (tonumber(time[1]) - 1767225600) * 8000000 + tonumber(time[2]) * 8
 local stored = redis.call('MGET', unpack(KEYS))
 local arrivals, taken = {}, {}
 local empty, wait = 0, 0
+local function keep(key, arrival)
+  local lives = math.ceil((arrival - now) / 8000) + 1
+  redis.call('SET', key, string.format('%.0f', arrival), 'PX', string.format('%.0f', lives))
+end
 for i = 1, #KEYS do
   local interval, burst, wanted = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   local full = now + burst * interval
-  -- A clock that was set back, as after a failover, empties no bucket for longer than it takes to fill.
-  local arrival = math.max(now, math.min(tonumber(stored[i] or now) or now, full))
+  local arrival = math.max(now, tonumber(stored[i] or now) or now)
+  -- A clock that was set back, as after a failover, empties no bucket for longer than it takes to fill: the bucket
+  -- is empty now and fills from now on, whether or not a cell is taken.
+  if arrival > full then
+    arrival = full
+    keep(KEYS[i], full)
+  end
   local free = math.floor((full - arrival) / interval)
   if free < 1 then
     local fills = arrival + interval - full
@@ -30,7 +39,6 @@ if empty > 0 then
   return {-empty, wait}
 end
 for i = 1, #KEYS do
-  local lives = math.ceil((arrivals[i] - now) / 8000) + 1
-  redis.call('SET', KEYS[i], string.format('%.0f', arrivals[i]), 'PX', string.format('%.0f', lives))
+  keep(KEYS[i], arrivals[i])
 end
 return taken

@@ -1,7 +1,9 @@
 //! Rate limits of all replicas together.
 
+use std::time::Duration;
+
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{bearer, limited};
 use crate::support::Client;
@@ -82,4 +84,25 @@ async fn p4_leases_of_three_replicas_stay_within_their_bound() {
     let most = 50.0 + (start.elapsed().as_secs_f64() + 0.2) * 20.0;
     assert!((passed as f64) <= most, "{passed} of at most {most}");
     assert!(passed >= 50, "{passed}");
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn p4_an_empty_bucket_fills_after_the_clock_of_the_store_was_set_back() {
+    let store = Store::start().await;
+    let fast = "[[limits]]\nname = \"fast\"\nper = []\nrate = \"20/s\"\nburst = 2\n";
+    let replicas = Replicas::start(&store.url(), fast).await;
+    let client = replicas.client();
+    let list = async || client.modern("prompts/list", json!({})).await.status;
+    assert_eq!(list().await, 200);
+    // To the buckets, the clock now is an hour behind (in ticks of 125 ns).
+    let behind = "EVAL \"for _, key in ipairs(redis.call('KEYS', '*')) do \
+                  if redis.call('TYPE', key).ok == 'string' then \
+                  local later = redis.call('GET', key) + 28800000000 \
+                  redis.call('SET', key, string.format('%.0f', later)) end end return 'moved'\" 0";
+    let moved = store.command(behind).await;
+    assert!(moved.contains("moved"), "{moved}");
+    assert_eq!(list().await, 429);
+    let refilled = async { while list().await != 200 {} };
+    timeout(Duration::from_secs(20), refilled).await.expect("the bucket fills in 100 ms");
 }

@@ -92,6 +92,9 @@ impl<'a> Run<'a> {
             // As for MGET, what is no text is not there.
             let stored = self.database.get(key).ok().flatten();
             let stored = stored.and_then(|text| number(&text)).unwrap_or(now);
+            if stored > full {
+                self.keep(key, full, full - now)?;
+            }
             let arrival = now.max(stored.min(full));
             let free = ((full - arrival) / interval).floor();
             if free < 1.0 && arrival + interval - full > wait {
@@ -105,11 +108,17 @@ impl<'a> Run<'a> {
             return Ok(Reply::Array(vec![Reply::Integer(-index), Reply::Integer(wait as i64)]));
         }
         for (key, arrival) in self.keys.iter().zip(arrivals) {
-            let lives = ((arrival - now) / 8000.0).ceil() + 1.0;
-            let expires = expiry(self.now, format!("{lives:.0}").as_bytes())?;
-            self.database.set(key, &format!("{arrival:.0}").into(), Some(expires));
+            self.keep(key, arrival, arrival - now)?;
         }
         Ok(Reply::Array(taken.into_iter().map(|cells| Reply::Integer(cells as i64)).collect()))
+    }
+
+    /// Keeps the theoretical arrival time of a bucket until it is full, in `ticks`.
+    fn keep(&mut self, key: &Bytes, arrival: f64, ticks: f64) -> Result<(), Error> {
+        let lives = (ticks / 8000.0).ceil() + 1.0;
+        let expires = expiry(self.now, format!("{lives:.0}").as_bytes())?;
+        self.database.set(key, &format!("{arrival:.0}").into(), Some(expires));
+        Ok(())
     }
 
     fn beat(&mut self) -> Result<Reply, Error> {

@@ -283,6 +283,9 @@ fn takes_after_clock_was_set_back() {
     assert_eq!(asked.take(&["a"], &[SECOND, "2", "2"]), [2]);
     asked.now -= Duration::from_secs(3_600);
     assert_eq!(asked.take(&["a"], &[SECOND, "2", "1"]), [-1, 8_000_000]);
+    // The bucket fills from then on, though nothing was taken.
+    asked.pass(1_000);
+    assert_eq!(asked.take(&["a"], &[SECOND, "2", "2"]), [1]);
     asked.ask(&["SET", "a", "no number"]);
     assert_eq!(asked.take(&["a"], &[SECOND, "2", "2"]), [2]);
 }
