@@ -85,12 +85,13 @@ impl<'a> Run<'a> {
         let now = (seconds - BEGIN) * TICKS + micros * 8.0;
         let (mut arrivals, mut taken) = (Vec::new(), Vec::new());
         let (mut empty, mut wait) = (0, 0.0);
-        for (index, key) in self.keys.iter().enumerate() {
+        // As for MGET, what is no text is not there.
+        let stored = self.keys.iter().map(|key| self.database.get(key).ok().flatten());
+        let stored: Vec<_> = stored.collect();
+        for (index, (key, stored)) in self.keys.iter().zip(stored).enumerate() {
             let [interval, burst, wanted] = [0, 1, 2].map(|offset| self.number(3 * index + offset));
             let (interval, burst, wanted) = (interval?, burst?, wanted?);
             let full = now + burst * interval;
-            // As for MGET, what is no text is not there.
-            let stored = self.database.get(key).ok().flatten();
             let stored = stored.and_then(|text| number(&text)).unwrap_or(now);
             if stored > full {
                 self.keep(key, full, full - now)?;
