@@ -78,8 +78,9 @@ const CLIENT: u64 = 1;
 /// A command, as the server and the model get it, and what surrounds it.
 struct Step {
     words: Vec<Bytes>,
-    /// Whether it stores a time that is soon over: a pause keeps it away from others.
-    is_short: bool,
+    /// Whether a pause comes before and after it: it stores a time that is soon over, or may remove a stream, of which
+    /// the next entry then gets another number in the same millisecond than in the next one.
+    has_pause: bool,
     /// Numbers in the reply may differ by this.
     tolerance: i64,
     /// Whether it reads from the last entry on.
@@ -115,11 +116,11 @@ impl Comparison {
         let mut differences = Vec::new();
         for number in 0..STEPS {
             let step = self.draw();
-            if step.is_short {
+            if step.has_pause {
                 sleep(PAUSE);
             }
             let [real, model] = self.ask(&step, number)?;
-            if step.is_short {
+            if step.has_pause {
                 sleep(PAUSE);
             }
             let (real, model) = (canonical(real), canonical(model));
@@ -224,7 +225,9 @@ impl Comparison {
             "GET" => TICKS,
             _ => 0,
         };
-        Step { is_short: words.contains(&SHORT), tolerance, ..plain(&words) }
+        let removes = ["DEL", SHORT, "0", "-7"];
+        let has_pause = removes.iter().any(|word| words.contains(word));
+        Step { has_pause, tolerance, ..plain(&words) }
     }
 
     fn draw_channel(&mut self) -> Step {
@@ -279,7 +282,7 @@ impl Comparison {
             // Another bucket than those that fill slowly.
             keys.iter_mut().for_each(|key| key.push_str(":short"));
         }
-        Step { is_short, tolerance: TICKS, ..script(Script::Take, &keys, &arguments) }
+        Step { has_pause: is_short, tolerance: TICKS, ..script(Script::Take, &keys, &arguments) }
     }
 
     fn draw_beat(&mut self) -> Step {
@@ -291,7 +294,7 @@ impl Comparison {
         let last = self.one_of(&["", "", "", "0-0", "0", "x"]);
         let count = self.one_of(&["1", "7", "250", "0", "-1", "x"]);
         let beat = script(Script::Beat, &keys, &[id, told, patience, last, count]);
-        Step { is_short: patience == SHORT, tolerance: MILLIS, is_beat: true, ..beat }
+        Step { has_pause: patience == SHORT, tolerance: MILLIS, is_beat: true, ..beat }
     }
 
     fn draw_grant(&mut self) -> Step {
@@ -306,7 +309,7 @@ impl Comparison {
             arguments.extend(["sealed", lives]);
         }
         let change = script(Script::ChangeGrant, &[lock, grant], &arguments);
-        Step { is_short: arguments.contains(&SHORT), ..change }
+        Step { has_pause: arguments.contains(&SHORT), ..change }
     }
 
     fn draw_terminate(&mut self) -> Step {
@@ -319,12 +322,12 @@ impl Comparison {
         }
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let terminate = script(Script::Terminate, &[self.key("terminated")], &arguments);
-        Step { is_short: lives == SHORT, ..terminate }
+        Step { has_pause: [SHORT, "0"].contains(&lives), ..terminate }
     }
 }
 
 fn plain(words: &[&str]) -> Step {
-    Step { words: words_of(words), is_short: false, tolerance: 0, is_beat: false }
+    Step { words: words_of(words), has_pause: false, tolerance: 0, is_beat: false }
 }
 
 fn script(script: Script, keys: &[String], arguments: &[&str]) -> Step {
