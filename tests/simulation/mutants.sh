@@ -6,8 +6,11 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD tree=$PWD/target/mutants/tree
 export PROMPTGATE_SIMULATION_SEEDS=${PROMPTGATE_SIMULATION_SEEDS:-1000} PROMPTGATE_SIMULATION_UNTIL_FAILURE=1
-export CARGO_TARGET_DIR=$PWD/target/mutants/build
+# What was built for the seeds of `.ci/run` is used again.
+export CARGO_TARGET_DIR=$PWD/target
+simulation=(cargo test --quiet --locked --profile counts --test simulation)
 rm -rf "$tree" && git worktree prune
+mkdir -p "$root/target/mutants"
 git worktree add --quiet --detach "$tree"
 trap 'git worktree remove --force "$tree"' EXIT
 cd "$tree"
@@ -17,8 +20,8 @@ for patch in "$root"/tests/simulation/mutants/*.patch; do
   if (($#)) && ! printf '%s\n' "$@" | grep -qF -f - <<<"$name"; then continue; fi
   git checkout --quiet . && git apply "$patch"
   log=$root/target/mutants/$name.log
-  cargo test --quiet --locked --no-run --test simulation > "$log" 2>&1 || { cat "$log"; exit 1; }
-  if cargo test --quiet --locked --test simulation > "$log" 2>&1; then
+  "${simulation[@]}" --no-run > "$log" 2>&1 || { cat "$log"; exit 1; }
+  if "${simulation[@]}" > "$log" 2>&1; then
     printf '%-45s NOT FOUND\n' "$name" && missed=1
   else
     printf '%-45s %s\n' "$name" "$(grep -m 1 '^seed' "$log" | cut -c1-200)"

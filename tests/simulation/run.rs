@@ -291,6 +291,11 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
             ));
         }
     }
+    world.upstreams().iter().for_each(Upstream::change_while_walked);
+    sleep(Duration::from_secs(15)).await;
+    for client in clients {
+        check_client(world, &mut *client.lock().await).await;
+    }
 }
 
 async fn listen(world: &World, clients: &[Arc<Mutex<Client>>]) -> Vec<Listener> {

@@ -118,6 +118,8 @@ struct State {
     /// List walks under way: what they have served so far.
     walks: BTreeMap<u64, Vec<Prompt>>,
     next_walk: u64,
+    /// Whether the list changes once more after the first page of the next walk.
+    changes_in_walk: bool,
     /// The lists of all walks that reached their last page.
     offered: Vec<(Instant, Vec<Prompt>)>,
     arrivals: Vec<Arrival>,
@@ -184,6 +186,7 @@ impl Upstream {
                 prompts,
                 walks: BTreeMap::new(),
                 next_walk: 0,
+                changes_in_walk: false,
                 offered: Vec::new(),
                 arrivals: Vec::new(),
                 sessions: 0,
@@ -309,6 +312,12 @@ impl Upstream {
 
     pub fn set_mood(&self, mood: Mood) {
         self.lock().mood = mood;
+    }
+
+    /// Changes the list, and once more while the gateway walks it.
+    pub fn change_while_walked(&self) {
+        self.lock().changes_in_walk = true;
+        self.change();
     }
 
     /// Changes one prompt, or adds or removes one; announces it, if it announces changes.
@@ -608,6 +617,11 @@ impl Upstream {
         if self.0.plan.revision == MODERN {
             result["ttlMs"] = json!(0);
             result["cacheScope"] = json!("public");
+        }
+        let changes = after.is_none() && std::mem::take(&mut state.changes_in_walk);
+        drop(state);
+        if changes {
+            self.change();
         }
         result
     }
