@@ -6,14 +6,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::chunks;
-use super::json::{Json, JsonError};
+use super::json::{Json, JsonError, Outline};
 
 /// A scanned JSON text without any `null`, and the range of the value of interest in it. Clones share the text.
 #[derive(Clone, Debug)]
 pub struct Document {
     text: Arc<String>,
+    /// Of `text`; empty for a copy.
+    outline: Arc<Outline>,
     /// Range of the value in `text`, in bytes.
     value: Range<usize>,
+    /// The number of its span in `outline`.
+    first_span: usize,
 }
 
 impl Document {
@@ -25,25 +29,29 @@ impl Document {
     pub fn parse(bytes: Vec<u8>, max_depth: usize) -> Result<Self, JsonError> {
         let text = String::from_utf8(bytes)
             .map_err(|error| JsonError::NotUtf8 { at: error.utf8_error().valid_up_to() })?;
-        let (json, has_null) = Json::parse_text(&text, max_depth)?;
-        Ok(if has_null { Self::copy_of(json) } else { Self::whole(text) })
+        let mut outline = Outline::default();
+        Json::parse_outlined(&text, max_depth, &mut outline)?;
+        Ok(match outline.has_null() {
+            true => Self::copy_of(Json::accepted(text.trim())),
+            false => Self::whole(text, outline),
+        })
     }
 
     /// Copies a value, without its nulls, out of the text that contains it.
     pub fn copy_of(json: Json<'_>) -> Self {
         let mut text = String::with_capacity(json.text().len());
         json.write_without_nulls(&mut text);
-        Self::whole(text)
+        Self::whole(text, Outline::default())
     }
 
-    /// Bytes of the text that the document keeps.
+    /// Bytes that the document keeps: its text, and where its arrays and objects are.
     pub fn size(&self) -> usize {
-        self.text.len()
+        self.text.len() + self.outline.size()
     }
 
     /// Returns a view of the value.
     pub fn json(&self) -> Json<'_> {
-        Json::accepted(&self.text[self.value.clone()])
+        Json::outlined(&self.text[self.value.clone()], &self.outline, self.first_span)
     }
 
     /// Returns the bytes of a value within this document, which share its text.
@@ -61,15 +69,16 @@ impl Document {
     /// `pick` selects none.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
         let part = pick(self.json())?;
-        let start = self.offset(part);
+        let (start, first_span) = (self.offset(part), part.first_span(&self.outline));
         self.value = start..start + part.text().len();
+        self.first_span = first_span;
         Some(())
     }
 
-    fn whole(text: String) -> Self {
+    fn whole(text: String, outline: Outline) -> Self {
         let end = text.trim_end().len();
         let value = text.len() - text.trim_start().len()..end;
-        Self { text: Arc::new(text), value }
+        Self { text: Arc::new(text), outline: Arc::new(outline), value, first_span: 0 }
     }
 }
 

@@ -407,7 +407,7 @@ impl Bridge<'_> {
         let Kind::Error { code, message, data: Some(data) } = &kind else {
             return self.fault(kind);
         };
-        let Ok((data_json, _)) = Json::parse_text(data, DEPTH) else {
+        let Ok(data_json) = Json::parse_text(data, DEPTH) else {
             return self.fault(kind);
         };
         let client = self.routed.call.client;
@@ -454,7 +454,7 @@ impl Bridge<'_> {
             return Err(fault);
         };
         let broken = || self.fault(Kind::Protocol("its list of pages is malformed".to_owned()));
-        let (data, _) = Json::parse_text(data, DEPTH).map_err(|_| broken())?;
+        let data = Json::parse_text(data, DEPTH).map_err(|_| broken())?;
         let elicitations = data.get("elicitations");
         let mut pages = Vec::new();
         for (index, page) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {

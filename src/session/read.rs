@@ -12,7 +12,7 @@ use super::{Dispatch, PreparedCall, Refusal, RequestContext, Sessions, Transport
 use crate::domain::call::{Call, Client, ForwardedMeta};
 use crate::domain::caller::Caller;
 use crate::domain::fault::{Fault, RequestFault};
-use crate::domain::json::{Json, Kind as JsonKind};
+use crate::domain::json::{self, Json, Kind as JsonKind, Outline};
 use crate::domain::jsonrpc::{Frame, Id};
 use crate::domain::meta;
 use crate::domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
@@ -33,7 +33,10 @@ impl Sessions {
     ) -> Result<Dispatch, Refusal> {
         let dialect = context.assumed_dialect;
         let refuse = |fault: Fault| Refusal { fault, id: None, dialect };
-        let message = Json::parse(body, self.limits.json_depth).map_err(|e| refuse(e.into()))?;
+        let mut outline = Outline::default();
+        let message = json::utf8(body)
+            .and_then(|text| Json::parse_outlined(text, self.limits.json_depth, &mut outline))
+            .map_err(|error| refuse(error.into()))?;
         match message.kind() {
             JsonKind::Array => self.read_batch(message, context).await,
             _ => self.read_message(message, context).await,

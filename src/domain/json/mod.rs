@@ -7,17 +7,25 @@
 
 pub(crate) mod canonical;
 pub(crate) mod object;
+mod outline;
 mod scan;
 
 use std::borrow::Cow;
+use std::fmt;
 
 use object::{write_array, write_object};
+pub(crate) use outline::Outline;
+use outline::Span;
 pub use scan::JsonError;
 use scan::{decode, string_stop};
 
 /// One JSON value: a slice of text that the strict scan accepted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Json<'a>(&'a str);
+#[derive(Clone, Copy)]
+pub struct Json<'a> {
+    text: &'a str,
+    /// Of an array or object: its span and those that follow in the outline; empty where there is no outline.
+    spans: &'a [Span],
+}
 
 /// The six kinds of JSON value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,32 +44,55 @@ impl<'a> Json<'a> {
     /// # Errors
     /// [`JsonError`] with the position of the first violation.
     pub fn parse(bytes: &'a [u8], max_depth: usize) -> Result<Self, JsonError> {
-        let text = std::str::from_utf8(bytes)
-            .map_err(|error| JsonError::NotUtf8 { at: error.valid_up_to() })?;
-        Ok(Self::parse_text(text, max_depth)?.0)
+        Self::parse_text(utf8(bytes)?, max_depth)
     }
 
-    /// Scans text in the same way as [`Json::parse`]. Also returns whether a `null` occurs anywhere.
+    /// Scans text in the same way as [`Json::parse`].
     ///
     /// # Errors
     /// Those of [`Json::parse`].
-    pub fn parse_text(text: &'a str, max_depth: usize) -> Result<(Self, bool), JsonError> {
-        let scanned = scan::value(text, max_depth)?;
-        Ok((Self(&text[scanned.range]), scanned.has_null))
+    pub fn parse_text(text: &'a str, max_depth: usize) -> Result<Self, JsonError> {
+        let range = scan::value(text, max_depth, &mut Outline::default())?;
+        Ok(Self::accepted(&text[range]))
+    }
+
+    /// Scans text in the same way as [`Json::parse`], for a value that is read more than once: `outline` becomes that of
+    /// the text, so that readers pass over arrays and objects at once.
+    ///
+    /// # Errors
+    /// Those of [`Json::parse`].
+    pub(crate) fn parse_outlined(
+        text: &'a str,
+        max_depth: usize,
+        outline: &'a mut Outline,
+    ) -> Result<Self, JsonError> {
+        outline.begin(text.len());
+        let range = scan::value(text, max_depth, outline)?;
+        Ok(Self { text: &text[range], spans: outline.from(0) })
     }
 
     /// Wraps the text of one value that the scan accepted before, without a check.
     pub(crate) fn accepted(text: &'a str) -> Self {
-        Self(text)
+        Self { text, spans: &[] }
+    }
+
+    /// Wraps a part of an accepted text without a check: `first` is what [`Json::first_span`] has returned for it.
+    pub(crate) fn outlined(text: &'a str, outline: &'a Outline, first: usize) -> Self {
+        Self { text, spans: outline.from(first) }
+    }
+
+    /// The number of its span in the outline of the text that contains it.
+    pub(crate) fn first_span(self, outline: &Outline) -> usize {
+        outline.first_of(self.spans)
     }
 
     /// Returns the JSON text of this value, without surrounding white space.
     pub fn text(self) -> &'a str {
-        self.0
+        self.text
     }
 
     pub fn kind(self) -> Kind {
-        match self.0.as_bytes()[0] {
+        match self.text.as_bytes()[0] {
             b'{' => Kind::Object,
             b'[' => Kind::Array,
             b'"' => Kind::String,
@@ -96,21 +127,21 @@ impl<'a> Json<'a> {
 
     /// Returns the decoded string, borrowed if it contains no escape; `None` for any other kind.
     pub fn as_str(self) -> Option<Cow<'a, str>> {
-        (self.kind() == Kind::String).then(|| decode(&self.0[1..self.0.len() - 1]))
+        (self.kind() == Kind::String).then(|| decode(&self.text[1..self.text.len() - 1]))
     }
 
     /// Returns the inside of a string literal, undecoded; `None` for any other kind.
     pub fn raw_str(self) -> Option<&'a str> {
-        (self.kind() == Kind::String).then(|| &self.0[1..self.0.len() - 1])
+        (self.kind() == Kind::String).then(|| &self.text[1..self.text.len() - 1])
     }
 
     /// Returns an integer that fits into 64 bits; `None` for any other value, also for `1.0` and `1e2`.
     pub fn as_i64(self) -> Option<i64> {
-        self.0.parse().ok()
+        self.text.parse().ok()
     }
 
     pub fn as_bool(self) -> Option<bool> {
-        self.0.parse().ok()
+        self.text.parse().ok()
     }
 
     /// Whether this value is a string that equals `other` after decoding.
@@ -132,7 +163,7 @@ impl<'a> Json<'a> {
                 let kept = self.elements().filter(|value| value.kind() != Kind::Null);
                 write_array(out, kept, Json::write_without_nulls);
             }
-            _ => out.push_str(self.0),
+            _ => out.push_str(self.text),
         }
     }
 }
@@ -176,22 +207,62 @@ impl<'a> Iterator for Elements<'a> {
 }
 
 /// Iterator over the values directly inside an accepted array or object, keys included. It relies on the scan:
-/// strings are skipped by a search for the closing quote, nested values by counting brackets.
-struct Pieces<'a>(&'a str);
+/// strings are skipped by a search for the closing quote, nested values by their spans or, without an outline, by
+/// counting brackets.
+struct Pieces<'a> {
+    rest: &'a str,
+    /// Those of the arrays and objects in `rest`, and those that follow.
+    spans: &'a [Span],
+}
 
 impl<'a> Pieces<'a> {
     fn of(value: Json<'a>, kind: Kind) -> Self {
-        Self(if value.kind() == kind { &value.0[1..value.0.len() - 1] } else { "" })
+        if value.kind() != kind {
+            return Self { rest: "", spans: &[] };
+        }
+        let Json { text, spans } = value;
+        Self { rest: &text[1..text.len() - 1], spans: spans.get(1..).unwrap_or_default() }
     }
 
     fn next(&mut self) -> Option<Json<'a>> {
         let is_between = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b',' | b':');
-        let start = self.0.bytes().position(|byte| !is_between(&byte))?;
-        let rest = &self.0[start..];
-        let (piece, rest) = rest.split_at(value_len(rest.as_bytes()));
-        self.0 = rest;
-        Some(Json(piece))
+        let start = self.rest.bytes().position(|byte| !is_between(&byte))?;
+        let rest = &self.rest[start..];
+        let is_container = matches!(rest.as_bytes()[0], b'{' | b'[');
+        let (len, spans) = match self.spans {
+            [own, ..] if is_container => {
+                let spans = self.spans;
+                self.spans = &spans[own.count as usize..];
+                (own.len as usize, spans)
+            }
+            _ => (value_len(rest.as_bytes()), &[][..]),
+        };
+        let (text, rest) = rest.split_at(len);
+        self.rest = rest;
+        Some(Json { text, spans })
     }
+}
+
+impl PartialEq for Json<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Json<'_> {}
+
+impl fmt::Debug for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Json").field(&self.text).finish()
+    }
+}
+
+/// Returns bytes as text.
+///
+/// # Errors
+/// [`JsonError::NotUtf8`].
+pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, JsonError> {
+    std::str::from_utf8(bytes).map_err(|error| JsonError::NotUtf8 { at: error.valid_up_to() })
 }
 
 /// Returns the length, in bytes, of the value at the start of accepted text.
@@ -313,15 +384,70 @@ mod tests {
 
     #[test]
     fn nulls_are_omitted_at_every_level() {
-        let (json, has_null) =
-            Json::parse_text(r#"{"a":null,"b":[null,1,{"c":null}],"d":"null"}"#, 64).unwrap();
-        assert!(has_null);
+        let mut outline = Outline::default();
+        Json::parse_outlined(r#"{"a":1,"d":"null"}"#, 64, &mut outline).unwrap();
+        assert!(!outline.has_null());
+        let text = r#"{"a":null,"b":[null,1,{"c":null}],"d":"null"}"#;
+        Json::parse_outlined(text, 64, &mut outline).unwrap();
+        assert!(outline.has_null());
+        let json = Json::parse_outlined(text, 64, &mut outline).unwrap();
         let mut out = String::new();
         json.write_without_nulls(&mut out);
         assert_eq!(out, r#"{"b":[1,{}],"d":"null"}"#);
     }
 
+    /// All arrays and objects in a value, itself included, and its other values.
+    fn walk<'a>(json: Json<'a>, out: &mut Vec<&'a str>) {
+        out.push(json.text());
+        json.elements().for_each(|element| walk(element, out));
+        for (key, value) in json.members() {
+            out.push(key.text());
+            walk(value, out);
+        }
+    }
+
+    #[test]
+    fn a_text_of_too_many_arrays_is_read_without_an_outline() {
+        // The border: one span for each sixteen bytes, and sixteen more.
+        let text = |arrays: usize| format!("[\"{}\"{}]", "x".repeat(160), ",[]".repeat(arrays));
+        for (arrays, has_outline) in [(31, true), (32, false)] {
+            let (text, mut outline) = (text(arrays), Outline::default());
+            let json = Json::parse_outlined(&text, 64, &mut outline).unwrap();
+            assert_eq!(json.elements().count(), arrays + 1);
+            assert!(json.elements().skip(1).all(|element| element.text() == "[]"));
+            assert_eq!(!json.spans.is_empty(), has_outline, "{arrays} in {}", text.len());
+            assert!(outline.size() <= text.len());
+        }
+    }
+
+    /// Any JSON value.
+    fn value() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<i32>().prop_map(Into::into),
+            "[a\"\\\\{}\\[\\], ]{0,6}".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(6, 60, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(serde_json::Value::from),
+                prop::collection::btree_map("[a-c{\"]{0,2}", inner, 0..6)
+                    .prop_map(|members| members.into_iter().collect()),
+            ]
+        })
+    }
+
     proptest! {
+        #[test]
+        fn a_value_reads_the_same_with_an_outline_and_without(value in value(), is_pretty: bool, room in 0..400_usize) {
+            let text = if is_pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+            // White space makes room for more spans.
+            let text = " ".repeat(room) + &text.unwrap();
+            let (mut outline, mut with, mut without) = (Outline::default(), Vec::new(), Vec::new());
+            walk(Json::parse_outlined(&text, 64, &mut outline).unwrap(), &mut with);
+            walk(Json::parse_text(&text, 64).unwrap(), &mut without);
+            prop_assert_eq!(with, without);
+        }
+
         #[test]
         fn the_scan_agrees_with_serde_json(bytes in prop::collection::vec(
             prop::sample::select(b"{}[]\",:0123456789.eE+-truefalsn \\u\xc3\xa9".to_vec()), 0..40)

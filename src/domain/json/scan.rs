@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
+use super::outline::Outline;
+
 /// The reason why the scan refuses a text. `at` is an offset from the start of the text, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum JsonError {
@@ -21,21 +23,19 @@ pub enum JsonError {
     NumberRange { at: usize },
 }
 
-/// The result of a scan.
-pub(super) struct Scanned {
-    /// Range of the value in the text, in bytes, without surrounding white space.
-    pub range: Range<usize>,
-    /// Whether a `null` occurs anywhere.
-    pub has_null: bool,
-}
-
-/// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects.
+/// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects. Returns the range of the
+/// value in the text, in bytes, without surrounding white space, and adds its arrays and objects to an outline that has
+/// begun.
 ///
 /// # Errors
 /// [`JsonError`] with the position of the first violation.
-pub(super) fn value(text: &str, max_depth: usize) -> Result<Scanned, JsonError> {
+pub(super) fn value(
+    text: &str,
+    max_depth: usize,
+    outline: &mut Outline,
+) -> Result<Range<usize>, JsonError> {
     let bytes = text.as_bytes();
-    let mut scan = Scan { text, bytes, at: 0, max_depth, keys: Vec::new(), has_null: false };
+    let mut scan = Scan { text, bytes, at: 0, max_depth, keys: Vec::new(), outline };
     scan.space();
     let start = scan.at;
     scan.value(0)?;
@@ -44,7 +44,7 @@ pub(super) fn value(text: &str, max_depth: usize) -> Result<Scanned, JsonError> 
     if scan.at < bytes.len() {
         return Err(scan.syntax());
     }
-    Ok(Scanned { range, has_null: scan.has_null })
+    Ok(range)
 }
 
 /// Returns the offset of the first quote or backslash, and this byte. Vectorised, because base64 strings can have
@@ -96,7 +96,7 @@ struct Scan<'a> {
     max_depth: usize,
     /// Keys of all objects that are not closed yet, innermost last.
     keys: Vec<Cow<'a, str>>,
-    has_null: bool,
+    outline: &'a mut Outline,
 }
 
 /// Most keys of an object that are searched linearly: up to this number a search is faster than hashing.
@@ -105,21 +105,37 @@ const FEW_KEYS: usize = 16;
 impl<'a> Scan<'a> {
     fn value(&mut self, depth: usize) -> Result<(), JsonError> {
         match self.peek() {
-            Some(b'{') => self.object(depth + 1),
-            Some(b'[') => self.array(depth + 1),
+            Some(b'{') => self.container(depth + 1, Self::object),
+            Some(b'[') => self.container(depth + 1, Self::array),
             Some(b'"') => self.string().map(drop),
             Some(b't') => self.literal("true"),
             Some(b'f') => self.literal("false"),
             Some(b'n') => {
-                self.has_null = true;
+                self.outline.has_null = true;
                 self.literal("null")
             }
             _ => self.number(),
         }
     }
 
+    /// Scans an array or object of this depth by `inside`, from the opening bracket on.
+    fn container(
+        &mut self,
+        depth: usize,
+        inside: impl FnOnce(&mut Self, usize) -> Result<(), JsonError>,
+    ) -> Result<(), JsonError> {
+        if depth > self.max_depth {
+            return Err(JsonError::TooDeep { at: self.at, limit: self.max_depth });
+        }
+        let (start, number) = (self.at, self.outline.open());
+        self.at += 1;
+        self.space();
+        inside(self, depth)?;
+        self.outline.close(number, self.at - start);
+        Ok(())
+    }
+
     fn object(&mut self, depth: usize) -> Result<(), JsonError> {
-        self.enter(depth)?;
         if self.eat(b'}') {
             return Ok(());
         }
@@ -157,7 +173,6 @@ impl<'a> Scan<'a> {
     }
 
     fn array(&mut self, depth: usize) -> Result<(), JsonError> {
-        self.enter(depth)?;
         if self.eat(b']') {
             return Ok(());
         }
@@ -169,15 +184,6 @@ impl<'a> Scan<'a> {
                 return self.expect(b']');
             }
         }
-    }
-
-    fn enter(&mut self, depth: usize) -> Result<(), JsonError> {
-        if depth > self.max_depth {
-            return Err(JsonError::TooDeep { at: self.at, limit: self.max_depth });
-        }
-        self.at += 1;
-        self.space();
-        Ok(())
     }
 
     /// Scans a string literal and returns its inside, undecoded.

@@ -39,7 +39,7 @@ impl PendingUrlElicitations {
         else {
             return;
         };
-        let Ok((data, _)) = Json::parse_text(data, max_depth) else {
+        let Ok(data) = Json::parse_text(data, max_depth) else {
             return;
         };
         for elicitation in data.get("elicitations").iter().flat_map(|list| list.elements()) {

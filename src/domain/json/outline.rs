@@ -1,0 +1,79 @@
+//! The arrays and objects of an accepted text, as the scan has found them: readers pass over one without reading it.
+
+/// The arrays and objects of a text in the order in which they begin, and whether it has a `null`.
+///
+/// A text of many small arrays would have an outline larger than itself. Beyond [`Outline::room`] there is none, and
+/// readers look for the end of an array or object by counting brackets.
+#[derive(Debug, Default)]
+pub(crate) struct Outline {
+    spans: Vec<Span>,
+    /// The most spans that are kept.
+    most: usize,
+    pub(super) has_null: bool,
+}
+
+/// An array or object.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    /// Bytes of its text, brackets included.
+    pub len: u32,
+    /// Arrays and objects in it, itself included.
+    pub count: u32,
+}
+
+/// Bytes of text for each span that is kept, so that an outline takes at most half of what its text takes.
+const BYTES_PER_SPAN: usize = 2 * size_of::<Span>();
+
+/// Spans that are kept of the shortest texts.
+const FEW_SPANS: usize = 16;
+
+impl Outline {
+    /// Returns whether a `null` occurs anywhere in the text.
+    pub(crate) fn has_null(&self) -> bool {
+        self.has_null
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn size(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>()
+    }
+
+    /// Empties it, and makes room for the spans of a text of this length.
+    pub(super) fn begin(&mut self, text_len: usize) {
+        // The length and the number of all spans then fit into 32 bits.
+        let is_short = u32::try_from(text_len).is_ok();
+        self.most = if is_short { FEW_SPANS + text_len / BYTES_PER_SPAN } else { 0 };
+        self.has_null = false;
+        self.spans.clear();
+        self.spans.reserve(FEW_SPANS.min(self.most));
+    }
+
+    /// Notes the beginning of an array or object. Returns its number.
+    pub(super) fn open(&mut self) -> usize {
+        if self.spans.len() < self.most {
+            self.spans.push(Span::default());
+        } else {
+            self.most = 0;
+            self.spans.clear();
+        }
+        self.spans.len().wrapping_sub(1)
+    }
+
+    /// Notes the end of an array or object: its number and its length in bytes.
+    pub(super) fn close(&mut self, number: usize, len: usize) {
+        let count = self.spans.len().wrapping_sub(number);
+        if let Some(span) = self.spans.get_mut(number) {
+            *span = Span { len: len as u32, count: count as u32 };
+        }
+    }
+
+    /// The spans from this number on.
+    pub(super) fn from(&self, first: usize) -> &[Span] {
+        self.spans.get(first..).unwrap_or_default()
+    }
+
+    /// The number of the first of these spans, which [`Outline::from`] has returned.
+    pub(super) fn first_of(&self, spans: &[Span]) -> usize {
+        self.spans.len() - spans.len()
+    }
+}
