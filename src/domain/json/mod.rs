@@ -23,7 +23,7 @@ use scan::{decode, string_stop};
 #[derive(Clone, Copy)]
 pub struct Json<'a> {
     text: &'a str,
-    /// Of an array or object: its span and those that follow in the outline; empty where there is no outline.
+    /// Of an array, object or long string: its span and those that follow in the outline; empty where there is none.
     spans: &'a [Span],
 }
 
@@ -57,7 +57,7 @@ impl<'a> Json<'a> {
     }
 
     /// Scans text in the same way as [`Json::parse`], for a value that is read more than once: `outline` becomes that of
-    /// the text, so that readers pass over arrays and objects at once.
+    /// the text, so that readers pass over arrays, objects and long strings at once.
     ///
     /// # Errors
     /// Those of [`Json::parse`].
@@ -206,38 +206,45 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Iterator over the values directly inside an accepted array or object, keys included. It relies on the scan:
-/// strings are skipped by a search for the closing quote, nested values by their spans or, without an outline, by
-/// counting brackets.
+/// Iterator over the values directly inside an accepted array or object, keys included. It relies on the scan: what
+/// has a span is skipped by its length; other strings by a search for the closing quote, arrays and objects by counting
+/// brackets.
 struct Pieces<'a> {
     rest: &'a str,
-    /// Those of the arrays and objects in `rest`, and those that follow.
+    /// Offset of `rest` in the text of the outline.
+    at: usize,
+    /// The spans in `rest`, and those that follow.
     spans: &'a [Span],
 }
 
 impl<'a> Pieces<'a> {
     fn of(value: Json<'a>, kind: Kind) -> Self {
-        if value.kind() != kind {
-            return Self { rest: "", spans: &[] };
-        }
         let Json { text, spans } = value;
-        Self { rest: &text[1..text.len() - 1], spans: spans.get(1..).unwrap_or_default() }
+        match spans {
+            _ if value.kind() != kind => Self { rest: "", at: 0, spans: &[] },
+            [] => Self { rest: &text[1..text.len() - 1], at: 0, spans },
+            [own, inside @ ..] => {
+                let at = own.start as usize + 1;
+                Self { rest: &text[1..text.len() - 1], at, spans: inside }
+            }
+        }
     }
 
     fn next(&mut self) -> Option<Json<'a>> {
         let is_between = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b',' | b':');
         let start = self.rest.bytes().position(|byte| !is_between(&byte))?;
         let rest = &self.rest[start..];
-        let is_container = matches!(rest.as_bytes()[0], b'{' | b'[');
-        let (len, spans) = match self.spans {
-            [own, ..] if is_container => {
+        let own = self.spans.first().filter(|span| span.start as usize == self.at + start);
+        let (len, spans) = match own {
+            Some(own) => {
                 let spans = self.spans;
                 self.spans = &spans[own.count as usize..];
                 (own.len as usize, spans)
             }
-            _ => (value_len(rest.as_bytes()), &[][..]),
+            None => (value_len(rest.as_bytes()), &[][..]),
         };
         let (text, rest) = rest.split_at(len);
+        self.at += start + len;
         self.rest = rest;
         Some(Json { text, spans })
     }
@@ -408,15 +415,15 @@ mod tests {
 
     #[test]
     fn a_text_of_too_many_arrays_is_read_without_an_outline() {
-        // The border: one span for each sixteen bytes, and sixteen more.
+        // The border: one span for each 24 bytes, and sixteen more.
         let text = |arrays: usize| format!("[\"{}\"{}]", "x".repeat(160), ",[]".repeat(arrays));
-        for (arrays, has_outline) in [(31, true), (32, false)] {
+        for (arrays, has_outline) in [(23, true), (24, false)] {
             let (text, mut outline) = (text(arrays), Outline::default());
             let json = Json::parse_outlined(&text, 64, &mut outline).unwrap();
             assert_eq!(json.elements().count(), arrays + 1);
             assert!(json.elements().skip(1).all(|element| element.text() == "[]"));
             assert_eq!(!json.spans.is_empty(), has_outline, "{arrays} in {}", text.len());
-            assert!(outline.size() <= text.len());
+            assert!(outline.size() <= text.len() + 2 * 16 * size_of::<Span>());
         }
     }
 
@@ -426,6 +433,7 @@ mod tests {
             Just(serde_json::Value::Null),
             any::<i32>().prop_map(Into::into),
             "[a\"\\\\{}\\[\\], ]{0,6}".prop_map(Into::into),
+            "[a\"\\\\]{100,140}".prop_map(Into::into),
         ];
         leaf.prop_recursive(6, 60, 6, |inner| {
             prop_oneof![

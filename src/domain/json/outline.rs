@@ -1,9 +1,9 @@
-//! The arrays and objects of an accepted text, as the scan has found them: readers pass over one without reading it.
+//! The long parts of an accepted text, as the scan has found them: readers pass over one without reading it.
 
-/// The arrays and objects of a text in the order in which they begin, and whether it has a `null`.
+/// The arrays, objects and long strings of a text in the order in which they begin, and whether it has a `null`.
 ///
-/// A text of many small arrays would have an outline larger than itself. Beyond [`Outline::room`] there is none, and
-/// readers look for the end of an array or object by counting brackets.
+/// A text of many small arrays would have an outline larger than itself. It has none, and readers look for the end of
+/// an array or object by counting brackets.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     spans: Vec<Span>,
@@ -12,20 +12,26 @@ pub(crate) struct Outline {
     pub(super) has_null: bool,
 }
 
-/// An array or object.
+/// An array, object or long string.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
-    /// Bytes of its text, brackets included.
+    /// Offset in the text, in bytes.
+    pub start: u32,
+    /// Bytes of its text, brackets or quotes included.
     pub len: u32,
-    /// Arrays and objects in it, itself included.
+    /// Spans in it, itself included.
     pub count: u32,
 }
 
-/// Bytes of text for each span that is kept, so that an outline takes at most half of what its text takes.
+/// Bytes of text for each span that is kept. A vector takes up to twice what is in it, so an outline takes no more memory
+/// than its text.
 const BYTES_PER_SPAN: usize = 2 * size_of::<Span>();
 
 /// Spans that are kept of the shortest texts.
 const FEW_SPANS: usize = 16;
+
+/// Bytes of the shortest string that has a span: to find the end of a shorter one costs no more than to look it up.
+const LONG_STRING: usize = 128;
 
 impl Outline {
     /// Returns whether a `null` occurs anywhere in the text.
@@ -40,12 +46,20 @@ impl Outline {
 
     /// Empties it, and makes room for the spans of a text of this length.
     pub(super) fn begin(&mut self, text_len: usize) {
-        // The length and the number of all spans then fit into 32 bits.
+        // All offsets and numbers then fit into 32 bits.
         let is_short = u32::try_from(text_len).is_ok();
         self.most = if is_short { FEW_SPANS + text_len / BYTES_PER_SPAN } else { 0 };
         self.has_null = false;
         self.spans.clear();
         self.spans.reserve(FEW_SPANS.min(self.most));
+    }
+
+    /// Notes a string value, from its opening quote to the closing one.
+    pub(super) fn string(&mut self, start: usize, end: usize) {
+        if end - start >= LONG_STRING {
+            let number = self.open();
+            self.close(number, start, end);
+        }
     }
 
     /// Notes the beginning of an array or object. Returns its number.
@@ -59,11 +73,11 @@ impl Outline {
         self.spans.len().wrapping_sub(1)
     }
 
-    /// Notes the end of an array or object: its number and its length in bytes.
-    pub(super) fn close(&mut self, number: usize, len: usize) {
+    /// Notes where the array or object of this number was.
+    pub(super) fn close(&mut self, number: usize, start: usize, end: usize) {
         let count = self.spans.len().wrapping_sub(number);
         if let Some(span) = self.spans.get_mut(number) {
-            *span = Span { len: len as u32, count: count as u32 };
+            *span = Span { start: start as u32, len: (end - start) as u32, count: count as u32 };
         }
     }
 

@@ -24,8 +24,7 @@ pub enum JsonError {
 }
 
 /// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects. Returns the range of the
-/// value in the text, in bytes, without surrounding white space, and adds its arrays and objects to an outline that has
-/// begun.
+/// value in the text, in bytes, without surrounding white space, and adds its long parts to an outline that has begun.
 ///
 /// # Errors
 /// [`JsonError`] with the position of the first violation.
@@ -107,7 +106,12 @@ impl<'a> Scan<'a> {
         match self.peek() {
             Some(b'{') => self.container(depth + 1, Self::object),
             Some(b'[') => self.container(depth + 1, Self::array),
-            Some(b'"') => self.string().map(drop),
+            Some(b'"') => {
+                let start = self.at;
+                self.string()?;
+                self.outline.string(start, self.at);
+                Ok(())
+            }
             Some(b't') => self.literal("true"),
             Some(b'f') => self.literal("false"),
             Some(b'n') => {
@@ -131,7 +135,7 @@ impl<'a> Scan<'a> {
         self.at += 1;
         self.space();
         inside(self, depth)?;
-        self.outline.close(number, self.at - start);
+        self.outline.close(number, start, self.at);
         Ok(())
     }
 
