@@ -6,11 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD tree=$PWD/target/mutants/tree
 export PROMPTGATE_SIMULATION_SEEDS=${PROMPTGATE_SIMULATION_SEEDS:-1000} PROMPTGATE_SIMULATION_UNTIL_FAILURE=1
-# What was built for the seeds of `.ci/run` is used again.
-export CARGO_TARGET_DIR=$PWD/target
+# Not the folder of the tree itself, whose builds would be taken for those of the mutants.
+export CARGO_TARGET_DIR=$PWD/target/mutants/build
 simulation=(cargo test --quiet --locked --profile counts --test simulation)
 rm -rf "$tree" && git worktree prune
-mkdir -p "$root/target/mutants"
 git worktree add --quiet --detach "$tree"
 trap 'git worktree remove --force "$tree"' EXIT
 cd "$tree"
