@@ -31,9 +31,8 @@ pub(crate) struct Egress {
     address_policy: AddressPolicy,
 }
 
-/// Idle connections that are kept per upstream. More calls in flight open more connections, which are
-/// closed after use.
-const IDLE_CONNECTIONS: usize = 32;
+/// Idle connections that are kept for the few requests at a time of authorization servers and vaults.
+const FEW_CONNECTIONS: usize = 32;
 
 /// Time until an idle connection is closed: less than the 5 s of common servers (Node, uvicorn), so that
 /// no request goes into a connection that the server closes.
@@ -46,12 +45,26 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Egress {
-    /// Creates a client. `connect` bounds the TCP handshake; `ca` holds certificates (PEM) that are
-    /// trusted in addition to those of the system.
+    /// Creates a client for a few requests at a time. `connect` bounds the TCP handshake; `ca` holds certificates (PEM)
+    /// that are trusted in addition to those of the system.
     ///
     /// # Errors
     /// When `ca` holds no usable certificate.
     pub(crate) fn new(
+        connect: Duration,
+        ca: Option<&str>,
+        address_policy: AddressPolicy,
+    ) -> Result<Self, String> {
+        Self::pooled(FEW_CONNECTIONS, connect, ca, address_policy)
+    }
+
+    /// Creates a client that keeps up to `connections` idle ones for the next requests: as many as there are requests at
+    /// a time, since those beyond are closed after use.
+    ///
+    /// # Errors
+    /// Those of [`Egress::new`].
+    pub(crate) fn pooled(
+        connections: usize,
         connect: Duration,
         ca: Option<&str>,
         address_policy: AddressPolicy,
@@ -75,7 +88,7 @@ impl Egress {
             .http2_keep_alive_timeout(PING_TIMEOUT)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .pool_max_idle_per_host(connections)
             .build(https);
         Ok(Self { client, address_policy })
     }
@@ -226,7 +239,14 @@ pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream};
     use tokio::net::TcpListener;
+    use tokio::sync::Barrier;
+    use tokio::task::JoinSet;
 
     use super::*;
 
@@ -266,5 +286,57 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(!cause.is_empty() && cause != "client error (SendRequest)", "{cause}");
+    }
+
+    /// Answers requests with nothing, in groups of `group`. Returns its port, and how many connections it has accepted.
+    async fn answer_in_groups(group: usize) -> (u16, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (accepted, arrived) = (Arc::<AtomicUsize>::default(), Arc::new(Barrier::new(group)));
+        let count = accepted.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let arrived = arrived.clone();
+                tokio::spawn(async move {
+                    let mut stream = BufStream::new(stream);
+                    let mut line = String::new();
+                    while stream.read_line(&mut line).await.is_ok_and(|length| length > 0) {
+                        if line == "\r\n" {
+                            arrived.wait().await;
+                            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                            stream.write_all(answer).await.unwrap();
+                            stream.flush().await.unwrap();
+                        }
+                        line.clear();
+                    }
+                });
+            }
+        });
+        (port, accepted)
+    }
+
+    #[tokio::test]
+    async fn as_many_connections_as_requests_at_a_time_are_used_again() {
+        const AT_ONCE: usize = 40;
+        let (port, accepted) = answer_in_groups(AT_ONCE).await;
+        let (timeout, policy) = (Duration::from_secs(20), AddressPolicy::NotLinkLocal);
+        let egress = Arc::new(Egress::pooled(AT_ONCE, timeout, None, policy).unwrap());
+        for _ in 0..20 {
+            let requests: JoinSet<_> = (0..AT_ONCE)
+                .map(|_| {
+                    let egress = egress.clone();
+                    let url = format!("http://127.0.0.1:{port}/");
+                    let request = Request::get(url).body(Full::default()).unwrap();
+                    async move { egress.send(request).await.unwrap().into_body().collect().await }
+                })
+                .collect();
+            for body in requests.join_all().await {
+                assert!(body.unwrap().to_bytes().is_empty());
+            }
+        }
+        // A few more, where one was not idle again in time.
+        let accepted = accepted.load(Ordering::SeqCst);
+        assert!(accepted < 2 * AT_ONCE, "{accepted} connections for 20 times {AT_ONCE} requests");
     }
 }

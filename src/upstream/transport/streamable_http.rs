@@ -93,9 +93,10 @@ impl HttpEndpoint {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
+        let (in_flight, ca) = (settings.in_flight, http.ca.as_deref());
         Ok(Self {
             authorization,
-            egress: Egress::new(settings.connect, http.ca.as_deref(), http.address_policy)?,
+            egress: Egress::pooled(in_flight, settings.connect, ca, http.address_policy)?,
             url: http.url.clone(),
             headers,
             max_message: settings.max_message,
