@@ -32,6 +32,9 @@ pub fn json(data: &[u8]) {
             let again = Json::parse(text.as_bytes(), DEPTH).expect("what we write is acceptable");
             assert_eq!(Document::copy_of(again).json().text(), text);
             assert!(!has_null(again), "{text}");
+            // A document is read by its outline.
+            let outlined = Document::parse(text.as_bytes().to_vec(), DEPTH).expect("the same");
+            assert_eq!(Document::copy_of(outlined.json()).json().text(), text);
             let _ = (Frame::read(json), Frame::read_strict(json));
         }
     }

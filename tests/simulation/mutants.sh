@@ -8,7 +8,7 @@ root=$PWD tree=$PWD/target/mutants/tree
 export PROMPTGATE_SIMULATION_SEEDS=${PROMPTGATE_SIMULATION_SEEDS:-1000} PROMPTGATE_SIMULATION_UNTIL_FAILURE=1
 # Not the folder of the tree itself, whose builds would be taken for those of the mutants.
 export CARGO_TARGET_DIR=$PWD/target/mutants/build
-simulation=(cargo test --quiet --locked --profile counts --test simulation)
+simulation=(cargo test --quiet --locked --test simulation)
 rm -rf "$tree" && git worktree prune
 git worktree add --quiet --detach "$tree"
 trap 'git worktree remove --force "$tree"' EXIT
