@@ -16,7 +16,7 @@ cd "$tree"
 missed=0
 for patch in "$root"/tests/simulation/mutants/*.patch; do
   name=$(basename "$patch" .patch)
-  if (($#)) && ! printf '%s\n' "$@" | grep -qF -f - <<<"$name"; then continue; fi
+  if (($#)) && ! grep -qF "$(printf '%s\n' "$@")" <<<"$name"; then continue; fi
   git checkout --quiet . && git apply "$patch"
   log=$root/target/mutants/$name.log
   "${simulation[@]}" --no-run > "$log" 2>&1 || { cat "$log"; exit 1; }
