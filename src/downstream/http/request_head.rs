@@ -4,15 +4,15 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::domain::fault::TransportFault;
 use crate::domain::trace;
 use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const SESSION_ID: &str = "mcp-session-id";
+const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 
 /// The response media types that a client accepts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -64,40 +64,47 @@ pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault
 /// Whether a request comes from a person who opens its URL in a browser: a GET that names HTML, and no type and no
 /// header of MCP.
 pub(crate) fn is_of_browser(method: &Method, headers: &HeaderMap) -> bool {
+    if *method != Method::GET {
+        return false;
+    }
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges =
         values.flat_map(|value| value.split(',')).map(|range| MediaRange::read(range.trim()));
     let is_mcp = |range: &MediaRange| {
-        ["application/json", "text/event-stream"].contains(&range.essence.as_str())
+        ["application/json", "text/event-stream"].iter().any(|essence| range.names(essence))
     };
     let mut names_html = false;
     let names_mcp = ranges.any(|range| {
-        names_html |= range.essence == "text/html" && !range.is_refused;
+        names_html |= range.names("text/html") && !range.is_refused;
         is_mcp(&range)
     });
     let has_mcp = headers.contains_key(SESSION_ID) || headers.contains_key(PROTOCOL_VERSION);
-    *method == Method::GET && names_html && !names_mcp && !has_mcp
+    names_html && !names_mcp && !has_mcp
 }
 
 /// One media range of `Accept`.
-struct MediaRange {
-    /// Without parameters, in lower case.
-    essence: String,
+struct MediaRange<'a> {
+    /// Without parameters, in upper or lower case.
+    essence: &'a str,
     /// Whether its weight is 0.
     is_refused: bool,
 }
 
-impl MediaRange {
+impl<'a> MediaRange<'a> {
     /// Parameters other than the weight are ignored: JSON and event streams have one form each. A
     /// malformed weight is ignored, too.
-    fn read(range: &str) -> Self {
+    fn read(range: &'a str) -> Self {
         let mut parts = range.split(';').map(str::trim);
-        let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let essence = parts.next().unwrap_or_default();
         let is_refused = parts.any(|parameter| {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             name.eq_ignore_ascii_case("q") && is_zero(value)
         });
         Self { essence, is_refused }
+    }
+
+    fn names(&self, essence: &str) -> bool {
+        self.essence.eq_ignore_ascii_case(essence)
     }
 }
 
@@ -109,8 +116,7 @@ fn is_zero(weight: &str) -> bool {
 /// Whether these ranges accept a media type, named from the most specific range to the least.
 fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool {
     let by_specificity = [media_type, all_subtypes, "*/*"];
-    let mut named =
-        by_specificity.map(|name| ranges.iter().filter(move |range| range.essence == name));
+    let mut named = by_specificity.map(|name| ranges.iter().filter(move |range| range.names(name)));
     let decisive = named.iter_mut().find_map(|ranges| {
         let first = ranges.next()?;
         Some(!first.is_refused || ranges.any(|range| !range.is_refused))
@@ -120,14 +126,22 @@ fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool 
 
 /// Reads the headers of MCP (MCP 2025-11-25 and 2026-07-28, transports) and of W3C Trace Context.
 pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
-    Headers {
-        session: field(headers, &SESSION_ID),
-        version: field(headers, &PROTOCOL_VERSION),
-        method: field(headers, &HeaderName::from_static("mcp-method")),
-        name: field(headers, &HeaderName::from_static("mcp-name")),
-        trace: [trace::PARENT, trace::STATE, trace::BAGGAGE]
-            .map(|name| field(headers, &HeaderName::from_static(name))),
+    let mut read = Headers::default();
+    // A request has few headers: to compare each name takes less than to look seven of them up.
+    for (name, value) in headers {
+        let field = match name.as_str() {
+            SESSION_ID => &mut read.session,
+            PROTOCOL_VERSION => &mut read.version,
+            "mcp-method" => &mut read.method,
+            "mcp-name" => &mut read.name,
+            trace::PARENT => &mut read.trace[0],
+            trace::STATE => &mut read.trace[1],
+            trace::BAGGAGE => &mut read.trace[2],
+            _ => continue,
+        };
+        *field = if field.is_absent() { once(value) } else { Field::Unreadable };
     }
+    read
 }
 
 /// Reads the credentials of a request: its headers, and the subject of the connection's client certificate.
@@ -184,18 +198,21 @@ fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Field<'a> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Field::Absent,
-        (Some(value), None) => match value.to_str() {
-            Ok(text) => Field::Once(text.trim_matches([' ', '\t'])),
-            Err(_) => Field::Unreadable,
-        },
+        (Some(value), None) => once(value),
         (Some(_), Some(_)) => Field::Unreadable,
+    }
+}
+
+/// Reads the only value of a header.
+fn once(value: &HeaderValue) -> Field<'_> {
+    match value.to_str() {
+        Ok(text) => Field::Once(text.trim_matches([' ', '\t'])),
+        Err(_) => Field::Unreadable,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn with(name: HeaderName, values: &[&str]) -> HeaderMap {
@@ -313,5 +330,9 @@ mod tests {
         assert_eq!(field(&with(name(), &[" a\t"]), &name()), Field::Once("a"));
         assert_eq!(field(&with(name(), &["a", "a"]), &name()), Field::Unreadable);
         assert_eq!(field(&with(name(), &[]), &name()), Field::Absent);
+        assert_eq!(read_headers(&with(name(), &[" a\t"])).method, Field::Once("a"));
+        assert_eq!(read_headers(&with(name(), &["a", "a"])).method, Field::Unreadable);
+        assert_eq!(read_headers(&with(name(), &["a", "a", "a"])).method, Field::Unreadable);
+        assert_eq!(read_headers(&with(name(), &[])).method, Field::Absent);
     }
 }

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::request::Parts;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -33,74 +34,77 @@ use crate::session::{CallPermits, Dispatch, Refusal, RequestContext, TransportCo
 
 impl Endpoint {
     /// Returns the dialect for a refusal of a request of which only the headers are known.
-    fn dialect_of(&self, request: &Request<Incoming>) -> Dialect {
-        let headers = request_head::read_headers(request.headers());
-        self.sessions.dialect_of(&headers, request.uri().path(), None)
+    fn dialect_of(&self, head: &Parts) -> Dialect {
+        let headers = request_head::read_headers(&head.headers);
+        self.sessions.dialect_of(&headers, head.uri.path(), None)
     }
 
     /// Authenticates a request whose host and origin are allowed, and returns its response.
     async fn authenticate(
         &self,
-        request: Request<Incoming>,
-        path: &str,
+        head: &Parts,
+        body: Incoming,
         peer: &Peer,
     ) -> Result<Response<Body>, Refused> {
+        let path = head.uri.path();
         let address =
-            request_head::client_address(peer.address, request.headers(), &self.trusted_proxies);
+            request_head::client_address(peer.address, &head.headers, &self.trusted_proxies);
         self.sessions.check_address(address)?;
         // A person who opens the endpoint in a browser learns what it is, and nothing else.
-        let is_endpoint = self.paths.iter().any(|endpoint| endpoint == request.uri().path());
-        if is_endpoint && request_head::is_of_browser(request.method(), request.headers()) {
+        let is_endpoint = self.paths.iter().any(|endpoint| endpoint == path);
+        if is_endpoint && request_head::is_of_browser(&head.method, &head.headers) {
             return Ok(respond::page());
         }
         // Served without authentication: it names the authorization server that issues tokens.
         if let Some(document) = self.protected_resources.document(path) {
-            return public_document(request.method(), document);
+            return public_document(&head.method, document);
         }
         if let Some(document) = self.client_document.at(path) {
-            return public_document(request.method(), Ok(document));
+            return public_document(&head.method, Ok(document));
         }
-        let credentials = request_head::read_credentials(request.headers(), self.subject(peer));
+        let credentials = request_head::read_credentials(&head.headers, self.subject(peer));
         let audience = self.protected_resources.audience(path);
         let known = self.sessions.authenticate(&credentials, audience, address, clock::now());
         let Authenticated { caller, token } = known.await?;
         let sender = Sender { subject_token: token, ..Sender::new(caller, Some(address)) };
-        self.dispatch(request, sender).await
+        self.dispatch(head, body, sender).await
     }
 
     /// Returns the response to an authenticated request, by its path and method.
     async fn dispatch(
         &self,
-        request: Request<Incoming>,
+        head: &Parts,
+        body: Incoming,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
-        if request.uri().path().len() > self.limits.uri_length
-            || request.uri().query().is_some_and(|q| q.len() > self.limits.uri_length)
-        {
-            return Err(TransportFault::UriTooLong { limit: self.limits.uri_length }.into());
+        let Parts { method, uri, headers, .. } = head;
+        let limit = self.limits.uri_length;
+        if uri.path().len() > limit || uri.query().is_some_and(|query| query.len() > limit) {
+            return Err(TransportFault::UriTooLong { limit }.into());
         }
         if let Some(http_sse) = &self.http_sse
-            && http_sse.path() == request.uri().path()
+            && http_sse.path() == uri.path()
         {
-            return self.serve_http_sse(request, http_sse, sender).await;
+            return self.serve_http_sse(head, body, http_sse, sender).await;
         }
-        let path = self.paths.iter().find(|path| path.as_str() == request.uri().path());
+        let path = self.paths.iter().find(|path| path.as_str() == uri.path());
         let path = path.ok_or(TransportFault::NotFound)?;
-        match *request.method() {
-            Method::POST => self.post(request, path, sender).await,
+        match *method {
+            Method::POST => self.post(head, body, path, sender).await,
             Method::GET => {
                 self.take(&sender, Countable::Stream).await?;
-                let headers = request_head::read_headers(request.headers());
-                let last_event = request.headers().get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
+                let last_event = headers.get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
                 let caller = &sender.caller;
+                let mcp_headers = request_head::read_headers(headers);
+                let now = clock::now();
                 let notifications =
-                    self.sessions.open_stream(&headers, last_event, caller, path, clock::now())?;
-                let accepts = request_head::read_accept(request.headers())?;
+                    self.sessions.open_stream(&mcp_headers, last_event, caller, path, now)?;
+                let accepts = request_head::read_accept(headers)?;
                 self.notification_stream(notifications, accepts, &sender, path).await
             }
             Method::DELETE => {
                 self.take(&sender, Countable::Delete).await?;
-                let headers = request_head::read_headers(request.headers());
+                let headers = request_head::read_headers(headers);
                 let Sender { caller, address, .. } = &sender;
                 self.sessions.terminate(&headers, caller, *address, path, clock::now()).await?;
                 Ok(respond::empty(StatusCode::OK))
@@ -116,16 +120,16 @@ impl Endpoint {
     /// Returns the response to a POST of Streamable HTTP (MCP 2025-11-25, transports).
     async fn post(
         &self,
-        request: Request<Incoming>,
+        head: &Parts,
+        body: Incoming,
         path: &str,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
-        request_head::check_media_type(request.headers())?;
-        let accepts = request_head::read_accept(request.headers())?;
-        let (head, incoming) = request.into_parts();
+        request_head::check_media_type(&head.headers)?;
+        let accepts = request_head::read_accept(&head.headers)?;
         let holder = sender.holder();
         let (bytes, budget) =
-            body::read(incoming, &head.headers, &self.limits, &self.admission, &holder).await?;
+            body::read(body, &head.headers, &self.limits, &self.admission, &holder).await?;
         let Sender { caller, subject_token, address } = &sender;
         let budget = Arc::new(budget);
         let headers = request_head::read_headers(&head.headers);
@@ -195,12 +199,13 @@ impl Endpoint {
     /// Returns the response of HTTP+SSE: GET opens the stream, POST sends a message.
     async fn serve_http_sse(
         &self,
-        request: Request<Incoming>,
+        head: &Parts,
+        body: Incoming,
         http_sse: &HttpSse,
         sender: Sender,
     ) -> Result<Response<Body>, Refused> {
-        match *request.method() {
-            Method::GET => match request_head::read_accept(request.headers())? {
+        match head.method {
+            Method::GET => match request_head::read_accept(&head.headers)? {
                 Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
                 _ => {
                     self.take(&sender, Countable::Stream).await?;
@@ -208,14 +213,12 @@ impl Endpoint {
                 }
             },
             Method::POST => {
-                request_head::check_media_type(request.headers())?;
-                let uri = request.uri().clone();
-                let session = http_sse.find(&uri, &sender.caller)?;
-                let (head, incoming) = request.into_parts();
+                request_head::check_media_type(&head.headers)?;
+                let session = http_sse.find(&head.uri, &sender.caller)?;
                 let Self { limits, admission, .. } = self;
                 let holder = sender.holder();
                 let (bytes, budget) =
-                    body::read(incoming, &head.headers, limits, admission, &holder).await?;
+                    body::read(body, &head.headers, limits, admission, &holder).await?;
                 session.deliver(&sender, &bytes, budget).await?;
                 Ok(respond::accepted())
             }
@@ -300,38 +303,36 @@ impl Serve for Endpoint {
     }
 
     async fn serve(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
-        // The request is moved below; this clone shares its bytes.
-        let uri = request.uri().clone();
-        let path = uri.path();
+        let (head, body) = request.into_parts();
         let protected_resources = &self.protected_resources;
         let telemetry = self.sessions.telemetry();
-        let refuse = |fault: TransportFault, dialect: Dialect| {
+        let refuse = |fault: TransportFault| {
             telemetry.metrics().refused(fault.reason(), fault.limit());
-            let challenge = protected_resources.challenge(path, &fault);
+            let challenge = protected_resources.challenge(head.uri.path(), &fault);
+            let dialect = self.dialect_of(&head);
             let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
             match challenge {
                 Some(challenge) => respond::with_challenge(refusal, &challenge),
                 None => refusal,
             }
         };
-        if let Err(fault) = self.guard.check_host(request.uri(), request.headers()) {
-            return refuse(fault, self.dialect_of(&request));
+        if let Err(fault) = self.guard.check_host(&head.uri, &head.headers) {
+            return refuse(fault);
         }
-        let origin = match self.guard.check_origin(request.headers()) {
+        let origin = match self.guard.check_origin(&head.headers) {
             Ok(origin) => origin,
-            Err(fault) => return refuse(fault, self.dialect_of(&request)),
+            Err(fault) => return refuse(fault),
         };
-        if request.method() == Method::OPTIONS {
+        if head.method == Method::OPTIONS {
             let mut response = respond::empty(StatusCode::NO_CONTENT);
             if let Some(origin) = origin {
                 origin.allow_preflight(response.headers_mut());
             }
             return response;
         }
-        let dialect = self.dialect_of(&request);
-        let result = self.authenticate(request, path, peer).await;
+        let result = self.authenticate(&head, body, peer).await;
         let mut response = result.unwrap_or_else(|refused| match refused {
-            Refused::Transport(fault) => refuse(fault, dialect),
+            Refused::Transport(fault) => refuse(fault),
             Refused::Message(refusal) => {
                 // A refusal with an id is counted as the outcome of its call.
                 match &refusal.fault {
