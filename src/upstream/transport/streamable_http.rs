@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, LOCATION, RETRY_AFTER,
+};
 use http::response::Parts;
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body;
 use http_body_util::Full;
@@ -64,6 +67,9 @@ pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-pro
 pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
+/// Room for the headers of a request, so that they are not moved when those of one call are added.
+const COMMON_HEADERS: usize = 12;
+
 /// Bytes that are allocated at most because of the length that an upstream announces.
 const MAX_FIRST_BUFFER: usize = 4 << 20;
 
@@ -82,7 +88,8 @@ impl HttpEndpoint {
         settings: &config::Settings,
         tasks: TaskTracker,
     ) -> Result<Self, String> {
-        let mut headers = HeaderMap::new();
+        let mut headers = HeaderMap::with_capacity(COMMON_HEADERS);
+        headers.extend(host(&http.url).map(|host| (HOST, host)));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let accept = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, accept);
@@ -383,6 +390,17 @@ impl HttpEndpoint {
     }
 }
 
+/// Returns `Host` for the requests to a URL (RFC 9110, section 7.2), which the HTTP client would otherwise write for each of
+/// them. `None` over TLS, where HTTP/2 may be negotiated, which has no such header.
+fn host(url: &Uri) -> Option<HeaderValue> {
+    let authority = url.authority().filter(|_| url.scheme() == Some(&Scheme::HTTP))?;
+    let host = match authority.port_u16() {
+        Some(port) if port != 80 => format!("{}:{port}", authority.host()),
+        _ => authority.host().to_owned(),
+    };
+    HeaderValue::try_from(host).ok()
+}
+
 /// Returns the fault for an error status.
 fn refusal(status: StatusCode, headers: &HeaderMap) -> Kind {
     match status {
@@ -412,4 +430,24 @@ fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri>
         return None;
     }
     origin::resolve(url, response.headers().get(LOCATION)?.to_str().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_has_a_port_unless_it_is_that_of_http_and_is_left_to_the_client_over_tls() {
+        for (url, expected) in [
+            ("http://a.example/mcp", Some("a.example")),
+            ("http://a.example:80/mcp", Some("a.example")),
+            ("http://a.example:8080/mcp", Some("a.example:8080")),
+            ("http://user:secret@a.example:443/", Some("a.example:443")),
+            ("http://[::1]:8080/", Some("[::1]:8080")),
+            ("https://a.example/mcp", None),
+        ] {
+            let host = host(&url.parse().unwrap());
+            assert_eq!(host.as_ref().map(|host| host.to_str().unwrap()), expected, "{url}");
+        }
+    }
 }
