@@ -53,9 +53,10 @@ impl Event {
 
     /// Adds an untrusted text with a limit of its own, in bytes as written.
     pub fn long_text(mut self, name: &'static str, text: &str, limit: usize) -> Self {
-        let mut value = String::new();
-        self.truncated |= write_text(text, limit, &mut value);
-        self.json(name, &value)
+        let before = self.members.len();
+        self.name(name);
+        self.truncated |= write_text(text, limit, &mut self.members);
+        self.fit(before)
     }
 
     /// Adds an untrusted text, if there is one.
@@ -74,9 +75,22 @@ impl Event {
     /// Adds a value that the gateway has written as ASCII JSON. Without room it is left out, and the
     /// record is marked as truncated.
     pub fn json(mut self, name: &'static str, value: &str) -> Self {
-        if self.members.len() + name.len() + value.len() + 4 <= MAX_MEMBERS {
-            let _ = write!(self.members, ",\"{name}\":{value}");
-        } else {
+        let before = self.members.len();
+        self.name(name);
+        self.members.push_str(value);
+        self.fit(before)
+    }
+
+    fn name(&mut self, name: &'static str) {
+        self.members.push_str(",\"");
+        self.members.push_str(name);
+        self.members.push_str("\":");
+    }
+
+    /// Leaves out what comes after `before` bytes if there is no room for it.
+    fn fit(mut self, before: usize) -> Self {
+        if self.members.len() > MAX_MEMBERS {
+            self.members.truncate(before);
             self.truncated = true;
         }
         self
@@ -103,26 +117,43 @@ impl Event {
 /// Returns whether it was truncated. No text can look like a second record, or control a terminal.
 pub(crate) fn write_text(text: &str, limit: usize, out: &mut String) -> bool {
     out.push('"');
-    let start = out.len();
-    for c in text.chars() {
-        let length = out.len();
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            ' '..='~' => out.push(c),
-            _ => {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(out, "\\u{unit:04x}");
-                }
+    let end = out.len().saturating_add(limit);
+    let mut rest = text;
+    let is_cut = loop {
+        let fits = &rest.as_bytes()[..rest.len().min(end - out.len())];
+        let plain = fits.iter().position(|byte| !is_plain(*byte)).unwrap_or(fits.len());
+        out.push_str(&rest[..plain]);
+        rest = &rest[plain..];
+        let Some(c) = rest.chars().next() else {
+            break false;
+        };
+        let before = out.len();
+        write_char(c, out);
+        if out.len() > end {
+            out.truncate(before);
+            break true;
+        }
+        rest = &rest[c.len_utf8()..];
+    };
+    out.push('"');
+    is_cut
+}
+
+/// Whether a byte of a text is written as it is: printable ASCII without `"` and `\`.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')
+}
+
+fn write_char(c: char, out: &mut String) {
+    match c {
+        '"' | '\\' => out.extend(['\\', c]),
+        ' '..='~' => out.push(c),
+        _ => {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
             }
         }
-        if out.len() - start > limit {
-            out.truncate(length);
-            out.push('"');
-            return true;
-        }
     }
-    out.push('"');
-    false
 }
 
 /// The time of an event, by two clocks. The order of records is that of their sequence numbers, not
@@ -298,6 +329,25 @@ mod tests {
             prop_assert!(out.is_ascii());
             let read: String = serde_json::from_str(&out).unwrap();
             prop_assert_eq!(read, text);
+        }
+
+        #[test]
+        fn a_text_is_cut_before_the_first_character_that_does_not_fit(
+            text in r#"([a-c]{0,6}["\\\n\u{e9}\u{1f600}]{0,2}){0,4}"#,
+            limit in 0..40_usize,
+        ) {
+            let mut out = String::new();
+            let is_cut = write_text(&text, limit, &mut out);
+            let read: String = serde_json::from_str(&out).unwrap();
+            prop_assert!(text.starts_with(&read));
+            prop_assert!(out.len() <= limit + 2);
+            let next = text[read.len()..].chars().next();
+            prop_assert_eq!(is_cut, next.is_some());
+            if let Some(next) = next {
+                let mut longer = String::new();
+                write_text(&format!("{read}{next}"), usize::MAX, &mut longer);
+                prop_assert!(longer.len() > limit + 2);
+            }
         }
 
         #[test]

@@ -2,13 +2,12 @@
 
 /// Returns the bytes as lower-case hexadecimal digits, two for each byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        for nibble in [byte >> 4, byte & 15] {
-            out.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
-        }
+    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+    let mut out = vec![0; bytes.len() * 2];
+    for (pair, byte) in out.chunks_exact_mut(2).zip(bytes) {
+        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
     }
-    out
+    String::from_utf8(out).expect("digits are ASCII")
 }
 
 /// Returns the `N` bytes that [`hex`] encodes as `text`; `None` for any other text.
