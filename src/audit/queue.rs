@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::log::{Gap, LogSettings};
 use super::record::{Event, MAX_LINE, Stamp};
 use crate::domain::fair_share::{FairShare, Holder};
-use crate::platform::Condvar;
+use crate::platform::{Condvar, yield_now};
 
 /// The queue, shared by all producers and the one writer.
 pub(super) struct Queue {
@@ -286,7 +286,10 @@ impl Queue {
                 || state.closing
                 || state.sync_outcome.is_some())
         };
-        let mut state = self.wait_while(timeout, is_idle);
+        drop(self.wait_while(timeout, is_idle));
+        // The writer would otherwise take the core of a thread that serves calls, for a group of one record.
+        yield_now();
+        let mut state = self.lock();
         let settings_changed = std::mem::take(&mut state.settings_changed);
         let mut work = Work {
             settings: settings_changed.then(|| state.settings.clone()),

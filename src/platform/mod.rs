@@ -17,7 +17,7 @@ use self::network::Network;
 use self::processes::Processes;
 use self::threads::Threads;
 pub(crate) use network::{Acceptor, Connect, ConnectError, Dialling, Stream};
-pub(crate) use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread};
+pub(crate) use threads::{BlockingError, Condvar, blocking, sleep, spawn_thread, yield_now};
 
 /// The machine of this process.
 pub struct Platform {

@@ -69,6 +69,11 @@ pub(crate) fn sleep(time: Duration) {
     platform().threads.sleep(time);
 }
 
+/// Lets threads that can run go first. It decides nothing that a caller could see, so it is not part of [`Threads`].
+pub(crate) fn yield_now() {
+    std::thread::yield_now();
+}
+
 /// Why the work of [`blocking`] has no result.
 #[derive(thiserror::Error)]
 pub(crate) enum BlockingError {
