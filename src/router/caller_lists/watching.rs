@@ -1,6 +1,8 @@
 //! Keeping the private lists of a caller fresh while a stream of the caller waits for changes.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -205,7 +207,7 @@ async fn listen(
     let list_changed = account.list_changed.clone();
     let has_access = || weak.upgrade().is_some_and(|account| account.has_access());
     let mut backoff = Backoff::default();
-    let mut listening = std::pin::pin!(upstream.listen_as_caller(account));
+    let mut listening = pin!(upstream.listen_as_caller(account));
     loop {
         fetched.borrow_and_update();
         let list = lists.lists_of(caller).get(*at).cloned();
@@ -218,21 +220,45 @@ async fn listen(
             Some(_) | None => Instant::now() + backoff.next(fastrand::f64()),
         };
         let is_renewed = has_access() && !upstream.ends_idle_accounts();
-        let cause = tokio::select! {
+        let changed_at = tokio::select! {
             () = &mut listening => return,
             changed = fetched.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
-            () = list_changed.notified() => {
-                let changed_at = Instant::now();
-                sleep_until(list.map_or(changed_at, |list| list.began_at + LEAST_PAUSE)).await;
-                Cause::Change(changed_at)
-            }
-            () = sleep_until(due), if is_renewed => Cause::Age,
+            () = list_changed.notified() => Some(Instant::now()),
+            () = sleep_until(due), if is_renewed => None,
         };
-        if has_access() {
-            lists.clone().renew(place.clone(), cause).await;
+        let renewing = async {
+            let cause = match changed_at {
+                Some(changed_at) => {
+                    sleep_until(list.map_or(changed_at, |list| list.began_at + LEAST_PAUSE)).await;
+                    Cause::Change(changed_at)
+                }
+                None => Cause::Age,
+            };
+            if has_access() {
+                lists.clone().renew(place.clone(), cause).await;
+            }
+        };
+        if finish_beside(renewing, listening.as_mut()).await.is_break() {
+            return;
+        }
+    }
+}
+
+/// Runs `work` to its end, and polls `listening` meanwhile; breaks if that has ended, too. Both wait for the connection of
+/// their caller, in turn: if the one whose turn it is were not polled, the other would wait forever.
+async fn finish_beside(
+    work: impl Future<Output = ()>,
+    listening: Pin<&mut impl Future<Output = ()>>,
+) -> ControlFlow<()> {
+    let mut work = pin!(work);
+    tokio::select! {
+        () = &mut work => ControlFlow::Continue(()),
+        () = listening => {
+            work.await;
+            ControlFlow::Break(())
         }
     }
 }
@@ -241,5 +267,50 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use tokio::sync::Mutex as AsyncMutex;
+
+    use super::*;
+
+    fn is_pending<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
+        future.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    #[tokio::test]
+    async fn a_list_is_renewed_although_the_listener_waits_for_the_connection_before_it() {
+        let connection = AsyncMutex::new(());
+        let opening = connection.lock().await;
+        let mut listening = pin!(async {
+            drop(connection.lock().await);
+            std::future::pending().await
+        });
+        assert!(is_pending(listening.as_mut()));
+        let renewing = async {
+            // It waits behind the listener, and then the connection is open.
+            let mut turn = pin!(connection.lock());
+            assert!(is_pending(turn.as_mut()));
+            drop(opening);
+            drop(turn.await);
+        };
+        let finished = finish_beside(renewing, listening.as_mut());
+        let finished = tokio::time::timeout(Duration::from_secs(10), finished).await;
+        assert!(finished.expect("it has its turn").is_continue());
+    }
+
+    #[tokio::test]
+    async fn a_renewal_is_finished_after_the_listener_has_ended() {
+        let (mut is_renewed, mut listening) = (false, pin!(async {}));
+        let renewing = async {
+            tokio::task::yield_now().await;
+            is_renewed = true;
+        };
+        assert!(finish_beside(renewing, listening.as_mut()).await.is_break());
+        assert!(is_renewed);
     }
 }
