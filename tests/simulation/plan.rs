@@ -234,21 +234,32 @@ impl Scenario {
         };
         let upstreams = (0..rng.u8(1..4)).map(|number| {
             let transport = match rng.u8(..) {
-                0..170 => Transport::Http,
+                0..32 => Transport::Sse { is_named: rng.bool() },
+                32..170 => Transport::Http,
                 170..220 => Transport::Stdio,
                 _ => Transport::Library,
             };
             // Those over standard streams may not ask by default.
             let asks = transport == Transport::Http && rng.bool();
-            let acts_as_caller = transport == Transport::Http && rng.u8(..) < 100;
+            let (acts_as_caller, lists_per_caller) = match transport {
+                Transport::Http => {
+                    let drawn = rng.u8(..);
+                    (drawn < 100, drawn < 50)
+                }
+                _ => (false, false),
+            };
             Plan {
                 id: format!("u{number}"),
                 host: IpAddr::V4(Ipv4Addr::new(127, 0, 1, number)),
                 transport,
-                revision: revision(rng),
+                revision: match transport {
+                    Transport::Sse { .. } => "2024-11-05",
+                    _ => revision(rng),
+                },
                 page_size: rng.usize(1..8),
                 asks,
                 acts_as_caller,
+                lists_per_caller,
                 // The text of one that asks, or that knows callers, cannot be asked for.
                 is_pinned: !asks && !acts_as_caller && rng.bool(),
                 announces: rng.u8(..) < 200,
@@ -393,20 +404,34 @@ impl Scenario {
         for plan in &self.upstreams {
             let Plan { id, host, transport, .. } = plan;
             let _ = match transport {
-                Transport::Http => {
+                Transport::Http => writeln!(
+                    toml,
+                    "[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{host}/mcp\""
+                )
+                .and_then(|()| {
+                    let vault = format!(
+                        "vault = {{ url = \"http://{}/v1/{id}/{{caller}}\" }}",
+                        vault::ADDRESS
+                    );
+                    match (plan.acts_as_caller, plan.lists_per_caller) {
+                        (true, false) => writeln!(
+                            toml,
+                            "act_as = \"caller\"\n\
+                                 credential = {{ bearer = {{ value = \"{SERVICE}\" }}, {vault} }}"
+                        ),
+                        (true, true) => writeln!(
+                            toml,
+                            "act_as = \"caller\"\nlist_as = \"caller\"\ncredential = {{ {vault} }}"
+                        ),
+                        (false, _) => Ok(()),
+                    }
+                }),
+                Transport::Sse { is_named } => {
+                    let transport = if *is_named { "sse" } else { "http" };
                     writeln!(
                         toml,
-                        "[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{host}/mcp\""
+                        "[upstreams.{id}]\ntransport = \"{transport}\"\nurl = \"http://{host}/events\""
                     )
-                    .and_then(|()| match plan.acts_as_caller {
-                        true => writeln!(
-                            toml,
-                            "act_as = \"caller\"\ncredential = {{ bearer = {{ value = \"{SERVICE}\" }}, \
-                             vault = {{ url = \"http://{}/v1/{id}/{{caller}}\" }} }}",
-                            vault::ADDRESS
-                        ),
-                        false => Ok(()),
-                    })
                 }
                 Transport::Stdio => {
                     writeln!(

@@ -254,7 +254,7 @@ async fn heal(gateway: &Gateway) {
     for upstream in world.upstreams() {
         upstream.set_mood(Mood::default());
     }
-    world.vault().set_mood(0.0);
+    world.vault().heal();
     sleep(RECOVERY).await;
 }
 

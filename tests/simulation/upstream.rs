@@ -1,4 +1,4 @@
-//! A scripted upstream over Streamable HTTP, of either era: well-behaved, or as bad as the seed makes it.
+//! A scripted upstream of either era, over any transport: well-behaved, or as bad as the seed makes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
+use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::combinators::BoxBody;
@@ -46,6 +47,8 @@ pub struct Plan {
     pub asks: bool,
     /// Whether each get has to carry the secret that the vault has for its caller.
     pub acts_as_caller: bool,
+    /// Whether each caller has a list of its own, walked with its secret.
+    pub lists_per_caller: bool,
     /// Whether only what was approved may be served.
     pub is_pinned: bool,
     /// Whether it announces changes; else the gateway polls.
@@ -56,6 +59,11 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Transport {
     Http,
+    /// HTTP+SSE, of revision 2024-11-05.
+    Sse {
+        /// Whether the configuration names the transport; else the gateway finds out.
+        is_named: bool,
+    },
     Stdio,
     /// A library of the gateway's own: files in a folder.
     Library,
@@ -83,6 +91,15 @@ pub struct Mood {
 pub struct Prompt {
     pub name: String,
     pub description: String,
+}
+
+/// A list that was served.
+#[derive(Clone)]
+struct Offer {
+    at: Instant,
+    /// The caller whose list it is; `None`: that of all.
+    caller: Option<String>,
+    list: Vec<Prompt>,
 }
 
 /// A get that has arrived.
@@ -115,13 +132,13 @@ struct State {
     mood: Mood,
     version: u64,
     prompts: BTreeMap<String, Prompt>,
-    /// List walks under way: what they have served so far.
-    walks: BTreeMap<u64, Vec<Prompt>>,
+    /// List walks under way.
+    walks: BTreeMap<u64, Offer>,
     next_walk: u64,
     /// Whether the list changes once more after the first page of the next walk.
     changes_in_walk: bool,
     /// The lists of all walks that reached their last page.
-    offered: Vec<(Instant, Vec<Prompt>)>,
+    offered: Vec<Offer>,
     arrivals: Vec<Arrival>,
     sessions: u64,
     /// The token with which each session began.
@@ -129,6 +146,8 @@ struct State {
     /// The sessions before this one are forgotten.
     forgotten: u64,
     streams: Vec<mpsc::UnboundedSender<Value>>,
+    /// The streams of HTTP+SSE, by their sessions.
+    replies: BTreeMap<String, mpsc::UnboundedSender<Sent>>,
     questions: BTreeMap<String, oneshot::Sender<Value>>,
     next_question: u64,
     /// The calls that a question was asked about: they may come again, with the answer.
@@ -148,6 +167,13 @@ enum Reply {
     Accepted,
     /// As servers of before refuse what they do not know.
     Unknown,
+}
+
+/// What goes out on a stream of HTTP+SSE.
+enum Sent {
+    Event(Bytes),
+    /// The begin of an event, and then the end of the connection.
+    Cut,
 }
 
 /// What becomes of one request.
@@ -193,6 +219,7 @@ impl Upstream {
                 owners: BTreeMap::new(),
                 forgotten: 0,
                 streams: Vec::new(),
+                replies: BTreeMap::new(),
                 questions: BTreeMap::new(),
                 next_question: 0,
                 asked: BTreeSet::new(),
@@ -208,7 +235,7 @@ impl Upstream {
     pub fn start(&self, machine: &Machine, vault: &Vault) {
         let _ = self.0.vault.set(vault.clone());
         match self.0.plan.transport {
-            Transport::Http => self.listen(&machine.network),
+            Transport::Http | Transport::Sse { .. } => self.listen(&machine.network),
             Transport::Stdio => {
                 let this = self.clone();
                 let program = move |streams| {
@@ -245,7 +272,7 @@ impl Upstream {
     fn offer(&self) {
         let mut state = self.lock();
         let list = state.prompts.values().cloned().collect();
-        state.offered.push((Instant::now(), list));
+        state.offered.push(Offer { at: Instant::now(), caller: None, list });
     }
 
     /// Runs as a child process until its input ends, or until it crashes. Returns its exit code.
@@ -270,7 +297,7 @@ impl Upstream {
             sleep(delay).await;
             self.arrived(&message, None, false);
             let reply = match fate {
-                Fate::Well => match self.reply(&message) {
+                Fate::Well => match self.reply(&message, None) {
                     Reply::Message(reply) | Reply::Notifications(reply) => reply,
                     Reply::Question { .. } | Reply::Accepted => continue,
                     Reply::Unknown => error(&message, -32601),
@@ -355,20 +382,24 @@ impl Upstream {
         self.lock().prompts.values().cloned().collect()
     }
 
-    /// The lists that it has offered, oldest first.
-    pub fn offered(&self) -> Vec<Vec<Prompt>> {
-        self.lock().offered.iter().map(|(_, list)| list.clone()).collect()
+    /// The lists that it has offered to a caller, oldest first.
+    pub fn offered(&self, caller: &str) -> Vec<Vec<Prompt>> {
+        let state = self.lock();
+        let is_meant =
+            |offer: &&Offer| offer.caller.as_ref().is_none_or(|offered_to| offered_to == caller);
+        state.offered.iter().filter(is_meant).map(|offer| offer.list.clone()).collect()
     }
 
     /// When it has offered them.
     pub fn offered_at(&self) -> Vec<Instant> {
-        self.lock().offered.iter().map(|(at, _)| *at).collect()
+        self.lock().offered.iter().map(|offer| offer.at).collect()
     }
 
     /// Ends its streams, and forgets the questions that nobody has answered.
     pub fn end(&self) {
         let mut state = self.lock();
         state.streams.clear();
+        state.replies.clear();
         state.questions.clear();
     }
 
@@ -405,6 +436,9 @@ impl Upstream {
         let message: Value = serde_json::from_slice(&body).unwrap_or_default();
         let (delay, fate) = self.draw();
         sleep(delay).await;
+        if let Transport::Sse { .. } = self.0.plan.transport {
+            return Ok(self.over_sse(&head, &message, fate).await);
+        }
         if head.method != Method::POST {
             return Ok(self.without_body(&head.method));
         }
@@ -417,7 +451,8 @@ impl Upstream {
             }
             self.check_session(session, token);
         }
-        if self.0.plan.acts_as_caller && token != Some(SERVICE) && !self.accepts(token) {
+        let is_service = token == Some(SERVICE) && !self.0.plan.lists_per_caller;
+        if self.0.plan.acts_as_caller && !is_service && !self.accepts(token) {
             self.arrived(&message, token, true);
             return Ok(status(401));
         }
@@ -431,6 +466,73 @@ impl Upstream {
         })
     }
 
+    /// Responds to a request of HTTP+SSE: a GET opens the stream of a session, and replies to what is posted go out on it.
+    async fn over_sse(&self, head: &Parts, message: &Value, fate: Fate) -> Response<Body> {
+        if head.method == Method::GET {
+            return match fate {
+                Fate::Status(code) => status(code),
+                Fate::Hang => std::future::pending().await,
+                _ => self.sse_session(),
+            };
+        }
+        // Those that post to the stream find out that this is no Streamable HTTP.
+        let Some(session) = head.uri.query() else { return status(405) };
+        let is_forgotten = self.is_forgotten(session);
+        let stream = self.lock().replies.get(session).cloned();
+        let Some(stream) = stream.filter(|stream| !is_forgotten && !stream.is_closed()) else {
+            self.arrived(message, None, true);
+            return status(404);
+        };
+        self.arrived(message, None, false);
+        let sent = match fate {
+            Fate::Status(code) => return status(code),
+            Fate::Hang => return std::future::pending().await,
+            Fate::Garbage(bytes) => Sent::Event([b"data: ", bytes, b"\n\n"].concat().into()),
+            Fate::Cut => Sent::Cut,
+            Fate::Well => match self.reply(message, None) {
+                Reply::Message(reply) | Reply::Notifications(reply) => Sent::Event(event(&reply)),
+                Reply::Question { .. } | Reply::Accepted => return status(202),
+                Reply::Unknown => Sent::Event(event(&error(message, -32601))),
+            },
+        };
+        let _ = stream.send(sent);
+        status(202)
+    }
+
+    /// Opens the stream of a new session of HTTP+SSE.
+    fn sse_session(&self) -> Response<Body> {
+        let session = self.session(None);
+        let (change_sender, mut changes) = mpsc::unbounded_channel();
+        let (reply_sender, mut replies) = mpsc::unbounded_channel();
+        {
+            let mut state = self.lock();
+            state.streams.push(change_sender);
+            state.replies.insert(session.clone(), reply_sender);
+        }
+        let (mut events, response) = event_stream();
+        let open = Noted::begin(&self.0.plan.id, "a session of HTTP+SSE");
+        tokio::spawn(async move {
+            let _open = open;
+            let mut next = Bytes::from(format!("event: endpoint\ndata: /messages?{session}\n\n"));
+            while events.send_data(next).await.is_ok() {
+                let sent = tokio::select! {
+                    biased;
+                    Some(change) = changes.recv() => Sent::Event(event(&change)),
+                    Some(sent) = replies.recv() => sent,
+                    else => return,
+                };
+                next = match sent {
+                    Sent::Event(event) => event,
+                    Sent::Cut => {
+                        let _ = events.send_data(Bytes::from_static(b"data: {\"jsonrpc\"")).await;
+                        return events.abort(io::ErrorKind::ConnectionReset.into());
+                    }
+                };
+            }
+        });
+        response
+    }
+
     /// A session is used by those who began it.
     fn check_session(&self, session: &str, token: Option<&str>) {
         let secret = |token: Option<&str>| token.map(|token| vault::owner(token).to_owned());
@@ -441,6 +543,12 @@ impl Upstream {
                 self.0.plan.id
             ));
         }
+    }
+
+    /// The caller of a request, if what is listed depends on it.
+    fn caller<'a>(&self, token: Option<&'a str>) -> Option<&'a str> {
+        let owner = vault::owner(token.filter(|_| self.0.plan.lists_per_caller)?);
+        owner.strip_suffix(&format!("-for-{}", self.0.plan.id))
     }
 
     /// Whether a secret is one that the vault has given out, and that has not been replaced long ago.
@@ -477,6 +585,7 @@ impl Upstream {
         if state.rng.f64() < state.mood.forgets {
             state.forgotten = state.sessions;
             state.streams.clear();
+            state.replies.clear();
         }
         session.parse().is_ok_and(|session: u64| session <= state.forgotten)
     }
@@ -516,8 +625,8 @@ impl Upstream {
         response
     }
 
-    /// What a well-behaved upstream replies to a message.
-    fn reply(&self, message: &Value) -> Reply {
+    /// What a well-behaved upstream replies to a message, of this caller if that makes a difference.
+    fn reply(&self, message: &Value, caller: Option<&str>) -> Reply {
         let params = &message["params"];
         let method = message["method"].as_str().unwrap_or_default();
         let is_modern = self.0.plan.revision == MODERN;
@@ -536,8 +645,8 @@ impl Upstream {
                         "_meta": {"io.modelcontextprotocol/subscriptionId": id}}});
                 return Reply::Notifications(acknowledged);
             }
-            "prompts/list" => self.page(params["cursor"].as_str()),
-            "prompts/get" => return self.get(message),
+            "prompts/list" => self.page(params["cursor"].as_str(), caller),
+            "prompts/get" => return self.get(message, caller),
             "completion/complete" => {
                 let value = params["argument"]["value"].as_str().unwrap_or_default();
                 let values = json!([format!("{value}-completed")]);
@@ -553,7 +662,7 @@ impl Upstream {
 
     /// The same, as a response of HTTP.
     fn answer(&self, message: &Value, token: Option<&str>) -> Response<Body> {
-        match self.reply(message) {
+        match self.reply(message, self.caller(token)) {
             Reply::Message(answer) => {
                 let mut response = json_bytes(answer.to_string().into());
                 if message["method"] == "initialize" {
@@ -589,7 +698,7 @@ impl Upstream {
     }
 
     /// A page of the list as it is now: a list that changes in the middle of a walk is offered with both halves.
-    fn page(&self, cursor: Option<&str>) -> Value {
+    fn page(&self, cursor: Option<&str>, caller: Option<&str>) -> Value {
         let mut state = self.lock();
         let (walk, after) = match cursor.and_then(|cursor| cursor.split_once('/')) {
             Some((walk, after)) => (walk.parse().unwrap_or_default(), Some(after.to_owned())),
@@ -599,15 +708,22 @@ impl Upstream {
             }
         };
         let is_after = |name: &String| after.as_ref().is_none_or(|after| name > after);
-        let rest: Vec<_> = state.prompts.values().filter(|p| is_after(&p.name)).cloned().collect();
+        let rest = state.prompts.values().filter(|p| is_after(&p.name));
+        let rest: Vec<_> = rest.map(|prompt| prompt.listed_for(caller)).collect();
         let page: Vec<_> = rest.iter().take(self.0.plan.page_size).cloned().collect();
-        let served = state.walks.entry(walk).or_default();
-        served.extend(page.iter().cloned());
+        let begun =
+            || Offer { at: Instant::now(), caller: caller.map(str::to_owned), list: vec![] };
+        let offer = state.walks.entry(walk).or_insert_with(begun);
+        if offer.caller.as_deref() != caller {
+            let why = format!("{caller:?} goes on with the list walk of {:?}", offer.caller);
+            (self.0.on_violation)(why);
+        }
+        offer.list.extend(page.iter().cloned());
         let is_last = page.len() == rest.len();
         if is_last {
-            let offered = served.clone();
-            trace::note(&self.0.plan.id, &format!("list walk {walk} ends: {}", offered.len()));
-            state.offered.push((Instant::now(), offered));
+            let offered = Offer { at: Instant::now(), ..offer.clone() };
+            trace::note(&self.0.plan.id, &format!("list walk {walk} ends: {}", offered.list.len()));
+            state.offered.push(offered);
         }
         let prompts: Vec<_> = page.iter().map(Prompt::listed).collect();
         let mut result = complete(self.0.plan.revision == MODERN, json!({"prompts": prompts}));
@@ -626,7 +742,7 @@ impl Upstream {
         result
     }
 
-    fn get(&self, message: &Value) -> Reply {
+    fn get(&self, message: &Value, caller: Option<&str>) -> Reply {
         let params = &message["params"];
         let name = params["name"].as_str().unwrap_or_default();
         let nonce = params["arguments"]["nonce"].as_str().unwrap_or_default().to_owned();
@@ -636,7 +752,7 @@ impl Upstream {
             if asks {
                 state.asked.insert(nonce.clone());
             }
-            (state.prompts.get(name).cloned(), asks)
+            (state.prompts.get(name).map(|prompt| prompt.listed_for(caller)), asks)
         };
         let Some(prompt) = prompt else { return Reply::Message(error(message, -32602)) };
         let is_modern = self.0.plan.revision == MODERN;
@@ -738,6 +854,16 @@ impl Plan {
 }
 
 impl Prompt {
+    /// The prompt as a caller gets it that has a list of its own; as all get it, for `None`.
+    fn listed_for(&self, caller: Option<&str>) -> Self {
+        let Self { name, description } = self.clone();
+        let description = match caller {
+            Some(caller) => format!("{description}, of {caller}"),
+            None => description,
+        };
+        Self { name, description }
+    }
+
     /// The prompt as the upstream lists it.
     pub fn listed(&self) -> Value {
         json!({"name": self.name, "description": self.description,

@@ -34,12 +34,19 @@ struct State {
     /// The chances that a lookup fails, finds nothing, or takes seconds.
     mood: f64,
     rotation: u64,
+    /// Whether secrets are valid for hours instead of seconds.
+    leases_are_long: bool,
 }
 
 impl Vault {
     /// Listens at [`ADDRESS`].
     pub fn start(rng: Rng, network: &SimNetwork) -> Self {
-        let this = Self(Arc::new(Mutex::new(State { rng, mood: 0.0, rotation: 0 })));
+        let this = Self(Arc::new(Mutex::new(State {
+            rng,
+            mood: 0.0,
+            rotation: 0,
+            leases_are_long: false,
+        })));
         let listening = network.listen(ADDRESS).expect("it is free");
         let vault = this.clone();
         tokio::spawn(async move {
@@ -65,6 +72,14 @@ impl Vault {
         self.lock().mood = mood;
     }
 
+    /// From now on all lookups succeed, and secrets are valid longer than any stream waits: a stream of a caller whose
+    /// secret has expired hears of no change.
+    pub fn heal(&self) {
+        let mut state = self.lock();
+        state.mood = 0.0;
+        state.leases_are_long = true;
+    }
+
     /// Replaces all secrets. Those of before are accepted no longer.
     pub fn rotate(&self) {
         trace::note("vault", "has other secrets");
@@ -81,7 +96,7 @@ impl Vault {
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
         let (pause, status, rotation, lease) = {
-            let State { rng, mood, rotation } = &mut *self.lock();
+            let State { rng, mood, rotation, leases_are_long } = &mut *self.lock();
             let mut happens = || rng.f64() < *mood;
             let (is_slow, fails, finds_nothing) = (happens(), happens(), happens());
             let pause = if is_slow { rng.u64(100..4_000) } else { rng.u64(..5) };
@@ -92,7 +107,8 @@ impl Vault {
             } else {
                 200
             };
-            (Duration::from_millis(pause), status, *rotation, rng.u64(1..10))
+            let lease = if *leases_are_long { 36_000 } else { rng.u64(1..10) };
+            (Duration::from_millis(pause), status, *rotation, lease)
         };
         sleep(pause).await;
         let mut parts = request.uri().path().trim_start_matches("/v1/").split('/');

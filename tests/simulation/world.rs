@@ -546,7 +546,7 @@ impl World {
     ) -> bool {
         self.upstreams().iter().all(|upstream| {
             let id = &upstream.plan().id;
-            let offered = upstream.offered();
+            let offered = upstream.offered(&caller.id);
             let existed = |prompt: &Prompt| {
                 let mut served = offered.iter().flatten().filter(|other| other.name == prompt.name);
                 served.any(|offered| {
@@ -610,7 +610,7 @@ impl World {
             if part.is_empty() && is_unknown {
                 continue;
             }
-            let offered = upstream.offered();
+            let offered = upstream.offered(&caller.id);
             let seen = newest.get(id).copied().unwrap_or_default();
             let visible = |offered: &Vec<Prompt>| rules.visible(caller, upstream.plan(), offered);
             let found = offered.iter().enumerate().skip(seen).find(|(_, o)| visible(o) == *part);

@@ -1,5 +1,7 @@
 //! A connection on which all messages of the gateway arrive: HTTP+SSE, or the standard streams.
 
+use std::collections::BTreeSet;
+
 use http::Method;
 use http_body_util::Full;
 use serde_json::{Value, json};
@@ -18,6 +20,8 @@ pub struct Channel {
     pub opened: Instant,
     outgoing: Outgoing,
     received: mpsc::UnboundedReceiver<Value>,
+    /// The requests that another replica may have got and did not acknowledge: their responses may come.
+    unacknowledged: BTreeSet<u64>,
     /// The changed lists that the client was told of.
     told: watch::Receiver<u64>,
     reader: AbortHandle,
@@ -79,6 +83,7 @@ impl Client {
             opened: Instant::now(),
             outgoing,
             received,
+            unacknowledged: BTreeSet::new(),
             told,
             reader,
             is_disturbed,
@@ -112,6 +117,7 @@ impl Client {
             opened: Instant::now(),
             outgoing,
             received,
+            unacknowledged: BTreeSet::new(),
             told,
             reader,
             is_disturbed,
@@ -165,12 +171,23 @@ impl Client {
     ) -> Option<Outcome> {
         match self.send_over_channel(body).await {
             Ok(()) => {}
-            Err(NotSent::Refused(outcome)) => return Some(outcome),
+            Err(NotSent::Refused(outcome)) => {
+                if matches!(&outcome, Outcome::Error(_, why) if why == "replica_unreachable") {
+                    self.channel.as_mut()?.unacknowledged.insert(id);
+                }
+                return Some(outcome);
+            }
             Err(NotSent::Lost) => return None,
         }
         loop {
-            let message = self.channel.as_mut()?.received.recv().await?;
+            let channel = self.channel.as_mut()?;
+            let message = channel.received.recv().await?;
+            let answered = message["id"].as_u64().filter(|_| message.get("method").is_none());
+            let is_late = answered.is_some_and(|id| channel.unacknowledged.remove(&id));
             self.check_bytes(message.to_string().as_bytes());
+            if is_late {
+                continue;
+            }
             match (message.get("method").is_some(), message.get("id").cloned()) {
                 (false, _) => return Some(self.outcome(&message, id, 200)),
                 (true, Some(question)) => {

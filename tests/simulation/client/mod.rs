@@ -257,6 +257,13 @@ impl Client {
             self.world.acknowledge(nonce);
         }
         self.check_approval(name, nonce, text, sent);
+        let mut plans = self.world.scenario.upstreams.iter();
+        let is_private = plans.any(|plan| plan.id == upstream && plan.lists_per_caller);
+        let end = format!(", of {} for {nonce}", self.caller.id);
+        if is_private && !text.ends_with(&end) {
+            let why = format!("{} got {text:?} for the private prompt {public}", self.plan.name);
+            self.world.violation(why);
+        }
     }
 
     /// What is served of a pinned prompt was approved.
@@ -483,6 +490,10 @@ impl Client {
     /// Connects to one of the replicas.
     async fn connect(&mut self) -> Option<Connection> {
         let replica = self.rng.usize(..self.world.scenario.replicas);
+        self.connect_to(replica).await
+    }
+
+    async fn connect_to(&self, replica: usize) -> Option<Connection> {
         let network = &self.world.machine.network;
         let socket = network.dial(self.plan.host, address_of(replica)).await.ok()?;
         let is_disturbed = Arc::new(socket.observer());
@@ -622,7 +633,13 @@ impl Client {
         if self.plan.transport != ClientTransport::Http {
             return self.listen_over_channel().await;
         }
-        let mut aside = self.connect().await?;
+        // A replica listens to private lists for the streams of a caller that has used them there.
+        let mut plans = self.world.scenario.upstreams.iter();
+        let has_private_lists = plans.any(|plan| plan.lists_per_caller);
+        let mut aside = match self.replica().filter(|_| has_private_lists) {
+            Some(replica) => self.connect_to(replica).await?,
+            None => self.connect().await?,
+        };
         let request = if self.is_modern() {
             let params = json!({"notifications": {"promptsListChanged": true}});
             let (_, body) = self.request("subscriptions/listen", params);
