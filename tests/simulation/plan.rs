@@ -323,6 +323,11 @@ impl Scenario {
         }
     }
 
+    /// Whether an upstream lists for each caller.
+    pub fn has_private_lists(&self) -> bool {
+        self.upstreams.iter().any(|plan| plan.lists_per_caller)
+    }
+
     /// Leaves out what is named: a kind of fault, or `client` or `upstream`, the last one of them.
     ///
     /// # Errors

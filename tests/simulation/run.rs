@@ -301,7 +301,11 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
 async fn listen(world: &World, clients: &[Arc<Mutex<Client>>]) -> Vec<Listener> {
     let mut listeners = Vec::new();
     for client in clients {
-        match client.lock().await.listen().await {
+        let mut client = client.lock().await;
+        if world.scenario.has_private_lists() {
+            within_limit(&mut client, async |client: &mut Client| client.list().await).await;
+        }
+        match client.listen().await {
             Some(listener) => listeners.push(listener),
             None => world.violation("a stream was refused, and all is well".to_owned()),
         }

@@ -341,9 +341,10 @@ impl Upstream {
         self.lock().mood = mood;
     }
 
-    /// Changes the list, and once more while the gateway walks it.
+    /// Changes the list, and once more while the gateway walks it. A list of one caller is walked when the caller asks, who
+    /// then gets that of before: such a list changes once.
     pub fn change_while_walked(&self) {
-        self.lock().changes_in_walk = true;
+        self.lock().changes_in_walk = !self.0.plan.lists_per_caller;
         self.change();
     }
 

@@ -634,9 +634,8 @@ impl Client {
             return self.listen_over_channel().await;
         }
         // A replica listens to private lists for the streams of a caller that has used them there.
-        let mut plans = self.world.scenario.upstreams.iter();
-        let has_private_lists = plans.any(|plan| plan.lists_per_caller);
-        let mut aside = match self.replica().filter(|_| has_private_lists) {
+        let is_there = self.replica().filter(|_| self.world.scenario.has_private_lists());
+        let mut aside = match is_there {
             Some(replica) => self.connect_to(replica).await?,
             None => self.connect().await?,
         };
