@@ -21,12 +21,8 @@ const SHARED: usize = 4 << 10;
 
 impl Chunks {
     /// Bytes of the text.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.iter().all(Bytes::is_empty)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
@@ -86,7 +82,7 @@ impl From<&'static str> for Chunks {
 
 impl fmt::Debug for Chunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Chunks({} bytes in {})", self.len(), self.0.len())
+        write!(f, "Chunks({} bytes in {})", self.size(), self.0.len())
     }
 }
 
@@ -149,7 +145,7 @@ mod tests {
                 expected.extend([text, part]);
             }
             let chunks = splices.into_chunks(out).between("(", ")");
-            prop_assert_eq!(chunks.len(), expected.len() + 2);
+            prop_assert_eq!(chunks.size(), expected.len() + 2);
             prop_assert_eq!(chunks.into_text(), format!("({expected})"));
         }
     }

@@ -50,6 +50,7 @@ impl Platform {
     ///
     /// # Panics
     /// When the process has used its machine before.
+    #[cfg(feature = "test-util")]
     pub fn install(self) {
         assert!(PLATFORM.set(self).is_ok(), "a process has one platform, from its start");
     }

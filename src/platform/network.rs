@@ -165,10 +165,8 @@ impl Network for System {
     }
 
     fn http(&self, dialling: Dialling) -> Box<dyn Connect> {
-        let mut tcp = HttpConnector::new_with_resolver(Resolver {
-            system: GaiResolver::new(),
-            address_policy: dialling.address_policy,
-        });
+        let mut tcp =
+            HttpConnector::new_with_resolver(Resolver { system: GaiResolver::new(), dialling });
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(dialling.timeout));
@@ -210,7 +208,7 @@ impl Connect for HttpConnector<Resolver> {
 #[derive(Clone)]
 struct Resolver {
     system: GaiResolver,
-    address_policy: AddressPolicy,
+    dialling: Dialling,
 }
 
 impl Service<Name> for Resolver {
@@ -224,8 +222,8 @@ impl Service<Name> for Resolver {
 
     fn call(&mut self, name: Name) -> Self::Future {
         let resolving = self.system.call(name);
-        let address_policy = self.address_policy;
-        Box::pin(async move { allowed(resolving.await?, address_policy) })
+        let dialling = self.dialling;
+        Box::pin(async move { allowed(resolving.await?, dialling) })
     }
 }
 
@@ -235,18 +233,18 @@ impl Service<Name> for Resolver {
 /// When there are addresses and the policy refuses all of them.
 fn allowed(
     addresses: impl Iterator<Item = SocketAddr>,
-    address_policy: AddressPolicy,
+    dialling: Dialling,
 ) -> io::Result<std::vec::IntoIter<SocketAddr>> {
     let mut allowed = Vec::new();
     let mut refused = None;
     for address in addresses {
-        match address_policy.check(address.ip()) {
+        match dialling.check(address.ip()) {
             Ok(()) => allowed.push(address),
             Err(error) => refused = Some(error),
         }
     }
     match refused {
-        Some(error) if allowed.is_empty() => Err(io::Error::other(error)),
+        Some(error) if allowed.is_empty() => Err(error),
         _ => Ok(allowed.into_iter()),
     }
 }

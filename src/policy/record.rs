@@ -187,7 +187,8 @@ impl Open {
         let event = event.number("duration_us", micros(self.started.elapsed()));
         match outcome {
             Outcome::Result { result, list } => {
-                let event = event.text("outcome", "ok").number("result_bytes", result.len() as u64);
+                let event =
+                    event.text("outcome", "ok").number("result_bytes", result.size() as u64);
                 match list {
                     // Computed with the view: a page of ten thousand prompts is not hashed again.
                     Some(digest) => event.text("list", &seal::digest_text(digest)),

@@ -140,18 +140,6 @@ impl View {
         })
     }
 
-    /// Whether a name is listed.
-    pub fn contains(&self, public_name: &str) -> bool {
-        let at = self.parts.partition_point(|part| part.segment.last_name() < public_name);
-        let Some(Part { segment, ranges }) = self.parts.get(at) else {
-            return false;
-        };
-        segment.position(public_name).is_some_and(|position| {
-            let range = ranges.get(first_range(ranges, position));
-            range.is_some_and(|range| positions(range).contains(&position))
-        })
-    }
-
     /// Whether a prompt of an upstream is listed.
     pub(super) fn lists(&self, upstream: &UpstreamId) -> bool {
         self.parts.iter().any(|Part { segment, ranges }| match segment.upstream() {
@@ -354,7 +342,6 @@ mod tests {
                 }
             }
             prop_assert_eq!(&walked, &expected);
-            prop_assert!(names.iter().all(|name| part.contains(name) == all[name]));
             // With a view before it in which one segment was different, only that segment is decided anew.
             let mut before = segments.clone();
             if let Some(other) = before.get_mut(changed) {

@@ -19,7 +19,7 @@ pub(crate) struct ChunkBody {
 
 impl From<Chunks> for ChunkBody {
     fn from(chunks: Chunks) -> Self {
-        Self { left: chunks.len(), chunks: chunks.into_iter() }
+        Self { left: chunks.size(), chunks: chunks.into_iter() }
     }
 }
 
