@@ -41,12 +41,14 @@ struct State {
     definitions: BTreeMap<(String, String, String), String>,
     /// Requests that count against the limit of a caller, by the caller.
     calls: BTreeMap<usize, Vec<Instant>>,
+    /// The gets that clients have sent first: by their nonce, the start of the gateway, and when.
+    sent: BTreeMap<String, (usize, Instant)>,
     /// Calls in progress: their callers, and how many of the caller were in progress at most meanwhile.
     in_progress: BTreeMap<u64, (usize, usize)>,
     next_call: u64,
     /// Calls whose clients have left: the gateway may be at them until then.
     left: Vec<(usize, Instant)>,
-    /// First arrivals of gets at upstreams: their nonce, their caller, the start of the gateway, and when.
+    /// First arrivals of gets at upstreams, in the order of their arrival.
     admitted: Vec<Admitted>,
     steps: u64,
 }
@@ -63,11 +65,13 @@ struct Replica {
     streams: Vec<AbortHandle>,
 }
 
+/// A get whose admission lies between its sending and its arrival at an upstream.
 struct Admitted {
     nonce: String,
     caller: usize,
-    start: usize,
-    at: Instant,
+    /// The start of the gateway in which all of that was, if it was one.
+    start: Option<usize>,
+    sent: Instant,
 }
 
 /// Something that held from a time on, perhaps until another one.
@@ -358,9 +362,15 @@ impl World {
         kept.map(|(nonce, _)| nonce.clone()).collect()
     }
 
-    /// A caller sends a request that its limit counts.
-    pub fn counts(&self, caller: usize) {
-        self.lock().calls.entry(caller).or_default().push(Instant::now());
+    /// A caller sends a request that its limit counts, perhaps a get with a nonce.
+    pub fn counts(&self, caller: usize, nonce: Option<&str>) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.calls.entry(caller).or_default().push(now);
+        let start = Self::starts(&state);
+        if let Some(nonce) = nonce {
+            state.sent.entry(nonce.to_owned()).or_insert((start, now));
+        }
     }
 
     /// A call of a caller is in progress until what is returned is dropped.
@@ -455,31 +465,35 @@ impl World {
         })
     }
 
-    /// A limit admits no more than its burst and its rate. Between its admission and its arrival a call may wait.
+    /// A limit admits no more than its burst and its rate: in each period, of the gets that were sent and arrived in it.
     fn check_limit(&self, arrival: &Arrival) {
-        const LONGEST_WAIT: f64 = 10.0;
+        // Buckets count in whole nanoseconds or microseconds.
+        const ROUNDING: f64 = 0.01;
         let (rate, burst) = self.scenario.limit;
         let mut state = self.lock();
         let sender = self.sender(&arrival.nonce);
         let is_again = state.admitted.iter().any(|admitted| admitted.nonce == arrival.nonce);
         let Some(caller) = sender.filter(|_| !is_again).map(|client| client.caller) else { return };
-        let (nonce, start, at) = (arrival.nonce.clone(), Self::starts(&state), arrival.at);
-        state.admitted.push(Admitted { nonce, caller, start, at });
-        let own = state.admitted.iter().rev().filter(|a| a.caller == caller && a.start == start);
-        let excess = own.enumerate().find(|(before, first)| {
-            let seconds = at.duration_since(first.at).as_secs_f64() + LONGEST_WAIT;
+        let Some(&(start, sent)) = state.sent.get(&arrival.nonce) else { return };
+        let nonce = arrival.nonce.clone();
+        let start = (start == Self::starts(&state)).then_some(start);
+        state.admitted.push(Admitted { nonce, caller, start, sent });
+        let own = state.admitted.iter().filter(|a| a.caller == caller && a.start == start);
+        let mut own: Vec<Instant> = own.filter(|_| start.is_some()).map(|a| a.sent).collect();
+        own.sort_unstable_by(|a, b| b.cmp(a));
+        let excess = own.into_iter().zip(1..).find(|&(since, calls)| {
+            let seconds = arrival.at.duration_since(since).as_secs_f64();
             // A store that has lost the buckets, and replicas that do without it, let through the burst once more.
-            let without_store = Self::store_faults_since(&state, first.at) * 2;
+            let without_store = Self::store_faults_since(&state, since) * 2;
             let bursts = burst + without_store * (burst + self.scenario.replicas);
-            (before + 1) as f64 > bursts as f64 + rate * seconds
+            f64::from(calls) > bursts as f64 + rate * seconds + ROUNDING
         });
-        let excess = excess.map(|(before, first)| (before + 1, at.duration_since(first.at)));
         drop(state);
-        if let Some((calls, time)) = excess {
-            let why = format!(
+        if let Some((since, calls)) = excess {
+            let time = arrival.at.duration_since(since);
+            self.violation(format!(
                 "{calls} calls of caller {caller} within {time:?}, at {rate}/s and {burst}"
-            );
-            self.violation(why);
+            ));
         }
     }
 

@@ -327,7 +327,7 @@ impl Client {
             return Outcome::Lost;
         }
         if matches!(method, "prompts/list" | "prompts/get" | "completion/complete") {
-            self.world.counts(self.caller.number);
+            self.world.counts(self.caller.number, nonce);
         }
         let world = self.world.clone();
         let mut call = world.begin_call(self.caller.number);
