@@ -38,7 +38,8 @@ impl Sessions {
             .and_then(|text| Json::parse_outlined(text, self.limits.json_depth, &mut outline))
             .map_err(|error| refuse(error.into()))?;
         match message.kind() {
-            JsonKind::Array => self.read_batch(message, context).await,
+            // On the heap, as all that few messages need.
+            JsonKind::Array => Box::pin(self.read_batch(message, context)).await,
             _ => self.read_message(message, context).await,
         }
     }
@@ -100,15 +101,15 @@ impl Sessions {
             Frame::Request { id, method, params } => (Some(id), method, params),
             Frame::Notification { method, params } => (None, method, params),
             Frame::Response { id, outcome } => {
-                let accepted = self.response(context, message, id, outcome).await;
+                let accepted = Box::pin(self.response(context, message, id, outcome)).await;
                 return accepted.map_err(|fault| refuse(None, fault));
             }
         };
         let method = &*method;
         let counted = self.counted_at_once(method, params, context.endpoint);
         if let (Some(request), Some(id)) = (counted, &id) {
-            let taken = self.take_request(context.caller, context.address, request).await;
-            taken.map_err(|fault| {
+            let taken = self.take_request(context.caller, context.address, request);
+            Box::pin(taken).await.map_err(|fault| {
                 self.telemetry().metrics().refused(fault.reason(), fault.limit());
                 refuse(Some(id.clone()), fault.into())
             })?;
@@ -171,7 +172,7 @@ impl Sessions {
             client: context.address,
         };
         let mut trace = ForwardedMeta::read(params, |name| context.transport.trace(name)).trace;
-        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(end);
+        ServerOperation::begin(self.gate.telemetry(), attributes, &mut trace).end(end, None);
     }
 
     /// Returns the dialect for a client of which only the headers are known. The revision of a session

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashSet;
-use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
+use opentelemetry::metrics::{
+    BoundCounter, BoundHistogram, Counter, Histogram, Meter, MeterProvider,
+};
 use opentelemetry::{KeyValue, StringValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 
 use super::SCOPE;
 use super::prometheus::Reader;
+use super::series::{KnownSeries, Labels, Series};
 
 /// The counters and histograms. Gauges are registered with [`super::Telemetry::gauge`].
 pub struct Metrics {
@@ -19,10 +22,11 @@ pub struct Metrics {
     reader: Reader,
     /// Owns the instruments, which are no longer read once it is dropped.
     _provider: SdkMeterProvider,
-    pub(super) server_duration: Histogram<f64>,
-    pub(super) client_duration: Histogram<f64>,
+    pub(super) server_duration: Durations,
+    pub(super) client_duration: Durations,
     client_session: Histogram<f64>,
     uses: Counter<u64>,
+    known_uses: KnownSeries<BoundCounter<u64>>,
     refused: Counter<u64>,
     denied: Counter<u64>,
     sessions: Counter<u64>,
@@ -33,6 +37,41 @@ pub struct Metrics {
     reloads: Counter<u64>,
     relayed: Counter<u64>,
     pub(super) prompts: LabelValues,
+}
+
+/// Durations of operations by their labels and by how they failed.
+pub(super) struct Durations {
+    histogram: Histogram<f64>,
+    known: KnownSeries<BoundHistogram<f64>>,
+}
+
+/// The durations of operations with the same labels.
+pub(super) type DurationSeries = Arc<Series<BoundHistogram<f64>>>;
+
+impl Durations {
+    fn new(histogram: Histogram<f64>) -> Self {
+        Self { histogram, known: KnownSeries::new() }
+    }
+
+    pub(super) fn series(&self, labels: Labels<&str>, prompts: &LabelValues) -> DurationSeries {
+        self.known.find(labels, prompts, |attributes| self.histogram.bind(attributes))
+    }
+
+    /// Records a duration with the attributes of a failure, if there are any.
+    pub(super) fn record(
+        &self,
+        took: Duration,
+        series: &DurationSeries,
+        failure: impl Iterator<Item = KeyValue>,
+    ) {
+        let seconds = took.as_secs_f64();
+        let mut failure = failure.peekable();
+        if failure.peek().is_none() {
+            return series.bound.record(seconds);
+        }
+        let attributes: Vec<_> = series.attributes.iter().cloned().chain(failure).collect();
+        self.histogram.record(seconds, &attributes);
+    }
 }
 
 /// The bounds of the histogram buckets, in seconds (OpenTelemetry, semantic conventions for MCP,
@@ -76,19 +115,20 @@ impl Metrics {
             meter.u64_counter(name).with_unit(unit).with_description(what).build()
         };
         Self {
-            server_duration: seconds(
+            server_duration: Durations::new(seconds(
                 SERVER_DURATION,
                 "Duration of client requests, from reading to response",
-            ),
-            client_duration: seconds(
+            )),
+            client_duration: Durations::new(seconds(
                 CLIENT_DURATION,
                 "Duration of requests to upstreams, from sending to response",
-            ),
+            )),
             client_session: seconds(
                 "mcp.client.session.duration",
                 "Duration of connections to upstreams",
             ),
             uses: count(USES, "{use}", "Gets and completions that an upstream answered"),
+            known_uses: KnownSeries::new(),
             refused: count(
                 "promptgate.refused",
                 "{request}",
@@ -217,12 +257,10 @@ impl Metrics {
 
     /// Counts a get or completion that an upstream answered.
     pub fn used(&self, method: &'static str, upstream: &str, public_name: &str) {
-        let labels = [
-            KeyValue::new("mcp.method.name", method),
-            by_upstream(upstream),
-            KeyValue::new("gen_ai.prompt.name", self.prompts.label(public_name)),
-        ];
-        self.uses.add(1, &labels);
+        let (upstream, prompt) = (Some(upstream), Some(public_name));
+        let labels = Labels { method, upstream, prompt, ..Labels::default() };
+        let bind = |attributes: &[KeyValue]| self.uses.bind(attributes);
+        self.known_uses.find(labels, &self.prompts, bind).bound.add(1);
     }
 
     /// Records the duration of a connection to an upstream at its end.
@@ -252,7 +290,7 @@ pub(super) struct LabelValues {
 }
 
 impl LabelValues {
-    fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         Self { seen: DashSet::new(), limit }
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod log;
 mod metrics;
 mod operation;
 mod prometheus;
+mod series;
 mod otlp;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};

@@ -11,7 +11,8 @@ use opentelemetry_sdk::trace::Span;
 use tokio::time::Instant;
 
 use super::Telemetry;
-use super::metrics::by_upstream;
+use super::metrics::DurationSeries;
+use super::series::Labels;
 use crate::domain::error_code;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::trace::Trace;
@@ -48,14 +49,14 @@ pub(crate) struct ClientAttributes<'a> {
 }
 
 /// The transport of the messages (OpenTelemetry, `network.transport`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum TransportKind {
     Http,
     Pipe,
 }
 
 impl TransportKind {
-    fn attributes(self) -> impl Iterator<Item = KeyValue> {
+    pub(super) fn attributes(self) -> impl Iterator<Item = KeyValue> {
         let (transport, protocol) = match self {
             Self::Http => ("tcp", Some("http")),
             Self::Pipe => ("pipe", None),
@@ -82,8 +83,8 @@ pub(crate) struct ServerOperation {
     method: &'static str,
     revision: &'static str,
     transport: TransportKind,
-    prompt: Option<String>,
-    span: Option<Span>,
+    /// On the heap: most operations have none.
+    span: Option<Box<Span>>,
     has_ended: bool,
 }
 
@@ -116,7 +117,6 @@ impl ServerOperation {
             method,
             revision,
             transport,
-            prompt: request.prompt.map(str::to_owned),
             span,
             has_ended: false,
         }
@@ -128,30 +128,31 @@ impl ServerOperation {
         Some(Context::new().with_remote_span_context(span.span_context().clone()))
     }
 
-    pub(crate) fn end(mut self, ended: End<'_>) {
-        self.record(ended);
+    /// Ends the operation. `prompt` is the name that the client sent.
+    pub(crate) fn end(mut self, ended: End<'_>, prompt: Option<&str>) {
+        self.record(ended, prompt);
     }
 
-    fn record(&mut self, ended: End<'_>) {
+    fn record(&mut self, ended: End<'_>, prompt: Option<&str>) {
         self.has_ended = true;
-        let metrics = self.telemetry.metrics();
-        let mut labels = Vec::with_capacity(8);
-        labels.push(KeyValue::new("mcp.method.name", self.method));
-        labels.push(KeyValue::new("mcp.protocol.version", self.revision));
-        labels.extend(self.transport.attributes());
-        labels.extend(failure(ended, true));
         // The name of a prompt that does not exist must not use up a value of the label.
         let exists = match ended {
             End::Well | End::Fault(Fault::Upstream(_)) => true,
             End::Fault(_) | End::Cancelled => false,
         };
-        let prompt = self.prompt.as_deref().filter(|_| exists);
-        labels.extend(
-            prompt.map(|name| KeyValue::new("gen_ai.prompt.name", metrics.prompts.label(name))),
-        );
-        metrics.server_duration.record(self.began.elapsed().as_secs_f64(), &labels);
+        let labels = Labels {
+            method: self.method,
+            revision: Some(self.revision),
+            transport: Some(self.transport),
+            prompt: prompt.filter(|_| exists),
+            ..Labels::default()
+        };
+        let metrics = self.telemetry.metrics();
+        let durations = &metrics.server_duration;
+        let series = durations.series(labels, &metrics.prompts);
+        durations.record(self.began.elapsed(), &series, failure(ended, true));
         if let Some(span) = self.span.take() {
-            finish(span, ended);
+            finish(*span, ended);
         }
     }
 }
@@ -159,7 +160,7 @@ impl ServerOperation {
 impl Drop for ServerOperation {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.record(End::Cancelled);
+            self.record(End::Cancelled, None);
         }
     }
 }
@@ -169,8 +170,9 @@ impl Drop for ServerOperation {
 pub(crate) struct ClientOperation {
     telemetry: Telemetry,
     began: Instant,
-    labels: Vec<KeyValue>,
-    span: Option<Span>,
+    series: DurationSeries,
+    /// On the heap: most operations have none.
+    span: Option<Box<Span>>,
     has_ended: bool,
 }
 
@@ -183,21 +185,22 @@ impl ClientOperation {
     ) -> Self {
         let ClientAttributes { method, upstream, revision, transport, server, prompt } =
             client_attributes;
-        let mut labels = Vec::with_capacity(10);
-        labels.push(KeyValue::new("mcp.method.name", method));
-        labels.push(by_upstream(upstream));
-        labels.extend(revision.map(|revision| KeyValue::new("mcp.protocol.version", revision)));
-        labels.extend(transport.attributes());
-        labels.extend(server.into_iter().flat_map(|(host, port)| {
-            let port = KeyValue::new("server.port", i64::from(port));
-            [KeyValue::new("server.address", host.to_owned()), port]
-        }));
+        let labels = Labels {
+            method,
+            revision,
+            transport: Some(transport),
+            upstream: Some(upstream),
+            server,
+            prompt: None,
+        };
+        let metrics = telemetry.metrics();
+        let series = metrics.client_duration.series(labels, &metrics.prompts);
         let span = start(telemetry, SpanKind::Client, method, prompt, trace, || {
             let name = prompt.map(|name| KeyValue::new("gen_ai.prompt.name", excerpt(name)));
-            labels.iter().cloned().chain(name).collect()
+            series.attributes.iter().cloned().chain(name).collect()
         });
         let telemetry = telemetry.clone();
-        Self { telemetry, began: Instant::now(), labels, span, has_ended: false }
+        Self { telemetry, began: Instant::now(), series, span, has_ended: false }
     }
 
     pub(crate) fn end(mut self, error: Option<&Kind>) {
@@ -211,12 +214,11 @@ impl ClientOperation {
         let was_reached =
             !matches!(ended, End::Fault(Fault::Upstream(fault)) if fault.kind == Kind::Busy);
         if was_reached {
-            self.labels.extend(failure(ended, true));
-            let took = self.began.elapsed().as_secs_f64();
-            self.telemetry.metrics().client_duration.record(took, &self.labels);
+            let durations = &self.telemetry.metrics().client_duration;
+            durations.record(self.began.elapsed(), &self.series, failure(ended, true));
         }
         if let Some(span) = self.span.take() {
-            finish(span, ended);
+            finish(*span, ended);
         }
     }
 }
@@ -238,7 +240,7 @@ fn start(
     prompt: Option<&str>,
     trace: &mut Trace,
     attributes: impl FnOnce() -> Vec<KeyValue>,
-) -> Option<Span> {
+) -> Option<Box<Span>> {
     let otlp = telemetry.otlp();
     let tracer = otlp.as_ref()?.tracer();
     let parent = match span_context(trace) {
@@ -260,7 +262,7 @@ fn start(
     let flags = (at.trace_flags() & TraceFlags::SAMPLED).to_u8();
     trace.parent = Some(format!("00-{}-{}-{flags:02x}", at.trace_id(), at.span_id()));
     trace.state = Some(at.trace_state().header()).filter(|state| !state.is_empty());
-    Some(span)
+    Some(Box::new(span))
 }
 
 /// Parses the parent of a trace (W3C Trace Context, `traceparent`); [`Trace`] has validated its format.
@@ -325,7 +327,7 @@ mod tests {
         };
         let operation = ServerOperation::begin(&Telemetry::silent(), attributes, &mut trace);
         assert!(operation.context().is_none());
-        operation.end(End::Well);
+        operation.end(End::Well, Some("p"));
         assert_eq!(trace.parent.as_deref(), Some(parent));
     }
 

@@ -127,11 +127,12 @@ impl Sessions {
             CallOutcome::Fault(fault) => fault.reason(),
             CallOutcome::Cancelled => CANCELLED,
         });
-        operation.end(match &outcome {
+        let ended = match &outcome {
             CallOutcome::Result(_) => End::Well,
             CallOutcome::Fault(fault) => End::Fault(fault),
             CallOutcome::Cancelled => End::Cancelled,
-        });
+        };
+        operation.end(ended, call.request.prompt_name());
         if let (CallOutcome::Fault(fault), Some(nonce)) = (&outcome, nonce) {
             self.shared.url_elicitations.note_all(fault, nonce, self.limits.json_depth);
         }
