@@ -41,6 +41,13 @@ pub struct Client {
     pub progress: bool,
 }
 
+impl Client {
+    /// Whether the client accepts any message before the response.
+    pub fn accepts_messages(self) -> bool {
+        self.progress || !self.capabilities.is_none()
+    }
+}
+
 /// The way in which a client receives server requests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ServerRequestMode {

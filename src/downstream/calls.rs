@@ -14,7 +14,8 @@ use crate::session::{CallOutcome, CallPermits, PreparedCall, Refusal, RunningCal
 /// A call in flight. Dropping it means that the client has disconnected, which cancels the call only in
 /// the modern era.
 pub(crate) struct PendingCall {
-    messages: mpsc::Receiver<String>,
+    /// `None` where the client accepts no message before the response.
+    messages: Option<mpsc::Receiver<String>>,
     call: RunningCall,
     id: Id,
     dialect: Dialect,
@@ -53,7 +54,9 @@ impl PendingCall {
     ) -> Self {
         let id = prepared.id.clone();
         let dialect = prepared.dialect;
-        let (sender, messages) = mpsc::channel(MESSAGE_QUEUE);
+        let accepts_messages = prepared.call.client.accepts_messages();
+        let queue = accepts_messages.then(|| mpsc::channel(MESSAGE_QUEUE));
+        let (sender, messages) = queue.unzip();
         let call = sessions.perform(prepared, permits, sender, clock::now());
         Self { messages, call, id, dialect, response: None }
     }
@@ -69,21 +72,26 @@ impl PendingCall {
     /// # Cancel safety
     /// Cancel safe: no message is lost.
     pub(crate) async fn next(&mut self) -> CallEvent {
+        let Some(messages) = &mut self.messages else {
+            let outcome = (&mut self.call).await;
+            return CallEvent::Response(self.respond(outcome));
+        };
         if self.response.is_none() {
             tokio::select! {
                 biased;
-                Some(message) = self.messages.recv() => return CallEvent::Message(message),
+                Some(message) = messages.recv() => return CallEvent::Message(message),
                 outcome = &mut self.call => self.response = Some(self.respond(outcome)),
             }
         }
-        match (self.messages.try_recv(), self.response.take()) {
-            (Err(_), Some(response)) => CallEvent::Response(response),
+        let message = self.messages.as_mut().and_then(|messages| messages.try_recv().ok());
+        match (message, self.response.take()) {
+            (None, Some(response)) => CallEvent::Response(response),
             // The message was sent before the response was ready.
-            (Ok(message), response) => {
+            (Some(message), response) => {
                 self.response = response;
                 CallEvent::Message(message)
             }
-            (Err(_), None) => std::future::pending().await,
+            (None, None) => std::future::pending().await,
         }
     }
 

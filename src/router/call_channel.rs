@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::domain::call::Client;
 use crate::domain::document::Document;
 use crate::domain::server_request::{Answer, ServerRequest};
 
@@ -31,34 +32,45 @@ pub struct RequestOrigin {
     pub label: bool,
 }
 
-/// The sending end.
+/// The sending end; `None` for a client that accepts no message before its response.
 #[derive(Clone, Debug)]
-pub(crate) struct CallChannel(mpsc::Sender<CallEvent>);
+pub(crate) struct CallChannel(Option<mpsc::Sender<CallEvent>>);
 
 /// Queued messages. Progress beyond that is dropped, since later progress replaces it.
 const WAITING: usize = 16;
 
 impl CallChannel {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<CallEvent>) {
-        let (sender, receiver) = mpsc::channel(WAITING);
+    /// Returns the channel of a call, with its receiving end where the client accepts messages before its response.
+    pub(crate) fn of(client: Client) -> (Self, Option<mpsc::Receiver<CallEvent>>) {
+        let channel = client.accepts_messages().then(|| mpsc::channel(WAITING));
+        let (sender, receiver) = channel.unzip();
         (Self(sender), receiver)
     }
 
-    /// Sends a message that may be lost if the queue is full.
-    pub(crate) fn tell(&self, events: CallEvent) {
-        let _ = self.0.try_send(events);
+    /// A channel that drops all messages.
+    pub(crate) fn silent() -> Self {
+        Self(None)
     }
 
-    /// Sends a server request and waits for its outcome; `None` if none arrives within `patience`.
+    /// Sends a message that may be lost if the queue is full.
+    pub(crate) fn tell(&self, event: CallEvent) {
+        if let Some(sender) = &self.0 {
+            let _ = sender.try_send(event);
+        }
+    }
+
+    /// Sends a server request and waits for its outcome; `None` if none arrives within `patience`, or the client accepts
+    /// none.
     pub(crate) async fn request(
         &self,
         server_request: ServerRequest,
         origin: RequestOrigin,
         patience: Duration,
     ) -> Option<Answer> {
+        let sender = self.0.as_ref()?;
         let (answer, answered) = oneshot::channel();
         let requesting = async {
-            self.0.send(CallEvent::ServerRequest { server_request, origin, answer }).await.ok()?;
+            sender.send(CallEvent::ServerRequest { server_request, origin, answer }).await.ok()?;
             answered.await.ok()
         };
         timeout(patience, requesting).await.ok()?

@@ -18,6 +18,7 @@ use crate::upstream::call::correlator::UrlElicitationComplete;
 /// Sender of the messages before the response to one call.
 pub(crate) struct ClientEventSender<'a> {
     dialect: Dialect,
+    events: mpsc::Receiver<CallEvent>,
     outgoing: mpsc::Sender<String>,
     permit: &'a dyn CallPermit,
     /// The session or connection of the call; `None` where the gateway cannot send requests to the client.
@@ -33,11 +34,12 @@ pub(crate) struct ClientEventSender<'a> {
 }
 
 impl<'a> ClientEventSender<'a> {
-    /// Messages are sent to `outgoing`. `session` is the session or connection of the call;
+    /// Messages about `events` are sent to `outgoing`. `session` is the session or connection of the call;
     /// `progress_token` is the client's token.
     pub(crate) fn new(
         sessions: &'a Sessions,
         dialect: Dialect,
+        events: mpsc::Receiver<CallEvent>,
         outgoing: mpsc::Sender<String>,
         permit: &'a dyn CallPermit,
         session: Option<Nonce>,
@@ -45,6 +47,7 @@ impl<'a> ClientEventSender<'a> {
     ) -> Self {
         Self {
             dialect,
+            events,
             outgoing,
             permit,
             session,
@@ -62,16 +65,12 @@ impl<'a> ClientEventSender<'a> {
     ///
     /// # Cancel safety
     /// Cancel safe: an event is received from the channel only when there is room to send its message.
-    pub(crate) async fn forward(
-        &mut self,
-        events: &mut mpsc::Receiver<CallEvent>,
-        input_closed: &CancellationToken,
-    ) {
+    pub(crate) async fn forward(&mut self, input_closed: &CancellationToken) {
         let outgoing = self.outgoing.clone();
         let forwarding = async {
             while let Ok(room) = outgoing.reserve().await {
                 let event = tokio::select! {
-                    event = events.recv() => event,
+                    event = self.events.recv() => event,
                     () = outgoing.closed() => return,
                 };
                 if let Some(message) = event.and_then(|event| self.message(event)) {
@@ -81,14 +80,14 @@ impl<'a> ClientEventSender<'a> {
         };
         input_closed.run_until_cancelled(forwarding).await;
         self.pending.clear();
-        while events.recv().await.is_some() {}
+        while self.events.recv().await.is_some() {}
         std::future::pending().await
     }
 
     /// Sends the remaining events before the response, and withdraws the server requests that were not
     /// answered (`notifications/cancelled`), as far as there is room.
-    pub(crate) fn finish(mut self, events: &mut mpsc::Receiver<CallEvent>) {
-        while let Ok(event) = events.try_recv() {
+    pub(crate) fn finish(mut self) {
+        while let Ok(event) = self.events.try_recv() {
             if !matches!(event, CallEvent::ServerRequest { .. })
                 && let Some(message) = self.message(event)
             {
@@ -167,8 +166,10 @@ mod tests {
     async fn a_server_request_for_a_call_without_session_is_not_sent() {
         let (server_requests, url_elicitations) = Default::default();
         let (outgoing, mut sent) = mpsc::channel(1);
+        let (channel, events) = mpsc::channel(1);
         let mut events = ClientEventSender {
             dialect: Dialect::new(Revision::V2025_11_25),
+            events,
             outgoing,
             permit: &Unlimited,
             session: None,
@@ -181,12 +182,11 @@ mod tests {
         let (answer, answered) = oneshot::channel();
         let server_request = ServerRequest::read("roots/list", None).unwrap();
         let origin = RequestOrigin { upstream: "up".to_owned(), label: false };
-        let (channel, mut received) = mpsc::channel(1);
         let event = CallEvent::ServerRequest { server_request, origin, answer };
         channel.send(event).await.unwrap();
         let input_closed = CancellationToken::new();
         tokio::select! {
-            () = events.forward(&mut received, &input_closed) => {}
+            () = events.forward(&input_closed) => {}
             answer = answered => assert!(answer.is_err()),
             message = sent.recv() => panic!("sent without a session: {message:?}"),
         }

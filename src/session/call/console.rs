@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::call::Call;
@@ -42,7 +41,6 @@ impl Sessions {
             gone: CancellationToken::new(),
         };
         let permits = CallPermits { call: Arc::new(Bounded), budget: Arc::new(()) };
-        let (outgoing, _none) = mpsc::channel(1);
-        self.perform(prepared, permits, outgoing, now).await
+        self.perform(prepared, permits, None, now).await
     }
 }

@@ -28,12 +28,12 @@ use crate::telemetry::{End, ServerAttributes, ServerOperation};
 
 impl Sessions {
     /// Returns a call that runs where it is polled, until it is moved to a task of its own. `permits` are held until the
-    /// call has ended. Messages before the response go to `outgoing`. `now` is the wall-clock time.
+    /// call has ended. Messages before the response go to `outgoing`, where the client accepts any. `now` is the wall-clock time.
     pub fn perform(
         self: Arc<Self>,
         mut pending: PreparedCall,
         permits: CallPermits,
-        outgoing: mpsc::Sender<String>,
+        outgoing: Option<mpsc::Sender<String>>,
         now: UnixSeconds,
     ) -> RunningCall {
         let cancels_on_drop = pending.dialect.cancels_on_disconnect() && pending.nonce.is_none();
@@ -43,7 +43,7 @@ impl Sessions {
         let gate = self.gate.clone();
         let performing = async move {
             let CallPermits { call, budget } = permits;
-            let outcome = self.run(pending, operation, outgoing, &*call, now).await;
+            let outcome = self.run(&pending, operation, outgoing, &*call, now).await;
             drop(budget);
             outcome
         };
@@ -72,22 +72,23 @@ impl Sessions {
 
     async fn run(
         &self,
-        pending: PreparedCall,
+        pending: &PreparedCall,
         operation: ServerOperation,
-        outgoing: mpsc::Sender<String>,
+        outgoing: Option<mpsc::Sender<String>>,
         permit: &dyn CallPermit,
         now: UnixSeconds,
     ) -> CallOutcome {
         let PreparedCall { dialect, form, call, nonce, in_flight, progress_token, gone, .. } =
             pending;
+        let (dialect, form, nonce) = (*dialect, *form, *nonce);
         let began = Instant::now();
         let deadline = began + self.limits.request;
-        let (channel, mut call_events) = CallChannel::new();
-        let record = self.gate.record(&call);
-        let counting = self.counting(&call, began);
+        let (channel, call_events) = CallChannel::of(call.client);
+        let record = self.gate.record(call);
+        let counting = self.counting(call, began);
         let mut list = None;
         let answer = async {
-            let reply = self.router.route(&call, &record, &channel, deadline, now).await?;
+            let reply = self.router.route(call, &record, &channel, deadline, now).await?;
             if let Reply::List(reply) = &reply {
                 list = Some(reply.digest);
             }
@@ -96,22 +97,32 @@ impl Sessions {
             Ok(dialect.reply(&reply, form, &self.identity))
         };
         let cancelled = async {
-            match &in_flight {
+            match in_flight {
                 Some(in_flight) => in_flight.cancelled().await,
                 None => std::future::pending().await,
             }
         };
-        let mut events =
-            ClientEventSender::new(self, dialect, outgoing, permit, nonce, progress_token);
+        let mut events = call_events.zip(outgoing).map(|(events, outgoing)| {
+            let progress_token = progress_token.clone();
+            ClientEventSender::new(self, dialect, events, outgoing, permit, nonce, progress_token)
+        });
+        let forwarding = async {
+            match &mut events {
+                Some(events) => events.forward(gone).await,
+                None => std::future::pending().await,
+            }
+        };
         let outcome = tokio::select! {
             biased;
-            () = events.forward(&mut call_events, &gone) => CallOutcome::Fault(Fault::Internal),
+            () = forwarding => CallOutcome::Fault(Fault::Internal),
             // Before the answer, which at shutdown is only the fault that the upstream's driver has ended.
             () = self.shared.stop.cancelled() => CallOutcome::Fault(TransportFault::ShuttingDown.into()),
             answer = answer => answer.map_or_else(CallOutcome::Fault, CallOutcome::Result),
             () = cancelled => CallOutcome::Cancelled,
         };
-        events.finish(&mut call_events);
+        if let Some(events) = events {
+            events.finish();
+        }
         let outcome = correlated(outcome);
         let recorded = match &outcome {
             CallOutcome::Result(result) => Outcome::Result { result, list: list.as_ref() },

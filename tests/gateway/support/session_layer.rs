@@ -100,8 +100,7 @@ impl SessionLayer {
         let turn = self.read(caller, &headers, &body).await.map_err(|refusal| refusal.fault)?;
         let Dispatch::Call(pending) = turn else { panic!("a call") };
         let permits = CallPermits { call: Arc::new(UnlimitedPermit), budget: Arc::new(()) };
-        let (told, _heard) = mpsc::channel(16);
-        match self.sessions.clone().perform(pending, permits, told, NOW).await {
+        match self.sessions.clone().perform(pending, permits, None, NOW).await {
             CallOutcome::Result(result) => Ok(serde_json::from_str(&result.into_text()).unwrap()),
             CallOutcome::Fault(fault) => Err(fault),
             CallOutcome::Cancelled => panic!("nobody cancels"),
