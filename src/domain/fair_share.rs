@@ -110,15 +110,22 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         share: usize,
     ) -> Result<(), Denied> {
         let ceiling = ceiling.min(self.total);
-        let is_within_share = self.held(holder).saturating_add(amount) <= share;
         let fits = self.used.saturating_add(amount) <= ceiling;
         let may_borrow = self.total.saturating_sub(self.used) >= self.total.div_ceil(2);
+        let held = self.held.get_mut(holder);
+        let had = held.as_deref().copied().unwrap_or_default();
+        let is_within_share = had.saturating_add(amount) <= share;
         match (fits, is_within_share || may_borrow) {
             (true, true) => {}
             (false, _) if is_within_share => return Err(Denied::Full),
             _ => return Err(Denied::OverShare),
         }
-        self.force(holder, amount);
+        self.used += amount;
+        match held {
+            Some(held) => *held += amount,
+            None if amount > 0 => drop(self.held.insert(holder.clone(), amount)),
+            None => {}
+        }
         Ok(())
     }
 

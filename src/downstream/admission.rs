@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::pool::{Bounds, Lease, NoRoom, Pool, Revokes};
+use super::pool::{Bounds, Held, Lease, NoRoom, Pool, Revokes};
 use crate::config::Limits;
 use crate::domain::fair_share::{FairShare, Holder};
 use crate::domain::fault::TransportFault;
@@ -159,7 +159,18 @@ impl Admission {
         }))
     }
 
-    /// Reserves memory for a message of `size` bytes.
+    /// Reserves memory for a message of which nothing has been received.
+    ///
+    /// # Errors
+    /// `overloaded` when the holder's memory cannot be counted.
+    pub(crate) fn upload(&self, holder: &Holder) -> Result<Upload, TransportFault> {
+        let memory = Memory::new(&self.limits);
+        let lease = self.shared.kibibytes.lease(holder, 0, memory.bounds(0));
+        let lease = lease.map_err(|_| TransportFault::Overloaded)?;
+        Ok(Upload { lease, memory, reserved: 0 })
+    }
+
+    /// Reserves memory for a message of `size` bytes that was received whole.
     ///
     /// # Errors
     /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of them.
@@ -168,12 +179,10 @@ impl Admission {
         holder: &Holder,
         size: usize,
     ) -> Result<BodyBudget, TransportFault> {
-        let memory = Memory::new(&self.limits);
-        let lease = self.shared.kibibytes.lease(holder, 0, memory.bounds(0));
-        let lease = lease.map_err(|_| TransportFault::Overloaded)?;
-        let mut budget = BodyBudget { lease, memory, reserved: 0 };
-        budget.grow_to(size)?;
-        Ok(budget)
+        let needed = kibibytes(size);
+        let bounds = Memory::new(&self.limits).bounds(needed);
+        let held = self.shared.kibibytes.hold(holder, needed, bounds);
+        Ok(BodyBudget::Whole(held.map_err(|_| TransportFault::Overloaded)?))
     }
 
     /// Admits a notification stream. When there is no room, the stream that had no event for longest is closed:
@@ -239,19 +248,27 @@ fn kibibytes(size: usize) -> usize {
     size.div_ceil(1024) * COPIES
 }
 
-/// Memory that is reserved for one message, released on drop. It grows with the bytes received, so an
-/// announced length alone reserves nothing. Until [`BodyBudget::received`] it may be revoked for a caller that
-/// is within its share.
+/// Memory that is reserved for one complete message, released on drop.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct BodyBudget {
+pub(crate) enum BodyBudget {
+    Whole(#[expect(dead_code, reason = "held until it is dropped")] Held),
+    Uploaded(#[expect(dead_code, reason = "held until it is dropped")] Lease),
+}
+
+/// Memory that is reserved for a message while it is received, released on drop. It grows with the bytes received, so an
+/// announced length alone reserves nothing. Until [`Upload::received`] it may be revoked for a caller that is within its
+/// share.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Upload {
     lease: Lease,
     memory: Memory,
     /// In KiB.
     reserved: usize,
 }
 
-impl BodyBudget {
+impl Upload {
     /// Grows the reservation to a message of `size` bytes.
     ///
     /// # Errors
@@ -273,8 +290,9 @@ impl BodyBudget {
     ///
     /// # Errors
     /// `overloaded` if it was revoked before.
-    pub(crate) fn received(&self) -> Result<(), TransportFault> {
-        self.lease.claim().map_err(|_| TransportFault::Overloaded)
+    pub(crate) fn received(self) -> Result<BodyBudget, TransportFault> {
+        self.lease.claim().map_err(|_| TransportFault::Overloaded)?;
+        Ok(BodyBudget::Uploaded(self.lease))
     }
 
     /// Waits until the memory is revoked.
@@ -301,6 +319,17 @@ mod tests {
 
     fn holder(id: &str) -> Holder {
         Holder::Caller(Caller::new(id))
+    }
+
+    /// An upload of which this many bytes have arrived.
+    fn uploaded(
+        admission: &Admission,
+        holder: &Holder,
+        size: usize,
+    ) -> Result<Upload, TransportFault> {
+        let mut upload = admission.upload(holder)?;
+        upload.grow_to(size)?;
+        Ok(upload)
     }
 
     fn network(last: u8) -> Holder {
@@ -366,8 +395,8 @@ mod tests {
         let admission =
             Admission::new(&limits("in_flight_bytes = \"2MiB\"\nbody_size = \"1MiB\"\n"));
         let ci = holder("ci");
-        let mut first = admission.budget(&ci, 0).unwrap();
-        let mut second = admission.budget(&ci, 1).unwrap();
+        let mut first = admission.upload(&ci).unwrap();
+        let mut second = uploaded(&admission, &ci, 1).unwrap();
         first.grow_to(1023 << 10).unwrap();
         assert_eq!(second.grow_to(1025), Err(TransportFault::Overloaded));
         second.grow_to(1024).unwrap();
@@ -381,7 +410,7 @@ mod tests {
         let admission = Admission::new(&limits(
             "in_flight_bytes = \"16MiB\"\nbody_size = \"1MiB\"\nsmall_body = \"64KiB\"\n",
         ));
-        let large = |id: &str| admission.budget(&holder(id), 1 << 20);
+        let large = |id: &str| uploaded(&admission, &holder(id), 1 << 20);
         // Each takes 2 MiB: a share of 4, half of 16 and the step that crosses it, then 14 beside the reserve.
         let stalled: Vec<_> = std::iter::from_fn(|| large("stalled").ok()).collect();
         assert_eq!(stalled.len(), 5);
@@ -400,8 +429,9 @@ mod tests {
         let admission =
             Admission::new(&limits("in_flight_bytes = \"8MiB\"\nbody_size = \"1MiB\"\n"));
         let complete: Vec<_> =
-            std::iter::from_fn(|| admission.budget(&holder("a"), 1 << 20).ok()).collect();
-        complete.iter().for_each(|budget| budget.received().unwrap());
+            std::iter::from_fn(|| uploaded(&admission, &holder("a"), 1 << 20).ok())
+                .map(|upload| upload.received().unwrap())
+                .collect();
         assert!(admission.budget(&holder("b"), 1 << 20).is_err());
         assert!(admission.budget(&holder("b"), 1 << 10).is_ok());
     }

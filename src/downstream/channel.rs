@@ -167,9 +167,7 @@ impl ClientChannel {
 
     /// Reserves memory for a message. Without memory it refuses the message and returns `None`.
     pub(crate) async fn budget_for(&self, sender: &Sender, bytes: &[u8]) -> Option<BodyBudget> {
-        let budget = self.admission.budget(&sender.holder(), bytes.len());
-        let complete = budget.and_then(|budget| budget.received().map(|()| budget));
-        match complete {
+        match self.admission.budget(&sender.holder(), bytes.len()) {
             Ok(budget) => Some(budget),
             Err(fault) => {
                 let message = Json::parse(bytes, MAX_DEPTH).ok();

@@ -93,6 +93,15 @@ pub(crate) struct Lease {
     activity: Arc<Activity>,
 }
 
+/// A part of the pool that is in use from the beginning, and never revoked. Given back on drop.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Held {
+    pool: Arc<Inner>,
+    holder: Holder,
+    amount: usize,
+}
+
 impl Pool {
     /// Creates an unused pool of `total` units.
     pub(crate) fn new(total: usize, share: usize, revokes: Revokes) -> Self {
@@ -137,6 +146,20 @@ impl Pool {
         state.leases.entry(holder.clone()).or_default().insert(number, leased);
         drop(state);
         Ok(Lease { pool: self.0.clone(), holder: holder.clone(), number, activity })
+    }
+
+    /// Gives `amount` units to a holder that uses them at once.
+    ///
+    /// # Errors
+    /// [`NoRoom`]. Idle leases may have been revoked.
+    pub(crate) fn hold(
+        &self,
+        holder: &Holder,
+        amount: usize,
+        bounds: Bounds,
+    ) -> Result<Held, NoRoom> {
+        self.0.lock().take(holder, amount, bounds, self.0.revokes)?;
+        Ok(Held { pool: self.0.clone(), holder: holder.clone(), amount })
     }
 }
 
@@ -203,6 +226,13 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.pool.lock().release(&self.holder, self.number);
+        self.pool.changed.notify_waiters();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.pool.lock().shares.put_back(&self.holder, self.amount);
         self.pool.changed.notify_waiters();
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use http_body::Body;
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::Limits;
 use crate::domain::fair_share::Holder;
 use crate::domain::fault::TransportFault;
-use crate::downstream::admission::{Admission, BodyBudget};
+use crate::downstream::admission::{Admission, BodyBudget, Upload};
 
 /// Reads a body to its end, within `body_size` bytes, the time `body` and the rate `body_rate`, and reserves
 /// memory for it.
@@ -34,7 +34,7 @@ pub(crate) async fn read(
     }
     let capacity = announced.unwrap_or(0);
     let mut body = body;
-    let mut budget = admission.budget(holder, 0)?;
+    let mut upload = None;
     let mut bytes = Vec::with_capacity(capacity.min(MAX_FIRST_BUFFER));
     let started = Instant::now();
     let deadline = started + limits.body;
@@ -42,7 +42,7 @@ pub(crate) async fn read(
     loop {
         let frame = tokio::select! {
             biased;
-            () = budget.revoked() => return Err(TransportFault::Overloaded),
+            () = revoked(upload.as_ref()) => return Err(TransportFault::Overloaded),
             frame = timeout_at(deadline.min(rate.window_end()), body.frame()) => frame,
         };
         let now = Instant::now();
@@ -57,16 +57,20 @@ pub(crate) async fn read(
         let Ok(frame) = frame else {
             continue;
         };
-        let Some(frame) = frame else {
-            budget.received()?;
-            return Ok((bytes, budget));
-        };
-        let frame = frame.map_err(|_| TransportFault::BodyBroken)?;
-        if let Some(piece) = frame.data_ref() {
+        let frame = frame.transpose().map_err(|_| TransportFault::BodyBroken)?;
+        let is_complete = is_complete || body.is_end_stream();
+        if let Some(piece) = frame.as_ref().and_then(Frame::data_ref) {
             if bytes.len() + piece.len() > limits.body_size {
                 return Err(too_large);
             }
-            budget.grow_to(bytes.len() + piece.len())?;
+            // A body in one piece, as most are, is never revoked.
+            if !is_complete || upload.is_some() {
+                let upload = match &mut upload {
+                    Some(upload) => upload,
+                    none => none.insert(admission.upload(holder)?),
+                };
+                upload.grow_to(bytes.len() + piece.len())?;
+            }
             if bytes.len() + piece.len() > bytes.capacity() {
                 // Doubled, but not beyond the announced length: memory is bounded for large bodies.
                 let more = bytes.len().min(capacity.saturating_sub(bytes.len()));
@@ -74,6 +78,21 @@ pub(crate) async fn read(
             }
             bytes.extend_from_slice(piece);
         }
+        if is_complete {
+            let budget = match upload {
+                Some(upload) => upload.received()?,
+                None => admission.budget(holder, bytes.len())?,
+            };
+            return Ok((bytes, budget));
+        }
+    }
+}
+
+/// Waits until the memory of an upload is revoked.
+async fn revoked(upload: Option<&Upload>) {
+    match upload {
+        Some(upload) => upload.revoked().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -128,7 +147,6 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
-    use http_body::Frame;
     use tokio::sync::mpsc;
     use tokio::time::{advance, sleep};
 

@@ -183,8 +183,7 @@ impl HttpSse {
         let Some(channel) = self.channel(id, &sender.caller) else {
             return Handling::NotFound;
         };
-        let budget = self.admission.budget(&sender.holder(), body.len());
-        match budget.and_then(|budget| budget.received().map(|()| budget)) {
+        match self.admission.budget(&sender.holder(), body.len()) {
             Ok(budget) => {
                 channel.receive(sender, body, budget).await;
                 Handling::Handled
