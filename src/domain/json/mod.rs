@@ -170,9 +170,7 @@ impl<'a> Json<'a> {
 
 /// Appends `text` as a JSON string literal.
 pub(crate) fn write_str(text: &str, out: &mut String) {
-    // Without a branch for each byte, so that the compiler can vectorise it.
-    let needs_escape = |found, byte| found | (byte < b' ') | (byte == b'"') | (byte == b'\\');
-    if text.bytes().fold(false, needs_escape) {
+    if !scan::is_plain(text.as_bytes()) {
         // A string always serialises; the error type exists for other implementations of Serialize.
         out.push_str(&serde_json::to_string(text).unwrap_or_default());
         return;

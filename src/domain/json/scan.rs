@@ -46,27 +46,49 @@ pub(super) fn value(
     Ok(range)
 }
 
-/// Returns the offset of the first quote or backslash, and this byte. Vectorised, because base64 strings can have
-/// megabytes.
+/// Returns the offset of the first byte that cannot be inside a string literal as it is (a quote, a backslash or a control
+/// character), and this byte.
+#[inline]
 pub(super) fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
     // Most strings are names of members: shorter than what the vectorised search takes to begin.
     let (words, _) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().take(SHORT_WORDS).enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let found = zero_bytes(word ^ (REPEATED * u64::from(b'"')))
-            | zero_bytes(word ^ (REPEATED * u64::from(b'\\')));
+        let found = stops(u64::from_le_bytes(*word));
         if found != 0 {
             let at = index * 8 + found.trailing_zeros() as usize / 8;
             return Some((at, bytes[at]));
         }
     }
-    let searched = words.len().min(SHORT_WORDS) * 8;
-    let at = searched + memchr::memchr2(b'"', b'\\', &bytes[searched..])?;
+    long_string_stop(bytes, words.len().min(SHORT_WORDS) * 8)
+}
+
+/// The same from an offset on. Vectorised, because base64 strings can have megabytes.
+fn long_string_stop(bytes: &[u8], from: usize) -> Option<(usize, u8)> {
+    let stop = memchr::memchr2(b'"', b'\\', &bytes[from..]).map(|at| from + at);
+    let run = &bytes[from..stop.unwrap_or(bytes.len())];
+    let at = match run.iter().fold(false, |found, byte| found | (*byte < b' ')) {
+        true => from + run.iter().position(|byte| *byte < b' ')?,
+        false => stop?,
+    };
     Some((at, bytes[at]))
 }
 
+/// Whether a text has no byte at which [`string_stop`] would stop.
+pub(super) fn is_plain(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    let is_stop = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
+    words.iter().all(|word| stops(u64::from_le_bytes(*word)) == 0) && !rest.iter().any(is_stop)
+}
+
+/// The highest bit of each byte that is a quote, a backslash or a control character, exact up to the first of them.
+fn stops(word: u64) -> u64 {
+    let is_control = word.wrapping_sub(REPEATED * u64::from(b' ')) & !word & (REPEATED << 7);
+    let is_quote = zero_bytes(word ^ (REPEATED * u64::from(b'"')));
+    is_control | is_quote | zero_bytes(word ^ (REPEATED * u64::from(b'\\')))
+}
+
 /// Words of eight bytes that are searched one by one.
-const SHORT_WORDS: usize = 2;
+const SHORT_WORDS: usize = 4;
 
 /// A one in each byte of a word.
 const REPEATED: u64 = 0x0101_0101_0101_0101;
@@ -76,9 +98,18 @@ fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(REPEATED) & !word & (REPEATED << 7)
 }
 
+/// Whether a string literal contains an escape. Most strings are names of members: shorter than what the vectorised
+/// search takes to begin.
+fn has_escape(inside: &[u8]) -> bool {
+    if inside.len() <= SHORT_WORDS * 8 {
+        return inside.contains(&b'\\');
+    }
+    memchr::memchr(b'\\', inside).is_some()
+}
+
 /// Decodes the inside of an accepted string literal.
 pub(super) fn decode(inside: &str) -> Cow<'_, str> {
-    if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
+    if !has_escape(inside.as_bytes()) {
         return Cow::Borrowed(inside);
     }
     // The scan has checked every escape, so the decoder of serde_json cannot fail on it.
@@ -96,6 +127,13 @@ struct Scan<'a> {
     /// Keys of all objects that are not closed yet, innermost last.
     keys: Vec<Cow<'a, str>>,
     outline: &'a mut Outline,
+}
+
+/// A scanned string literal.
+struct Literal<'a> {
+    /// The text between the quotes, undecoded.
+    inside: &'a str,
+    has_escapes: bool,
 }
 
 /// Most keys of an object that are searched linearly: up to this number a search is faster than hashing.
@@ -148,7 +186,10 @@ impl<'a> Scan<'a> {
         loop {
             self.space();
             let at = self.at;
-            let key = decode(self.string()?);
+            let key = match self.string()? {
+                Literal { inside, has_escapes: false } => Cow::Borrowed(inside),
+                Literal { inside, has_escapes: true } => decode(inside),
+            };
             if let Some(seen) = &mut hashed {
                 if !seen.insert(key) {
                     return Err(JsonError::DuplicateMember { at });
@@ -190,22 +231,26 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Scans a string literal and returns its inside, undecoded.
-    fn string(&mut self) -> Result<&'a str, JsonError> {
+    fn string(&mut self) -> Result<Literal<'a>, JsonError> {
         self.expect(b'"')?;
         let start = self.at;
+        let mut has_escapes = false;
         loop {
             let Some((offset, stop)) = string_stop(&self.bytes[self.at..]) else {
                 return Err(self.syntax());
             };
-            let run = &self.bytes[self.at..self.at + offset];
-            if run.iter().fold(false, |bad, &b| bad | (b < 0x20)) {
-                return Err(self.syntax());
-            }
-            self.at += offset + 1;
             match stop {
-                b'"' => return Ok(&self.text[start..self.at - 1]),
-                _ => self.escape()?,
+                b'"' => {
+                    let end = self.at + offset;
+                    self.at = end + 1;
+                    return Ok(Literal { inside: &self.text[start..end], has_escapes });
+                }
+                b'\\' => {
+                    self.at += offset + 1;
+                    has_escapes = true;
+                    self.escape()?;
+                }
+                _ => return Err(self.syntax()),
             }
         }
     }
