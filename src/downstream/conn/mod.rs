@@ -163,7 +163,11 @@ where
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new());
-        builder.max_buf_size(limits.head_size).max_headers(limits.headers);
+        builder.max_buf_size(limits.head_size);
+        // The same number is the default, for which hyper has an array that it need not initialise.
+        if limits.headers != HYPER_MAX_HEADERS {
+            builder.max_headers(limits.headers);
+        }
         // `TimeoutIo` limits the head, apart from the idle time before it.
         builder.header_read_timeout(None);
         let mut connection = builder.serve_connection(TokioIo::new(lent.clone()), service);
@@ -205,6 +209,9 @@ where
         Ok(())
     }
 }
+
+/// The headers of a request that hyper accepts unless it is told otherwise.
+const HYPER_MAX_HEADERS: usize = 100;
 
 /// The time to send GOAWAY to a client that floods the connection.
 const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);

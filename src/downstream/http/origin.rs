@@ -2,6 +2,7 @@
 //! security warning), and the CORS headers of allowed origins.
 
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -20,6 +21,8 @@ pub(crate) struct OriginGuard {
     hosts: Vec<String>,
     /// In lower case, as browsers send them.
     origins: Vec<String>,
+    /// The first Host that was allowed: nearly all clients of a gateway name it alike.
+    usual_host: OnceLock<HeaderValue>,
 }
 
 /// The `Origin` of a request, allowed by the configuration. It is sent back in CORS headers.
@@ -38,13 +41,13 @@ impl OriginGuard {
             origins.push(format!("{scheme}://{authority}").to_lowercase());
         }
         hosts.extend(listen_host(server.listen.ip()));
-        Self { hosts, origins }
+        Self { hosts, origins, usual_host: OnceLock::new() }
     }
 
     /// Allows this listen address and these hosts, and no origin but loopback.
     pub(crate) fn at(listen: IpAddr, hosts: &[String]) -> Self {
         let hosts = hosts.iter().cloned().chain(listen_host(listen)).collect();
-        Self { hosts, origins: Vec::new() }
+        Self { hosts, origins: Vec::new(), usual_host: OnceLock::new() }
     }
 
     /// Checks that a request names one host, and an allowed one. HTTP/2 has the host in the URI; where a
@@ -53,16 +56,28 @@ impl OriginGuard {
     /// # Errors
     /// `host_rejected`.
     pub(crate) fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), TransportFault> {
-        let mut names: Vec<&str> = Vec::with_capacity(1);
-        names.extend(uri.authority().map(Authority::as_str));
-        for value in headers.get_all(HOST) {
-            names.push(value.to_str().map_err(|_| TransportFault::HostRejected)?);
-        }
-        let is_repeated = headers.get_all(HOST).iter().count() > 1;
-        if is_repeated || names.is_empty() || !names.iter().all(|name| self.allows_host(name)) {
+        let mut values = headers.get_all(HOST).iter();
+        let (header, is_repeated) = (values.next(), values.next().is_some());
+        let authority = uri.authority().map(Authority::as_str);
+        if is_repeated || (header.is_none() && authority.is_none()) {
             return Err(TransportFault::HostRejected);
         }
-        Ok(())
+        let is_allowed = header.is_none_or(|host| self.allows_header(host))
+            && authority.is_none_or(|authority| self.allows_host(authority));
+        if is_allowed { Ok(()) } else { Err(TransportFault::HostRejected) }
+    }
+
+    fn allows_header(&self, host: &HeaderValue) -> bool {
+        if self.usual_host.get() == Some(host) {
+            return true;
+        }
+        let is_allowed = host.to_str().is_ok_and(|name| self.allows_host(name));
+        if is_allowed {
+            // A copy: the value itself keeps the whole head in memory.
+            let copy = HeaderValue::from_bytes(host.as_bytes());
+            let _ = copy.map(|copy| self.usual_host.set(copy));
+        }
+        is_allowed
     }
 
     /// Checks `Origin`. Only requests of web pages have it; others return `None`.

@@ -44,6 +44,10 @@ pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault
 /// # Errors
 /// When the client accepts neither JSON nor event streams.
 pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault> {
+    let mut values = headers.get_all(ACCEPT).iter();
+    if values.next().is_some_and(|value| value == USUAL_ACCEPT) && values.next().is_none() {
+        return Ok(Accepts::Both);
+    }
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let ranges: Vec<MediaRange> = values
         .flat_map(|value| value.split(','))
@@ -60,6 +64,9 @@ pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault
         (false, false) => Err(TransportFault::NotAcceptable),
     }
 }
+
+/// The `Accept` that nearly all clients send.
+const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 
 /// Whether a request comes from a person who opens its URL in a browser: a GET that names HTML, and no type and no
 /// header of MCP.
