@@ -2,13 +2,25 @@
 
 /// Returns the bytes as lower-case hexadecimal digits, two for each byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+    let digits = bytes.iter().map(|byte| PAIRS[usize::from(*byte)]);
     let mut out = vec![0; bytes.len() * 2];
-    for (pair, byte) in out.chunks_exact_mut(2).zip(bytes) {
-        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    for (pair, digits) in out.as_chunks_mut().0.iter_mut().zip(digits) {
+        *pair = digits;
     }
     String::from_utf8(out).expect("digits are ASCII")
 }
+
+/// The two digits of each byte.
+const PAIRS: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < pairs.len() {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 
 /// Returns the `N` bytes that [`hex`] encodes as `text`; `None` for any other text.
 pub(crate) fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
