@@ -107,7 +107,8 @@ impl Bridge<'_> {
                     && let Some(suspended_call) =
                         self.router.shared.suspended.take(&ticket, &self.routed.call.caller).await
                 {
-                    return self.resume(suspended_call, replay, said).await;
+                    // On the heap, as all that few calls need.
+                    return Box::pin(self.resume(suspended_call, replay, said)).await;
                 }
                 if let (Some(server_request), Some(said)) = (replay.open.take(), said) {
                     replay.answers.push((server_request, said.text().to_owned()));

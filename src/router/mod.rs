@@ -178,7 +178,7 @@ impl Router {
         if owner.pin.is_snapshot_only {
             let why = Kind::Unavailable("it has not been listed since the start".to_owned());
             let gone = Fault::upstream(owner.upstream.as_str(), why);
-            return self.snapshot_or(routed, key, gone).await;
+            return Box::pin(self.snapshot_or(routed, key, gone)).await;
         }
         let bridge = Bridge {
             router: self,
@@ -191,7 +191,8 @@ impl Router {
             rounds: 0,
         };
         match bridge.run(retry).await {
-            Err(fault) => self.snapshot_or(routed, key, fault).await,
+            // On the heap, as all that few calls need.
+            Err(fault) => Box::pin(self.snapshot_or(routed, key, fault)).await,
             reply => reply,
         }
     }

@@ -88,7 +88,7 @@ impl Sessions {
         let dialect = Dialect::new(token.revision);
         let Some(id) = id else {
             if inbound.method == CANCELLED {
-                let cancelled = self.cancel(inbound, token.nonce).await;
+                let cancelled = Box::pin(self.cancel(inbound, token.nonce)).await;
                 cancelled.map_err(|fault| Rejection::new(fault, dialect))?;
             }
             return Ok(Dispatch::Accepted);

@@ -478,25 +478,11 @@ impl Upstream {
             && connection.declares_at_open()
             && !request.capabilities.is_none()
         {
-            let lease = async || {
-                let lease = timeout(
-                    TURN,
-                    dedicated.lease(pass.caller(), request.capabilities, &connection),
-                )
-                .await;
-                lease.ok().transpose().map_err(unreachable_because)
-            };
-            if let Some(first) = lease().await? {
-                concurrency.acquire().await?;
-                match first.connection.perform(pass, request, interim.clone()).await {
-                    Err(Kind::SessionLost) => first.discard(),
-                    answer => return answer,
-                }
-                concurrency.release();
-                if let Some(second) = lease().await? {
-                    concurrency.acquire().await?;
-                    return second.connection.perform(pass, request, interim).await;
-                }
+            let performing =
+                perform_dedicated(dedicated, &connection, pass, request, &interim, concurrency);
+            // On the heap, as all that few calls need.
+            if let Some(answer) = Box::pin(performing).await {
+                return answer;
             }
             // Other calls still wait for their users: this call continues without server requests.
             interim = interim.map(InterimSender::without_server_requests);
@@ -504,7 +490,10 @@ impl Upstream {
         concurrency.acquire().await?;
         match connection.perform(pass, request, interim.clone()).await {
             Err(Kind::SessionLost) => {
-                line.reconnected(&connection).await?.perform(pass, request, interim).await
+                let repeating = async {
+                    line.reconnected(&connection).await?.perform(pass, request, interim).await
+                };
+                Box::pin(repeating).await
             }
             Err(kind @ Kind::NoToken { fault, .. }) if fault.needs_login() => {
                 // The driver finds the same, and says so in the status.
@@ -588,6 +577,34 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     let performed = account.ended.run_until_cancelled(performing).await;
     let outcome = performed.unwrap_or_else(|| Err(has_ended()));
     outcome.map_err(|kind| account.held_secrets.remove_from(kind))
+}
+
+/// Sends the request over a dedicated connection, and once more over another if its session is lost. `None` while other calls
+/// use them.
+async fn perform_dedicated(
+    dedicated: &Arc<DedicatedPool>,
+    shared: &Arc<Connection>,
+    pass: &Pass,
+    request: &UpstreamRequest,
+    interim: &Option<InterimSender>,
+    concurrency: &ConcurrencyPermit,
+) -> Option<Result<Document, Kind>> {
+    for _ in 0..2 {
+        let lease = dedicated.lease(pass.caller(), request.capabilities, shared);
+        let lease = match timeout(TURN, lease).await.ok()? {
+            Ok(lease) => lease,
+            Err(kind) => return Some(Err(unreachable_because(kind))),
+        };
+        if let Err(kind) = concurrency.acquire().await {
+            return Some(Err(kind));
+        }
+        match lease.connection.perform(pass, request, interim.clone()).await {
+            Err(Kind::SessionLost) => lease.discard(),
+            answer => return Some(answer),
+        }
+        concurrency.release();
+    }
+    Some(Err(Kind::SessionLost))
 }
 
 /// The connections that a call may use.

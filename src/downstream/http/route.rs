@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderName, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
@@ -85,32 +85,49 @@ impl Endpoint {
         if let Some(http_sse) = &self.http_sse
             && http_sse.path() == uri.path()
         {
-            return self.serve_http_sse(head, body, http_sse, sender).await;
+            return Box::pin(self.serve_http_sse(head, body, http_sse, sender)).await;
         }
         let path = self.paths.iter().find(|path| path.as_str() == uri.path());
         let path = path.ok_or(TransportFault::NotFound)?;
         match *method {
             Method::POST => self.post(head, body, path, sender).await,
-            Method::GET => {
-                self.take(&sender, Countable::Stream).await?;
-                let last_event = headers.get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
-                let caller = &sender.caller;
-                let mcp_headers = request_head::read_headers(headers);
-                let now = clock::now();
-                let notifications =
-                    self.sessions.open_stream(&mcp_headers, last_event, caller, path, now)?;
-                let accepts = request_head::read_accept(headers)?;
-                self.notification_stream(notifications, accepts, &sender, path).await
-            }
-            Method::DELETE => {
-                self.take(&sender, Countable::Delete).await?;
-                let headers = request_head::read_headers(headers);
-                let Sender { caller, address, .. } = &sender;
-                self.sessions.terminate(&headers, caller, *address, path, clock::now()).await?;
-                Ok(respond::empty(StatusCode::OK))
-            }
+            // On the heap, as all that few requests need.
+            Method::GET => Box::pin(self.open_stream(headers, path, sender)).await,
+            Method::DELETE => Box::pin(self.terminate(headers, path, sender)).await,
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
         }
+    }
+
+    /// Returns the notification stream of a session (MCP 2025-11-25, Streamable HTTP).
+    async fn open_stream(
+        &self,
+        headers: &HeaderMap,
+        path: &str,
+        sender: Sender,
+    ) -> Result<Response<Body>, Refused> {
+        self.take(&sender, Countable::Stream).await?;
+        let last_event = headers.get(LAST_EVENT_ID).and_then(|v| v.to_str().ok());
+        let caller = &sender.caller;
+        let mcp_headers = request_head::read_headers(headers);
+        let now = clock::now();
+        let notifications =
+            self.sessions.open_stream(&mcp_headers, last_event, caller, path, now)?;
+        let accepts = request_head::read_accept(headers)?;
+        self.notification_stream(notifications, accepts, &sender, path).await
+    }
+
+    /// Terminates a session (MCP 2025-11-25, Streamable HTTP, session management).
+    async fn terminate(
+        &self,
+        headers: &HeaderMap,
+        path: &str,
+        sender: Sender,
+    ) -> Result<Response<Body>, Refused> {
+        self.take(&sender, Countable::Delete).await?;
+        let headers = request_head::read_headers(headers);
+        let Sender { caller, address, .. } = &sender;
+        self.sessions.terminate(&headers, caller, *address, path, clock::now()).await?;
+        Ok(respond::empty(StatusCode::OK))
     }
 
     async fn take(&self, sender: &Sender, request: Countable) -> Result<(), TransportFault> {
@@ -156,9 +173,11 @@ impl Endpoint {
             }
             Dispatch::Opened { message, .. } => Ok(respond::json(message)),
             Dispatch::Listen(notifications) => {
-                self.notification_stream(notifications, accepts, &sender, path).await
+                Box::pin(self.notification_stream(notifications, accepts, &sender, path)).await
             }
-            Dispatch::Batch(items) => Ok(self.batch_response(holder, items, budget, accepts).await),
+            Dispatch::Batch(items) => {
+                Ok(Box::pin(self.batch_response(holder, items, budget, accepts)).await)
+            }
             Dispatch::Call(prepared) => {
                 let id = Some(prepared.id.clone());
                 let dialect = prepared.dialect;

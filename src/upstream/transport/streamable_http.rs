@@ -140,7 +140,8 @@ impl HttpEndpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                self.read_stream(id, &headers, body, correlator).await
+                // On the heap, as all that few requests need.
+                Box::pin(self.read_stream(id, &headers, body, correlator)).await
             }
             (status, Some("application/json")) if status.is_success() => {
                 reply::read_response(id, self.read_body(body).await?)
@@ -150,7 +151,7 @@ impl HttpEndpoint {
                 Err(Kind::Protocol("the response is neither JSON nor an event stream".into()))
             }
             (StatusCode::NOT_FOUND, _) if has_session => Err(Kind::SessionLost),
-            _ => Err(self.read_refusal(id, &head, body).await),
+            _ => Err(Box::pin(self.read_refusal(id, &head, body)).await),
         };
         Ok(HttpReply { result: result?, headers: head.headers })
     }
@@ -303,9 +304,22 @@ impl HttpEndpoint {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, Kind> {
-        let Some(tokens) = &self.authorization else {
-            return self.send_once(method, url, headers, body).await;
-        };
+        match &self.authorization {
+            None => self.send_once(method, url, headers, body).await,
+            Some(tokens) => {
+                Box::pin(self.send_authorized(tokens, method, url, headers, body)).await
+            }
+        }
+    }
+
+    async fn send_authorized(
+        &self,
+        tokens: &Authorization,
+        method: Method,
+        url: &Uri,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Kind> {
         let token = tokens.header().await?;
         let mut headers = headers.clone();
         headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
