@@ -72,7 +72,7 @@ pub(crate) struct Admin {
     gateway: Arc<str>,
     state: Arc<State>,
     sign_in: SignIn,
-    limits: Limits,
+    limits: Arc<Limits>,
     permits: Permits,
 }
 
@@ -140,7 +140,7 @@ impl Admin {
             gateway,
             state: Arc::new(state),
             sign_in,
-            limits,
+            limits: limits.into(),
             permits,
         }
     }
@@ -465,7 +465,7 @@ const NO_CONSOLE: &str =
 const UNAUTHORIZED: &str = "send the header Authorization: Bearer with the value of admin.token";
 
 impl Serve for Admin {
-    fn limits(&self) -> &Limits {
+    fn limits(&self) -> &Arc<Limits> {
         &self.limits
     }
 

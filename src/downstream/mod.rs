@@ -32,7 +32,7 @@ use crate::config::Limits;
 /// An HTTP service under one configuration: the gateway's endpoints, or the admin API.
 pub(crate) trait Serve: Send + Sync + 'static {
     /// The limits of connections and requests.
-    fn limits(&self) -> &Limits;
+    fn limits(&self) -> &Arc<Limits>;
 
     /// The TLS server side; absent where connections are not encrypted.
     fn tls(&self) -> Option<&Arc<TlsServer>>;

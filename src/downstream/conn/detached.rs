@@ -233,16 +233,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     loop {
-        let mut bytes = [0; 256];
-        let mut buffer = ReadBuf::new(&mut bytes);
-        poll_fn(|context| {
+        let length = poll_fn(|context| {
             if let Poll::Ready(flushed) = Pin::new(&mut *io).poll_flush(context) {
                 flushed?;
             }
-            Pin::new(&mut *io).poll_read(context, &mut buffer)
+            // Not a part of the future, which lasts for hours.
+            let mut bytes = [0; 256];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let read = Pin::new(&mut *io).poll_read(context, &mut buffer);
+            read.map_ok(|()| buffer.filled().len())
         })
         .await?;
-        let length = buffer.filled().len();
         if length == 0 {
             return Ok(());
         }

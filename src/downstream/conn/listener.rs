@@ -122,7 +122,7 @@ impl<S: Serve> Listener<S> {
         loop {
             let changed = self.open.pool.changed();
             let endpoint = self.endpoint.load();
-            let Limits { connections, share, .. } = *endpoint.limits();
+            let Limits { connections, share, .. } = **endpoint.limits();
             let total = allowed_connections(connections);
             let share = share.of(total);
             self.open.pool.resize(total, share);

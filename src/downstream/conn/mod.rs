@@ -67,7 +67,7 @@ struct Conn<E, S> {
     state: Arc<ConnState>,
     peer: Arc<Peer>,
     endpoint: Arc<ArcSwap<E>>,
-    limits: Limits,
+    limits: Arc<Limits>,
     drain: CancellationToken,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct ConnContext<E> {
     /// The endpoint of the current configuration.
     pub endpoint: Arc<ArcSwap<E>>,
     /// The limits of the configuration under which the connection was accepted.
-    pub limits: Limits,
+    pub limits: Arc<Limits>,
     /// Tracks the tasks that HTTP/2 needs.
     pub tasks: TaskTracker,
     pub drain: CancellationToken,
@@ -101,7 +101,7 @@ where
     // On the heap, and dropped when only a detached stream is left: it may last for hours.
     let serving = Box::pin(serve_requests(stream, peer, place, context));
     if let Some(stream) = serving.await? {
-        stream.run().await?;
+        Box::pin(stream.run()).await?;
     }
     Ok(())
 }
@@ -373,20 +373,20 @@ mod tests {
     use crate::downstream::http::event_stream::{Event, EventStream, OneMessage};
     use crate::downstream::http::respond;
 
-    fn limits() -> Limits {
-        Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits
+    fn limits() -> Arc<Limits> {
+        Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits.into()
     }
 
     /// Answers each GET with an event stream that stays open, all else with `LONG`.
     struct Endpoint {
-        limits: Limits,
+        limits: Arc<Limits>,
     }
 
     /// Longer than the in-memory connection holds.
     const LONG: &str = "0123456789abcdef0123456789abcdef";
 
     impl Serve for Endpoint {
-        fn limits(&self) -> &Limits {
+        fn limits(&self) -> &Arc<Limits> {
             &self.limits
         }
 

@@ -38,7 +38,7 @@ pub(crate) struct Endpoint {
     pub(crate) client_document: ClientDocument,
     /// The paths of the main endpoint and of the views, main endpoint first.
     pub(crate) paths: Vec<String>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) trusted_proxies: Vec<IpAddr>,
     pub(crate) admission: Arc<Admission>,
     /// Absent where HTTP+SSE is not enabled.
@@ -91,7 +91,7 @@ impl Endpoint {
     ) -> Self {
         let server = &config.server;
         let path = server.path.clone();
-        let limits = server.limits.clone();
+        let limits = Arc::new(server.limits.clone());
         let admission = Arc::new(admission);
         let http_sse = server.sse_path.as_ref().map(|sse_path| {
             let SharedState { sessions, channels, drain } = shared.clone();

@@ -303,13 +303,14 @@ impl Endpoint {
         // Last, so that a refused stream is not on record.
         let record = self.sessions.record_stream(&sender.caller, sender.address, path).await?;
         let stream = notifications.admitted(record, permit.revocation());
-        let source = Notifications { stream, permit };
+        // On the heap: a future would hold it twice, before and after it was first polled.
+        let source = Box::new(Notifications { stream, permit });
         Ok(respond::events(EventStream::long_lived(None, source, self.limits.keep_alive)))
     }
 }
 
 impl Serve for Endpoint {
-    fn limits(&self) -> &Limits {
+    fn limits(&self) -> &Arc<Limits> {
         &self.limits
     }
 
@@ -379,7 +380,7 @@ struct Notifications {
     permit: StreamPermit,
 }
 
-impl EventSource for Notifications {
+impl EventSource for Box<Notifications> {
     async fn next_event(mut self) -> NextEvent<Self> {
         let StreamEvent { id, message } = self.stream.next().await?;
         self.permit.sent();
