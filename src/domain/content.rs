@@ -41,7 +41,20 @@ pub fn check_result(result: Json<'_>) -> Result<(), ContentError> {
 /// Those of [`check_result`].
 pub(crate) fn inspect_result(result: Json<'_>) -> Result<Findings, ContentError> {
     let mut findings = Findings::default();
-    check_each(result, |index, content| findings.add(index, content))?;
+    check_each(result, |index, content| {
+        findings.add_hidden_text(index, content);
+        findings.add_unsafe_uris(index, content);
+    })?;
+    Ok(findings)
+}
+
+/// Checks a result whose text is known to be visible, and looks for unsafe URIs in the same pass.
+///
+/// # Errors
+/// Those of [`check_result`].
+pub(crate) fn inspect_visible_result(result: Json<'_>) -> Result<Findings, ContentError> {
+    let mut findings = Findings::default();
+    check_each(result, |index, content| findings.add_unsafe_uris(index, content))?;
     Ok(findings)
 }
 
@@ -77,19 +90,24 @@ fn check_each<'a>(
 }
 
 impl Findings {
-    /// Adds what a message has in its content and in the resource there, whichever type the content has.
-    fn add(&mut self, index: usize, content: &Fields<'_>) {
-        let of_resource = |name| content.resource.and_then(|resource| resource.get(name));
+    /// Adds the hidden text that a message has in its content and in the resource there, whichever type the content has.
+    fn add_hidden_text(&mut self, index: usize, content: &Fields<'_>) {
+        let of_resource = content.resource.and_then(|resource| resource.get("text"));
         let hidden = |text: Option<Json<'_>>| {
             text.and_then(Json::as_str).map_or(0, |text| hidden_text::count(&text))
         };
-        let characters = hidden(content.text) + hidden(of_resource("text"));
+        let characters = hidden(content.text) + hidden(of_resource);
         if characters > 0 {
             self.hidden_text.push((index, characters));
         }
+    }
+
+    /// Adds the unsafe URIs, likewise.
+    fn add_unsafe_uris(&mut self, index: usize, content: &Fields<'_>) {
+        let of_resource = content.resource.and_then(|resource| resource.get("uri"));
         let icons = content.icons.iter().flat_map(|icons| icons.elements());
         let sources = icons.map(|icon| icon.get("src"));
-        let mut uris = [content.uri, of_resource("uri")].into_iter().chain(sources).flatten();
+        let mut uris = [content.uri, of_resource].into_iter().chain(sources).flatten();
         if uris.any(|uri| uri.as_str().is_some_and(|uri| is_unsafe(&uri))) {
             self.unsafe_uris.push(index);
         }

@@ -20,6 +20,9 @@ pub struct Document {
     first_span: usize,
 }
 
+/// The ASCII character that is no control character below the space, and not visible either.
+const DELETE: u8 = 0x7f;
+
 impl Document {
     /// Scans `bytes` (see [`Json::parse`]) and keeps them without a copy. Only a text that contains a `null` is
     /// rewritten, without it.
@@ -54,6 +57,15 @@ impl Document {
         Json::outlined(&self.text[self.value.clone()], &self.outline, self.first_span)
     }
 
+    /// Returns whether all strings of the value are known to be visible ASCII with line ends and tabs: then no text in it is
+    /// hidden.
+    pub(crate) fn is_plain(&self) -> bool {
+        let bytes = self.text[self.value.clone()].as_bytes();
+        // Without a branch for each byte, so that the compiler can vectorise it. Control characters are escaped.
+        self.outline.has_visible_escapes()
+            && bytes.iter().fold(true, |is_plain, byte| is_plain & (*byte < DELETE))
+    }
+
     /// Returns the bytes of a value within this document, which share its text.
     pub fn slice(&self, part: Json<'_>) -> Bytes {
         let start = self.offset(part);
@@ -84,7 +96,36 @@ impl Document {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::super::hidden_text;
     use super::*;
+
+    proptest! {
+        #[test]
+        fn u13_a_plain_document_has_no_hidden_text(
+            text in prop::collection::vec(r#"[ -~\u{7f}é]|\\(["/bfnrt]|u00[0-9a-f]{2}|u200b)"#, 0..4),
+        ) {
+            let text = format!(r#"{{"text":"{}"}}"#, text.concat().replace('"', "").replace("\\\\", ""));
+            let Ok(document) = Document::parse(text.into_bytes(), 8) else { return Ok(()) };
+            let decoded = document.json().get("text").and_then(Json::as_str).unwrap();
+            let is_visible = decoded.chars().all(|c| matches!(c, ' '..='~' | '\n' | '\r' | '\t'));
+            prop_assert!(is_visible || !document.is_plain());
+            prop_assert!(!document.is_plain() || hidden_text::count(&decoded) == 0);
+        }
+    }
+
+    #[test]
+    fn only_what_was_scanned_and_is_visible_is_plain() {
+        let is_plain =
+            |text: &str| Document::parse(text.as_bytes().to_vec(), 8).unwrap().is_plain();
+        assert!(is_plain(r#"{"text":"a\"\\\/\n\r\t~"}"#));
+        for hidden in [r"\u200b", r"\u0041", r"\b", r"\f", "\u{7f}", "\u{200b}", "é"] {
+            assert!(!is_plain(&format!(r#"{{"text":"a{hidden}"}}"#)), "{hidden}");
+        }
+        // It is written anew without its null, and was not scanned as it is.
+        assert!(!is_plain(r#"{"text":"a","none":null}"#));
+    }
 
     #[test]
     fn a_document_is_narrowed_without_a_copy_and_nulls_are_removed() {

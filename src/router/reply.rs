@@ -158,7 +158,11 @@ pub(super) fn prompt(
         content::check_result(result.json()).map_err(refused)?;
         return Ok(PromptReply::of(result, origin));
     }
-    let found = content::inspect_result(result.json()).map_err(refused)?;
+    let found = match result.is_plain() {
+        true => content::inspect_visible_result(result.json()),
+        false => content::inspect_result(result.json()),
+    };
+    let found = found.map_err(refused)?;
     // Places refer to the result as the upstream sent it.
     let unsafe_uris = uri::report(&found.unsafe_uris);
     let hidden_text = hidden_text::report(&found.hidden_text);

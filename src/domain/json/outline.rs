@@ -10,6 +10,9 @@ pub(crate) struct Outline {
     /// The most spans that are kept.
     most: usize,
     pub(super) has_null: bool,
+    /// Whether all escapes stand for characters that are seen: quotes, slashes, line ends and tabs. `false` for a text that was
+    /// not scanned.
+    pub(super) has_visible_escapes: bool,
 }
 
 /// An array, object or long string.
@@ -39,6 +42,11 @@ impl Outline {
         self.has_null
     }
 
+    /// Returns whether all escapes are known to stand for characters that are seen.
+    pub(crate) fn has_visible_escapes(&self) -> bool {
+        self.has_visible_escapes
+    }
+
     /// Bytes in memory.
     pub(crate) fn size(&self) -> usize {
         self.spans.capacity() * size_of::<Span>()
@@ -50,6 +58,7 @@ impl Outline {
         let is_short = u32::try_from(text_len).is_ok();
         self.most = if is_short { FEW_SPANS + text_len / BYTES_PER_SPAN } else { 0 };
         self.has_null = false;
+        self.has_visible_escapes = true;
         self.spans.clear();
         self.spans.reserve(FEW_SPANS.min(self.most));
     }

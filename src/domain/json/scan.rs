@@ -257,8 +257,13 @@ impl<'a> Scan<'a> {
 
     fn escape(&mut self) -> Result<(), JsonError> {
         match self.peek() {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'"' | b'\\' | b'/' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'b' | b'f') => {
+                self.outline.has_visible_escapes = false;
+                self.at += 1;
+            }
             Some(b'u') => {
+                self.outline.has_visible_escapes = false;
                 self.at += 1;
                 match self.hex4()? {
                     0xD800..=0xDBFF => {
