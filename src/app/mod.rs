@@ -281,6 +281,11 @@ impl App {
         edition.router.status()
     }
 
+    /// Returns the current values of all metrics in the Prometheus text exposition format.
+    pub fn metrics(&self) -> String {
+        self.telemetry.prometheus()
+    }
+
     /// Ends the gateway without a drain, when there are no clients left.
     ///
     /// # Cancel safety

@@ -78,7 +78,7 @@ pub const FLOOD: &str = "flood";
 
 /// `server.limits.in_flight`, and the calls of it that one caller may always have in progress. Half of all remains when
 /// others borrow, and is enough for the shares of all callers that have clients.
-const IN_FLIGHT: usize = 24;
+pub const IN_FLIGHT: usize = 24;
 pub const SHARE: usize = 4;
 
 /// The kinds of faults that happen. Each can be left out, to find what a failure needs.

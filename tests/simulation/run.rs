@@ -20,7 +20,7 @@ use crate::admin;
 use crate::client::{Client, Listener, Outcome};
 use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
-use crate::plan::{Approvals, GATEWAY, HOME, Rules, STORE, Scenario, audit_of, home_of};
+use crate::plan::{Approvals, GATEWAY, HOME, IN_FLIGHT, Rules, STORE, Scenario, audit_of, home_of};
 use crate::store::Store;
 use crate::upstream::{Mood, Plan, Transport, Upstream};
 use crate::vault::Vault;
@@ -150,6 +150,7 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
         sleep(pause.min(until.saturating_duration_since(Instant::now()))).await;
         world.step();
         disturb(gateway, rng, &mut tasks).await;
+        gateway.check_bounds().await;
     }
     for task in tasks {
         let _ = task.await;
@@ -395,6 +396,23 @@ async fn check_rest(gateway: &Gateway) {
     }
 }
 
+/// The gauges of what is in progress, each with the most that it may have: the limits of the configuration, and twice the size
+/// of the messages that are in progress at once.
+const BOUNDS: [(&str, f64); 6] = [
+    ("promptgate_in_flight", IN_FLIGHT as f64),
+    ("promptgate_in_flight_size_bytes", (IN_FLIGHT * 2 * LARGEST_MESSAGE) as f64),
+    ("promptgate_upstream_in_flight", IN_FLIGHT as f64),
+    ("promptgate_upstream_queued", IN_FLIGHT as f64),
+    ("promptgate_calls_awaiting_input", IN_FLIGHT as f64),
+    ("promptgate_calls_parked", PARKED as f64),
+];
+
+/// The bytes of the largest message that clients send.
+const LARGEST_MESSAGE: usize = 4 << 10;
+
+/// Suspended calls at an upstream: a quarter of its `in_flight` (64).
+const PARKED: usize = 16 * 3;
+
 /// The gauges of what is in progress are zero.
 fn check_gauges(world: &World, metrics: &str) {
     const MUST_BE_ZERO: [&str; 7] = [
@@ -407,13 +425,10 @@ fn check_gauges(world: &World, metrics: &str) {
         "promptgate_audit_waiting_bytes",
     ];
     let mut found = 0;
-    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
-        let Some((name, value)) = line.rsplit_once(' ') else { continue };
-        if MUST_BE_ZERO.iter().any(|gauge| name.split('{').next() == Some(gauge)) {
-            found += 1;
-            if value.parse() != Ok(0.0) {
-                world.violation(format!("all have left, and {line}"));
-            }
+    for (name, value) in gauges(metrics).filter(|(name, _)| MUST_BE_ZERO.contains(name)) {
+        found += 1;
+        if value != 0.0 {
+            world.violation(format!("all have left, and {name} is {value}"));
         }
     }
     if found == 0 {
@@ -484,7 +499,29 @@ fn read(replica: usize, toml: &str) -> Result<Config, impl std::fmt::Display> {
     Config::parse("gateway.toml", toml, &home_of(replica), &Scenario::environment())
 }
 
+/// The gauges of a text of metrics.
+fn gauges(metrics: &str) -> impl Iterator<Item = (&str, f64)> {
+    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| {
+        let (name, value) = line.rsplit_once(' ')?;
+        Some((name.split('{').next()?, value.parse().ok()?))
+    })
+}
+
 impl Gateway {
+    /// What is in progress is within its bounds, whatever happens.
+    async fn check_bounds(&self) {
+        for app in self.apps.lock().await.iter().flatten() {
+            let metrics = app.metrics();
+            for (name, value) in gauges(&metrics) {
+                let bound = BOUNDS.iter().find(|(gauge, _)| *gauge == name);
+                if let Some((_, most)) = bound.filter(|(_, most)| value > *most) {
+                    self.world.violation(format!("{name} is {value}, and may be {most} at most"));
+                }
+            }
+        }
+    }
+
     fn rules(&self) -> std::sync::MutexGuard<'_, Rules> {
         self.rules.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
