@@ -7,8 +7,7 @@ use crate::config::Releases;
 use crate::config::lock::{Lock, LockStore, ObjectError};
 use crate::domain::call_overlay::CallOverlay;
 use crate::domain::json::Json;
-use crate::domain::json::canonical::canonical;
-use crate::domain::json::object::write_object;
+use crate::domain::json::canonical::write_canonical_object;
 use crate::domain::name::UpstreamId;
 use crate::domain::pin::{
     Decision, DigestText, Mode, NO_ARGUMENTS, Offered, Pin, Serving, State, Version,
@@ -119,12 +118,8 @@ pub(super) fn pinned_arguments(
         return NO_ARGUMENTS.into();
     }
     let mut object = String::new();
-    write_object(&mut object, |object| {
-        for (name, value) in own {
-            object.member(name, value);
-        }
-    });
-    canonical(Json::accepted(&object)).into()
+    write_canonical_object(own, &mut object);
+    object.into()
 }
 
 /// A prompt that is offered or pinned, for those who decide.

@@ -16,23 +16,7 @@ pub(crate) fn canonical(value: Json<'_>) -> String {
 /// Appends the canonical form of a value. Members that are `null` are kept.
 pub(crate) fn write_canonical(value: Json<'_>, out: &mut String) {
     match value.kind() {
-        Kind::Object => {
-            let mut members: Vec<(Cow<'_, str>, Json<'_>)> = value
-                .members()
-                .map(|(key, value)| (key.as_str().unwrap_or_default(), value))
-                .collect();
-            members.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
-            out.push('{');
-            for (index, (key, value)) in members.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                write_str(&key, out);
-                out.push(':');
-                write_canonical(value, out);
-            }
-            out.push('}');
-        }
+        Kind::Object => write_canonical_object(value.members(), out),
         Kind::Array => write_array(out, value.elements(), write_canonical),
         Kind::String => match value.raw_str() {
             // Without an escape, the literal is canonical: the scan has refused control characters.
@@ -42,6 +26,26 @@ pub(crate) fn write_canonical(value: Json<'_>, out: &mut String) {
         Kind::Number => write_number(value.text(), out),
         Kind::Bool | Kind::Null => out.push_str(value.text()),
     }
+}
+
+/// Appends the canonical form of an object with these members, whose names differ.
+pub(crate) fn write_canonical_object<'a>(
+    members: impl Iterator<Item = (Json<'a>, Json<'a>)>,
+    out: &mut String,
+) {
+    let mut members: Vec<(Cow<'_, str>, Json<'_>)> =
+        members.map(|(key, value)| (key.as_str().unwrap_or_default(), value)).collect();
+    members.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+    out.push('{');
+    for (index, (key, value)) in members.into_iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write_str(&key, out);
+        out.push(':');
+        write_canonical(value, out);
+    }
+    out.push('}');
 }
 
 /// Appends a number as ECMAScript writes it (RFC 8785, section 3.2.2.3).
