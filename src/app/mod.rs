@@ -282,6 +282,7 @@ impl App {
     }
 
     /// Returns the current values of all metrics in the Prometheus text exposition format.
+    #[cfg(feature = "test-util")]
     pub fn metrics(&self) -> String {
         self.telemetry.prometheus()
     }
