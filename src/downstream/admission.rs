@@ -434,5 +434,7 @@ mod tests {
                 .collect();
         assert!(admission.budget(&holder("b"), 1 << 20).is_err());
         assert!(admission.budget(&holder("b"), 1 << 10).is_ok());
+        drop(complete);
+        assert!(admission.budget(&holder("b"), 1 << 20).is_ok());
     }
 }

@@ -19,7 +19,6 @@ use promptgate::test_util::session::{
 };
 use promptgate::test_util::telemetry::Telemetry;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
