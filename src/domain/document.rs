@@ -20,7 +20,7 @@ pub struct Document {
     first_span: usize,
 }
 
-/// The ASCII character that is no control character below the space, and not visible either.
+/// The only ASCII character above the space that is not visible.
 const DELETE: u8 = 0x7f;
 
 impl Document {

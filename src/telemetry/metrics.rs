@@ -4,17 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dashmap::DashSet;
+use opentelemetry::KeyValue;
 use opentelemetry::metrics::{
     BoundCounter, BoundHistogram, Counter, Histogram, Meter, MeterProvider,
 };
-use opentelemetry::{KeyValue, StringValue, Value};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 
 use super::SCOPE;
 use super::prometheus::Reader;
-use super::series::{KnownSeries, Labels, Series};
+use super::series::{KnownSeries, LabelValues, Labels, Series, by_upstream};
 
 /// The counters and histograms. Gauges are registered with [`super::Telemetry::gauge`].
 pub struct Metrics {
@@ -272,51 +271,5 @@ impl Metrics {
     ) {
         let revision = KeyValue::new("mcp.protocol.version", revision.unwrap_or_default());
         self.client_session.record(lasted.as_secs_f64(), &[by_upstream(upstream), revision]);
-    }
-}
-
-/// The label with the id of the upstream.
-pub(crate) const UPSTREAM: &str = "promptgate.upstream";
-
-pub(super) fn by_upstream(id: &str) -> KeyValue {
-    KeyValue::new(UPSTREAM, id.to_owned())
-}
-
-/// The values of one label: the first ones are used as they are, all later ones become "other", so that
-/// clients cannot create series without bound.
-pub(super) struct LabelValues {
-    seen: DashSet<Arc<str>>,
-    limit: usize,
-}
-
-impl LabelValues {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { seen: DashSet::new(), limit }
-    }
-
-    /// Returns the value, or "other" beyond the limit.
-    pub(crate) fn label(&self, text: &str) -> Value {
-        let known = self.seen.get(text).map(|known| known.clone());
-        let label = known.or_else(|| {
-            // Two threads can both take the last place: one value more does no harm.
-            let text: Arc<str> = text.into();
-            (self.seen.len() < self.limit).then(|| {
-                self.seen.insert(text.clone());
-                text
-            })
-        });
-        Value::String(label.map_or(StringValue::from("other"), StringValue::from))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_beyond_the_limit_become_other() {
-        let labels = LabelValues::new(2);
-        let label = |text| labels.label(text).as_str().into_owned();
-        assert_eq!([label("a"), label("b"), label("c"), label("a")], ["a", "b", "other", "a"]);
     }
 }

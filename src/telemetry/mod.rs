@@ -27,11 +27,12 @@ use crate::config;
 use crate::seal::hex::hex;
 use crate::seal::random;
 use health::HealthChange;
-pub(crate) use metrics::{Metrics, UPSTREAM};
+pub(crate) use metrics::Metrics;
 pub(crate) use operation::{
-    ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation, TransportKind,
+    ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation,
 };
 use otlp::OtlpPipeline;
+pub(crate) use series::{TransportKind, UPSTREAM};
 
 /// A handle on spans and metrics, cheap to clone.
 #[derive(Clone)]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Telemetry;
 use super::metrics::DurationSeries;
-use super::series::Labels;
+use super::series::{Labels, TransportKind};
 use crate::domain::error_code;
 use crate::domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
 use crate::domain::trace::Trace;
@@ -46,24 +46,6 @@ pub(crate) struct ClientAttributes<'a> {
     pub server: Option<(&'a str, u16)>,
     /// The raw name of the prompt.
     pub prompt: Option<&'a str>,
-}
-
-/// The transport of the messages (OpenTelemetry, `network.transport`).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum TransportKind {
-    Http,
-    Pipe,
-}
-
-impl TransportKind {
-    pub(super) fn attributes(self) -> impl Iterator<Item = KeyValue> {
-        let (transport, protocol) = match self {
-            Self::Http => ("tcp", Some("http")),
-            Self::Pipe => ("pipe", None),
-        };
-        let protocol = protocol.map(|name| KeyValue::new("network.protocol.name", name));
-        std::iter::once(KeyValue::new("network.transport", transport)).chain(protocol)
-    }
 }
 
 /// The outcome of an operation.

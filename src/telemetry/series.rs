@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 
-use opentelemetry::KeyValue;
+use dashmap::DashSet;
+use opentelemetry::{KeyValue, StringValue, Value};
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
-
-use super::TransportKind;
-use super::metrics::{LabelValues, by_upstream};
 
 /// The attributes by which the series of an instrument differ, without those of a failure.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -97,6 +95,58 @@ impl Equivalent<Labels<Arc<str>>> for Labels<&str> {
     }
 }
 
+/// The transport of the messages (OpenTelemetry, `network.transport`).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) enum TransportKind {
+    Http,
+    Pipe,
+}
+
+impl TransportKind {
+    pub(super) fn attributes(self) -> impl Iterator<Item = KeyValue> {
+        let (transport, protocol) = match self {
+            Self::Http => ("tcp", Some("http")),
+            Self::Pipe => ("pipe", None),
+        };
+        let protocol = protocol.map(|name| KeyValue::new("network.protocol.name", name));
+        std::iter::once(KeyValue::new("network.transport", transport)).chain(protocol)
+    }
+}
+
+/// The label with the id of the upstream.
+pub(crate) const UPSTREAM: &str = "promptgate.upstream";
+
+pub(super) fn by_upstream(id: &str) -> KeyValue {
+    KeyValue::new(UPSTREAM, id.to_owned())
+}
+
+/// The values of one label: the first ones are used as they are, all later ones become "other", so that
+/// clients cannot create series without bound.
+pub(super) struct LabelValues {
+    seen: DashSet<Arc<str>>,
+    limit: usize,
+}
+
+impl LabelValues {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { seen: DashSet::new(), limit }
+    }
+
+    /// Returns the value, or "other" beyond the limit.
+    pub(crate) fn label(&self, text: &str) -> Value {
+        let known = self.seen.get(text).map(|known| known.clone());
+        let label = known.or_else(|| {
+            // Two threads can both take the last place: one value more does no harm.
+            let text: Arc<str> = text.into();
+            (self.seen.len() < self.limit).then(|| {
+                self.seen.insert(text.clone());
+                text
+            })
+        });
+        Value::String(label.map_or(StringValue::from("other"), StringValue::from))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,5 +173,12 @@ mod tests {
             let series = known.find(labels, &prompts, |_| panic!("it is known"));
             assert_eq!((series.bound, &series.attributes), (number, &labels.attributes(&prompts)));
         }
+    }
+
+    #[test]
+    fn values_beyond_the_limit_become_other() {
+        let labels = LabelValues::new(2);
+        let label = |text| labels.label(text).as_str().into_owned();
+        assert_eq!([label("a"), label("b"), label("c"), label("a")], ["a", "b", "other", "a"]);
     }
 }
