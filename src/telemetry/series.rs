@@ -30,7 +30,7 @@ pub(super) struct Series<B> {
 /// The series of one instrument that were written to last.
 pub(super) struct KnownSeries<B>(Cache<Labels<Arc<str>>, Arc<Series<B>>>);
 
-/// Most series that are remembered of an instrument: another one takes microseconds to find.
+/// Capacity of the cache for each instrument: a series that was evicted is bound again within microseconds.
 const REMEMBERED: usize = 4_096;
 
 impl<B> KnownSeries<B> {

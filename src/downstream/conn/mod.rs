@@ -210,7 +210,7 @@ where
     }
 }
 
-/// The headers of a request that hyper accepts unless it is told otherwise.
+/// The number of headers that hyper accepts in a request by default.
 const HYPER_MAX_HEADERS: usize = 100;
 
 /// The time to send GOAWAY to a client that floods the connection.
