@@ -130,12 +130,13 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// If the value is not a JSON-RPC message, or has an unknown member.
     pub fn read_strict(value: Json<'a>) -> Result<Self, FrameError> {
-        let known = ["jsonrpc", "id", "method", "params", "result", "error"];
-        if value.members().all(|(key, _)| known.iter().any(|known| key.is(known))) {
-            return Self::read(value);
+        let parts = Parts::of(value)?;
+        if parts.has_unknown {
+            let what =
+                "a message may only have the members jsonrpc, id, method, params, result, error";
+            return Err(parts.error(what));
         }
-        let what = "a message may only have the members jsonrpc, id, method, params, result, error";
-        Err(FrameError { id: value.get("id").and_then(Id::read), what })
+        parts.frame()
     }
 
     /// Reads one JSON value as a request, a notification or a response. Unknown members are ignored.
@@ -143,7 +144,25 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// If the value is not a JSON-RPC 2.0 message.
     pub fn read(value: Json<'a>) -> Result<Self, FrameError> {
-        let mut parts = Parts::default();
+        Parts::of(value)?.frame()
+    }
+}
+
+#[derive(Default)]
+struct Parts<'a> {
+    version: Option<Json<'a>>,
+    id: Option<Json<'a>>,
+    method: Option<Json<'a>>,
+    params: Option<Json<'a>>,
+    result: Option<Json<'a>>,
+    error: Option<Json<'a>>,
+    /// Whether there is a member that JSON-RPC does not define.
+    has_unknown: bool,
+}
+
+impl<'a> Parts<'a> {
+    fn of(value: Json<'a>) -> Result<Self, FrameError> {
+        let mut parts = Self::default();
         if !value.is_object() {
             return Err(parts.error("a message must be a JSON object"));
         }
@@ -158,30 +177,22 @@ impl<'a> Frame<'a> {
                 Some("params") => parts.params = Some(member),
                 Some("result") => parts.result = Some(member),
                 Some("error") => parts.error = Some(member),
-                _ => {}
+                _ => parts.has_unknown = true,
             }
         }
-        if !parts.version.is_some_and(|v| v.is("2.0")) {
-            return Err(parts.error("`jsonrpc` must be \"2.0\""));
+        Ok(parts)
+    }
+
+    fn frame(self) -> Result<Frame<'a>, FrameError> {
+        if !self.version.is_some_and(|v| v.is("2.0")) {
+            return Err(self.error("`jsonrpc` must be \"2.0\""));
         }
-        match parts.method {
-            Some(method) => parts.request(method),
-            None => parts.response(),
+        match self.method {
+            Some(method) => self.request(method),
+            None => self.response(),
         }
     }
-}
 
-#[derive(Default)]
-struct Parts<'a> {
-    version: Option<Json<'a>>,
-    id: Option<Json<'a>>,
-    method: Option<Json<'a>>,
-    params: Option<Json<'a>>,
-    result: Option<Json<'a>>,
-    error: Option<Json<'a>>,
-}
-
-impl<'a> Parts<'a> {
     fn request(self, method: Json<'a>) -> Result<Frame<'a>, FrameError> {
         if self.result.is_some() || self.error.is_some() {
             return Err(self.error("a message is either a request or a response"));

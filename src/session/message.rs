@@ -57,8 +57,9 @@ pub struct PreparedCall {
     pub(crate) transport_kind: TransportKind,
     /// The client's progress token (`_meta.progressToken`).
     pub(crate) progress_token: Option<Id>,
-    /// Cancelled when the client can send no more messages, so no responses to server requests.
-    pub(crate) gone: CancellationToken,
+    /// Cancelled when the client of a connection can send no more messages, so no responses to server requests. `None` over
+    /// HTTP, where a client can send them until the gateway drains.
+    pub(crate) input_closed: Option<CancellationToken>,
 }
 
 /// The context of one message: transport, caller and endpoint.

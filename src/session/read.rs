@@ -239,10 +239,9 @@ impl Sessions {
             forwarded: ForwardedMeta::read(params, |name| context.transport.trace(name)),
             request,
         };
-        let gone = match context.transport {
-            // During a drain no request is accepted, and so no response to a server request.
-            TransportContext::Http(_) => self.shared.drain.clone(),
-            TransportContext::Connection(connection) => connection.input_closed.clone(),
+        let input_closed = match context.transport {
+            TransportContext::Http(_) => None,
+            TransportContext::Connection(connection) => Some(connection.input_closed.clone()),
         };
         let transport_kind = context.transport.transport_kind();
         Ok(Dispatch::Call(PreparedCall {
@@ -254,7 +253,7 @@ impl Sessions {
             in_flight,
             transport_kind,
             progress_token,
-            gone,
+            input_closed,
         }))
     }
 

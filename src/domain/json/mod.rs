@@ -23,7 +23,7 @@ use scan::{decode, string_stop};
 #[derive(Clone, Copy)]
 pub struct Json<'a> {
     text: &'a str,
-    /// Of an array, object or long string: its span and those that follow in the outline; empty where there is none.
+    /// Its span and those that follow in the outline; empty where there is none.
     spans: &'a [Span],
 }
 
@@ -57,7 +57,7 @@ impl<'a> Json<'a> {
     }
 
     /// Scans text in the same way as [`Json::parse`], for a value that is read more than once: `outline` becomes that of
-    /// the text, so that readers pass over arrays, objects and long strings at once.
+    /// the text, so that readers find its values at once.
     ///
     /// # Errors
     /// Those of [`Json::parse`].
@@ -188,8 +188,13 @@ impl<'a> Iterator for Members<'a> {
     type Item = (Json<'a>, Json<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let key = self.0.next()?;
-        Some((key, self.0.next()?))
+        match &mut self.0 {
+            Pieces::Outlined(parts) => parts.next(),
+            Pieces::Text(rest) => {
+                let key = next_value(rest)?;
+                Some((key, next_value(rest)?))
+            }
+        }
     }
 }
 
@@ -200,52 +205,76 @@ impl<'a> Iterator for Elements<'a> {
     type Item = Json<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next()
+        match &mut self.0 {
+            Pieces::Outlined(parts) => parts.next().map(|(_, element)| element),
+            Pieces::Text(rest) => next_value(rest),
+        }
     }
 }
 
-/// Iterator over the values directly inside an accepted array or object, keys included. It relies on the scan: what
-/// has a span is skipped by its length; other strings by a search for the closing quote, arrays and objects by counting
-/// brackets.
-struct Pieces<'a> {
-    rest: &'a str,
-    /// Offset of `rest` in the text of the outline.
-    at: usize,
-    /// The spans in `rest`, and those that follow.
+/// What is left of an accepted array or object.
+enum Pieces<'a> {
+    Outlined(OutlinedPieces<'a>),
+    /// The text behind the last value.
+    Text(&'a str),
+}
+
+/// What is left of an array or object whose values are in an outline.
+struct OutlinedPieces<'a> {
+    /// The text of the array or object.
+    text: &'a str,
+    /// Its offset in the text of the outline.
+    offset: usize,
+    /// The spans of the values that are left, and those that follow.
     spans: &'a [Span],
+    /// The number of spans of the values that are left.
+    left: usize,
 }
 
 impl<'a> Pieces<'a> {
     fn of(value: Json<'a>, kind: Kind) -> Self {
         let Json { text, spans } = value;
         match spans {
-            _ if value.kind() != kind => Self { rest: "", at: 0, spans: &[] },
-            [] => Self { rest: &text[1..text.len() - 1], at: 0, spans },
-            [own, inside @ ..] => {
-                let at = own.start as usize + 1;
-                Self { rest: &text[1..text.len() - 1], at, spans: inside }
-            }
+            _ if value.kind() != kind => Self::Text(""),
+            [] => Self::Text(&text[1..text.len() - 1]),
+            [own, spans @ ..] => Self::Outlined(OutlinedPieces {
+                text,
+                offset: own.start as usize,
+                spans,
+                left: own.count as usize - 1,
+            }),
         }
     }
+}
 
-    fn next(&mut self) -> Option<Json<'a>> {
-        let is_between = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b',' | b':');
-        let start = self.rest.bytes().position(|byte| !is_between(&byte))?;
-        let rest = &self.rest[start..];
-        let own = self.spans.first().filter(|span| span.start as usize == self.at + start);
-        let (len, spans) = match own {
-            Some(own) => {
-                let spans = self.spans;
-                self.spans = &spans[own.count as usize..];
-                (own.len as usize, spans)
-            }
-            None => (value_len(rest.as_bytes()), &[][..]),
-        };
-        let (text, rest) = rest.split_at(len);
-        self.at += start + len;
-        self.rest = rest;
-        Some(Json { text, spans })
+impl<'a> OutlinedPieces<'a> {
+    /// Returns the next value with its key; the key of an element is empty text.
+    fn next(&mut self) -> Option<(Json<'a>, Json<'a>)> {
+        let spans = self.spans;
+        let own = spans.first().filter(|_| self.left > 0)?;
+        self.left -= own.count as usize;
+        self.spans = &spans[own.count as usize..];
+        let (key, start) = (own.key as usize - self.offset, own.start as usize - self.offset);
+        let value = Json { text: &self.text[start..start + own.len as usize], spans };
+        let mut key_end = start;
+        // Only white space and the colon are between the closing quote and the value.
+        while key_end > key && self.text.as_bytes()[key_end - 1] != b'"' {
+            key_end -= 1;
+        }
+        Some((Json::accepted(&self.text[key..key_end]), value))
     }
+}
+
+/// Takes the first value off the text inside an accepted array or object, keys included; `None` where no more is left. It
+/// relies on the scan: the end of a string is found by a search for the closing quote, that of an array or object by counting
+/// brackets.
+fn next_value<'a>(rest: &mut &'a str) -> Option<Json<'a>> {
+    let is_between = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b',' | b':');
+    let start = rest.bytes().position(|byte| !is_between(&byte))?;
+    let value = &rest[start..];
+    let (text, after) = value.split_at(value_len(value.as_bytes()));
+    *rest = after;
+    Some(Json::accepted(text))
 }
 
 impl PartialEq for Json<'_> {
@@ -412,16 +441,16 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_too_many_arrays_is_read_without_an_outline() {
-        // The border: one span for each 24 bytes, and sixteen more.
+    fn a_text_of_too_many_values_is_read_without_an_outline() {
+        // The border: one span for each eight bytes, and sixteen more.
         let text = |arrays: usize| format!("[\"{}\"{}]", "x".repeat(160), ",[]".repeat(arrays));
-        for (arrays, has_outline) in [(23, true), (24, false)] {
+        for (arrays, has_outline) in [(55, true), (56, false)] {
             let (text, mut outline) = (text(arrays), Outline::default());
             let json = Json::parse_outlined(&text, 64, &mut outline).unwrap();
             assert_eq!(json.elements().count(), arrays + 1);
             assert!(json.elements().skip(1).all(|element| element.text() == "[]"));
             assert_eq!(!json.spans.is_empty(), has_outline, "{arrays} in {}", text.len());
-            assert!(outline.size() <= text.len() + 2 * 16 * size_of::<Span>());
+            assert!(outline.size() <= 2 * text.len() + 16 * size_of::<Span>());
         }
     }
 

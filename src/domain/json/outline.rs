@@ -1,9 +1,9 @@
-//! The long parts of an accepted text, as the scan has found them: readers pass over one without reading it.
+//! Where the values of an accepted text are, as the scan has found them: readers find one without reading those before it.
 
-/// The arrays, objects and long strings of a text in the order in which they begin, and whether it has a `null`.
+/// The values of a text in the order in which they begin, and whether it has a `null`.
 ///
-/// A text of many small arrays would have an outline larger than itself. It has none, and readers look for the end of
-/// an array or object by counting brackets.
+/// A text of very short values would have an outline much larger than itself. It has none, and readers look for the end of
+/// each value.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     spans: Vec<Span>,
@@ -15,26 +15,24 @@ pub(crate) struct Outline {
     pub(super) has_visible_escapes: bool,
 }
 
-/// An array, object or long string.
+/// A value: the whole, an element of an array or a member of an object. Offsets are in the text, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
-    /// Offset in the text, in bytes.
+    /// Offset of its key; `start` where it has none.
+    pub key: u32,
+    /// Offset of the value.
     pub start: u32,
-    /// Bytes of its text, brackets or quotes included.
+    /// Bytes of the value.
     pub len: u32,
     /// Spans in it, itself included.
     pub count: u32,
 }
 
-/// Bytes of text for each span that is kept. A vector takes up to twice what is in it, so an outline takes no more memory
-/// than its text.
-const BYTES_PER_SPAN: usize = 2 * size_of::<Span>();
+/// Bytes of text for each span that is kept: an outline takes at most twice the memory of its text.
+const BYTES_PER_SPAN: usize = size_of::<Span>() / 2;
 
 /// Spans that are kept of the shortest texts.
 const FEW_SPANS: usize = 16;
-
-/// Bytes of the shortest string that has a span: to find the end of a shorter one costs no more than to look it up.
-const LONG_STRING: usize = 128;
 
 impl Outline {
     /// Returns whether a `null` occurs anywhere in the text.
@@ -60,33 +58,30 @@ impl Outline {
         self.has_null = false;
         self.has_visible_escapes = true;
         self.spans.clear();
-        self.spans.reserve(FEW_SPANS.min(self.most));
+        self.spans.reserve_exact(FEW_SPANS.min(self.most));
     }
 
-    /// Notes a string value, from its opening quote to the closing one.
-    pub(super) fn string(&mut self, start: usize, end: usize) {
-        if end - start >= LONG_STRING {
-            let number = self.open();
-            self.close(number, start, end);
-        }
-    }
-
-    /// Notes the beginning of an array or object. Returns its number.
-    pub(super) fn open(&mut self) -> usize {
-        if self.spans.len() < self.most {
-            self.spans.push(Span::default());
+    /// Notes the beginning of a value, and that of its key. Returns its number.
+    pub(super) fn open(&mut self, key: usize, start: usize) -> usize {
+        let number = self.spans.len();
+        if number < self.most {
+            if number == self.spans.capacity() {
+                self.spans.reserve_exact(number.clamp(1, self.most - number));
+            }
+            self.spans.push(Span { key: key as u32, start: start as u32, len: 0, count: 0 });
         } else {
             self.most = 0;
-            self.spans.clear();
+            self.spans = Vec::new();
         }
-        self.spans.len().wrapping_sub(1)
+        number
     }
 
-    /// Notes where the array or object of this number was.
-    pub(super) fn close(&mut self, number: usize, start: usize, end: usize) {
+    /// Notes the end of the value of this number.
+    pub(super) fn close(&mut self, number: usize, end: usize) {
         let count = self.spans.len().wrapping_sub(number);
         if let Some(span) = self.spans.get_mut(number) {
-            *span = Span { start: start as u32, len: (end - start) as u32, count: count as u32 };
+            span.len = end as u32 - span.start;
+            span.count = count as u32;
         }
     }
 

@@ -37,7 +37,7 @@ pub(super) fn value(
     let mut scan = Scan { text, bytes, at: 0, max_depth, keys: Vec::new(), outline };
     scan.space();
     let start = scan.at;
-    scan.value(0)?;
+    scan.value(start, 0)?;
     let range = start..scan.at;
     scan.space();
     if scan.at < bytes.len() {
@@ -75,9 +75,20 @@ fn long_string_stop(bytes: &[u8], from: usize) -> Option<(usize, u8)> {
 
 /// Whether a text has no byte at which [`string_stop`] would stop.
 pub(super) fn is_plain(text: &[u8]) -> bool {
+    all_words(text, |word| stops(word) == 0)
+}
+
+/// Whether `holds` for all words of eight bytes that make up a text. The last may share bytes with the one before, or be
+/// filled up with spaces.
+fn all_words(text: &[u8], holds: impl Fn(u64) -> bool) -> bool {
     let (words, rest) = text.as_chunks::<8>();
-    let is_stop = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
-    words.iter().all(|word| stops(u64::from_le_bytes(*word)) == 0) && !rest.iter().any(is_stop)
+    let last = match text.last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => {
+            rest.iter().fold(REPEATED * u64::from(b' '), |word, byte| word << 8 | u64::from(*byte))
+        }
+    };
+    words.iter().all(|word| holds(u64::from_le_bytes(*word))) && holds(last)
 }
 
 /// The highest bit of each byte that is a quote, a backslash or a control character, exact up to the first of them.
@@ -102,7 +113,7 @@ fn zero_bytes(word: u64) -> u64 {
 /// search takes to begin.
 fn has_escape(inside: &[u8]) -> bool {
     if inside.len() <= SHORT_WORDS * 8 {
-        return inside.contains(&b'\\');
+        return !all_words(inside, |word| zero_bytes(word ^ (REPEATED * u64::from(b'\\'))) == 0);
     }
     memchr::memchr(b'\\', inside).is_some()
 }
@@ -140,24 +151,23 @@ struct Literal<'a> {
 const FEW_KEYS: usize = 16;
 
 impl<'a> Scan<'a> {
-    fn value(&mut self, depth: usize) -> Result<(), JsonError> {
+    /// Scans a value whose key begins at `key`; one without a key begins there itself.
+    fn value(&mut self, key: usize, depth: usize) -> Result<(), JsonError> {
+        let number = self.outline.open(key, self.at);
         match self.peek() {
-            Some(b'{') => self.container(depth + 1, Self::object),
-            Some(b'[') => self.container(depth + 1, Self::array),
-            Some(b'"') => {
-                let start = self.at;
-                self.string()?;
-                self.outline.string(start, self.at);
-                Ok(())
-            }
-            Some(b't') => self.literal("true"),
-            Some(b'f') => self.literal("false"),
+            Some(b'{') => self.container(depth + 1, Self::object)?,
+            Some(b'[') => self.container(depth + 1, Self::array)?,
+            Some(b'"') => self.string().map(drop)?,
+            Some(b't') => self.literal("true")?,
+            Some(b'f') => self.literal("false")?,
             Some(b'n') => {
                 self.outline.has_null = true;
-                self.literal("null")
+                self.literal("null")?;
             }
-            _ => self.number(),
+            _ => self.number()?,
         }
+        self.outline.close(number, self.at);
+        Ok(())
     }
 
     /// Scans an array or object of this depth by `inside`, from the opening bracket on.
@@ -169,12 +179,9 @@ impl<'a> Scan<'a> {
         if depth > self.max_depth {
             return Err(JsonError::TooDeep { at: self.at, limit: self.max_depth });
         }
-        let (start, number) = (self.at, self.outline.open());
         self.at += 1;
         self.space();
-        inside(self, depth)?;
-        self.outline.close(number, start, self.at);
-        Ok(())
+        inside(self, depth)
     }
 
     fn object(&mut self, depth: usize) -> Result<(), JsonError> {
@@ -206,7 +213,7 @@ impl<'a> Scan<'a> {
             self.space();
             self.expect(b':')?;
             self.space();
-            self.value(depth)?;
+            self.value(at, depth)?;
             self.space();
             if self.eat(b',') {
                 continue;
@@ -223,7 +230,7 @@ impl<'a> Scan<'a> {
         }
         loop {
             self.space();
-            self.value(depth)?;
+            self.value(self.at, depth)?;
             self.space();
             if !self.eat(b',') {
                 return self.expect(b']');

@@ -38,7 +38,7 @@ struct Inner {
     phase: Phase,
     /// Response bodies that have data and are not polled, by the number of the response.
     stalled: BTreeMap<u64, StalledBody>,
-    /// The task that reads the connection, woken when the deadline may have changed.
+    /// The task that reads an HTTP/2 connection, woken when the deadline has become earlier.
     reader: Option<Waker>,
 }
 
@@ -180,15 +180,17 @@ impl ConnState {
     fn update(&self, change: impl FnOnce(Phase) -> Phase) {
         let mut inner = self.lock();
         inner.phase = change(inner.phase);
-        if let Some(reader) = inner.reader.take() {
-            reader.wake();
-        }
     }
 
-    /// Returns the deadline of the current state, if it has one. `reader` is woken when it may have changed.
+    /// Returns the deadline of the current state, if it has one. `reader` is woken when it becomes earlier.
+    ///
+    /// It is not woken when a busy connection becomes idle, which would take a poll for each request: without a deadline, ask
+    /// again within [`idle`](Self::idle).
     pub(crate) fn deadline(&self, reader: &Waker) -> Option<Instant> {
         let mut inner = self.lock();
-        inner.reader = Some(reader.clone());
+        if self.stall.is_some() {
+            inner.reader = Some(reader.clone());
+        }
         match inner.phase {
             Phase::Idle(at) | Phase::Head(at) => Some(at),
             Phase::Busy(_) => {
@@ -199,6 +201,11 @@ impl ConnState {
                 inner.stalled.values().map(deadline).min()
             }
         }
+    }
+
+    /// How long the connection may be idle.
+    pub(crate) fn idle(&self) -> Duration {
+        self.idle
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

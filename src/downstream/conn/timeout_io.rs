@@ -22,6 +22,7 @@ pub(crate) struct TimeoutIo<S> {
     /// Bytes that were read before the HTTP version was known; they are read again first.
     prefix: Bytes,
     state: Arc<ConnState>,
+    /// Fires at the deadline of the state or before it.
     read_deadline: Pin<Box<Sleep>>,
     /// How long a write may stay pending.
     stall: Duration,
@@ -118,17 +119,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
             }
             return Poll::Ready(read);
         }
-        // The deadline may move while the timer runs: the one that is current when the timer fires counts.
-        while let Some(deadline) = self.state.deadline(context.waker()) {
-            if self.read_deadline.deadline() != deadline {
-                self.read_deadline.as_mut().reset(deadline);
+        // The timer may fire before the deadline, never after it: the deadline that is current then counts.
+        loop {
+            let deadline = self.state.deadline(context.waker());
+            let timer = &self.read_deadline;
+            if timer.is_elapsed() || deadline.is_some_and(|at| at < timer.deadline()) {
+                let at = deadline.unwrap_or_else(|| Instant::now() + self.state.idle());
+                self.read_deadline.as_mut().reset(at);
             }
             ready!(self.read_deadline.as_mut().poll(context));
-            if self.state.deadline(context.waker()) == Some(deadline) {
+            let deadline = self.state.deadline(context.waker());
+            if deadline.is_some_and(|at| at <= Instant::now()) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
-        Poll::Pending
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio_util::sync::CancellationToken;
 
 use crate::domain::call::Call;
 use crate::domain::jsonrpc::Id;
@@ -38,7 +37,7 @@ impl Sessions {
             in_flight: None,
             transport_kind: TransportKind::Http,
             progress_token: None,
-            gone: CancellationToken::new(),
+            input_closed: None,
         };
         let permits = CallPermits { call: Arc::new(Bounded), budget: Arc::new(()) };
         self.perform(prepared, permits, None, now).await

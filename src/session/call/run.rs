@@ -78,8 +78,7 @@ impl Sessions {
         permit: &dyn CallPermit,
         now: UnixSeconds,
     ) -> CallOutcome {
-        let PreparedCall { dialect, form, call, nonce, in_flight, progress_token, gone, .. } =
-            pending;
+        let PreparedCall { dialect, form, call, nonce, in_flight, progress_token, .. } = pending;
         let (dialect, form, nonce) = (*dialect, *form, *nonce);
         let began = Instant::now();
         let deadline = began + self.limits.request;
@@ -106,6 +105,8 @@ impl Sessions {
             let progress_token = progress_token.clone();
             ClientEventSender::new(self, dialect, events, outgoing, permit, nonce, progress_token)
         });
+        // During a drain no request is accepted, and so no response to a server request.
+        let gone = pending.input_closed.as_ref().unwrap_or(&self.shared.drain);
         let forwarding = async {
             match &mut events {
                 Some(events) => events.forward(gone).await,
