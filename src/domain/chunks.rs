@@ -87,8 +87,17 @@ impl fmt::Debug for Chunks {
 }
 
 impl Splices {
-    /// Adds a part at the end of what is written so far; a small one is copied. `part` is UTF-8.
-    pub(crate) fn add(&mut self, out: &mut String, part: Bytes) {
+    /// Adds a part at the end of what is written so far. A small one is copied; of a large one, `share` returns the bytes.
+    pub(crate) fn add(&mut self, out: &mut String, part: &str, share: impl FnOnce() -> Bytes) {
+        if part.len() >= SHARED {
+            self.0.push((out.len(), share()));
+        } else {
+            out.push_str(part);
+        }
+    }
+
+    /// Adds a part that is UTF-8.
+    pub(crate) fn add_bytes(&mut self, out: &mut String, part: Bytes) {
         if part.len() >= SHARED {
             self.0.push((out.len(), part));
         } else if let Ok(text) = std::str::from_utf8(&part) {
@@ -141,7 +150,7 @@ mod tests {
                 out.push_str(&text);
                 // Below the border, at it, and above.
                 let part = "x".repeat(SHARED - 1 + size);
-                splices.add(&mut out, part.clone().into());
+                splices.add(&mut out, &part, || part.clone().into());
                 expected.extend([text, part]);
             }
             let chunks = splices.into_chunks(out).between("(", ")");

@@ -1,6 +1,7 @@
 //! HTTP client for all requests to upstreams, authorization servers and collectors.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -199,14 +200,9 @@ impl Egress {
     }
 }
 
-/// Opens connections over the network of the machine.
-struct Connector(Box<dyn Connect>);
-
-impl Clone for Connector {
-    fn clone(&self) -> Self {
-        Self(self.0.boxed_clone())
-    }
-}
+/// Opens connections over the network of the machine. The client clones it for each request.
+#[derive(Clone)]
+struct Connector(Arc<dyn Connect>);
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Stream>;
@@ -239,7 +235,6 @@ pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::BodyExt;

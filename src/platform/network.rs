@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -93,7 +94,7 @@ pub trait Network: Send + Sync {
     async fn connect(&self, host: &str, port: u16) -> io::Result<Stream>;
 
     /// Returns a connector for HTTP.
-    fn http(&self, dialling: Dialling) -> Box<dyn Connect>;
+    fn http(&self, dialling: Dialling) -> Arc<dyn Connect>;
 }
 
 /// A socket that listens.
@@ -138,9 +139,7 @@ impl Dialling {
 /// Opens connections to the hosts of URLs.
 pub trait Connect: Send + Sync {
     /// Connects to the host of a URL.
-    fn connect(&mut self, url: Uri) -> Connecting;
-
-    fn boxed_clone(&self) -> Box<dyn Connect>;
+    fn connect(&self, url: Uri) -> Connecting;
 }
 
 /// A connection that is being opened.
@@ -164,7 +163,7 @@ impl Network for System {
         Ok(Stream::new(stream))
     }
 
-    fn http(&self, dialling: Dialling) -> Box<dyn Connect> {
+    fn http(&self, dialling: Dialling) -> Arc<dyn Connect> {
         let mut tcp =
             HttpConnector::new_with_resolver(Resolver { system: GaiResolver::new(), dialling });
         tcp.enforce_http(false);
@@ -173,7 +172,7 @@ impl Network for System {
         tcp.set_keepalive(Some(dialling.keepalive));
         tcp.set_keepalive_interval(Some(dialling.keepalive_timeout));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        Box::new(tcp)
+        Arc::new(tcp)
     }
 }
 
@@ -192,14 +191,10 @@ impl Acceptor for TcpListener {
 }
 
 impl Connect for HttpConnector<Resolver> {
-    fn connect(&mut self, url: Uri) -> Connecting {
+    fn connect(&self, url: Uri) -> Connecting {
         // It is always ready.
-        let connecting = self.call(url);
+        let connecting = self.clone().call(url);
         Box::pin(async { Ok(Stream::new(connecting.await?.into_inner())) })
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Connect> {
-        Box::new(self.clone())
     }
 }
 

@@ -372,7 +372,9 @@ impl Dialect {
                         surround(overlay, document.slice(value), &mut splices, out);
                     });
                 } else if !is_ours && value.kind() != Kind::Null {
-                    result.rewritten(key, |out| splices.add(out, document.slice(value)));
+                    result.rewritten(key, |out| {
+                        splices.add(out, value.text(), || document.slice(value));
+                    });
                 }
             }
         });
@@ -440,7 +442,7 @@ impl Dialect {
             };
             result.written(member, |out| {
                 out.push('[');
-                list.elements.iter().for_each(|piece| splices.add(out, piece.clone()));
+                list.elements.iter().for_each(|piece| splices.add_bytes(out, piece.clone()));
                 out.push(']');
             });
             if let Some(cursor) = &list.next_cursor {
@@ -484,7 +486,7 @@ fn surround(overlay: &CallOverlay, messages: Bytes, splices: &mut Splices, out: 
     if !before.is_empty() && !is_empty {
         out.push(',');
     }
-    splices.add(out, inner);
+    splices.add_bytes(out, inner);
     let is_first = is_empty && before.is_empty();
     if !after.is_empty() && !is_first {
         out.push(',');

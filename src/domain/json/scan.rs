@@ -34,7 +34,8 @@ pub(super) fn value(
     outline: &mut Outline,
 ) -> Result<Range<usize>, JsonError> {
     let bytes = text.as_bytes();
-    let mut scan = Scan { text, bytes, at: 0, max_depth, keys: Vec::new(), outline };
+    let keys = Vec::with_capacity(FEW_KEYS);
+    let mut scan = Scan { text, bytes, at: 0, max_depth, keys, outline };
     scan.space();
     let start = scan.at;
     scan.value(start, 0)?;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-
 use crate::domain::call::Call;
 use crate::domain::jsonrpc::Id;
 use crate::domain::revision::Revision;

@@ -117,6 +117,11 @@ impl HttpSse {
         self.post_endpoint.post(headers, body).await
     }
 
+    /// Returns the headers of each message.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        self.post_endpoint.endpoint.headers()
+    }
+
     /// Returns the requests in flight on the stream.
     pub fn correlator(&self) -> &Arc<Correlator> {
         &self.correlator
@@ -146,7 +151,8 @@ async fn read(
     target: &PostEndpoint,
 ) -> Result<(), Kind> {
     while let Some(message) = reader.next().await? {
-        target.endpoint.send_followup(&target.url, HeaderMap::new(), correlator.deliver(message));
+        let PostEndpoint { endpoint, url } = target;
+        endpoint.send_followup(url, endpoint.headers().clone(), correlator.deliver(message));
     }
     Ok(())
 }
@@ -164,7 +170,7 @@ impl Drop for RequestGuard<'_> {
         if session.correlator.forget_response(self.id) && !session.closed.is_cancelled() {
             let body = reply::cancellation(self.id);
             let PostEndpoint { endpoint, url } = &session.post_endpoint;
-            endpoint.post_and_forget(url, HeaderMap::new(), body);
+            endpoint.post_and_forget(url, endpoint.headers().clone(), body);
         }
     }
 }

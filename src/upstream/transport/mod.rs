@@ -31,7 +31,16 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Sends a request and waits for its result; the headers returned are those of the HTTP response.
+    /// Returns the headers that each message has, whatever it says.
+    pub fn headers(&self) -> HeaderMap {
+        match self {
+            Transport::Http { endpoint, .. } => endpoint.headers().clone(),
+            Transport::Sse(session) => session.headers().clone(),
+            Transport::Stdio(_) => HeaderMap::new(),
+        }
+    }
+
+    /// Sends a request, whose headers begin with [`Transport::headers`], and waits for its result; the headers returned are those of the HTTP response.
     /// Messages that belong to the call and come before its response go to `interim`. Dropped before the
     /// response, the call counts as abandoned.
     ///

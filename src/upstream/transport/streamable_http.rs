@@ -113,6 +113,11 @@ impl HttpEndpoint {
         })
     }
 
+    /// Returns the headers of each request.
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     /// Returns the access tokens, where requests are sent with some.
     pub(crate) fn authorization(&self) -> Option<&Authorization> {
         self.authorization.as_ref()
@@ -195,8 +200,7 @@ impl HttpEndpoint {
     /// # Errors
     /// When the upstream has no such stream.
     pub async fn open_stream(&self) -> Result<SseReader, Kind> {
-        let headers = HeaderMap::new();
-        let get = self.send(Method::GET, &self.url, &headers, Bytes::new());
+        let get = self.send(Method::GET, &self.url, &self.headers, Bytes::new());
         self.events(get.await?)
     }
 
@@ -350,9 +354,7 @@ impl HttpEndpoint {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = method.clone();
             *request.uri_mut() = url.clone();
-            let mut all = self.headers.clone();
-            all.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-            *request.headers_mut() = all;
+            *request.headers_mut() = headers.clone();
             let response = self.egress.send(request).await?;
             match same_origin_redirect(&url, &response) {
                 Some(next) => url = next,

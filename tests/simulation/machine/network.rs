@@ -478,8 +478,8 @@ impl Network for HostNetwork {
         Ok(Stream::new(self.network.dial(self.host, to).await?))
     }
 
-    fn http(&self, dialling: Dialling) -> Box<dyn Connect> {
-        Box::new(HttpDialler { network: self.network.clone(), host: self.host, dialling })
+    fn http(&self, dialling: Dialling) -> Arc<dyn Connect> {
+        Arc::new(HttpDialler { network: self.network.clone(), host: self.host, dialling })
     }
 }
 
@@ -491,7 +491,7 @@ struct HttpDialler {
 }
 
 impl Connect for HttpDialler {
-    fn connect(&mut self, url: Uri) -> Connecting {
+    fn connect(&self, url: Uri) -> Connecting {
         let Self { network, host, dialling } = self.clone();
         Box::pin(async move {
             let to = resolve(url.host().unwrap_or_default())?;
@@ -501,10 +501,6 @@ impl Connect for HttpDialler {
             let socket = dialled.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
             Ok(Stream::new(socket))
         })
-    }
-
-    fn boxed_clone(&self) -> Box<dyn Connect> {
-        Box::new(self.clone())
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
-use crate::domain::json::object::{ObjectWriter, write_object};
+use crate::domain::json::object::ObjectWriter;
 use crate::domain::jsonrpc::{self, Id};
 use crate::domain::method::{INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN};
 use crate::domain::revision::{Era, Revision};
@@ -32,7 +32,7 @@ use verdict::{Verdict, discover, judge, modern_after_all};
 pub(crate) struct Conversation {
     pub revision: Revision,
     pub capabilities: Capabilities,
-    /// Headers of every message: protocol version and session id.
+    /// Headers of every message: those of its transport, protocol version and session id.
     headers: HeaderMap,
     /// Whether each request declares the capabilities of its client; otherwise `initialize` did.
     declares_per_call: bool,
@@ -94,7 +94,8 @@ impl Conversation {
             Era::Legacy => initialize(transport, revision, capabilities).await,
             Era::Modern => {
                 let result = discover(transport).await?;
-                Ok(Self::modern(Capabilities::read(result.json().get("capabilities"))))
+                let capabilities = Capabilities::read(result.json().get("capabilities"));
+                Ok(Self::modern(capabilities, transport.headers()))
             }
         }
     }
@@ -104,7 +105,9 @@ impl Conversation {
         let mut discovering = pin!(discover(transport));
         match timeout(probe, discovering.as_mut()).await {
             Ok(outcome) => match judge(outcome.as_ref().map_err(Clone::clone)) {
-                Verdict::Modern(capabilities) => Ok(Self::modern(capabilities)),
+                Verdict::Modern(capabilities) => {
+                    Ok(Self::modern(capabilities, transport.headers()))
+                }
                 Verdict::Legacy => {
                     initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE).await
                 }
@@ -118,7 +121,7 @@ impl Conversation {
                     initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE);
                 let mut initializing = pin!(initializing);
                 tokio::select! {
-                    late = discovering.as_mut() => match modern_after_all(late) {
+                    late = discovering.as_mut() => match modern_after_all(late, transport) {
                         Some(conversation) => Ok(conversation),
                         None => initializing.await,
                     },
@@ -126,7 +129,7 @@ impl Conversation {
                         Ok(conversation) => Ok(conversation),
                         Err(kind) => {
                             let late = timeout(probe, discovering).await;
-                            late.ok().and_then(modern_after_all).ok_or(kind)
+                            late.ok().and_then(|late| modern_after_all(late, transport)).ok_or(kind)
                         }
                     },
                 }
@@ -216,7 +219,7 @@ impl Conversation {
         if self.declares_per_call {
             out.text(meta::PROTOCOL_VERSION, self.revision.as_str());
             out.written(meta::CLIENT_CAPABILITIES, |out| rpc.capabilities.write(out));
-            out.written(meta::CLIENT_INFO, write_client_info);
+            out.json(meta::CLIENT_INFO, CLIENT_INFO);
         }
         if let Some(forwarded) = rpc.forwarded {
             out.members(&forwarded.meta);
@@ -249,25 +252,21 @@ impl Conversation {
         self.revision.era() == Era::Legacy
     }
 
-    fn modern(capabilities: Capabilities) -> Self {
+    /// `headers` are those of the transport.
+    fn modern(capabilities: Capabilities, mut headers: HeaderMap) -> Self {
         let revision = Revision::NEWEST_MODERN;
-        let version = HeaderValue::from_static(revision.as_str());
-        Self {
-            revision,
-            capabilities,
-            headers: HeaderMap::from_iter([(PROTOCOL_VERSION, version)]),
-            declares_per_call: true,
-            standard_headers: true,
-        }
+        headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(revision.as_str()));
+        Self { revision, capabilities, headers, declares_per_call: true, standard_headers: true }
     }
 
+    /// `headers` are those of the transport.
     fn legacy(
         revision: Revision,
         capabilities: Capabilities,
         session: Option<&HeaderValue>,
+        mut headers: HeaderMap,
     ) -> Self {
-        let version = HeaderValue::from_static(revision.as_str());
-        let mut headers = HeaderMap::from_iter([(PROTOCOL_VERSION, version)]);
+        headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(revision.as_str()));
         headers.extend(session.map(|session| {
             let mut session = session.clone();
             session.set_sensitive(true);
@@ -306,9 +305,9 @@ async fn initialize(
     let body = jsonrpc::request(&id, INITIALIZE, META_SIZE, |params| {
         params.text("protocolVersion", offered.as_str());
         params.written("capabilities", |out| capabilities.write(out));
-        params.written("clientInfo", write_client_info);
+        params.json("clientInfo", CLIENT_INFO);
     });
-    let (result, headers) = transport.request(&id, HeaderMap::new(), body, None).await?;
+    let (result, headers) = transport.request(&id, transport.headers(), body, None).await?;
     let result = result.json();
     let version = result.get("protocolVersion").and_then(Json::as_str);
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
@@ -317,7 +316,7 @@ async fn initialize(
     // 2024-11-05 has no such capability: only a request shows whether it is there.
     capabilities.completions |= revision == Revision::V2024_11_05;
     let session = headers.get(SESSION_ID);
-    let conversation = Conversation::legacy(revision, capabilities, session);
+    let conversation = Conversation::legacy(revision, capabilities, session, transport.headers());
     let initialized = jsonrpc::notification(INITIALIZED, |_| {});
     transport.notify(conversation.headers.clone(), initialized).await?;
     Ok(conversation)
@@ -326,12 +325,9 @@ async fn initialize(
 /// About how many bytes `_meta`, or the parameters of `initialize`, have.
 const META_SIZE: usize = 320;
 
-/// Appends the `Implementation` that the gateway declares to upstreams.
-fn write_client_info(out: &mut String) {
-    write_object(out, |info| {
-        info.text("name", "promptgate").text("version", env!("CARGO_PKG_VERSION"));
-    });
-}
+/// The `Implementation` that the gateway declares to upstreams.
+const CLIENT_INFO: &str =
+    concat!(r#"{"name":"promptgate","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 #[cfg(test)]
 mod tests {
@@ -344,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_modern_request_repeats_its_body_in_headers() {
-        let conversation = Conversation::modern(Capabilities::default());
+        let conversation = Conversation::modern(Capabilities::default(), HeaderMap::new());
         let params = r#""name":"é""#;
         let forwarded = ForwardedMeta { meta: "\"k\":1".to_owned(), ..ForwardedMeta::default() };
         let rpc = RpcRequest {
@@ -373,8 +369,12 @@ mod tests {
     #[test]
     fn a_legacy_request_carries_the_session_alone() {
         let session = HeaderValue::from_static("s-1");
-        let conversation =
-            Conversation::legacy(Revision::V2025_06_18, Capabilities::default(), Some(&session));
+        let conversation = Conversation::legacy(
+            Revision::V2025_06_18,
+            Capabilities::default(),
+            Some(&session),
+            HeaderMap::new(),
+        );
         let rpc = RpcRequest { method: "prompts/list", ..RpcRequest::default() };
         let (headers, body) = conversation.encode(&Id::number(1), rpc);
         assert_eq!(headers[SESSION_ID], "s-1");

@@ -35,7 +35,7 @@ pub(crate) async fn discover(transport: &Transport) -> Result<Document, Kind> {
 }
 
 async fn send_discover(transport: &Transport, id: &Id) -> Result<Document, Kind> {
-    let conversation = Conversation::modern(Capabilities::default());
+    let conversation = Conversation::modern(Capabilities::default(), transport.headers());
     let rpc = RpcRequest { method: DISCOVER, ..RpcRequest::default() };
     let (headers, body) = conversation.encode(id, rpc);
     transport.request(id, headers, body, None).await.map(|(result, _)| result)
@@ -98,9 +98,14 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> Verdict {
 }
 
 /// Returns the conversation with a child process whose late outcome shows that it is modern.
-pub(crate) fn modern_after_all(late: Result<Document, Kind>) -> Option<Conversation> {
+pub(crate) fn modern_after_all(
+    late: Result<Document, Kind>,
+    transport: &Transport,
+) -> Option<Conversation> {
     match judge(late.as_ref().map_err(Clone::clone)) {
-        Verdict::Modern(capabilities) => Some(Conversation::modern(capabilities)),
+        Verdict::Modern(capabilities) => {
+            Some(Conversation::modern(capabilities, transport.headers()))
+        }
         Verdict::Legacy | Verdict::Undecided(_) => None,
     }
 }
