@@ -224,6 +224,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn w12_the_idle_time_begins_with_the_end_of_a_request_whenever_its_reader_is_polled() {
+        let (_client, server) = duplex(64);
+        let state = ConnState::sequential(None, 75 * SECOND, 10 * SECOND);
+        let mut io = TimeoutIo::new(server, Bytes::new(), state.clone(), STALL);
+        let request = state.begin();
+        let start = Instant::now();
+        let reading = tokio::spawn(async move {
+            let error = io.read_u8().await.unwrap_err();
+            (error.kind(), start.elapsed().as_secs())
+        });
+        // The request takes longer than a connection may be idle, and nothing wakes the reader at its end.
+        for _ in 0..20 {
+            advance(5 * SECOND).await;
+            tokio::task::yield_now().await;
+        }
+        drop(request);
+        assert_eq!(reading.await.unwrap(), (io::ErrorKind::TimedOut, 175));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn w12_pings_do_not_extend_the_idle_time_of_a_connection() {
         let (mut client, server) = duplex(64);
         let state = ConnState::multiplexed(None, 75 * SECOND, STALL);
