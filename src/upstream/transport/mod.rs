@@ -40,9 +40,9 @@ impl Transport {
         }
     }
 
-    /// Sends a request, whose headers begin with [`Transport::headers`], and waits for its result; the headers returned are those of the HTTP response.
-    /// Messages that belong to the call and come before its response go to `interim`. Dropped before the
-    /// response, the call counts as abandoned.
+    /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and of the request;
+    /// those returned are of the HTTP response. Messages that belong to the call and come before its response go
+    /// to `interim`. Dropped before the response, the call counts as abandoned.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
