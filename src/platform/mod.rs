@@ -5,6 +5,7 @@
 //! first use. The monotonic clock is that of tokio, and jitter that of `fastrand`, which can both be controlled.
 
 pub(crate) mod disk;
+pub(crate) mod heap;
 pub(crate) mod network;
 pub(crate) mod processes;
 pub(crate) mod threads;

@@ -37,6 +37,7 @@ use crate::domain::server_request::ClientCapabilities;
 use crate::domain::subject_token::SubjectToken;
 use crate::grants::store::Folder;
 use crate::platform::disk::{self, Watch};
+use crate::platform::heap::pin_in_place;
 use crate::policy::{Authorized, Pass};
 use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, has_ended};
@@ -276,7 +277,7 @@ impl Upstream {
             Err(until) => (None, Some(breaker_open(until.duration_since(now)))),
         };
         let operation = permit.is_some().then(|| self.operation(&mut request)).flatten();
-        let call = async move {
+        let call = pin_in_place(|| async move {
             match breaker_open {
                 Some(kind) => Err(kind),
                 None => {
@@ -297,10 +298,10 @@ impl Upstream {
                     response.map_err(|kind| upstream.held_secrets.remove_from(kind))
                 }
             }
-        };
+        });
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
-        let exchange = Exchange::new(id, Box::pin(call), messages, concurrency, permit, deadline);
+        let exchange = Exchange::new(id, call, messages, concurrency, permit, deadline);
         exchange.measured(operation)
     }
 

@@ -40,6 +40,7 @@ use super::pool::Lease;
 use super::{Serve, TlsServer};
 use crate::config::Limits;
 use crate::downstream::Body;
+use crate::platform::heap::pin_in_place;
 
 /// The client at the other end of a connection.
 pub(crate) struct Peer {
@@ -227,7 +228,7 @@ async fn respond<E: Serve>(
     // take the rest of the connection for a part of this body: close it (RFC 9112, section 6.3).
     let closes = request.headers().contains_key(TRANSFER_ENCODING);
     // On the heap, and dropped with the response: a stream that is open for hours does not keep it.
-    let serving = Box::pin(async { endpoint.serve(request, &peer).await });
+    let serving = pin_in_place(|| endpoint.serve(request, &peer));
     let mut response: Response<Body> = serving.await;
     if closes {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

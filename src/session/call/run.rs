@@ -17,6 +17,7 @@ use super::client_events::ClientEventSender;
 use super::counting::CANCELLED;
 use crate::domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use crate::domain::unix_time::UnixSeconds;
+use crate::platform::heap::pin_in_place;
 use crate::policy::{Gate, Outcome};
 use crate::router::call_channel::CallChannel;
 use crate::router::reply::Reply;
@@ -41,7 +42,7 @@ impl Sessions {
         let context = operation.context();
         let tasks = self.shared.tasks.clone();
         let gate = self.gate.clone();
-        let performing = async move {
+        let performing = || async move {
             let CallPermits { call, budget } = permits;
             let outcome = self.run(&pending, operation, outgoing, &*call, now).await;
             drop(budget);
@@ -49,8 +50,8 @@ impl Sessions {
         };
         let place = Place::Here(match context {
             // Log records of the call belong to its trace.
-            Some(context) => Box::pin(performing.with_context(context)),
-            None => Box::pin(performing),
+            Some(context) => pin_in_place(|| performing().with_context(context)),
+            None => pin_in_place(performing),
         });
         RunningCall { place: Some(place), cancels_on_drop, tasks, gate }
     }
