@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -112,10 +112,19 @@ impl Gateway {
     }
 }
 
+impl Drop for Gateway {
+    /// Ends it in order: an instrumented binary writes its profile at its end.
+    fn drop(&mut self) {
+        self.process.terminate();
+    }
+}
+
 /// The command that starts the gateway.
 pub fn command(binary: Option<&Path>) -> Command {
-    let own = PathBuf::from(env!("CARGO_BIN_EXE_promptgate"));
-    Command::new(binary.map_or(own, Path::to_owned))
+    let own = Path::new(env!("CARGO_BIN_EXE_promptgate"));
+    // The gateway starts in a folder of its own.
+    let binary = binary.unwrap_or(own).canonicalize().expect("the binary is there");
+    Command::new(binary)
 }
 
 /// Starts the gateway of `folder` on a free port, and returns once it listens.

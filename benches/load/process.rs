@@ -38,7 +38,7 @@ impl Process {
     }
 
     /// Ends it as an operator would, and waits for that.
-    pub fn terminate(mut self) {
+    pub fn terminate(&mut self) {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.expect("a process id");
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
