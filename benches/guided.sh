@@ -11,8 +11,9 @@ cd "$(dirname "$0")/.."
 
 llvm=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
 profdata=${LLVM_PROFDATA:-$(find "$(rustc --print sysroot)/lib/rustlib" -name llvm-profdata -print -quit)}
-command -v "${profdata:-llvm-profdata}" >/dev/null || {
-    echo "llvm-profdata is missing: run 'rustup component add llvm-tools', or set LLVM_PROFDATA to that of LLVM $llvm" >&2
+# Another version could not read the profile, which would show only after the first build.
+[[ $("$profdata" --version 2>/dev/null) == *"LLVM version $llvm."* ]] || {
+    echo "llvm-profdata of LLVM $llvm is missing: run 'rustup component add llvm-tools', or set LLVM_PROFDATA to its path" >&2
     exit 1
 }
 

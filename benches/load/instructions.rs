@@ -214,7 +214,7 @@ impl Run<'_> {
         let out = folder.path().join("out");
         let mut callgrind = callgrind(&out);
         callgrind.arg(command(None).get_program()).env("TOKIO_WORKER_THREADS", "1");
-        let (mut process, addr, _) = spawn(&mut callgrind, folder.path());
+        let (process, addr, _) = spawn(&mut callgrind, folder.path());
         let client = Requests::new(addr, self.key, "2025-06-18").await;
         client.until_listed(self.listed).await;
         while self.upstreams.calls().await < before + self.probes {
@@ -236,7 +236,7 @@ impl Run<'_> {
             connection.ask(&bytes).await;
         }
         drop(connection);
-        process.terminate();
+        drop(process);
         total(&out)
     }
 }

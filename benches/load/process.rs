@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A child process that prints where it listens. It is killed on drop.
+/// A child process that prints where it listens. It is terminated on drop.
 pub struct Process {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -36,19 +36,14 @@ impl Process {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
-
-    /// Ends it as an operator would, and waits for that.
-    pub fn terminate(&mut self) {
-        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
-        let pid = pid.expect("a process id");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-        self.child.wait().expect("it ends");
-    }
 }
 
 impl Drop for Process {
+    /// Ends it as an operator would, and waits for that: callgrind and instrumented binaries write their files at the end.
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = pid.expect("a process id");
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _ = self.child.wait();
     }
 }
