@@ -157,10 +157,23 @@ async fn serve<S: Serve>(
     place: Arc<Lease>,
     context: ConnContext<S>,
 ) -> Result<(), ConnError> {
-    let Some(tls) = tls else {
-        let peer = Peer { address, certificate: None, negotiated_http2: false };
-        return super::serve(stream, peer, Some(place), context).await;
-    };
+    match tls {
+        None => {
+            let peer = Peer { address, certificate: None, negotiated_http2: false };
+            super::serve(stream, peer, Some(place), context).await
+        }
+        // On the heap: a session takes more than all else of a connection, and few gateways speak TLS themselves.
+        Some(tls) => Box::pin(serve_tls(stream, address, tls, place, context)).await,
+    }
+}
+
+async fn serve_tls<S: Serve>(
+    stream: Stream,
+    address: IpAddr,
+    tls: Arc<TlsServer>,
+    place: Arc<Lease>,
+    context: ConnContext<S>,
+) -> Result<(), ConnError> {
     let handshake = Box::pin(tls.accept(stream));
     let Some(accepted) = context.drain.run_until_cancelled(handshake).await else {
         return Ok(());

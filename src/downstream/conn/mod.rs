@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::conn::control_frames::ControlFrames;
-use super::conn::detached::{DetachedStream, LentIo};
+use super::conn::detached::LentIo;
 use super::conn::state::{ConnState, RequestGuard};
 use super::conn::timeout_io::TimeoutIo;
 use super::pool::Lease;
@@ -61,6 +61,9 @@ pub(crate) struct ClientCertificate {
 
 /// Why a connection ended early: for debug logs only.
 type ConnError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends a detached response ([`detached`]). The task of a connection holds no more of it than the pointer.
+type SendingDetached = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 /// A connection whose HTTP version is known, with all that its requests need.
 struct Conn<E, S> {
@@ -100,20 +103,20 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // On the heap, and dropped when only a detached stream is left: it may last for hours.
-    let serving = Box::pin(serve_requests(stream, peer, place, context));
-    if let Some(stream) = serving.await? {
-        Box::pin(stream.run()).await?;
+    let detached = Box::pin(serve_requests(stream, peer, place, context)).await?;
+    match detached {
+        Some(sending) => Ok(sending.await?),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// Serves requests, up to one whose response is detached.
+/// Serves requests, up to one whose response is detached. Returns what sends that response.
 async fn serve_requests<E, S>(
     mut stream: S,
     peer: Peer,
     place: Option<Arc<Lease>>,
     context: ConnContext<E>,
-) -> Result<Option<DetachedStream<S, SendingBody>>, ConnError>
+) -> Result<Option<SendingDetached>, ConnError>
 where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -145,7 +148,7 @@ where
     E: Serve,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    async fn serve_http1(self) -> Result<Option<DetachedStream<S, SendingBody>>, ConnError> {
+    async fn serve_http1(self) -> Result<Option<SendingDetached>, ConnError> {
         let Self { io, state, peer, endpoint, limits, drain } = self;
         let lent = LentIo::new(io);
         let stall = limits.reader_patience();
@@ -182,7 +185,7 @@ where
             () = lent.detached() => {}
         }
         drop(connection);
-        Ok(Some(lent.reclaim()?))
+        Ok(Some(Box::pin(lent.reclaim()?.run())))
     }
 
     async fn serve_http2(self, tasks: TaskTracker) -> Result<(), ConnError> {
