@@ -1,7 +1,7 @@
 //! Instruction counts of a get, a list and a merge, by callgrind: they do not depend on what else the machine does.
 //!
-//! The gateway runs with one worker thread under callgrind and serves a number of requests, then twice as many; the
-//! difference is what they cost.
+//! The gateway runs with one worker thread under callgrind. What a number of requests costs is counted once it has served
+//! others and is idle.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -37,11 +37,11 @@ pub struct InstructionOptions {
 /// More instructions than before by this part are a failure.
 const TOLERATED: f64 = 0.05;
 
-/// Requests of the first of both runs.
-const REQUESTS: usize = 400;
+/// Requests that are counted.
+const REQUESTS: usize = 800;
 
-/// Requests of the first of both runs for pages, which take half of what a get takes.
-const PAGES: usize = 4_000;
+/// Requests that are counted for pages, which take half of what a get takes.
+const PAGES: usize = 8_000;
 
 /// Prompts on a page of ten thousand: how often a list of megabytes is written on depends on its reader.
 const PAGE: usize = 100;
@@ -115,15 +115,9 @@ async fn count() -> BTreeMap<String, u64> {
         let toml = settings(configured, collector) + &scripted.tables();
         let key = (configured != Configured::Bare).then_some(KEY);
         for (row, is_list) in [("get", false), ("list of 500", true)] {
-            let mut totals = [0; 2];
-            for (at, total) in totals.iter_mut().enumerate() {
-                let requests = REQUESTS * (at + 1);
-                let upstreams = &scripted;
-                let listed = upstreams.prompts;
-                let run = Run { toml: &toml, key, upstreams, listed, probes: 0, is_list, requests };
-                *total = run.count().await;
-            }
-            counts.insert(format!("{row}, {name}"), (totals[1] - totals[0]) / REQUESTS as u64);
+            let (upstreams, listed, requests) = (&scripted, scripted.prompts, REQUESTS);
+            let run = Run { toml: &toml, key, upstreams, listed, probes: 0, is_list, requests };
+            counts.insert(format!("{row}, {name}"), run.count().await);
         }
     }
     count_pinned(collector, &scripted, &mut counts).await;
@@ -169,17 +163,11 @@ async fn count_pinned(
     ] {
         let paged = bare.replace("page_size = 100000", &format!("page_size = {PAGE}"));
         let settings = if is_list { &paged } else { &bare };
-        let first = if is_list { PAGES } else { REQUESTS };
+        let requests = if is_list { PAGES } else { REQUESTS };
         let toml = [settings.as_str(), pins, &upstreams.tables()].concat();
         let listed = if is_list { PAGE } else { upstreams.prompts };
-        let mut totals = [0; 2];
-        for (at, total) in totals.iter_mut().enumerate() {
-            let requests = first * (at + 1);
-            *total = Run { toml: &toml, key: None, upstreams, listed, probes, is_list, requests }
-                .count()
-                .await;
-        }
-        counts.insert(row.to_owned(), (totals[1] - totals[0]) / first as u64);
+        let run = Run { toml: &toml, key: None, upstreams, listed, probes, is_list, requests };
+        counts.insert(row.to_owned(), run.count().await);
     }
 }
 
@@ -197,7 +185,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The instructions of the gateway from its start to its end.
+    /// The instructions of a request.
     async fn count(&self) -> u64 {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("gateway.toml"), self.toml).expect("a file");
@@ -224,21 +212,25 @@ impl Run<'_> {
             if self.is_list { client.list() } else { client.get("u3__p-00007") };
         let bytes = prepared.bytes();
         let mut connection = Connection::open(addr).await;
-        for _ in 0..self.requests {
+        for _ in 0..self.requests / 2 {
             connection.ask(&bytes).await;
         }
         // What the start took differs from run to run by more than many requests take.
         until_idle(process.pid());
-        let id = process.pid().to_string();
-        let zeroed = Command::new("callgrind_control").args(["--zero", &id]).output();
-        assert!(zeroed.expect("valgrind is installed").status.success());
+        control(&process, "--zero");
         for _ in 0..self.requests {
             connection.ask(&bytes).await;
         }
-        drop(connection);
-        drop(process);
-        total(&out)
+        control(&process, "--dump");
+        total(&out.with_extension("1")) / self.requests as u64
     }
+}
+
+/// Commands the callgrind that runs a process.
+fn control(process: &Process, command: &str) {
+    let id = process.pid().to_string();
+    let done = Command::new("callgrind_control").args([command, &id]).output();
+    assert!(done.expect("valgrind is installed").status.success(), "{command}");
 }
 
 /// Waits until a process does no more than look after its files.
@@ -271,7 +263,7 @@ fn callgrind(out: &Path) -> Command {
     command
 }
 
-/// The sum that callgrind writes at the end.
+/// The sum at the end of a file of callgrind.
 fn total(out: &Path) -> u64 {
     let text = fs::read_to_string(out).expect("callgrind has written it");
     let line = text

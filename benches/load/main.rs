@@ -43,6 +43,9 @@ struct Options {
     /// Milliseconds of each measurement.
     #[arg(long, default_value_t = 1_000)]
     millis: u64,
+    /// Connections at once, where a row does not say one.
+    #[arg(long, default_value_t = 32)]
+    connections: usize,
     /// Only rows whose name contains one of these texts, separated by commas.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,

@@ -11,9 +11,6 @@ use super::process::{Process, address, anonymous_memory, cpu_time};
 use super::report::{Figures, Samples, Table, with_ratio};
 use super::upstreams::UpstreamOptions;
 
-/// Connections at once, where it is not one.
-const CONNECTIONS: usize = 32;
-
 /// Before each measurement.
 const WARM_UP: Duration = Duration::from_millis(150);
 
@@ -117,7 +114,7 @@ pub async fn run(options: &Options) {
     let measured = measure(options, &systems, &rows).await;
     report(options, &systems, &rows, &measured);
     if systems.iter().any(|system| system.name == "bare") {
-        count_upstream_calls(&systems, &scripted).await;
+        count_upstream_calls(options, &systems, &scripted).await;
     }
 }
 
@@ -132,7 +129,7 @@ async fn measure(options: &Options, systems: &[System], rows: &[(Row, &str)]) ->
                 let Some(prepared) = prepare(*row, system).await else {
                     continue;
                 };
-                let connections = if *row == Row::GetAlone { 1 } else { CONNECTIONS };
+                let connections = if *row == Row::GetAlone { 1 } else { options.connections };
                 drop(drive(*row, system, &prepared, connections, WARM_UP).await);
                 let before = system.pid.map(cpu_time);
                 let done = drive(*row, system, &prepared, connections, options.duration()).await;
@@ -251,13 +248,14 @@ fn report(options: &Options, systems: &[System], rows: &[(Row, &str)], measured:
 }
 
 /// Prints how many requests an upstream gets for each get and list.
-async fn count_upstream_calls(systems: &[System], scripted: &Upstreams) {
+async fn count_upstream_calls(options: &Options, systems: &[System], scripted: &Upstreams) {
+    let time = Duration::from_millis(200);
     let mut table = Table::new(&["system", "upstream calls per get"]);
     for system in systems.iter().filter(|system| system.is_gateway) {
         let requests = Requests::at(system.addr, &system.path, system.key, "2025-06-18").await;
         let before = scripted.calls().await;
         let get = requests.get("u3__p-00007");
-        let done = closed_loop(system.addr, &get, CONNECTIONS, Duration::from_millis(200)).await;
+        let done = closed_loop(system.addr, &get, options.connections, time).await;
         let calls = scripted.calls().await - before;
         let per_call = calls as f64 / done.calls as f64;
         table.row([system.name.clone(), format!("{per_call:.3}")]);
