@@ -196,14 +196,15 @@ where
             drop(head);
             let mut ignored = 0;
             loop {
-                let frame = tokio::select! {
-                    frame = body.frame() => frame,
+                let data = tokio::select! {
+                    // Trailers have no place in a stream of events.
+                    frame = body.frame() => frame.map(|Ok(frame)| frame.into_data().unwrap_or_default()),
                     closed = closed(&mut io, &mut ignored) => return closed,
                 };
-                match frame.map(|Ok(frame)| frame.into_data()) {
+                match data {
                     // An empty chunk would be the last (RFC 9112, section 7.1).
-                    Some(Ok(data)) if !data.is_empty() => write_chunk(&mut io, data).await?,
-                    Some(_) => {}
+                    Some(data) if data.is_empty() => {}
+                    Some(data) => write_chunk(&mut io, data).await?,
                     None => break,
                 }
             }
@@ -347,6 +348,19 @@ mod tests {
     /// Detaches a response; the future that the service would wait for is dropped.
     fn detach(lent: &Lending) {
         assert!(is_pending(lent.detach(Response::new(()), SECOND)));
+    }
+
+    #[tokio::test]
+    async fn a_detached_stream_holds_its_connection_and_its_body_once() {
+        let (client, lent) = lend();
+        drop(client);
+        let Lent { io, .. } = Arc::into_inner(lent.0).unwrap().into_inner().unwrap();
+        let (_body, chunks) = mpsc::channel(1);
+        let stream = DetachedStream { io, response: Response::new(ChannelBody(chunks)) };
+        let parts = size_of_val(&stream.io) + size_of::<ChannelBody>();
+        let size = size_of_val(&stream.run());
+        // Beside them: the chunk that is written, and the deadline of the end.
+        assert!(size <= parts + 256, "{size} bytes, and {parts} of its parts");
     }
 
     #[tokio::test]
