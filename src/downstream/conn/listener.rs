@@ -162,7 +162,7 @@ async fn serve<S: Serve>(
             let peer = Peer { address, certificate: None, negotiated_http2: false };
             super::serve(stream, peer, Some(place), context).await
         }
-        // On the heap: a session takes more than all else of a connection, and few gateways speak TLS themselves.
+        // On the heap: the task of a connection without TLS has no room for a session.
         Some(tls) => Box::pin(serve_tls(stream, address, tls, place, context)).await,
     }
 }
@@ -182,7 +182,7 @@ async fn serve_tls<S: Serve>(
     let certificate = subject.map(|subject| ClientCertificate { subject, verified_by: tls });
     let negotiated_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let peer = Peer { address, certificate, negotiated_http2 };
-    Box::pin(super::serve(stream, peer, Some(place), context)).await
+    super::serve(stream, peer, Some(place), context).await
 }
 
 /// Returns the configured number, but never more than half of the open-file limit: the other half is
