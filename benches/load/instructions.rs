@@ -115,8 +115,15 @@ async fn count() -> BTreeMap<String, u64> {
         let toml = settings(configured, collector) + &scripted.tables();
         let key = (configured != Configured::Bare).then_some(KEY);
         for (row, is_list) in [("get", false), ("list of 500", true)] {
-            let (upstreams, listed, requests) = (&scripted, scripted.prompts, REQUESTS);
-            let run = Run { toml: &toml, key, upstreams, listed, probes: 0, is_list, requests };
+            let run = Run {
+                toml: &toml,
+                key,
+                upstreams: &scripted,
+                listed: scripted.prompts,
+                probes: 0,
+                is_list,
+                requests: REQUESTS,
+            };
             counts.insert(format!("{row}, {name}"), run.count().await);
         }
     }
@@ -181,11 +188,12 @@ struct Run<'a> {
     /// Gets that it sends by itself after its start.
     probes: u64,
     is_list: bool,
+    /// Requests that are counted; half as many come before.
     requests: usize,
 }
 
 impl Run<'_> {
-    /// The instructions of a request.
+    /// The instructions of one request.
     async fn count(&self) -> u64 {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("gateway.toml"), self.toml).expect("a file");
