@@ -4,6 +4,7 @@
 pub(crate) mod json;
 pub(crate) mod error_code;
 pub(crate) mod document;
+pub(crate) mod known_response;
 pub(crate) mod sse_decoder;
 pub(crate) mod line_decoder;
 pub(crate) mod jsonrpc;

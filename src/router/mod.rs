@@ -16,6 +16,7 @@ pub(crate) mod owner;
 pub(crate) mod pin;
 mod effective;
 mod unapproved;
+mod known_results;
 mod verified;
 pub(crate) mod approvals;
 pub(crate) mod reply;
@@ -180,12 +181,14 @@ impl Router {
             let gone = Fault::upstream(owner.upstream.as_str(), why);
             return Box::pin(self.snapshot_or(routed, key, gone)).await;
         }
+        let arguments = effective.as_ref().or(arguments);
         let bridge = Bridge {
             router: self,
             routed,
             channel,
-            arguments: effective.as_ref().or(arguments),
+            arguments,
             pinned_text: pinned.as_ref().and_then(|(approved, key)| approved.text(key)),
+            recalled: self.shared.known.recall(owner, arguments),
             deadline,
             now,
             rounds: 0,

@@ -130,10 +130,11 @@ impl Weighter<Key, Cached> for ViewSize {
     }
 }
 
-/// One shard, since an entry must fit into its shard: a single view may need most of the memory.
-pub(super) fn options(views_size: u64) -> Options {
+/// Options of a cache for so many bytes. It has one shard, since an entry must fit into its shard: a single view may need most
+/// of the memory.
+pub(super) fn options(memory: u64) -> Options {
     let mut options = OptionsBuilder::new();
-    options.shards(1).estimated_items_capacity(EXPECTED_VIEWS).weight_capacity(views_size);
+    options.shards(1).estimated_items_capacity(EXPECTED_VIEWS).weight_capacity(memory);
     // Both capacities are set, which is all that can be missing.
     options.build().expect("both capacities are set")
 }

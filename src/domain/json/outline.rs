@@ -45,6 +45,11 @@ impl Outline {
         self.has_visible_escapes
     }
 
+    /// Whether it has no values: that of a text that was not scanned, or of one with too many of them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
     /// Bytes in memory.
     pub(crate) fn size(&self) -> usize {
         self.spans.capacity() * size_of::<Span>()

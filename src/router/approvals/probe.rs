@@ -22,6 +22,7 @@ use crate::policy::{Outcome, Resolution, Target};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
+use crate::router::known_results::Recalled;
 use crate::router::owner::Owner;
 use crate::router::pin::{DEPTH, OfferedPrompt, PinRow, PromptPin, pinned_arguments};
 use crate::router::reply::Reply;
@@ -318,6 +319,7 @@ impl Router {
             channel: &channel,
             arguments: effective.as_ref().or(arguments),
             pinned_text: None,
+            recalled: Recalled::default(),
             deadline: Instant::now() + self.limits.request,
             now: UnixSeconds::default(),
             rounds: 0,

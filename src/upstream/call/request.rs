@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::domain::call::ForwardedMeta;
 use crate::domain::document::Document;
 use crate::domain::json::object::ObjectWriter;
+use crate::domain::known_response::KnownResponse;
 use crate::domain::method::Method;
 use crate::domain::server_request::ClientCapabilities;
 
@@ -30,6 +31,8 @@ pub enum RequestParams {
         answers: Option<InputResponses>,
         /// The digest of the only source that a library may serve; `None` for any.
         source: Option<Arc<str>>,
+        /// A response that the upstream may send again.
+        known: Option<KnownResponse>,
     },
     Complete {
         prompt: Arc<str>,
@@ -72,6 +75,14 @@ impl RequestParams {
         }
     }
 
+    /// Returns a response that the upstream may send again.
+    pub(crate) fn known(&self) -> Option<&KnownResponse> {
+        match self {
+            Self::Get { known, .. } => known.as_ref(),
+            Self::Complete { .. } => None,
+        }
+    }
+
     /// Returns the raw name of the prompt.
     pub fn prompt(&self) -> &str {
         match self {
@@ -94,7 +105,7 @@ pub struct InputResponses {
 /// Adds the members of `params` to a request.
 pub(crate) fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
     match params {
-        RequestParams::Get { name, arguments, answers, source: _ } => {
+        RequestParams::Get { name, arguments, answers, source: _, known: _ } => {
             out.text("name", name);
             if let Some(arguments) = arguments {
                 out.json("arguments", arguments.json().text());

@@ -26,6 +26,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::json::object::write_members;
 use crate::domain::jsonrpc::Id;
+use crate::domain::known_response::KnownResponse;
 use crate::domain::method::Method;
 use crate::domain::revision::Revision;
 use crate::domain::server_request::ClientCapabilities;
@@ -336,7 +337,7 @@ impl RemoteConnection {
             };
             self.encode(rpc)
         };
-        self.send(id, headers, body, interim).await
+        self.send(id, headers, body, interim, request.params.known()).await
     }
 
     async fn request(
@@ -345,7 +346,7 @@ impl RemoteConnection {
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
         let (id, headers, body) = self.encode(rpc);
-        self.send(id, headers, body, interim).await
+        self.send(id, headers, body, interim, None).await
     }
 
     fn encode(&self, rpc: RpcRequest<'_>) -> (Id, HeaderMap, String) {
@@ -360,9 +361,10 @@ impl RemoteConnection {
         headers: HeaderMap,
         body: String,
         interim: Option<InterimSender>,
+        known: Option<&KnownResponse>,
     ) -> Result<Document, Kind> {
         let mut guard = RequestGuard { connection: self, id: &id, is_outstanding: true };
-        let response = self.transport.request(&id, headers, body, interim).await;
+        let response = self.transport.request(&id, headers, body, interim, known).await;
         guard.is_outstanding = false;
         response.map(|(result, _)| result)
     }

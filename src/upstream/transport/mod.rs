@@ -19,6 +19,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
+use crate::domain::known_response::KnownResponse;
 
 /// Transport of one connection to an upstream.
 pub enum Transport {
@@ -42,7 +43,7 @@ impl Transport {
 
     /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and of the request;
     /// those returned are of the HTTP response. Messages that belong to the call and come before its response go
-    /// to `interim`. Dropped before the response, the call counts as abandoned.
+    /// to `interim`. A response over Streamable HTTP that is the `known` one but for its id has the known result. Dropped before the response, the call counts as abandoned.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
@@ -53,12 +54,13 @@ impl Transport {
         headers: HeaderMap,
         body: String,
         interim: Option<InterimSender>,
+        known: Option<&KnownResponse>,
     ) -> Result<(Document, HeaderMap), Kind> {
         let registration = self.correlator().register(id, interim);
         let without_headers = |result: Document| (result, HeaderMap::new());
         let response = match self {
             Transport::Http { endpoint, correlator } => {
-                let reply = endpoint.request(id, headers, body, correlator).await;
+                let reply = endpoint.request(id, headers, body, correlator, known).await;
                 reply.map(|reply| (reply.result, reply.headers))
             }
             Transport::Sse(session) => {

@@ -25,6 +25,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::json::Json;
 use crate::domain::jsonrpc::{Frame, Id};
+use crate::domain::known_response::{Comparison, KnownResponse};
 use crate::net::egress::Egress;
 use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;
@@ -60,6 +61,13 @@ const MAX_BACKGROUND_POSTS: usize = 64;
 pub struct HttpReply {
     pub result: Document,
     pub headers: HeaderMap,
+}
+
+/// A body that was read.
+enum ReadBody {
+    /// The known response; this is its result.
+    Known(Document),
+    Message(Document),
 }
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -134,6 +142,7 @@ impl HttpEndpoint {
         headers: HeaderMap,
         body: String,
         correlator: &Correlator,
+        known: Option<&KnownResponse>,
     ) -> Result<HttpReply, Kind> {
         let has_session = headers.contains_key(SESSION_ID);
         let (head, body) = self.post(&headers, body).await?.into_parts();
@@ -149,8 +158,11 @@ impl HttpEndpoint {
                 Box::pin(self.read_stream(id, &headers, body, correlator)).await
             }
             (status, Some("application/json")) if status.is_success() => {
-                reply::read_response(id, self.read_body(body).await?)
-                    .ok_or_else(|| Kind::Protocol("the response has another id".into()))?
+                match self.read_body(body, known.map(|known| known.compare(id))).await? {
+                    ReadBody::Known(result) => Ok(result),
+                    ReadBody::Message(response) => reply::read_response(id, response)
+                        .ok_or_else(|| Kind::Protocol("the response has another id".into()))?,
+                }
             }
             (status, _) if status.is_success() => {
                 Err(Kind::Protocol("the response is neither JSON nor an event stream".into()))
@@ -170,8 +182,10 @@ impl HttpEndpoint {
         if !has_json || is_precise || !head.status.is_client_error() {
             return refusal;
         }
-        let body = self.read_body(body).await.ok();
-        body.and_then(|body| reply::read_error_body(id, &body)).unwrap_or(refusal)
+        match self.read_body(body, None).await {
+            Ok(ReadBody::Message(error)) => reply::read_error_body(id, &error).unwrap_or(refusal),
+            _ => refusal,
+        }
     }
 
     /// Opens a notification stream, by GET or by a POSTed request, and reads it to its end. Calls
@@ -364,17 +378,39 @@ impl HttpEndpoint {
         Err(Kind::Protocol("more than two redirects".into()))
     }
 
-    async fn read_body(&self, mut body: Incoming) -> Result<Document, Kind> {
+    /// Reads a body. As long as it is what `same` expects, it is compared and not kept.
+    async fn read_body(
+        &self,
+        mut body: Incoming,
+        mut same: Option<Comparison<'_>>,
+    ) -> Result<ReadBody, Kind> {
         // What is announced may not come.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let mut bytes = Vec::with_capacity(announced.min(self.max_message).min(MAX_FIRST_BUFFER));
+        let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
+        let (mut bytes, mut received) = (Vec::new(), 0);
         while let Some(chunk) = next_chunk(&mut body).await? {
-            if bytes.len() + chunk.len() > self.max_message {
+            received += chunk.len();
+            if received > self.max_message {
                 return Err(Kind::TooLarge { limit: self.max_message });
+            }
+            if same.as_mut().is_some_and(|same| same.matches(&chunk)) {
+                continue;
+            }
+            if bytes.is_empty() {
+                bytes.reserve_exact(first_buffer);
+            }
+            if let Some(same) = same.take() {
+                same.write_matched(&mut bytes);
             }
             bytes.extend_from_slice(&chunk);
         }
-        reply::document(bytes)
+        if let Some(same) = same {
+            if let Some(result) = same.result() {
+                return Ok(ReadBody::Known(result.clone()));
+            }
+            same.write_matched(&mut bytes);
+        }
+        reply::document(bytes).map(ReadBody::Message)
     }
 
     /// Reads events until the response to `id`. Requests and notifications go to the correlator;

@@ -1,0 +1,112 @@
+//! Results that were checked before: the same result of the same call is not checked again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use quick_cache::Weighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+
+use super::owner::Owner;
+use super::reply::{self, Flags, Origin, PromptReply};
+use super::view_cache::options;
+use crate::domain::document::Document;
+use crate::domain::fault::Fault;
+use crate::domain::hidden_text::HiddenText;
+use crate::domain::known_response::KnownResponse;
+
+/// The last result of each call; the least recently used are forgotten, and are then checked again.
+pub(super) struct KnownResults {
+    results: Cache<u64, Arc<KnownResult>, Size>,
+    keys: RandomState,
+}
+
+/// A result that was checked.
+pub(super) struct KnownResult {
+    response: KnownResponse,
+    /// The policy under which it was checked.
+    mode: HiddenText,
+    /// The result as it is passed on, with its warnings.
+    checked: Document,
+    flags: Flags,
+}
+
+/// What is known of the result of a call before the upstream is asked.
+#[derive(Default)]
+pub(super) struct Recalled {
+    /// `None` for a call whose result is not to be remembered.
+    key: Option<u64>,
+    result: Option<Arc<KnownResult>>,
+}
+
+/// Memory for results, in bytes: thousands of usual ones, and a few of a mebibyte.
+const MEMORY: u64 = 8 << 20;
+
+/// Bytes of the arguments, as JSON, up to which results are remembered: longer ones hardly come twice.
+const MAX_ARGUMENTS: usize = 1_024;
+
+#[derive(Clone)]
+struct Size;
+
+impl Weighter<u64, Arc<KnownResult>> for Size {
+    fn weight(&self, _: &u64, known: &Arc<KnownResult>) -> u64 {
+        let received = known.response.result();
+        let is_changed = !known.checked.is_same(received);
+        let changed = if is_changed { known.checked.size() } else { 0 };
+        (size_of::<KnownResult>() + received.size() + changed) as u64
+    }
+}
+
+impl Default for KnownResults {
+    fn default() -> Self {
+        let (hashers, lifecycle) = (<_>::default(), DefaultLifecycle::default());
+        let results = Cache::with_options(options(MEMORY), Size, hashers, lifecycle);
+        Self { results, keys: RandomState::new() }
+    }
+}
+
+impl Recalled {
+    /// The response that the upstream may send again.
+    pub(super) fn response(&self) -> Option<&KnownResponse> {
+        self.result.as_ref().map(|known| &known.response)
+    }
+}
+
+impl KnownResults {
+    /// Returns what is known of the result of a call.
+    pub(super) fn recall(&self, owner: &Owner, arguments: Option<&Document>) -> Recalled {
+        let arguments = arguments.map_or("", |arguments| arguments.json().text());
+        if arguments.len() > MAX_ARGUMENTS {
+            return Recalled::default();
+        }
+        // Two calls with one key only forget each other's results: a result is known by what it is, not by its key.
+        let key = self.keys.hash_one((owner.upstream.as_str(), &*owner.raw_name, arguments));
+        Recalled { key: Some(key), result: self.results.get(&key) }
+    }
+
+    /// Checks a result as [`reply::prompt`] does, unless it is the one that was recalled.
+    ///
+    /// # Errors
+    /// Those of [`reply::prompt`].
+    pub(super) fn check(
+        &self,
+        recalled: &Recalled,
+        result: Document,
+        origin: Origin,
+        mode: HiddenText,
+    ) -> Result<PromptReply, Fault> {
+        if let Some(known) = &recalled.result
+            && known.mode == mode
+            && known.response.result().is_same(&result)
+        {
+            let flags = known.flags.clone();
+            return Ok(PromptReply { flags, ..PromptReply::of(known.checked.clone(), origin) });
+        }
+        let received = result.clone();
+        let prompt = reply::prompt(result, origin, mode)?;
+        if let (Some(key), Some(response)) = (recalled.key, KnownResponse::of(&received)) {
+            let (checked, flags) = (prompt.result.clone(), prompt.flags.clone());
+            self.results.insert(key, Arc::new(KnownResult { response, mode, checked, flags }));
+        }
+        Ok(prompt)
+    }
+}
