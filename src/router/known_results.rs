@@ -6,9 +6,10 @@ use std::sync::Arc;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
-use super::owner::Owner;
+use super::RoutedCall;
 use super::reply::{self, Flags, Origin, PromptReply};
 use super::view_cache::options;
+use crate::config::Transport;
 use crate::domain::document::Document;
 use crate::domain::fault::Fault;
 use crate::domain::hidden_text::HiddenText;
@@ -72,13 +73,16 @@ impl Recalled {
 }
 
 impl KnownResults {
-    /// Returns what is known of the result of a call.
-    pub(super) fn recall(&self, owner: &Owner, arguments: Option<&Document>) -> Recalled {
+    /// Returns what is known of the result of a call with these arguments for the upstream.
+    pub(super) fn recall(&self, routed: &RoutedCall<'_>, arguments: Option<&Document>) -> Recalled {
+        let RoutedCall { owner, upstream, .. } = routed;
+        // No other transport compares responses.
+        let is_compared = matches!(upstream.config().transport, Transport::Http(_));
         let arguments = arguments.map_or("", |arguments| arguments.json().text());
-        if arguments.len() > MAX_ARGUMENTS {
+        if !is_compared || arguments.len() > MAX_ARGUMENTS {
             return Recalled::default();
         }
-        // Two calls with one key only forget each other's results: a result is known by what it is, not by its key.
+        // Calls with the same key only evict each other's results: a result is known by its bytes, not by its key.
         let key = self.keys.hash_one((owner.upstream.as_str(), &*owner.raw_name, arguments));
         Recalled { key: Some(key), result: self.results.get(&key) }
     }

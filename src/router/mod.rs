@@ -188,7 +188,7 @@ impl Router {
             channel,
             arguments,
             pinned_text: pinned.as_ref().and_then(|(approved, key)| approved.text(key)),
-            recalled: self.shared.known.recall(owner, arguments),
+            recalled: self.shared.known.recall(routed, arguments),
             deadline,
             now,
             rounds: 0,
