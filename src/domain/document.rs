@@ -87,8 +87,8 @@ impl Document {
         &self.text
     }
 
-    /// The range of a member of the whole text, in bytes; `None` where there is none, and for a text that is not as it was
-    /// received.
+    /// The range of a member of the whole text, in bytes; `None` where there is none, and for a text without an outline: one
+    /// that was rewritten, or that has too many values.
     pub(super) fn range_of(&self, member: &str) -> Option<Range<usize>> {
         if self.outline.is_empty() {
             return None;

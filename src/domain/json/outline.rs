@@ -45,7 +45,7 @@ impl Outline {
         self.has_visible_escapes
     }
 
-    /// Whether it has no values: that of a text that was not scanned, or of one with too many of them.
+    /// Returns whether it has no values: so it is for a text that was not scanned, and for one with too many values.
     pub(crate) fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }

@@ -378,7 +378,7 @@ impl HttpEndpoint {
         Err(Kind::Protocol("more than two redirects".into()))
     }
 
-    /// Reads a body. As long as it is what `same` expects, it is compared and not kept.
+    /// Reads a body to its end, and parses it unless it is the one that `same` expects, whose bytes are compared and not kept.
     async fn read_body(
         &self,
         mut body: Incoming,
