@@ -35,6 +35,13 @@ impl KnownResponse {
         &self.result
     }
 
+    /// The result, if the response to the request with this id differs from the known one only in the id.
+    pub(crate) fn result_of(&self, id: &Id, response: &[u8]) -> Option<&Document> {
+        let mut comparison = self.compare(id);
+        let is_known = comparison.matches(response) && comparison.result().is_some();
+        is_known.then_some(&self.result)
+    }
+
     /// Begins the comparison of the response to a request with this id.
     pub(crate) fn compare<'a>(&'a self, id: &'a Id) -> Comparison<'a> {
         let text = self.result.text();
@@ -119,9 +126,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":12,"result":{"id":7}"#, false),
             ("", false),
         ] {
-            let mut comparison = known.compare(&id);
-            let found = comparison.matches(text.as_bytes()) && comparison.result().is_some();
-            assert_eq!(found, is_known, "{text}");
+            assert_eq!(known.result_of(&id, text.as_bytes()).is_some(), is_known, "{text}");
         }
     }
 

@@ -2,9 +2,19 @@
 
 use std::sync::Mutex;
 
+use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
+use super::audit::Log;
+use crate::support::client::{Reply, request};
 use crate::support::{Gateway, Received, Scripted, Upstream};
+
+/// The form of an upstream's responses.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Json,
+    EventStream,
+}
 
 /// The response to a get with this text.
 fn response(asked: &Received, text: &str) -> Value {
@@ -14,9 +24,19 @@ fn response(asked: &Received, text: &str) -> Value {
     }
 }
 
-fn sent(response: &str) -> Scripted {
-    let json = vec![("Content-Type", "application/json".to_owned())];
-    Scripted::Http(200, json, response.as_bytes().to_vec())
+fn sent(form: Form, response: &str) -> Scripted {
+    match form {
+        Form::Json => {
+            let json = vec![("Content-Type", "application/json".to_owned())];
+            Scripted::Http(200, json, response.as_bytes().to_vec())
+        }
+        Form::EventStream => {
+            let log = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}"#;
+            let lines: String =
+                response.split('\n').map(|line| format!("data: {line}\n")).collect();
+            Scripted::Stream(format!("data: {log}\n\n{lines}\n").into_bytes())
+        }
+    }
 }
 
 #[tokio::test]
@@ -35,35 +55,79 @@ async fn a_result_that_comes_again_is_passed_on_and_what_only_resembles_it_is_re
         ("another", Some("another")),
         ("one", Some("one")),
     ];
-    let left = Mutex::new(steps.into_iter());
-    let first = Mutex::new(None);
-    let upstream = Upstream::modern(move |asked| {
-        if asked.method() != "prompts/get" {
-            return None;
-        }
-        let mut first = first.lock().unwrap();
-        Some(match left.lock().unwrap().next().unwrap().0 {
-            "REPLAY" => sent(first.as_deref().unwrap()),
-            "CUT OFF" => sent(response(asked, "one").to_string().strip_suffix('}').unwrap()),
-            "LINE END" => sent(&format!("{}\n", response(asked, "one"))),
-            "GO ON" => sent(&format!("{}x", response(asked, "one"))),
-            text => {
-                let response = response(asked, text);
-                first.get_or_insert_with(|| response.to_string());
-                Scripted::Json(response)
+    for form in [Form::Json, Form::EventStream] {
+        let left = Mutex::new(steps.into_iter());
+        let first = Mutex::new(None);
+        let upstream = Upstream::modern(move |asked| {
+            if asked.method() != "prompts/get" {
+                return None;
             }
+            let mut first = first.lock().unwrap();
+            let one = response(asked, "one").to_string();
+            let text = match left.lock().unwrap().next().unwrap().0 {
+                "REPLAY" => first.clone().unwrap(),
+                "CUT OFF" => one.strip_suffix('}').unwrap().to_owned(),
+                "LINE END" => format!("{one}\n"),
+                "GO ON" => format!("{one}x"),
+                text => response(asked, text).to_string(),
+            };
+            first.get_or_insert_with(|| text.clone());
+            Some(sent(form, &text))
         })
-    })
-    .await;
-    let gateway = Gateway::before(&[("up", &upstream)]).await;
-    let client = gateway.client();
-    for (_, text) in steps {
-        let reply = client.modern("prompts/get", json!({"name": "up__p"})).await.json();
-        match text {
-            Some(text) => assert_eq!(reply["result"]["messages"][0]["content"]["text"], text),
-            None => assert_eq!(reply["error"]["data"]["reason"], "upstream_protocol_error"),
+        .await;
+        let gateway = Gateway::before(&[("up", &upstream)]).await;
+        let client = gateway.client();
+        for (step, text) in steps {
+            let reply = client.modern("prompts/get", json!({"name": "up__p"})).await.json();
+            let reason = &reply["error"]["data"]["reason"];
+            match (text, form) {
+                (Some(text), _) => {
+                    let got = &reply["result"]["messages"][0]["content"]["text"];
+                    assert_eq!(got, text, "{form:?}: {step}");
+                }
+                // A message for another request is skipped, and then the stream ends.
+                (None, Form::EventStream) if step == "REPLAY" => {
+                    assert_eq!(reason, "upstream_reset");
+                }
+                (None, _) => assert_eq!(reason, "upstream_protocol_error", "{form:?}: {step}"),
+            }
         }
     }
+}
+
+/// The digest of the result as it came, by another library than the gateway's.
+fn result_digest(reply: &Reply) -> String {
+    let body = str::from_utf8(&reply.body).unwrap();
+    let (_, result) = body.split_once(r#""result":"#).unwrap();
+    let digest = digest(&SHA256, result.strip_suffix('}').unwrap().as_bytes());
+    digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+#[tokio::test]
+async fn the_log_has_the_digest_of_what_each_client_got_however_often_the_result_comes() {
+    let log = Log::new();
+    let texts = Mutex::new(["a", "a", "a", "b", "a"].into_iter().cycle());
+    let upstream = Upstream::modern(move |asked| {
+        let text = |text: &str| asked.content(json!({"type": "text", "text": text.repeat(9_000)}));
+        (asked.method() == "prompts/get").then(|| text(texts.lock().unwrap().next().unwrap()))
+    })
+    .await;
+    let gateway = Gateway::start(&format!("{}{}", log.table(), upstream.table("up"))).await;
+    let legacy = gateway.client().legacy("2025-06-18").await;
+    let modern = gateway.client();
+    let (get, mut digests) = (json!({"name": "up__p"}), Vec::new());
+    for is_modern in [true, true, false, false, true, true, true, false] {
+        let reply = match is_modern {
+            true => modern.modern("prompts/get", get.clone()).await,
+            false => legacy.post(&request(1, "prompts/get", get.clone())).await,
+        };
+        digests.push(result_digest(&reply));
+    }
+    gateway.drain().await;
+    let completed = log.of("completed");
+    let recorded: Vec<_> =
+        completed.iter().filter_map(|record| record["result"].as_str()).collect();
+    assert_eq!(recorded, digests);
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ impl Transport {
 
     /// Sends a request and waits for its result. `headers` are those of [`Transport::headers`] and of the request;
     /// those returned are of the HTTP response. Messages that belong to the call and come before its response go
-    /// to `interim`. A JSON response over Streamable HTTP that differs from the `known` one only in its id is not parsed: its
+    /// to `interim`. A response over Streamable HTTP that differs from the `known` one only in its id is not parsed: its
     /// result is the known one. Dropped before the response, the call counts as abandoned.
     ///
     /// # Errors

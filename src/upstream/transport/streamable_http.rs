@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use super::sse_reader::{SseReader, next_chunk};
+use super::sse_reader::{Received, SseReader, next_chunk};
 use crate::config;
 use crate::domain::document::Document;
 use crate::domain::fault::UpstreamFaultKind as Kind;
@@ -61,13 +61,6 @@ const MAX_BACKGROUND_POSTS: usize = 64;
 pub struct HttpReply {
     pub result: Document,
     pub headers: HeaderMap,
-}
-
-/// A body that was read.
-enum ReadBody {
-    /// The known response; this is its result.
-    Known(Document),
-    Message(Document),
 }
 
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -155,12 +148,12 @@ impl HttpEndpoint {
             }
             (status, Some("text/event-stream")) if status.is_success() => {
                 // On the heap, as all that few requests need.
-                Box::pin(self.read_stream(id, &headers, body, correlator)).await
+                Box::pin(self.read_stream(id, &headers, body, correlator, known)).await
             }
             (status, Some("application/json")) if status.is_success() => {
                 match self.read_body(body, known.map(|known| known.compare(id))).await? {
-                    ReadBody::Known(result) => Ok(result),
-                    ReadBody::Message(response) => reply::read_response(id, response)
+                    Received::Known(result) => Ok(result),
+                    Received::Message(response) => reply::read_response(id, response)
                         .ok_or_else(|| Kind::Protocol("the response has another id".into()))?,
                 }
             }
@@ -183,7 +176,7 @@ impl HttpEndpoint {
             return refusal;
         }
         match self.read_body(body, None).await {
-            Ok(ReadBody::Message(error)) => reply::read_error_body(id, &error).unwrap_or(refusal),
+            Ok(Received::Message(error)) => reply::read_error_body(id, &error).unwrap_or(refusal),
             _ => refusal,
         }
     }
@@ -383,7 +376,7 @@ impl HttpEndpoint {
         &self,
         mut body: Incoming,
         mut same: Option<Comparison<'_>>,
-    ) -> Result<ReadBody, Kind> {
+    ) -> Result<Received, Kind> {
         // What is announced may not come.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
@@ -406,11 +399,11 @@ impl HttpEndpoint {
         }
         if let Some(same) = same {
             if let Some(result) = same.result() {
-                return Ok(ReadBody::Known(result.clone()));
+                return Ok(Received::Known(result.clone()));
             }
             same.write_matched(&mut bytes);
         }
-        reply::document(bytes).map(ReadBody::Message)
+        reply::document(bytes).map(Received::Message)
     }
 
     /// Reads events until the response to `id`. Requests and notifications go to the correlator;
@@ -421,9 +414,15 @@ impl HttpEndpoint {
         headers: &HeaderMap,
         body: Incoming,
         correlator: &Correlator,
+        known: Option<&KnownResponse>,
     ) -> Result<Document, Kind> {
         let mut events = SseReader::new(body, self.max_message);
-        while let Some(message) = events.next().await? {
+        let result_of = |message: &[u8]| known?.result_of(id, message);
+        while let Some(received) = events.next_or_known(result_of).await? {
+            let message = match received {
+                Received::Known(result) => return Ok(result),
+                Received::Message(message) => message,
+            };
             match Frame::read(message.json()) {
                 Ok(Frame::Response { .. }) => {}
                 Err(error) if error.id.as_ref() == Some(id) => {}
