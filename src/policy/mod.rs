@@ -19,7 +19,7 @@ pub(crate) use authn::{Authenticated, Credentials, Given};
 pub use authorize::Authorized;
 pub(crate) use authorize::{Pass, Resolution};
 pub(crate) use rate_limit::gcra;
-pub(crate) use record::{CallRecord, Outcome};
+pub(crate) use record::{CallRecord, Outcome, ResultDigest};
 pub(crate) use revocation::CallerRevocation;
 pub(crate) use streams::StreamRecord;
 pub(crate) use tallies::Tallies;

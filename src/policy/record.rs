@@ -16,6 +16,7 @@ use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, TransportFault, UpstreamFault};
 use crate::domain::method::Method;
 use crate::seal;
+use crate::seal::last_digest::LastDigest;
 
 /// The record of one call; empty if the call is not recorded. A call that is dropped is completed as
 /// cancelled.
@@ -41,13 +42,25 @@ struct State {
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'a> {
-    /// The result as it is sent; for a list the digest of the caller's view.
+    /// The result as it is sent.
     Result {
         result: &'a Chunks,
-        list: Option<&'a [u8; 32]>,
+        digest: &'a ResultDigest,
     },
     Fault(&'a Fault),
     Cancelled,
+}
+
+/// Where the digest of a result comes from.
+#[derive(Debug, Default)]
+pub enum ResultDigest {
+    /// The text of the result.
+    #[default]
+    Text,
+    /// The text, or what was last sent of a result that comes again.
+    Last(Arc<LastDigest>),
+    /// The view of the caller, with which the digest of a list was computed: a page of ten thousand prompts is not hashed again.
+    List([u8; 32]),
 }
 
 impl CallRecord {
@@ -186,17 +199,17 @@ impl Open {
         let event = Event::new("completed").number("call", self.number);
         let event = event.number("duration_us", micros(self.started.elapsed()));
         match outcome {
-            Outcome::Result { result, list } => {
+            Outcome::Result { result, digest } => {
                 let event =
                     event.text("outcome", "ok").number("result_bytes", result.size() as u64);
-                match list {
-                    // Computed with the view: a page of ten thousand prompts is not hashed again.
-                    Some(digest) => event.text("list", &seal::digest_text(digest)),
-                    None => {
-                        let digest = seal::sha256_of(result.iter().map(|chunk| &**chunk));
-                        event.text("result", &seal::digest_text(&digest))
+                let (member, digest) = match digest {
+                    ResultDigest::List(digest) => ("list", *digest),
+                    ResultDigest::Last(last) => ("result", last.of(result)),
+                    ResultDigest::Text => {
+                        ("result", seal::sha256_of(result.iter().map(|chunk| &**chunk)))
                     }
-                }
+                };
+                event.text(member, &seal::digest_text(&digest))
             }
             Outcome::Fault(fault) => {
                 let event = event.text("outcome", fault.reason());

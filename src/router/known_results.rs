@@ -14,6 +14,7 @@ use crate::domain::document::Document;
 use crate::domain::fault::Fault;
 use crate::domain::hidden_text::HiddenText;
 use crate::domain::known_response::KnownResponse;
+use crate::seal::last_digest::{LastDigest, MAX_KEPT};
 
 /// The last result of each call; the least recently used are forgotten, and are then checked again.
 pub(super) struct KnownResults {
@@ -29,6 +30,7 @@ pub(super) struct KnownResult {
     /// The result as it is passed on, with its warnings.
     checked: Document,
     flags: Flags,
+    digest: Arc<LastDigest>,
 }
 
 /// What is known of the result of a call before the upstream is asked.
@@ -53,7 +55,9 @@ impl Weighter<u64, Arc<KnownResult>> for Size {
         let received = known.response.result();
         let is_changed = !known.checked.is_same(received);
         let changed = if is_changed { known.checked.size() } else { 0 };
-        (size_of::<KnownResult>() + received.size() + changed) as u64
+        // What the digest is of, beside the result; of a short one it keeps nothing.
+        let sent = received.size().min(MAX_KEPT);
+        (size_of::<KnownResult>() + received.size() + changed + sent) as u64
     }
 }
 
@@ -102,14 +106,17 @@ impl KnownResults {
             && known.mode == mode
             && known.response.result().is_same(&result)
         {
-            let flags = known.flags.clone();
-            return Ok(PromptReply { flags, ..PromptReply::of(known.checked.clone(), origin) });
+            let (flags, last_digest) = (known.flags.clone(), Some(known.digest.clone()));
+            let checked = PromptReply::of(known.checked.clone(), origin);
+            return Ok(PromptReply { flags, last_digest, ..checked });
         }
         let received = result.clone();
         let prompt = reply::prompt(result, origin, mode)?;
         if let (Some(key), Some(response)) = (recalled.key, KnownResponse::of(&received)) {
             let (checked, flags) = (prompt.result.clone(), prompt.flags.clone());
-            self.results.insert(key, Arc::new(KnownResult { response, mode, checked, flags }));
+            let digest = Arc::default();
+            let known = KnownResult { response, mode, checked, flags, digest };
+            self.results.insert(key, Arc::new(known));
         }
         Ok(prompt)
     }

@@ -21,6 +21,8 @@ use crate::domain::json::{Json, Kind as JsonKind, write_str};
 use crate::domain::name::UpstreamId;
 use crate::domain::server_request::ServerRequest;
 use crate::domain::uri;
+use crate::policy::ResultDigest;
+use crate::seal::last_digest::LastDigest;
 
 /// The result of a call.
 #[derive(Debug)]
@@ -36,6 +38,19 @@ pub enum Reply {
     InputRequired(InputRequired),
 }
 
+impl Reply {
+    /// Where the digest of the result comes from.
+    pub(crate) fn digest(&self) -> ResultDigest {
+        match self {
+            Self::List(list) => ResultDigest::List(list.digest),
+            Self::Prompt(PromptReply { last_digest: Some(last), .. }) => {
+                ResultDigest::Last(last.clone())
+            }
+            _ => ResultDigest::Text,
+        }
+    }
+}
+
 /// A `GetPromptResult` whose messages were checked.
 #[derive(Debug)]
 pub struct PromptReply {
@@ -47,12 +62,15 @@ pub struct PromptReply {
     pub overlay: Option<Arc<CallOverlay>>,
     /// Whether the result is an approved snapshot instead of the upstream's.
     pub is_snapshot: bool,
+    /// The digest of what was last sent of a result that comes again.
+    pub last_digest: Option<Arc<LastDigest>>,
 }
 
 impl PromptReply {
     /// A result without findings and overlays.
     pub fn of(result: Document, origin: Origin) -> Self {
-        Self { result, origin, flags: Flags::default(), overlay: None, is_snapshot: false }
+        let flags = Flags::default();
+        Self { result, origin, flags, overlay: None, is_snapshot: false, last_digest: None }
     }
 }
 

@@ -8,6 +8,7 @@
 pub(crate) mod hex;
 pub(crate) mod jws;
 mod keys;
+pub(crate) mod last_digest;
 pub(crate) mod pem;
 pub(crate) mod provider;
 

@@ -18,7 +18,7 @@ use crate::domain::json::Json;
 use crate::domain::name::UpstreamId;
 use crate::domain::pin::{DigestText, Mode, NO_ARGUMENTS, OfferedText, canonical_text};
 use crate::domain::unix_time::UnixSeconds;
-use crate::policy::{Outcome, Resolution, Target};
+use crate::policy::{Outcome, Resolution, ResultDigest, Target};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::effective::{TextReport, TextsOf};
@@ -298,7 +298,7 @@ impl Router {
         let got = got.await;
         let result = got.as_ref().map(|text| Chunks::from(text.clone()));
         let outcome = match &result {
-            Ok(result) => Outcome::Result { result, list: None },
+            Ok(result) => Outcome::Result { result, digest: &ResultDigest::Text },
             Err(fault) => Outcome::Fault(fault),
         };
         self.gate.complete(&record, &call.caller, outcome).await?;

@@ -18,9 +18,8 @@ use super::counting::CANCELLED;
 use crate::domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use crate::domain::unix_time::UnixSeconds;
 use crate::platform::heap::pin_in_place;
-use crate::policy::{Gate, Outcome};
+use crate::policy::{Gate, Outcome, ResultDigest};
 use crate::router::call_channel::CallChannel;
-use crate::router::reply::Reply;
 use crate::seal::random;
 use crate::session::dialect::ResultForm;
 use crate::session::tools::is_tool_result;
@@ -86,12 +85,10 @@ impl Sessions {
         let (channel, call_events) = CallChannel::of(call.client);
         let record = self.gate.record(call);
         let counting = self.counting(call, began);
-        let mut list = None;
+        let mut digest = ResultDigest::Text;
         let answer = async {
             let reply = self.router.route(call, &record, &channel, deadline, now).await?;
-            if let Reply::List(reply) = &reply {
-                list = Some(reply.digest);
-            }
+            digest = reply.digest();
             // No event can follow: the receiver gets the end of the channel.
             drop(channel);
             Ok(dialect.reply(&reply, form, &self.identity))
@@ -127,7 +124,7 @@ impl Sessions {
         }
         let outcome = correlated(outcome);
         let recorded = match &outcome {
-            CallOutcome::Result(result) => Outcome::Result { result, list: list.as_ref() },
+            CallOutcome::Result(result) => Outcome::Result { result, digest: &digest },
             CallOutcome::Fault(fault) => Outcome::Fault(fault),
             CallOutcome::Cancelled => Outcome::Cancelled,
         };
