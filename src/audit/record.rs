@@ -1,6 +1,7 @@
 //! Records as text: one JSON object per line, ASCII only, bounded, chained by its last member `mac`.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
@@ -24,6 +25,9 @@ pub(crate) const MAX_LINE: usize = 16 << 10;
 /// Bytes of a line beside the members of its event, approximately.
 const OWN_MEMBERS: usize = 240;
 
+/// Bytes of the members of most events, so that they are not moved while they are written.
+const USUAL_MEMBERS: usize = 640;
+
 /// The limit of the members of an event, in bytes. The rest of a line is far shorter than the KiB that
 /// is reserved for it.
 const MAX_MEMBERS: usize = MAX_LINE - 1024;
@@ -38,7 +42,9 @@ pub(crate) const MAX_DEPTH: usize = 16;
 impl Event {
     /// Creates an event of this type.
     pub fn new(event: &'static str) -> Self {
-        Self { kind: event, members: format!("\"event\":\"{event}\""), truncated: false }
+        let mut members = String::with_capacity(USUAL_MEMBERS);
+        members.extend(["\"event\":\"", event, "\""]);
+        Self { kind: event, members, truncated: false }
     }
 
     /// Returns the type of the event.
@@ -207,20 +213,19 @@ impl Head {
     ) {
         let seq = self.seq + 1;
         let start = out.len();
-        let mut text = String::with_capacity(event.members.len() + 320);
         let time = humantime::format_rfc3339_micros(stamp.wall);
         let up = stamp.up.as_micros();
         let WriterId { instance, boot } = writer;
+        // Writing to a vector cannot fail.
         let _ = write!(
-            text,
+            out,
             "{{\"seq\":{seq},\"time\":\"{time}\",\"up_us\":{up},\"instance\":\"{instance}\",\
              \"boot\":\"{boot}\",{}",
             event.members
         );
         if event.truncated {
-            text.push_str(",\"truncated\":true");
+            out.extend_from_slice(b",\"truncated\":true");
         }
-        out.extend_from_slice(text.as_bytes());
         let mac = keys.link(&self.mac, &out[start..]);
         end_line(&mac, out);
         *self = Self { seq, mac, lines: next_digest(&self.lines, &out[start..]) };

@@ -55,8 +55,8 @@ impl Weighter<u64, Arc<KnownResult>> for Size {
         let received = known.response.result();
         let is_changed = !known.checked.is_same(received);
         let changed = if is_changed { known.checked.size() } else { 0 };
-        // What the digest is of, beside the result; of a short one it keeps nothing.
-        let sent = received.size().min(MAX_KEPT);
+        // Of what was sent, only that of a long result is kept beside its digest.
+        let sent = if received.size() < MAX_KEPT { 0 } else { MAX_KEPT };
         (size_of::<KnownResult>() + received.size() + changed + sent) as u64
     }
 }

@@ -242,7 +242,8 @@ fn start(
         return None;
     }
     let flags = (at.trace_flags() & TraceFlags::SAMPLED).to_u8();
-    trace.parent = Some(format!("00-{}-{}-{flags:02x}", at.trace_id(), at.span_id()));
+    let (trace_id, span_id) = (at.trace_id().to_bytes(), at.span_id().to_bytes());
+    trace.parent = Some(["00", &hex(&trace_id), &hex(&span_id), &hex(&[flags])].join("-"));
     trace.state = Some(at.trace_state().header()).filter(|state| !state.is_empty());
     Some(Box::new(span))
 }
