@@ -25,9 +25,6 @@ pub(crate) const MAX_LINE: usize = 16 << 10;
 /// Bytes of a line beside the members of its event, approximately.
 const OWN_MEMBERS: usize = 240;
 
-/// Bytes of the members of most events, so that they are not moved while they are written.
-const USUAL_MEMBERS: usize = 640;
-
 /// The limit of the members of an event, in bytes. The rest of a line is far shorter than the KiB that
 /// is reserved for it.
 const MAX_MEMBERS: usize = MAX_LINE - 1024;
@@ -42,7 +39,8 @@ pub(crate) const MAX_DEPTH: usize = 16;
 impl Event {
     /// Creates an event of this type.
     pub fn new(event: &'static str) -> Self {
-        let mut members = String::with_capacity(USUAL_MEMBERS);
+        // No more room than `size` counts beside the members, so that queues stay within their limits.
+        let mut members = String::with_capacity(OWN_MEMBERS);
         members.extend(["\"event\":\"", event, "\""]);
         Self { kind: event, members, truncated: false }
     }
