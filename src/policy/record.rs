@@ -52,10 +52,9 @@ pub enum Outcome<'a> {
 }
 
 /// Where the digest of a result comes from.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub enum ResultDigest {
     /// The text of the result.
-    #[default]
     Text,
     /// The text, or what was last sent of a result that comes again.
     Last(Arc<LastDigest>),
@@ -205,9 +204,7 @@ impl Open {
                 let (member, digest) = match digest {
                     ResultDigest::List(digest) => ("list", *digest),
                     ResultDigest::Last(last) => ("result", last.of(result)),
-                    ResultDigest::Text => {
-                        ("result", seal::sha256_of(result.iter().map(|chunk| &**chunk)))
-                    }
+                    ResultDigest::Text => ("result", seal::sha256_of(result)),
                 };
                 event.text(member, &seal::digest_text(&digest))
             }

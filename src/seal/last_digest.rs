@@ -25,7 +25,7 @@ impl LastDigest {
         {
             return *digest;
         }
-        let digest = sha256_of(text.iter().map(|chunk| &**chunk));
+        let digest = sha256_of(text);
         if is_remembered {
             *last() = Some((text.clone(), digest));
         }

@@ -20,6 +20,7 @@ use hkdf::Hkdf;
 use provider::hmac;
 use sha2::{Digest, Sha256};
 
+use crate::domain::chunks::Chunks;
 use crate::domain::prompt::Prompt;
 use crate::platform::platform;
 pub(crate) use keys::KEY_LEN;
@@ -180,10 +181,10 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// Returns the SHA-256 digest of bytes that come in parts.
-pub(crate) fn sha256_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+/// Returns the SHA-256 digest of a text in chunks.
+pub(crate) fn sha256_of(text: &Chunks) -> [u8; 32] {
     let mut hash = Sha256::new();
-    parts.into_iter().for_each(|part| hash.update(part));
+    text.iter().for_each(|chunk| hash.update(chunk));
     hash.finalize().into()
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use promptgate::test_util::seal::digest_text;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
@@ -100,7 +101,7 @@ fn result_digest(reply: &Reply) -> String {
     let body = str::from_utf8(&reply.body).unwrap();
     let (_, result) = body.split_once(r#""result":"#).unwrap();
     let digest = digest(&SHA256, result.strip_suffix('}').unwrap().as_bytes());
-    digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    digest_text(digest.as_ref().try_into().unwrap())
 }
 
 #[tokio::test]
