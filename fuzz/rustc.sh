@@ -1,5 +1,5 @@
 #!/bin/sh
-# A wrapper of rustc that instruments what is fuzzed, and not its 280 dependencies, as `cargo fuzz` would: a quarter of an hour.
+# A wrapper of rustc that instruments what is fuzzed, and not its 280 dependencies, as `cargo fuzz` would: these took a quarter of an hour of CPU.
 case " $* " in
 *" --crate-name promptgate "* | *" fuzz_targets/"*)
     set -- "$@" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
