@@ -12,7 +12,6 @@ use http::header::{
     X_FRAME_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use http_body_util::Either;
 use serde_json::{Value, json};
 
 use super::console::asset::Asset;
@@ -139,7 +138,7 @@ impl Answer {
         if is_compressed {
             self.content = compressed(&self.content);
         }
-        let mut response = Response::new(Either::Left(Bytes::from(self.content).into()));
+        let mut response = Response::new(Body::Complete(Bytes::from(self.content).into()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.media_type));

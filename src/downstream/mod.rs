@@ -11,6 +11,7 @@ mod error_message;
 pub(crate) mod clock;
 mod admission;
 mod pool;
+pub(crate) mod chunk_buf;
 
 pub(crate) use admission::AdmissionUsage;
 pub(crate) use conn::Peer;

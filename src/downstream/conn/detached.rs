@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use http::Response;
 use http::header::{CONNECTION, DATE, TRANSFER_ENCODING};
 use http::response::Parts;
@@ -179,7 +179,7 @@ impl<S: AsyncWrite + Unpin, B> AsyncWrite for LentIo<S, B> {
 impl<S, B> DetachedStream<S, B>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    B: http_body::Body<Data = Bytes, Error = Infallible> + Unpin,
+    B: http_body::Body<Data: Buf + Default, Error = Infallible> + Unpin,
 {
     /// Sends the response until its body ends or its client disconnects, then closes the connection.
     ///
@@ -203,7 +203,7 @@ where
                 };
                 match data {
                     // An empty chunk would be the last (RFC 9112, section 7.1).
-                    Some(data) if data.is_empty() => {}
+                    Some(data) if !data.has_remaining() => {}
                     Some(data) => write_chunk(&mut io, data).await?,
                     None => break,
                 }
@@ -215,8 +215,8 @@ where
 }
 
 /// Writes one chunk (RFC 9112, section 7.1).
-async fn write_chunk<S: AsyncWrite + Unpin>(io: &mut S, data: Bytes) -> io::Result<()> {
-    let size = format!("{:x}\r\n", data.len());
+async fn write_chunk<S: AsyncWrite + Unpin>(io: &mut S, data: impl Buf) -> io::Result<()> {
+    let size = format!("{:x}\r\n", data.remaining());
     let mut chunk = size.as_bytes().chain(data).chain(&b"\r\n"[..]);
     io.write_all_buf(&mut chunk).await
 }
@@ -283,6 +283,7 @@ mod tests {
     use std::pin::pin;
     use std::task::Waker;
 
+    use bytes::Bytes;
     use http_body::Frame;
     use tokio::io::{AsyncReadExt, DuplexStream, duplex};
     use tokio::sync::mpsc;

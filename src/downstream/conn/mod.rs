@@ -6,21 +6,19 @@ pub(crate) mod timeout_io;
 pub(crate) mod state;
 pub(crate) mod control_frames;
 pub(crate) mod detached;
+pub(crate) mod sending_body;
 
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, TRANSFER_ENCODING};
 use http::{HeaderValue, Request, Response};
-use http_body::{Frame, SizeHint};
-use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -34,6 +32,7 @@ use tracing::info;
 
 use super::conn::control_frames::ControlFrames;
 use super::conn::detached::LentIo;
+use super::conn::sending_body::SendingBody;
 use super::conn::state::{ConnState, RequestGuard};
 use super::conn::timeout_io::TimeoutIo;
 use super::pool::Lease;
@@ -237,7 +236,7 @@ async fn respond<E: Serve>(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     guard.has_data();
-    response.map(|body| SendingBody { body, rest: Bytes::new(), guard })
+    response.map(|body| SendingBody::new(body, guard))
 }
 
 /// Drives a connection to its end. From `drain` on it accepts no further request.
@@ -304,66 +303,6 @@ where
     }
 }
 
-/// A response body that is being sent. Its request ends when the body is sent or dropped.
-struct SendingBody {
-    body: Body,
-    /// The rest of a frame that is sent in pieces.
-    rest: Bytes,
-    guard: RequestGuard,
-}
-
-/// Bytes of one frame on a connection that carries other responses: h2 buffers a whole frame, however slowly the
-/// client reads it.
-const MAX_H2_FRAME: usize = 64 << 10;
-
-impl SendingBody {
-    /// Whether the response stays open for as long as its client wants it.
-    fn is_long_lived(&self) -> bool {
-        matches!(&self.body, Either::Right(stream) if stream.is_long_lived())
-    }
-}
-
-impl http_body::Body for SendingBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.guard.polled();
-        if self.rest.is_empty() {
-            // Both kinds of body fail with `Infallible`, but `Either` boxes the error.
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(frame)) => frame,
-                Some(Err(_)) | None => return Poll::Ready(None),
-            };
-            match frame.into_data() {
-                Ok(data) => self.rest = data,
-                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-            }
-        }
-        let whole = self.rest.len();
-        let length = if self.guard.is_multiplexed() { whole.min(MAX_H2_FRAME) } else { whole };
-        let piece = self.rest.split_to(length);
-        self.guard.has_data();
-        Poll::Ready(Some(Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let rest = self.rest.len() as u64;
-        let hint = self.body.size_hint();
-        match hint.exact() {
-            Some(exact) => SizeHint::with_exact(exact + rest),
-            None => hint,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::domain::chunks::Chunks;
@@ -406,7 +345,7 @@ mod tests {
                 let source = OneMessage(std::future::pending());
                 respond::events(EventStream::long_lived(first, source, Duration::from_secs(15)))
             } else {
-                Response::new(Either::Left(Chunks::from(LONG).into()))
+                Response::new(Body::Complete(Chunks::from(LONG).into()))
             }
         }
     }

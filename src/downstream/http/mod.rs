@@ -4,7 +4,6 @@ pub(crate) mod route;
 pub(crate) mod origin;
 pub(crate) mod request_head;
 pub(crate) mod body;
-pub(crate) mod chunk_body;
 pub(crate) mod respond;
 pub(crate) mod event_stream;
 pub(crate) mod http_sse;

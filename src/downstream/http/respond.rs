@@ -4,20 +4,23 @@ use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::Either;
 
-use super::chunk_body::ChunkBody;
 use super::event_stream::EventStream;
 use crate::domain::chunks::Chunks;
 use crate::domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
+use crate::downstream::chunk_buf::ChunkBuf;
 use crate::downstream::error_message::error_message;
 use crate::session::Refusal;
 use crate::session::dialect::Dialect;
 
-/// A response body: complete, or a stream of events.
-pub(crate) type Body = Either<ChunkBody, EventStream>;
+/// A response body.
+pub(crate) enum Body {
+    /// Its length is known.
+    Complete(ChunkBuf),
+    Events(EventStream),
+}
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 
@@ -31,7 +34,7 @@ pub(crate) fn accepted() -> Response<Body> {
 
 /// Returns a response without a body.
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Either::Left(ChunkBody::default()));
+    let mut response = Response::new(Body::Complete(ChunkBuf::default()));
     *response.status_mut() = status;
     response
 }
@@ -51,7 +54,7 @@ pub(crate) fn with_session(mut response: Response<Body>, session: Option<&str>) 
 
 /// Returns 200 with a stream of events.
 pub(crate) fn events(stream: EventStream) -> Response<Body> {
-    let mut response = Response::new(Either::Right(stream));
+    let mut response = Response::new(Body::Events(stream));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -60,7 +63,7 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
 
 /// Returns 200 with a line for a person who opens the endpoint in a browser.
 pub(crate) fn page() -> Response<Body> {
-    let mut response = Response::new(Either::Left(Chunks::from(PAGE).into()));
+    let mut response = Response::new(Body::Complete(Chunks::from(PAGE).into()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -120,7 +123,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> Response<Body> {
 }
 
 fn with_json(status: StatusCode, message: Chunks) -> Response<Body> {
-    let mut response = Response::new(Either::Left(message.into()));
+    let mut response = Response::new(Body::Complete(message.into()));
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
