@@ -91,7 +91,7 @@ pub async fn run(options: &InstructionOptions) {
     assert!(
         beyond.is_empty(),
         "{beyond:?} take over {} % more instructions than before; if that is meant, renew the counts: \
-         cargo bench --bench load -- instructions --renew",
+         cargo bench --bench load --profile counts -- instructions --renew",
         TOLERATED * 100.
     );
 }
