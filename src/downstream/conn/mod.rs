@@ -305,7 +305,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use crate::domain::chunks::Chunks;
     use std::path::Path;
 
     use http_body_util::BodyExt;
@@ -313,8 +312,12 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::domain::caller::Caller;
+    use crate::domain::chunks::Chunks;
+    use crate::domain::fair_share::Holder;
     use crate::downstream::http::event_stream::{Event, EventStream, OneMessage};
     use crate::downstream::http::respond;
+    use crate::downstream::pool::{Bounds, NoRoom, Pool, Revokes};
 
     fn limits() -> Arc<Limits> {
         Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits.into()
@@ -353,6 +356,7 @@ mod tests {
     /// A connection that holds `capacity` bytes in each direction, and what serves it.
     fn connection(
         capacity: usize,
+        place: Option<Arc<Lease>>,
     ) -> (DuplexStream, impl Future<Output = Result<(), ConnError>> + Send) {
         let (client, server) = duplex(capacity);
         let peer =
@@ -361,12 +365,12 @@ mod tests {
         let tasks = TaskTracker::new();
         let drain = CancellationToken::new();
         let context = ConnContext { endpoint, limits: limits(), tasks, drain };
-        (client, serve(server, peer, None, context))
+        (client, serve(server, peer, place, context))
     }
 
     /// Serves a connection that holds `capacity` bytes in each direction.
     fn connect(capacity: usize) -> DuplexStream {
-        let (client, serving) = connection(capacity);
+        let (client, serving) = connection(capacity, None);
         tokio::spawn(serving);
         client
     }
@@ -382,10 +386,35 @@ mod tests {
 
     #[test]
     fn a_connection_holds_its_large_parts_on_the_heap_and_only_while_they_are_used() {
-        let (_client, serving) = connection(1);
+        let (_client, serving) = connection(1, None);
         let size = size_of_val(&serving);
         // A thousand idle streams are a thousand of these. The part that serves requests has several KiB.
         assert!(size <= 256, "{size} bytes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_makes_no_room_for_others_before_its_response_is_written() {
+        let pool = Pool::new(1, 1, Revokes::Idle);
+        let lease = |id: &str| {
+            let bounds = Bounds { ceiling: 1, share: 1, per_holder: 1 };
+            pool.lease(&Holder::Caller(Caller::new(id)), 1, bounds)
+        };
+        let place = Arc::new(lease("client").unwrap());
+        let (mut client, serving) = connection(16, Some(place.clone()));
+        tokio::spawn(serving);
+        client.write_all(b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        while !text.ends_with(LONG) {
+            let mut byte = [0];
+            client.read_exact(&mut byte).await.unwrap();
+            text.push(char::from(byte[0]));
+            // Of what follows the connection holds 16 bytes.
+            if !text.contains(&LONG[..LONG.len() - 17]) {
+                assert_eq!(lease("newcomer").err(), Some(NoRoom::Full), "after {text}");
+            }
+        }
+        assert!(lease("newcomer").is_ok());
+        place.revoked().await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,23 +1,34 @@
 //! A response body while it is sent.
 
 use std::convert::Infallible;
+use std::io::IoSlice;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 
 use super::state::RequestGuard;
 use crate::downstream::Body;
 use crate::downstream::chunk_buf::ChunkBuf;
 
-/// A response body that is being sent. Its request ends when the body is sent or dropped.
+/// A response body that is being sent.
 pub(super) struct SendingBody {
     body: Body,
     /// The rest of an event that is sent in pieces.
     rest: ChunkBuf,
-    guard: RequestGuard,
+    /// The request, which ends when this is dropped. `None` once the last bytes hold it.
+    guard: Option<RequestGuard>,
+}
+
+/// Bytes of a response body that are being sent.
+#[derive(Default)]
+pub(super) struct SendingBytes {
+    bytes: ChunkBuf,
+    /// Ends the request when the last byte is written: hyper drops a body as soon as it has all of its bytes, and a
+    /// connection without a request counts as idle.
+    _guard: Option<RequestGuard>,
 }
 
 /// Bytes of one frame on a connection that carries other responses: h2 buffers a whole frame, however slowly the
@@ -26,43 +37,57 @@ const MAX_H2_FRAME: usize = 64 << 10;
 
 impl SendingBody {
     pub(super) fn new(body: Body, guard: RequestGuard) -> Self {
-        Self { body, rest: ChunkBuf::default(), guard }
+        Self { body, rest: ChunkBuf::default(), guard: Some(guard) }
     }
 
     /// Whether the response stays open for as long as its client wants it.
     pub(super) fn is_long_lived(&self) -> bool {
         matches!(&self.body, Body::Events(stream) if stream.is_long_lived())
     }
+
+    /// Whether the connection carries other responses at the same time.
+    fn is_multiplexed(&self) -> bool {
+        self.guard.as_ref().is_some_and(RequestGuard::is_multiplexed)
+    }
+
+    /// Returns what is to be sent next; nothing at the end.
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<&mut ChunkBuf> {
+        let Self { body, rest, .. } = self;
+        match body {
+            Body::Complete(left) => Poll::Ready(left),
+            Body::Events(stream) => {
+                if !rest.has_remaining() {
+                    let event = match ready!(Pin::new(stream).poll_frame(context)) {
+                        Some(Ok(frame)) => frame.into_data().ok(),
+                        None => None,
+                    };
+                    *rest = event.unwrap_or_default().into();
+                }
+                Poll::Ready(rest)
+            }
+        }
+    }
 }
 
 impl http_body::Body for SendingBody {
-    type Data = ChunkBuf;
+    type Data = SendingBytes;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<ChunkBuf>, Infallible>>> {
-        let Self { body, rest, guard } = &mut *self;
-        guard.polled();
-        let left = match body {
-            Body::Complete(left) => left,
-            Body::Events(_) if rest.has_remaining() => rest,
-            Body::Events(stream) => {
-                let Some(frame) = ready!(Pin::new(stream).poll_frame(context)) else {
-                    return Poll::Ready(None);
-                };
-                *rest = frame?.into_data().unwrap_or_default().into();
-                rest
-            }
-        };
+    ) -> Poll<Option<Result<Frame<SendingBytes>, Infallible>>> {
+        self.guard.iter().for_each(RequestGuard::polled);
+        let is_multiplexed = self.is_multiplexed();
+        let left = ready!(self.poll_bytes(context));
         if !left.has_remaining() {
             return Poll::Ready(None);
         }
-        let piece =
-            if guard.is_multiplexed() { left.take_piece(MAX_H2_FRAME) } else { mem::take(left) };
-        guard.has_data();
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        let bytes = if is_multiplexed { left.take_piece(MAX_H2_FRAME) } else { mem::take(left) };
+        self.guard.iter().for_each(RequestGuard::has_data);
+        let is_last = !is_multiplexed && self.is_end_stream();
+        let guard = if is_last { self.guard.take() } else { None };
+        Poll::Ready(Some(Ok(Frame::data(SendingBytes { bytes, _guard: guard }))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -80,13 +105,31 @@ impl http_body::Body for SendingBody {
     }
 }
 
+impl Buf for SendingBytes {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.bytes.chunks_vectored(slices)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::task::Waker;
     use std::time::Duration;
 
     use bytes::Bytes;
-    use http_body::Body as _;
     use http_body_util::BodyExt;
 
     use super::*;
@@ -104,7 +147,7 @@ mod tests {
         let mut frames = Vec::new();
         while !body.is_end_stream() {
             let frame = body.frame().await.unwrap().unwrap();
-            frames.push(frame.into_data().unwrap().remaining());
+            frames.push(frame.into_data().ok().unwrap().remaining());
         }
         frames
     }
@@ -121,5 +164,21 @@ mod tests {
         let state = ConnState::multiplexed(None, MINUTE, MINUTE);
         let frames = frames(&state, [MAX_H2_FRAME + 1, MAX_H2_FRAME]).await;
         assert_eq!(frames, [MAX_H2_FRAME, 1, MAX_H2_FRAME]);
+    }
+
+    #[tokio::test]
+    async fn a_request_over_http_1_ends_when_its_last_byte_is_written() {
+        let state = ConnState::sequential(None, MINUTE, MINUTE);
+        let complete = Body::Complete([Bytes::from("a"), Bytes::from("b")].into_iter().collect());
+        let mut body = SendingBody::new(complete, state.begin());
+        let mut bytes = body.frame().await.unwrap().unwrap().into_data().ok().unwrap();
+        assert!(body.is_end_stream());
+        // As hyper does.
+        drop(body);
+        bytes.advance(1);
+        // A deadline is that of an idle connection.
+        assert_eq!(state.deadline(Waker::noop()), None);
+        drop(bytes);
+        assert!(state.deadline(Waker::noop()).is_some());
     }
 }
