@@ -40,7 +40,7 @@ class Pinned(run.Stage):
         )
         self.config = self.folder / "gateway.toml"
         self.config.write_text(self.gateway_toml(fastmcp))
-        self.url = self.validated(self.gateway(binary, self.config), schemas)
+        self.url = self.validated(self.serve(binary, self.config), schemas)
 
     def gateway_toml(self, fastmcp):
         return f"""

@@ -34,6 +34,8 @@ class Replicas(run.Stage):
             }
             command = [binary, "serve", "--config", str(config)]
             urls.append(self.start(command, r"listens on (\S+)", **environment))
+        for url in urls:
+            self.until_listed(binary, url, config)
         targets = [url.removeprefix("http://").removesuffix("/mcp") for url in urls]
         balance = [sys.executable, str(run.HERE / "balance.py"), *targets]
         return "http://" + self.start(balance, r"listening: (\S+)") + "/mcp"

@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -65,8 +67,26 @@ class Stage:
         self.url = self.validated(url, schemas)
 
     def gateway(self, binary, config):
+        """Starts a gateway and returns its URL once it lists prompts of every upstream."""
+        url = self.serve(binary, config)
+        self.until_listed(binary, url, config)
+        return url
+
+    def serve(self, binary, config):
         """Starts a gateway and returns its URL."""
         return self.start([binary, "serve", "--config", str(config)], r"listens on (\S+)")
+
+    def until_listed(self, binary, url, config):
+        """Waits until a gateway lists prompts of every upstream: the first list does not wait for slow ones."""
+        upstreams = tomllib.loads(config.read_text())["upstreams"]
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            listed = subprocess.run([binary, "list", "--url", url], capture_output=True, text=True, timeout=PATIENCE)
+            missing = [name for name in upstreams if f"{name}__" not in listed.stdout]
+            if not missing:
+                return
+            time.sleep(0.1)
+        sys.exit(f"no prompts of {missing} within {PATIENCE} s: {listed.stderr}")
 
     def validated(self, url, schemas):
         """The URL of a proxy that validates every message on its way, if there are schemas."""
