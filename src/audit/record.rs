@@ -39,7 +39,7 @@ pub(crate) const MAX_DEPTH: usize = 16;
 impl Event {
     /// Creates an event of this type.
     pub fn new(event: &'static str) -> Self {
-        // No more room than `size` counts beside the members, so that queues stay within their limits.
+        // Most events have more members than this, but `size` counts what they have room for.
         let mut members = String::with_capacity(OWN_MEMBERS);
         members.extend(["\"event\":\"", event, "\""]);
         Self { kind: event, members, truncated: false }
@@ -97,6 +97,10 @@ impl Event {
             self.members.truncate(before);
             self.truncated = true;
         }
+        // A text grows by doubling: the memory of no event is more than a line has.
+        if self.members.capacity() > MAX_MEMBERS {
+            self.members.shrink_to(MAX_MEMBERS);
+        }
         self
     }
 
@@ -111,9 +115,9 @@ impl Event {
         MAX_MEMBERS.saturating_sub(self.members.len())
     }
 
-    /// Returns the size of the line of this event, in bytes, approximately.
+    /// Returns the size of the line of this event, in bytes, approximately: no less than the memory of the event.
     pub fn size(&self) -> usize {
-        self.members.len() + OWN_MEMBERS
+        (self.members.len() + OWN_MEMBERS).max(self.members.capacity())
     }
 }
 
@@ -297,6 +301,19 @@ mod tests {
         let (mut head, mut out) = (Head::default(), Vec::new());
         head.write(event, stamp, &writer, &keys, &mut out);
         out
+    }
+
+    #[test]
+    fn an_event_counts_no_less_than_its_memory_and_no_more_than_a_line() {
+        let check = |event: &Event| {
+            assert!((event.members.capacity()..=MAX_LINE).contains(&event.size()));
+        };
+        check(&Event::new("test").long_text("x", &"y".repeat(MAX_LINE), MAX_LINE));
+        let mut event = Event::new("test");
+        for step in 0..2_000 {
+            event = event.text("x", &"y".repeat(step % 1_100));
+            check(&event);
+        }
     }
 
     #[test]

@@ -47,9 +47,9 @@ impl Document {
         Self::whole(text, Outline::default())
     }
 
-    /// Bytes that the document keeps: its text, and where its arrays and objects are.
+    /// Bytes that the document keeps: the memory of its text, and where its arrays and objects are.
     pub fn size(&self) -> usize {
-        self.text.len() + self.outline.size()
+        self.text.capacity() + self.outline.size()
     }
 
     /// Returns a view of the value.
@@ -121,6 +121,13 @@ mod tests {
 
     use super::super::hidden_text;
     use super::*;
+
+    #[test]
+    fn a_document_counts_the_memory_of_its_text() {
+        let mut bytes = Vec::with_capacity(4_096);
+        bytes.extend_from_slice(b"{}");
+        assert!(Document::parse(bytes, 1).unwrap().size() >= 4_096);
+    }
 
     proptest! {
         #[test]
