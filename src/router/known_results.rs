@@ -80,10 +80,13 @@ impl KnownResults {
     /// Returns what is known of the result of a call with these arguments for the upstream.
     pub(super) fn recall(&self, routed: &RoutedCall<'_>, arguments: Option<&Document>) -> Recalled {
         let RoutedCall { owner, upstream, .. } = routed;
-        // No other transport compares responses.
-        let is_compared = matches!(upstream.config().transport, Transport::Http(_));
+        // Only Streamable HTTP compares responses, not HTTP+SSE, which an upstream may have fallen back to.
+        let is_compared = || {
+            matches!(upstream.config().transport, Transport::Http(_))
+                && upstream.negotiated().is_some_and(|negotiated| !negotiated.is_shared)
+        };
         let arguments = arguments.map_or("", |arguments| arguments.json().text());
-        if !is_compared || arguments.len() > MAX_ARGUMENTS {
+        if arguments.len() > MAX_ARGUMENTS || !is_compared() {
             return Recalled::default();
         }
         // Calls with the same key only evict each other's results: a result is known by its bytes, not by its key.
@@ -119,5 +122,41 @@ impl KnownResults {
             self.results.insert(key, Arc::new(known));
         }
         Ok(prompt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::name::UpstreamId;
+
+    fn result(text: &str) -> Document {
+        let response = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{text}}}"#);
+        let mut response = Document::parse(response.into_bytes(), 16).unwrap();
+        response.narrow(|json| json.get("result")).unwrap();
+        response
+    }
+
+    /// Checks a result under the key 1. Returns whether it is the one that is known, and whether it is passed on unchanged.
+    fn check(results: &KnownResults, result: Document, mode: HiddenText) -> (bool, bool) {
+        let recalled = Recalled { key: Some(1), result: results.results.get(&1) };
+        let upstream = UpstreamId::parse("a").unwrap();
+        let origin = Origin { upstream, digest: "".into(), name: "".into() };
+        let reply = results.check(&recalled, result.clone(), origin, mode).unwrap();
+        (reply.last_digest.is_some(), reply.result.is_same(&result))
+    }
+
+    #[test]
+    fn only_the_result_that_was_recognized_is_not_checked_again_and_only_under_the_same_policy() {
+        let results = KnownResults::default();
+        let text = r#"{"messages":[{"role":"user","content":{"type":"text","text":"a"}}]}"#;
+        let (first, second) = (result(text), result(text));
+        assert_eq!(check(&results, first.clone(), HiddenText::Flag), (false, true));
+        assert_eq!(check(&results, first.clone(), HiddenText::Flag), (true, true));
+        assert_eq!(check(&results, first.clone(), HiddenText::Reject), (false, true));
+        assert_eq!(check(&results, first.clone(), HiddenText::Reject), (true, true));
+        assert_eq!(check(&results, second.clone(), HiddenText::Reject), (false, true));
+        assert_eq!(check(&results, second, HiddenText::Reject), (true, true));
+        assert_eq!(check(&results, first, HiddenText::Reject), (false, true));
     }
 }
