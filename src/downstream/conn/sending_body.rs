@@ -26,8 +26,8 @@ pub(super) struct SendingBody {
 #[derive(Default)]
 pub(super) struct SendingBytes {
     bytes: ChunkBuf,
-    /// Ends the request when the last byte is written: hyper drops a body as soon as it has all of its bytes, and a
-    /// connection without a request counts as idle.
+    /// Ends the request when the last byte is written: hyper and h2 drop a body as soon as they have all of its bytes, and
+    /// a connection without a request counts as idle.
     _guard: Option<RequestGuard>,
 }
 
@@ -85,8 +85,7 @@ impl http_body::Body for SendingBody {
         }
         let bytes = if is_multiplexed { left.take_piece(MAX_H2_FRAME) } else { mem::take(left) };
         self.guard.iter().for_each(RequestGuard::has_data);
-        let is_last = !is_multiplexed && self.is_end_stream();
-        let guard = if is_last { self.guard.take() } else { None };
+        let guard = if self.is_end_stream() { self.guard.take() } else { None };
         Poll::Ready(Some(Ok(Frame::data(SendingBytes { bytes, _guard: guard }))))
     }
 
@@ -126,14 +125,16 @@ impl Buf for SendingBytes {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::task::Waker;
     use std::time::Duration;
 
     use bytes::Bytes;
     use http_body_util::BodyExt;
 
     use super::*;
+    use crate::domain::caller::Caller;
+    use crate::domain::fair_share::Holder;
     use crate::downstream::conn::state::ConnState;
+    use crate::downstream::pool::{Bounds, NoRoom, Pool, Revokes};
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -167,18 +168,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_over_http_1_ends_when_its_last_byte_is_written() {
-        let state = ConnState::sequential(None, MINUTE, MINUTE);
-        let complete = Body::Complete([Bytes::from("a"), Bytes::from("b")].into_iter().collect());
-        let mut body = SendingBody::new(complete, state.begin());
-        let mut bytes = body.frame().await.unwrap().unwrap().into_data().ok().unwrap();
-        assert!(body.is_end_stream());
-        // As hyper does.
-        drop(body);
-        bytes.advance(1);
-        // A deadline is that of an idle connection.
-        assert_eq!(state.deadline(Waker::noop()), None);
-        drop(bytes);
-        assert!(state.deadline(Waker::noop()).is_some());
+    async fn a_request_ends_when_its_last_byte_is_written() {
+        let pool = Pool::new(1, 1, Revokes::Idle);
+        let lease = |id: &str| {
+            let bounds = Bounds { ceiling: 1, share: 1, per_holder: 1 };
+            pool.lease(&Holder::Caller(Caller::new(id)), 1, bounds)
+        };
+        for version in ["1.1", "2"] {
+            let place = Some(Arc::new(lease(version).unwrap()));
+            let state = match version {
+                "1.1" => ConnState::sequential(place, MINUTE, MINUTE),
+                _ => ConnState::multiplexed(place, MINUTE, MINUTE),
+            };
+            let complete = Body::Complete(Bytes::from("ab").into());
+            let mut body = SendingBody::new(complete, state.begin());
+            let mut bytes = body.frame().await.unwrap().unwrap().into_data().ok().unwrap();
+            assert!(body.is_end_stream());
+            // As hyper does.
+            drop(body);
+            bytes.advance(1);
+            assert_eq!(lease("newcomer").err(), Some(NoRoom::Full), "HTTP/{version}");
+            drop(bytes);
+            assert!(lease("newcomer").is_ok(), "HTTP/{version}");
+        }
     }
 }
