@@ -14,6 +14,9 @@ use crate::domain::server_request::Answer;
 /// the depth of `_meta` is the upstream's choice.
 const DEPTH: usize = 64;
 
+/// Most messages in a batch of an upstream: each is delivered by itself, and takes more memory than its shortest text.
+const BATCH_ITEMS: usize = 1_000;
+
 /// Parses the bytes of one message.
 ///
 /// # Errors
@@ -25,13 +28,17 @@ pub(crate) fn document(bytes: Vec<u8>) -> Result<Document, Kind> {
 /// Parses one message, or the messages of a batch.
 ///
 /// # Errors
-/// [`Kind::Protocol`] if the bytes are not strict JSON.
+/// [`Kind::Protocol`] if the bytes are not strict JSON, or a batch has more than [`BATCH_ITEMS`] messages.
 pub(crate) fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Kind> {
     let message = document(bytes)?;
-    Ok(match message.json().kind() {
-        JsonKind::Array => message.json().elements().map(Document::copy_of).collect(),
-        _ => vec![message],
-    })
+    if message.json().kind() != JsonKind::Array {
+        return Ok(vec![message]);
+    }
+    let batch = message.json();
+    if batch.elements().nth(BATCH_ITEMS).is_some() {
+        return Err(Kind::Protocol(format!("a batch has more than {BATCH_ITEMS} messages")));
+    }
+    Ok(batch.elements().map(Document::copy_of).collect())
 }
 
 /// Returns the outcome of the request `id` if the message is its response, or a batch that contains the
@@ -41,7 +48,7 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
         let is_ours = |m: &Json<'_>| {
             m.get("method").is_none() && m.get("id").and_then(Id::read).as_ref() == Some(id)
         };
-        message.narrow(|batch| batch.elements().find(is_ours))?;
+        message.narrow(|batch| batch.elements().take(BATCH_ITEMS).find(is_ours))?;
     }
     match Frame::read(message.json()) {
         Err(error) => Some(Err(Kind::Protocol(error.to_string()))),
@@ -193,6 +200,18 @@ mod tests {
         }
         let batch = r#"[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
         assert_eq!(answer(batch), Some(Ok("{}".to_owned())));
+    }
+
+    #[test]
+    fn u8_a_batch_of_very_many_messages_is_refused() {
+        let batch = |items: usize| format!("[{}1]", "1,".repeat(items - 1)).into_bytes();
+        assert_eq!(messages(batch(BATCH_ITEMS)).unwrap().len(), BATCH_ITEMS);
+        assert!(matches!(messages(batch(BATCH_ITEMS + 1)), Err(Kind::Protocol(_))));
+
+        let response = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+        let last_of = |items: usize| format!("[{}{response}]", "1,".repeat(items - 1));
+        assert_eq!(answer(&last_of(BATCH_ITEMS)), Some(Ok("{}".to_owned())));
+        assert_eq!(answer(&last_of(BATCH_ITEMS + 1)), None);
     }
 
     #[test]
