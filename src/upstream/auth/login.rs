@@ -106,7 +106,16 @@ impl Login {
     async fn obtain(&self) -> Result<Token, Refusal> {
         let store =
             self.store.as_ref().ok_or_else(|| self.no_grant("server.seal_key is not set"))?;
-        let lock = store.lock(&self.upstream).await.map_err(refused)?;
+        let lock = match store.lock(&self.upstream).await {
+            Ok(lock) => lock,
+            Err(error) => {
+                // The driver waits for another sign-in than this one, although it cannot be used.
+                if let Ok(Some(grant)) = store.read(&self.upstream).await {
+                    self.note(&grant);
+                }
+                return Err(refused(error));
+            }
+        };
         let sent_at = Instant::now();
         // Another process may have renewed the grant by the time that this one holds the lock.
         let token = match self.stored(store, &lock).await {
@@ -288,6 +297,7 @@ fn needs_renewal(grant: &Grant, left: Option<Duration>) -> bool {
 mod tests {
     use super::*;
     use crate::grants::tests::grant;
+    use crate::seal::SealKeys;
 
     #[test]
     fn a_token_is_renewed_in_the_last_part_of_its_life() {
@@ -318,5 +328,38 @@ mod tests {
         assert!(!own.replaces(&elsewhere), "another process has renewed it");
         let signed_in_again = Grant { id: "two".to_owned(), ..stored };
         assert!(!own.replaces(&signed_in_again));
+    }
+
+    #[tokio::test]
+    async fn a_sign_in_that_cannot_be_locked_is_no_other_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = config::Grants {
+            path: folder.path().join("grants"),
+            keys: SealKeys::new(vec![[1; 32]]).unwrap(),
+            idle: Duration::from_secs(3600),
+        };
+        let store = GrantStore::new(&kept, None);
+        let write = async |grant: Grant| {
+            store.lock("wiki").await.unwrap().write(&grant).await.unwrap();
+        };
+        write(grant("wiki")).await;
+        let configured = config::Login {
+            upstream: "wiki".to_owned(),
+            scope: None,
+            client_id: None,
+            client_secret: None,
+            kept: Some(Arc::new(kept.clone())),
+        };
+        let url = Uri::from_static("https://wiki.example/mcp");
+        let login = Login::new(&configured, &url, None, TaskTracker::new(), None).unwrap();
+        let login = Arc::new(login);
+        let lock = kept.path.join("wiki.lock");
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::create_dir(&lock).unwrap();
+        assert!(login.request().await.is_err());
+        assert!(!login.is_another().await);
+        std::fs::remove_dir(&lock).unwrap();
+        write(Grant { id: "two".to_owned(), ..grant("wiki") }).await;
+        assert!(login.is_another().await);
     }
 }
