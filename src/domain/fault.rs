@@ -418,6 +418,16 @@ impl TokenFault {
 }
 
 impl UpstreamFaultKind {
+    /// Whether a request to open a notification stream that fails so would fail each time: the upstream has no such stream. What
+    /// took too long (HTTP 408), is open still (409) or comes too early (425) may succeed later.
+    pub(crate) fn refuses_streams(&self) -> bool {
+        match self {
+            Self::Status { status: 408 | 409 | 425 } => false,
+            Self::Status { status: 400..500 } | Self::Error { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Describes the fault to an operator: as `Display`, with the details that clients must not learn.
     pub fn diagnosis(&self) -> String {
         let (what, report) = match self {

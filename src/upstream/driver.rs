@@ -184,8 +184,9 @@ impl Driver {
                     if !has_snapshot {
                         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
                     }
+                    let pause = self.report_failure(kind, &mut attempts).await;
                     tokio::select! {
-                        () = self.report_failure(kind, &mut attempts) => {}
+                        () = self.sleep_after_failure(pause) => {}
                         () = self.login_changed() => attempts = Attempts::default(),
                     }
                 }
@@ -278,11 +279,11 @@ impl Driver {
                 backoff.reset();
             }
             match ended {
-                Err(Kind::Error { .. } | Kind::Status { status: 400..500 }) => {
+                Err(Kind::SessionLost) => return,
+                Err(kind) if kind.refuses_streams() => {
                     // The upstream has no such stream: its list is polled.
                     std::future::pending::<()>().await;
                 }
-                Err(Kind::SessionLost) => return,
                 Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
             }
         }
@@ -311,7 +312,13 @@ impl Driver {
                 Err(kind) => {
                     let hangs = kind == Kind::Timeout && connection.breaks_on_timeout();
                     let needs_reconnect = hangs || is_of_connection(&kind);
-                    self.report_failure(kind, attempts).await;
+                    let pause = self.report_failure(kind, attempts).await;
+                    tokio::select! {
+                        () = self.sleep_after_failure(pause) => {}
+                        // Calls wait for a new connection meanwhile.
+                        () = self.signals.session_lost.notified() => return,
+                        () = connection.closed() => return,
+                    }
                     if needs_reconnect {
                         // The new handshake detects the era again.
                         return;
@@ -363,8 +370,8 @@ impl Driver {
         }
     }
 
-    /// Reports a failed attempt and waits until the next one is due.
-    async fn report_failure(&self, kind: Kind, attempts: &mut Attempts) {
+    /// Reports a failed attempt. Returns the time until the next one is due.
+    async fn report_failure(&self, kind: Kind, attempts: &mut Attempts) -> Duration {
         let kind = self.held_secrets.remove_from(kind);
         let backoff = attempts.backoff.next(fastrand::f64());
         let retry_after = match &kind {
@@ -389,13 +396,18 @@ impl Driver {
             warn!(%upstream, error, retry_in = ?wait, "prompts/list failed; retrying");
         }
         self.report(Err(kind)).await;
+        wait
+    }
+
+    /// Waits until the attempt after a failed one is due.
+    async fn sleep_after_failure(&self, pause: Duration) {
         match self.upstream.transport {
             // An edit may correct the library.
             Transport::Library(_) => {
-                let _ = timeout(wait, self.signals.list_changed.notified()).await;
+                let _ = timeout(pause, self.signals.list_changed.notified()).await;
             }
             // Notifications of a failing upstream must not shorten the wait.
-            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(wait).await,
+            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => sleep(pause).await,
         }
     }
 

@@ -409,11 +409,9 @@ impl Upstream {
                     }
                 });
                 match heard.await {
-                    // There is no such stream: the list is fetched again by its age.
-                    Err(Kind::Error { .. } | Kind::Status { status: 400..500 }) => {
-                        std::future::pending::<()>().await;
-                    }
                     Err(Kind::SessionLost) => return,
+                    // There is no such stream: the list is fetched again by its age.
+                    Err(kind) if kind.refuses_streams() => std::future::pending::<()>().await,
                     Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
                 }
             }

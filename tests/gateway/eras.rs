@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{modern, request};
 use crate::support::upstream::{good_legacy, good_modern};
-use crate::support::{Gateway, Scripted, Upstream, eventually};
+use crate::support::{Counter, Gateway, Scripted, Upstream, eventually};
 
 #[tokio::test]
 async fn every_legacy_upstream_is_found_however_it_refuses_discover() {
@@ -92,6 +92,29 @@ async fn u15_a_lost_upstream_session_is_opened_again_and_the_get_repeated() {
     let result = gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
     assert_eq!(result["messages"][0]["role"], "user");
     assert_eq!(SESSIONS.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn u15_a_session_that_is_lost_while_the_list_fails_is_opened_again() {
+    let (sessions, walks) = (Counter::new(), Counter::new());
+    let (opened, walked) = (sessions.clone(), walks.clone());
+    let upstream = Upstream::start(move |asked| match asked.method() {
+        "initialize" => {
+            opened.increment();
+            good_legacy(asked, "2025-11-25")
+        }
+        "prompts/list" if walked.increment() > 0 && opened.get() == 1 => {
+            let error = json!({"code": -32603, "message": "not now"});
+            Scripted::Json(json!({"jsonrpc": "2.0", "id": asked.message["id"], "error": error}))
+        }
+        "prompts/get" if opened.get() == 1 => Scripted::Http(404, vec![], vec![]),
+        _ => good_legacy(asked, "2025-11-25"),
+    })
+    .await;
+    let gateway = Gateway::start(&(upstream.patient_table("up") + "poll = \"20ms\"\n")).await;
+    walks.reaches(3).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    assert_eq!(sessions.get(), 2);
 }
 
 #[tokio::test]

@@ -309,7 +309,7 @@ async fn receive_server_requests(connection: &Connection, ready: oneshot::Sender
         signal();
         match ended {
             // The upstream has no such stream.
-            Err(Kind::Status { .. } | Kind::Error { .. }) => std::future::pending().await,
+            Err(kind) if kind.refuses_streams() => std::future::pending().await,
             Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
         }
     }
