@@ -68,6 +68,8 @@ pub(crate) struct TextReport {
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
     pub texts: TextsOf,
+    /// The arguments whose text could not be had. What is known of it stays as it is.
+    pub failed: Vec<Arc<str>>,
 }
 
 /// All that an effective list is made with, beside the offered list.

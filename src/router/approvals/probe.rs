@@ -186,10 +186,13 @@ impl Router {
                 next = next.min(at + every);
                 continue;
             }
-            let texts = offered_texts(&self.probe(row, Patience::Unbounded).await);
+            let probed = self.probe(row, Patience::Unbounded).await;
+            let texts = offered_texts(&probed);
+            let failed = probed.into_keys().filter(|arguments| !texts.contains_key(arguments));
             reports.push(TextReport {
                 upstream: upstream.clone(),
                 raw_name: key.clone(),
+                failed: failed.collect(),
                 texts: TextsOf { definition: definition.clone(), texts },
             });
             if reported.elapsed() >= REPORT_INTERVAL {

@@ -229,12 +229,17 @@ impl Refresh {
     /// Takes over what probes have found.
     fn learn(mut self, reports: Vec<TextReport>) -> Self {
         let mut changed: Vec<usize> = Vec::new();
-        for TextReport { upstream, raw_name, texts } in reports {
+        for TextReport { upstream, raw_name, mut texts, failed } in reports {
             let mut upstreams = self.upstreams.iter_mut().enumerate();
             let found = upstreams.find(|(_, known)| known.source.id == upstream);
-            if let Some((at, known)) = found
-                && known.texts.get(&raw_name) != Some(&texts)
-            {
+            let Some((at, known)) = found else { continue };
+            let before = known.texts.get(&raw_name);
+            if let Some(before) = before.filter(|before| before.definition == texts.definition) {
+                let kept =
+                    failed.iter().filter_map(|arguments| before.texts.get_key_value(arguments));
+                texts.texts.extend(kept.map(|(arguments, text)| (arguments.clone(), text.clone())));
+            }
+            if before != Some(&texts) {
                 known.texts.insert(raw_name, texts);
                 changed.push(at);
             }

@@ -11,7 +11,7 @@ use crate::config::lock::{Lock, LockStore, Objects};
 use crate::domain::json::Json;
 use crate::domain::name::DEFAULT_SEPARATOR;
 use crate::domain::name::Prefix;
-use crate::domain::pin::{Approval, NO_ARGUMENTS, OfferedText, Version};
+use crate::domain::pin::{Approval, NO_ARGUMENTS, OfferedText, State as PinState, Version};
 use crate::router::effective::TextsOf;
 use crate::router::pin::Pinning;
 use crate::seal;
@@ -96,11 +96,25 @@ impl World {
 
     fn probe(&mut self, prompt: &Prompt, text: &str) {
         let texts = BTreeMap::from([(NO_ARGUMENTS.into(), OfferedText::Known(digest(text)))]);
+        self.learn(prompt, texts, Vec::new());
+    }
+
+    fn probe_in_vain(&mut self, prompt: &Prompt) {
+        self.learn(prompt, BTreeMap::new(), vec![NO_ARGUMENTS.into()]);
+    }
+
+    fn learn(
+        &mut self,
+        prompt: &Prompt,
+        texts: BTreeMap<Arc<str>, OfferedText>,
+        failed: Vec<Arc<str>>,
+    ) {
         let definition = seal::definition_digest(prompt).into();
         let report = TextReport {
             upstream: UpstreamId::parse("up").unwrap(),
             raw_name: "p".into(),
             texts: TextsOf { definition, texts },
+            failed,
         };
         self.refresh = self.refresh.take().map(|refresh| refresh.learn(vec![report]));
     }
@@ -117,12 +131,38 @@ impl World {
         self.refresh = self.refresh.take().map(|refresh| refresh.renewed(vec![source]));
     }
 
+    fn state(&self) -> PinState {
+        let effective = self.refresh.as_ref().unwrap().upstreams[0].effective.as_ref();
+        effective.unwrap().rows[0].decision.state
+    }
+
     /// The definition of the prompt as it is listed.
     fn listed(&self) -> Option<String> {
         let snapshot = self.refresh.as_ref().unwrap().snapshot();
         let owner = snapshot.content.owner(&format!("up{DEFAULT_SEPARATOR}p"))?;
         Some(owner.digest.to_string())
     }
+}
+
+#[test]
+fn a_probe_that_fails_changes_nothing_of_what_is_known() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    let mut world = World::new(OnFailure::Stale);
+    let offered = prompt("a", false);
+    world.walk(&offered);
+    world.probe(&offered, "x");
+    let seen = version(&offered, "x");
+    world.decide(&offered, "x", |lock| lock.pin_mut("up", "p").approve(seen, approval()));
+    assert_eq!(world.state(), PinState::Approved);
+    world.probe(&offered, "y");
+    assert_eq!(world.state(), PinState::Changed);
+    world.probe_in_vain(&offered);
+    assert_eq!(world.state(), PinState::Changed);
+    world.probe(&offered, "x");
+    assert_eq!(world.state(), PinState::Approved);
+    world.probe_in_vain(&offered);
+    assert_eq!(world.state(), PinState::Approved);
 }
 
 #[derive(Clone, Debug)]
