@@ -208,35 +208,41 @@ async fn listen(
     let has_access = || weak.upgrade().is_some_and(|account| account.has_access());
     let mut backoff = Backoff::default();
     let mut listening = pin!(upstream.listen_as_caller(account));
+    // When the list has changed, until it was fetched again: without access that takes a while.
+    let mut changed_at = None;
     loop {
         fetched.borrow_and_update();
         let list = lists.lists_of(caller).get(*at).cloned();
         let due = match &list {
-            Some(list) if list.failure.is_none() && list.renew_at > Instant::now() => {
+            Some(list)
+                if list.failure.is_none()
+                    && list.renew_at > Instant::now()
+                    && changed_at.is_none_or(|changed_at| list.began_at >= changed_at) =>
+            {
                 backoff.reset();
+                changed_at = None;
                 list.renew_at
             }
-            // It is due, could not be fetched, or was dropped from memory.
+            // It is due, has changed, could not be fetched, or was dropped from memory.
             Some(_) | None => Instant::now() + backoff.next(fastrand::f64()),
         };
-        let is_renewed = has_access() && !upstream.ends_idle_accounts();
-        let changed_at = tokio::select! {
+        tokio::select! {
             () = &mut listening => return,
             changed = fetched.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
-            () = list_changed.notified() => Some(Instant::now()),
-            () = sleep_until(due), if is_renewed => None,
-        };
+            () = list_changed.notified() => changed_at = Some(Instant::now()),
+            () = sleep_until(due), if !upstream.ends_idle_accounts() => {}
+        }
+        if !has_access() {
+            continue;
+        }
+        let cause = changed_at.map_or(Cause::Age, Cause::Change);
         let renewing = async {
-            let cause = match changed_at {
-                Some(changed_at) => {
-                    sleep_until(list.map_or(changed_at, |list| list.began_at + LEAST_PAUSE)).await;
-                    Cause::Change(changed_at)
-                }
-                None => Cause::Age,
-            };
+            if let Cause::Change(changed_at) = cause {
+                sleep_until(list.map_or(changed_at, |list| list.began_at + LEAST_PAUSE)).await;
+            }
             if has_access() {
                 lists.clone().renew(place.clone(), cause).await;
             }

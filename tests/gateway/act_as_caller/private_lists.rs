@@ -1,5 +1,9 @@
 //! Upstreams that list for each caller (`list_as = "caller"`): each caller sees its own list, and no other.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use super::*;
 use crate::support::metrics;
 
@@ -197,6 +201,30 @@ async fn a_change_is_announced_to_its_caller_only() {
     let streams = scene.world.state().streams.clone();
     streams["ada"].closed().await;
     streams["bob"].closed().await;
+}
+
+#[tokio::test]
+async fn a_list_is_kept_fresh_again_once_its_caller_has_another_token() {
+    let scene = Scene::new().await;
+    scene.world.state().lifetime = 2;
+    let gateway = scene.gateway("poll = \"0s\"\nmax_age = \"50ms\"\n").await;
+    let ada = scene.issuer.client(&gateway, "ada");
+    ready(&ada, 3).await;
+    let mut stream = ada.listen().await;
+    // Without a call of hers the gateway gets no other token, so it reads her list no more.
+    let mut last = (scene.world.walks("ada"), Instant::now());
+    let quiet = async || {
+        let walks = scene.world.walks("ada");
+        if walks != last.0 {
+            last = (walks, Instant::now());
+        }
+        last.1.elapsed()
+    };
+    eventually(quiet, |quiet| *quiet > Duration::from_millis(500)).await;
+    scene.world.offer("ada", &["a1", "a3"]);
+    ada.ask("prompts/get", named("wiki__a1", "ada")).await;
+    let event = stream.event().await.unwrap().json();
+    assert_eq!(event["method"], "notifications/prompts/list_changed");
 }
 
 #[tokio::test]
