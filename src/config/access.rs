@@ -114,11 +114,15 @@ impl RuleCallers {
             Self::Everyone => Vec::new(),
             Self::Authenticated => vec![format!("principal != Caller::{ANONYMOUS:?}")],
             Self::Named { groups, ids, scopes } => {
-                let groups = groups.iter().map(|group| format!("principal in Group::{group:?}"));
-                let ids = ids.iter().map(|id| format!("principal == Caller::{id:?}"));
-                let scopes =
-                    scopes.iter().map(|scope| format!("principal.scopes.contains({scope:?})"));
-                groups.chain(ids).chain(scopes).collect()
+                let groups = set(groups.iter().map(|group| format!("Group::{group:?}")));
+                let ids = set(ids.iter().map(|id| format!("Caller::{id:?}")));
+                let scopes = set(scopes.iter().map(|scope| format!("{scope:?}")));
+                let conditions = [
+                    groups.map(|groups| format!("principal in {groups}")),
+                    ids.map(|ids| format!("{ids}.contains(principal)")),
+                    scopes.map(|scopes| format!("principal.scopes.containsAny({scopes})")),
+                ];
+                conditions.into_iter().flatten().collect()
             }
         }
     }
@@ -193,20 +197,16 @@ fn policy_text(table: &mut Section<'_>, upstreams: &[Upstream], callers: &RuleCa
             ("forbid", Vec::new())
         }
     };
-    let upstreams: Vec<_> = upstream_ids(table, upstreams)
-        .unwrap_or_default()
-        .iter()
-        .map(|id| format!("resource in Upstream::{:?}", id.as_str()))
-        .collect();
-    let names: Vec<_> = globs(table, "prompts").unwrap_or_else(all).iter().map(like).collect();
+    let upstreams = upstream_ids(table, upstreams).unwrap_or_default();
+    let upstreams = set(upstreams.iter().map(|id| format!("Upstream::{:?}", id.as_str())));
+    let upstreams = upstreams.map(|upstreams| format!("resource in {upstreams}"));
+    let names = names(&globs(table, "prompts").unwrap_or_else(all));
     let states = State::ALL.map(|state| (state.as_str(), state));
-    let states = table.choices("states", &states).into_iter();
-    let states = states.map(|state| format!("resource.state == {:?}", state.as_str())).collect();
-    let conditions: Vec<_> = [callers.conditions(), upstreams, names, states]
-        .into_iter()
-        .filter(|alternatives| !alternatives.is_empty())
-        .map(|alternatives| format!("({})", alternatives.join(" || ")))
-        .collect();
+    let states = table.choices("states", &states);
+    let states = set(states.into_iter().map(|state| format!("{:?}", state.as_str())));
+    let states = states.map(|states| format!("{states}.contains(resource.state)"));
+    let alternatives = [any_of(&callers.conditions()), upstreams, any_of(&names), states];
+    let conditions: Vec<_> = alternatives.into_iter().flatten().collect();
     let actions: Vec<_> = actions.iter().map(|action| format!("Action::{action:?}")).collect();
     format!(
         "{effect} (principal, action in [{}], resource) when {{ {} }};",
@@ -241,11 +241,35 @@ fn actions(table: &mut Section<'_>, key: &'static str) -> Option<Vec<String>> {
     Some(actions)
 }
 
-/// Returns the Cedar condition that a prompt's name matches the pattern.
-fn like(glob: &Glob) -> String {
+/// Returns the Cedar conditions on a prompt's name, of which one must hold.
+fn names(globs: &[Glob]) -> Vec<String> {
     let escaped = |piece: &str| piece.replace('\\', "\\\\").replace('"', "\\\"");
-    let pieces: Vec<_> = glob.pieces().map(escaped).collect();
-    format!("resource.name like \"{}\"", pieces.join("*"))
+    let quoted = |glob: &Glob| {
+        let pieces: Vec<_> = glob.pieces().map(escaped).collect();
+        format!("\"{}\"", pieces.join("*"))
+    };
+    let (patterns, exact): (Vec<&Glob>, Vec<&Glob>) =
+        globs.iter().partition(|glob| glob.stars() > 0);
+    let exact = set(exact.into_iter().map(quoted));
+    let exact = exact.map(|names| format!("{names}.contains(resource.name)"));
+    let patterns = patterns.into_iter().map(|glob| format!("resource.name like {}", quoted(glob)));
+    exact.into_iter().chain(patterns).collect()
+}
+
+/// Returns a Cedar set; `None` if it would be empty, which has no type.
+fn set(items: impl Iterator<Item = String>) -> Option<String> {
+    let items: Vec<_> = items.collect();
+    (!items.is_empty()).then(|| format!("[{}]", items.join(", ")))
+}
+
+/// Returns the condition that one of several holds; `None` without any. Cedar walks conditions by recursion, so their nesting
+/// grows with the logarithm of their number only.
+fn any_of(conditions: &[String]) -> Option<String> {
+    if let [_] | [] = conditions {
+        return conditions.first().cloned();
+    }
+    let (left, right) = conditions.split_at(conditions.len() / 2);
+    Some(format!("({} || {})", any_of(left)?, any_of(right)?))
 }
 
 /// Adds the policies of a Cedar file. Their ids are their `@id` annotations, or else their positions.

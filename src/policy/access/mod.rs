@@ -251,6 +251,35 @@ mod tests {
     }
 
     #[test]
+    fn rules_may_have_very_long_lists() {
+        let list = |text: &str| (0..5_000).map(|n| format!("\"{text}{n}\", ")).collect::<String>();
+        let access = access(&format!(
+            "[[access.rules]]\nallow = [\"get\"]\ncallers = [{}]\ngroups = [{}]\nscopes = [{}]\n\
+             prompts = [{}{}]\n",
+            list("caller"),
+            list("group"),
+            list("scope"),
+            list("name"),
+            list("a*b"),
+        ));
+        // As on a thread of the runtime.
+        let deciding = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
+            let allows = |caller: &Caller, name: &str| {
+                access.allows(caller, Method::Get, prompt("crm", name))
+            };
+            let members = [caller("caller4999", "x"), caller("x", "group4999"), {
+                caller("x", "x").with_scopes(vec!["scope4999".to_owned()])
+            }];
+            for member in &members {
+                assert!(allows(member, "name4999") && allows(member, "a to b4999"));
+                assert!(!allows(member, "name5000") && !allows(member, "a to b5000"));
+            }
+            assert!(!allows(&caller("caller5000", "group5000"), "name4999"));
+        });
+        deciding.unwrap().join().unwrap();
+    }
+
+    #[test]
     fn callers_with_the_same_groups_share_what_they_see_unless_a_rule_names_callers() {
         let access = access("[[access.rules]]\nallow = [\"list\"]\ngroups = [\"x\"]\n");
         assert_eq!(access.entitlement(&caller("a", "x")), access.entitlement(&caller("b", "x")));

@@ -13,6 +13,8 @@ use crate::domain::rights::PromptRef;
 pub(super) struct PromptTests {
     /// The upstreams that policies name, sorted.
     upstreams: Vec<String>,
+    /// The names with which policies compare that of the prompt, sorted.
+    names: Vec<String>,
     tests: Vec<PromptTest>,
     /// A policy uses the prompt in a way that is no comparison with a text of its own.
     sees_all: bool,
@@ -22,8 +24,6 @@ pub(super) struct PromptTests {
 enum PromptTest {
     /// `resource.name like "…"`
     Like(Glob),
-    /// `resource.name == "…"`
-    Is(String),
     /// `resource == Prompt::"…"`
     Prompt(String),
     /// `resource.state == "…"`
@@ -33,8 +33,8 @@ enum PromptTest {
 /// Prompts that are decided alike, for one method.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) enum PromptClass {
-    /// The position of the upstream among those that policies name, and one bit for each test of the name.
-    Tested { upstream: Option<usize>, bits: Box<[u64]> },
+    /// The positions of the upstream and of the name among those that policies name, and one bit for each other test.
+    Tested { upstream: Option<usize>, name: Option<usize>, bits: Box<[u64]> },
     /// One prompt alone.
     Prompt { upstream: Box<str>, raw_name: Box<str>, state: State },
 }
@@ -48,14 +48,16 @@ impl PromptTests {
             let is_understood = policy.to_json().is_ok_and(|json| tests.read_policy(&json));
             tests.sees_all |= !is_understood;
         }
-        tests.upstreams.sort_unstable();
-        tests.upstreams.dedup();
+        for named in [&mut tests.upstreams, &mut tests.names] {
+            named.sort_unstable();
+            named.dedup();
+        }
         tests
     }
 
     /// Whether two prompts of one upstream can be decided differently.
     pub(super) fn tell_prompts_apart(&self) -> bool {
-        self.sees_all || !self.tests.is_empty()
+        self.sees_all || !self.tests.is_empty() || !self.names.is_empty()
     }
 
     /// The class of a prompt.
@@ -69,8 +71,14 @@ impl PromptTests {
         for (at, test) in self.tests.iter().enumerate() {
             bits[at / 64] |= u64::from(test.holds(prompt)) << (at % 64);
         }
-        let named = self.upstreams.binary_search_by(|named| named.as_str().cmp(upstream));
-        PromptClass::Tested { upstream: named.ok(), bits: bits.into() }
+        let position = |named: &[String], text: &str| {
+            named.binary_search_by(|named| named.as_str().cmp(text)).ok()
+        };
+        PromptClass::Tested {
+            upstream: position(&self.upstreams, upstream),
+            name: position(&self.names, raw_name),
+            bits: bits.into(),
+        }
     }
 
     /// Reads a policy in its JSON form (Cedar, JSON policy format); false if it uses the prompt in another way.
@@ -134,7 +142,8 @@ impl PromptTests {
 
     fn read_text(&mut self, text: &Value) -> bool {
         let text = text["Value"].as_str();
-        text.is_some_and(|text| self.add(PromptTest::Is(text.to_owned())))
+        self.names.extend(text.map(str::to_owned));
+        text.is_some()
     }
 
     fn read_state(&mut self, text: &Value) -> bool {
@@ -178,7 +187,6 @@ impl PromptTest {
         match self {
             Self::State(text) => text == state.as_str(),
             Self::Like(glob) => glob.matches(raw_name),
-            Self::Is(name) => name == raw_name,
             Self::Prompt(id) => {
                 let named = id.strip_prefix(upstream).and_then(|rest| rest.strip_prefix('/'));
                 named == Some(raw_name)
