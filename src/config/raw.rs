@@ -36,7 +36,7 @@ impl Raw {
     ) -> Result<Self, ConfigError> {
         let document = Document::parse(text).map_err(|error| {
             let span = error.span().unwrap_or_default();
-            let origin = Origin::Line(line_of(text, span.start));
+            let origin = Origin::Line(Lines::of(text).line_at(span.start));
             ConfigError::whole_file(
                 file,
                 origin,
@@ -44,7 +44,7 @@ impl Raw {
             )
         })?;
         let mut origins = HashMap::new();
-        record_lines(document.as_table(), "", text, &mut origins);
+        record_lines(document.as_table(), "", &Lines::of(text), &mut origins);
 
         let mut builder =
             config::Config::builder().add_source(config::File::from_str(text, FileFormat::Toml));
@@ -111,28 +111,28 @@ fn env_value(text: &str) -> Value {
 fn record_lines(
     table: &dyn TableLike,
     path: &str,
-    text: &str,
+    lines: &Lines,
     origins: &mut HashMap<String, Origin>,
 ) {
     for (name, item) in table.iter() {
         let key = join(path, name);
         let span = table.key(name).and_then(toml_edit::Key::span).or(item.span());
         if let Some(span) = span {
-            origins.insert(key.clone(), Origin::Line(line_of(text, span.start)));
+            origins.insert(key.clone(), Origin::Line(lines.line_at(span.start)));
         }
         match item {
             Item::ArrayOfTables(tables) => {
                 for (index, table) in tables.iter().enumerate() {
                     let key = join(&key, &(index + 1).to_string());
                     if let Some(span) = table.span() {
-                        origins.insert(key.clone(), Origin::Line(line_of(text, span.start)));
+                        origins.insert(key.clone(), Origin::Line(lines.line_at(span.start)));
                     }
-                    record_lines(table, &key, text, origins);
+                    record_lines(table, &key, lines, origins);
                 }
             }
             _ => {
                 if let Some(table) = item.as_table_like() {
-                    record_lines(table, &key, text, origins);
+                    record_lines(table, &key, lines, origins);
                 }
             }
         }
@@ -148,9 +148,20 @@ pub(super) fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// Returns the line of a byte offset, counted from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count()
+/// Where the lines of a text end: offsets of the line feeds, in bytes.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Self {
+        Self(
+            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect(),
+        )
+    }
+
+    /// Returns the line of a byte offset, counted from 1.
+    fn line_at(&self, offset: usize) -> usize {
+        1 + self.0.partition_point(|end| *end < offset)
+    }
 }
 
 #[cfg(test)]

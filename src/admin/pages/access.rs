@@ -69,6 +69,9 @@ impl Page for AccessPage {
     const SECTION: Section = Section::Access;
 }
 
+/// Longest text of rules that is compared, in bytes: it takes a processor to read them.
+const MAX_RULES: usize = 64 << 10;
+
 /// Prompts of one page, and columns.
 const PAGE: usize = 25;
 const COLUMNS: usize = 12;
@@ -121,6 +124,14 @@ pub(in crate::admin) fn access(
 fn what_if(state: &State, asked: &Asked, rules: &str, who: &[Who], owners: &[&Owner]) -> WhatIf {
     let mut what_if =
         WhatIf { mistakes: Vec::new(), changes: Vec::new(), total: 0, complete: true };
+    if rules.len() > MAX_RULES {
+        what_if.mistakes = vec![format!(
+            "The rules are longer than {} KiB. Put them into a copy of the configuration, and ask \
+             `promptgate explain --config COPY CALLER PROMPT`.",
+            MAX_RULES >> 10
+        )];
+        return what_if;
+    }
     let others = match Rules::pasted(rules, &state.config) {
         Ok(others) => others.as_ref().map(Access::new),
         Err(error) => {

@@ -126,6 +126,13 @@ async fn pasted_rules_are_compared_and_nothing_else() {
         let page = browser.submit("/access", &fields).await;
         assert!(page.status == 200 && !text(&page).contains("s3cret"), "{}", text(&page));
     }
+    for (length, is_too_long) in [(64 << 10, false), ((64 << 10) + 1, true)] {
+        let rules = format!("{RULES}#{}", "x".repeat(length - RULES.len() - 1));
+        let page = browser.submit("/access", &[("csrf", &csrf), ("rules", &rules)]).await;
+        let page = text(&page);
+        assert_eq!(page.contains("longer than 64 KiB"), is_too_long, "{length}");
+        assert_eq!(page.contains("These rules change nothing"), !is_too_long, "{length}");
+    }
     assert_eq!(document(&admin, "/access").await, before, "nothing is changed");
     let reply = gateway
         .client()
