@@ -62,8 +62,10 @@ pub(super) struct PinPage {
     line: PinLine,
     /// The entity tag of what is shown: decisions are on this and nothing else.
     tag: String,
-    /// Lines of a unified diff; `None` for viewers, who read no texts.
+    /// Lines of a unified diff, at most `admin.page_rows`; `None` for viewers, who read no texts.
     diff: Option<Vec<DiffLine>>,
+    /// The lines of the whole diff.
+    diff_total: usize,
     previous: Vec<Earlier>,
     #[serde(skip)]
     can_decide: bool,
@@ -89,6 +91,13 @@ struct Earlier {
 
 impl Page for Pins {
     const SECTION: Section = Section::Pins;
+}
+
+impl PinPage {
+    /// Whether lines of the diff are missing: nobody decides on what is not shown.
+    fn is_cut(&self) -> bool {
+        self.diff.as_ref().is_some_and(|diff| diff.len() < self.diff_total)
+    }
 }
 
 impl Page for PinPage {
@@ -156,10 +165,11 @@ pub(super) async fn pin(
         .router
         .pin_row(name)
         .ok_or_else(|| Trouble::not_found("prompt with this name that is offered or pinned"))?;
-    let diff = if visitor.role >= Role::Tester {
-        Some(difference(state, asked, &row).await?)
+    let (diff, diff_total) = if visitor.role >= Role::Tester {
+        let (shown, total) = difference(state, asked, &row).await?;
+        (Some(shown), total)
     } else {
-        None
+        (None, 0)
     };
     let previous = row.pin.iter().flat_map(|pin| &pin.previous).map(|decided| Earlier {
         digest: decided.version.definition.to_string(),
@@ -169,6 +179,7 @@ pub(super) async fn pin(
     Ok(PinPage {
         tag: prompt_tag(&row),
         diff,
+        diff_total,
         previous: previous.collect(),
         can_decide: visitor.role >= Role::Approver,
         csrf: visitor.csrf_token(),
@@ -176,7 +187,12 @@ pub(super) async fn pin(
     })
 }
 
-async fn difference(state: &Arc<State>, asked: &Asked, row: &PinRow) -> Made<Vec<DiffLine>> {
+/// Returns the lines that are shown, and how many there are in all.
+async fn difference(
+    state: &Arc<State>,
+    asked: &Asked,
+    row: &PinRow,
+) -> Made<(Vec<DiffLine>, usize)> {
     let examined = timeout_at(asked.until, state.router.examine(row)).await;
     let examined: Examined = match examined {
         Err(_) => return Err(Trouble::late()),
@@ -187,8 +203,9 @@ async fn difference(state: &Arc<State>, asked: &Asked, row: &PinRow) -> Made<Vec
     };
     let router = state.router.clone();
     let text = beside_calls(move || router.diff(&examined)).await;
-    let lines = text.lines().take(asked.rows);
-    Ok(lines.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect())
+    let shown = text.lines().take(asked.rows);
+    let shown = shown.map(|line| DiffLine { kind: kind(line), text: line.to_owned() }).collect();
+    Ok((shown, text.lines().count()))
 }
 
 fn kind(line: &str) -> &'static str {

@@ -111,3 +111,21 @@ async fn a_person_approves_rejects_and_goes_back() {
     assert_eq!(record["by"], "ada");
     process.kill().await;
 }
+
+#[tokio::test]
+async fn nobody_approves_a_difference_of_which_a_part_is_shown() {
+    let up = Changeable::start().await;
+    let toml = enforced("") + ADMIN + "write = true\npage_rows = 1\n" + &up.upstream.table("up");
+    let folder = Folder::new(&toml);
+    let (_process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let api = with_token(&admin);
+    let waiting = async || document(&api, "/pins/up__p").await;
+    let pin = eventually(waiting, |pin| pin["state"] == "pending").await;
+    assert_eq!(pin["diff"].as_array().unwrap().len(), 1);
+    assert!(pin["diffTotal"].as_u64().unwrap() > 1, "{pin}");
+    let mut browser = Browser::new(&admin);
+    browser.log_in("t0ken").await;
+    let page = browser.page("/pins/up__p").await;
+    assert!(page.contains("The first 1 of") && page.contains("admin.page_rows"), "{page}");
+    assert!(page.contains("value=\"approve\" disabled"), "{page}");
+}
