@@ -39,9 +39,18 @@ pub(super) struct Verified {
     pub mistakes: Vec<String>,
     /// Calls whose end is not recorded.
     pub unknown: usize,
+    /// Records that the log itself declares missing.
+    pub missing_records: u64,
+    /// The first and the last of those that are missing in a row, at most [`MAX_MISSING`].
+    pub missing: Vec<[u64; 2]>,
+    /// The last record of the segments that were removed as `audit.keep` says; 0 if none.
+    pub removed: u64,
     /// Why the log could not be verified.
     pub error: Option<String>,
 }
+
+/// Rows of missing records that are shown.
+const MAX_MISSING: usize = 100;
 
 /// The state of a verification.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
@@ -118,16 +127,50 @@ impl Verified {
         self.state == State::Running
     }
 
+    /// Missing records beyond those of [`Verified::missing`].
+    pub(super) fn missing_beyond(&self) -> u64 {
+        self.missing_records
+            - self.missing.iter().map(|[first, last]| last - first + 1).sum::<u64>()
+    }
+
     fn take(&mut self, report: &Report) {
         let is_intact = report.mistakes.is_empty();
         self.state = if is_intact { State::Intact } else { State::NotIntact };
         (self.first, self.last, self.records) = (report.first, report.last, report.records);
         (self.segments, self.checkpoint) = (report.segments, report.checkpoint);
-        self.unknown = report.unknown.len();
+        (self.unknown, self.removed) = (report.unknown.len(), report.removed);
+        let rows = || report.missing.iter().map(|row| [*row.start(), *row.end()]);
+        self.missing_records = rows().map(|[first, last]| last - first + 1).sum();
+        self.missing = rows().take(MAX_MISSING).collect();
         let mistakes = report.mistakes.iter().map(|mistake| {
             let record = mistake.seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
             format!("{}: {record}{}", mistake.segment, mistake.what)
         });
         self.mistakes = mistakes.collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_log_declares_missing_is_told() {
+        let mut verified = Verified::default();
+        let report = Report { missing: vec![5..=9, 20..=20], removed: 3, ..Report::default() };
+        verified.take(&report);
+        assert_eq!(
+            (verified.state, verified.missing_records, verified.removed),
+            (State::Intact, 6, 3)
+        );
+        assert_eq!(
+            (verified.missing.as_slice(), verified.missing_beyond()),
+            (&[[5, 9], [20, 20]][..], 0)
+        );
+        let most = MAX_MISSING as u64;
+        let missing = (1..=most + 2).map(|n| 10 * n..=10 * n + 1).collect();
+        verified.take(&Report { missing, ..Report::default() });
+        assert_eq!(verified.missing.len(), MAX_MISSING);
+        assert_eq!((verified.missing_records, verified.missing_beyond()), (2 * most + 4, 4));
     }
 }
