@@ -1,5 +1,6 @@
 //! The audit log: what was recorded, one record, and its verification.
 
+use std::io;
 use std::time::SystemTime;
 
 use askama::Template;
@@ -107,12 +108,16 @@ pub(super) async fn audit(state: &State, asked: &Asked) -> Made<AuditPage> {
 ///
 /// # Errors
 /// There is none, or the log cannot be read.
-pub(super) async fn record(state: &State, seq: &str) -> Made<RecordPage> {
+pub(super) async fn record(state: &State, asked: &Asked, seq: &str) -> Made<RecordPage> {
     let missing = || Trouble::not_found("record with this number");
     let seq = seq.parse().map_err(|_| missing())?;
     let path = state.audit.path().ok_or_else(missing)?;
-    let found = beside_calls(move || search::record(&path, seq)).await;
-    let found = found.map_err(|error| unreadable(&error))?;
+    let until = asked.until;
+    let found = beside_calls(move || search::record(&path, seq, until)).await;
+    let found = found.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Trouble::late(),
+        _ => unreadable(&error),
+    })?;
     found.map(|entry| RecordPage { entry }).ok_or_else(missing)
 }
 

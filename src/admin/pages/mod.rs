@@ -123,7 +123,7 @@ pub(super) async fn make(
         ["usage"] => Box::new(usage::usage(state, asked).await?),
         ["audit"] => Box::new(audit::audit(state, asked).await?),
         ["audit", "verification"] => Box::new(audit::verification(state, visitor)),
-        ["audit", seq] => Box::new(audit::record(state, seq).await?),
+        ["audit", seq] => Box::new(audit::record(state, asked, seq).await?),
         ["configuration"] => Box::new(configuration::configuration(state, asked)),
         ["connect"] => Box::new(connect::connect(state, asked)),
         _ => {

@@ -132,12 +132,13 @@ fn end_in(number: u64, before: Option<Position>) -> Option<u64> {
 /// Returns the entry of a record, of a call with its end if that is near; `None` if there is no such record.
 ///
 /// # Errors
-/// When the folder or a segment cannot be read.
-pub(crate) fn record(path: &Path, seq: u64) -> io::Result<Option<Entry>> {
+/// When the folder or a segment cannot be read; [`io::ErrorKind::TimedOut`] if the record is not found before `until`.
+pub(crate) fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<Entry>> {
     let begin = format!("{{\"seq\":{seq},");
     for name in segments(path)?.iter().rev() {
         let file = path.join(name);
-        if read_header(&file).is_ok_and(|header| header.previous.seq >= seq) {
+        let header = read_header(&file);
+        if header.as_ref().is_ok_and(|header| header.previous.seq >= seq) {
             continue;
         }
         let mut reader = BufReader::with_capacity(READ, File::open(&file)?);
@@ -150,7 +151,14 @@ pub(crate) fn record(path: &Path, seq: u64) -> io::Result<Option<Entry>> {
                 let behind = Position { segment: segment_number(name).unwrap_or_default(), offset };
                 return with_end(path, text, behind);
             }
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             line.clear();
+        }
+        if header.is_ok() {
+            // Records of older segments have lower numbers.
+            break;
         }
     }
     Ok(None)

@@ -204,10 +204,10 @@ fn values_of_arguments_are_neither_shown_nor_found() {
     assert!(all(&log, &by_value, 10).is_empty());
     let by_name = Find { text: Some("up__".into()), ..Find::default() };
     assert_eq!(all(&log, &by_name, 10).len(), 1);
-    let entry = record(log.path(), 1).unwrap().unwrap();
+    let entry = record(log.path(), 1, soon()).unwrap().unwrap();
     assert_eq!((entry.seq, entry.caller.as_deref()), (1, Some("ann")));
     assert_eq!(entry.outcome.as_deref(), Some("ok"), "a call is shown with its end");
-    assert!(record(log.path(), 3).unwrap().is_none());
+    assert!(record(log.path(), 3, soon()).unwrap().is_none());
 }
 
 #[test]
@@ -227,4 +227,30 @@ fn a_search_ends_at_its_deadline_and_goes_on_from_there() {
         Instant::now() + Duration::from_secs(60),
     );
     assert_eq!(rest.unwrap().entries.len(), 100);
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+#[test]
+fn a_record_is_looked_for_where_its_number_can_be_and_until_the_deadline() {
+    let mut log = Log::new();
+    for _ in 0..3 {
+        (0..3).for_each(|_| log.note(&Event::new("x")));
+        log.rotate();
+    }
+    let seqs: Vec<u64> = (1..=log.head.seq).collect();
+    for seq in &seqs {
+        assert!(record(log.path(), *seq, soon()).unwrap().is_some(), "{seq}");
+    }
+    // It is behind the first line, which is read in any case.
+    let late = record(log.path(), seqs[2], Instant::now());
+    assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    // The oldest segment can be read no more, and is needed for its own records only.
+    let oldest = log.path().join(segment_name(1));
+    std::fs::remove_file(&oldest).unwrap();
+    std::fs::create_dir(&oldest).unwrap();
+    assert!(record(log.path(), u64::MAX, soon()).unwrap().is_none());
+    assert!(record(log.path(), 1, soon()).is_err());
 }
