@@ -268,17 +268,38 @@ impl LogWriter {
     }
 
     /// Removes the oldest segments beyond `audit.keep`. Each removal is on the disk as a signed record
-    /// before the file is removed, so that an auditor without the secret can believe it.
+    /// before the file is removed, so that an auditor without the secret can believe it. What cannot be removed stays: records
+    /// can be written all the same.
+    ///
+    /// # Errors
+    /// When a record cannot be written.
     fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
-        while let Some((name, last_seq)) = self.log.oldest_surplus()? {
+        let oldest = |writer: &Self| {
+            writer.log.oldest_surplus().unwrap_or_else(|error| {
+                writer.warn_of_surplus(&error);
+                None
+            })
+        };
+        while let Some((name, last_seq)) = oldest(self) {
             let event =
                 Event::new("segment_removed").text("name", &name).number("last_seq", last_seq);
             self.log.append(std::iter::once((&event, now)), now)?;
             self.signed.push(self.log.sign(now)?);
             self.log.sync(now)?;
-            self.log.remove(&name)?;
+            if let Err(error) = self.log.remove(&name) {
+                self.warn_of_surplus(&error);
+                break;
+            }
         }
         Ok(())
+    }
+
+    fn warn_of_surplus(&self, error: &io::Error) {
+        warn!(
+            path = %self.log.path().display(),
+            %error,
+            "old audit segments beyond audit.keep cannot be removed; it is tried again with the next segment"
+        );
     }
 
     /// Does the checks that are due once every [`TICK`].
