@@ -18,6 +18,7 @@ pub(crate) use access::{Access, Verdict};
 pub(crate) use authn::{Authenticated, Credentials, Given};
 pub use authorize::Authorized;
 pub(crate) use authorize::{Pass, Resolution};
+pub(crate) use jwt::TakenIds;
 pub(crate) use rate_limit::gcra;
 pub(crate) use record::{CallRecord, Outcome, ResultDigest};
 pub(crate) use revocation::CallerRevocation;

@@ -19,6 +19,7 @@ use crate::domain::document::Document;
 use crate::domain::error_code;
 use crate::domain::hidden_text;
 use crate::domain::json::Json;
+use crate::policy::TakenIds;
 use crate::session::CallOutcome;
 
 /// The outcome of a trial.
@@ -229,13 +230,15 @@ fn caller(state: &State, visitor: &Visitor, as_who: Option<&str>) -> Made<Caller
     })
 }
 
-/// The signed-in person as a caller. The subject of another provider than that of callers stands behind a prefix, so
-/// that it is no other caller's id.
+/// The signed-in person as a caller. The subject stands behind a prefix where it is of another provider than that of callers,
+/// or is the id of a caller with another credential: it is no other caller's id.
 fn own_caller(state: &State, visitor: &Visitor) -> Caller {
     let issuer = state.admin.oidc.as_ref().map(|oidc| oidc.issuer.as_str());
     let is_same = state.config.auth.jwt.as_ref().map(|jwt| jwt.issuer.as_str()) == issuer;
     let id = match visitor.via {
-        Via::Oidc if is_same => visitor.id.clone(),
+        Via::Oidc if is_same && !TakenIds::new(&state.config.auth).contain(&visitor.id) => {
+            visitor.id.clone()
+        }
         Via::Oidc => format!("{CONSOLE}/{}", visitor.id),
         Via::Local | Via::Bearer | Via::Token => CONSOLE.to_owned(),
     };

@@ -24,12 +24,16 @@ use keys::{Keys, NoKey};
 pub(crate) struct Tokens {
     jwt: Jwt,
     keys: Arc<Keys>,
-    /// Ids that tokens must not claim: those of callers with another credential.
-    taken: HashSet<String>,
-    /// Whether any certificate subject is a caller.
-    takes_subjects: bool,
+    taken: TakenIds,
     /// Validated tokens, by digest and audience.
     good: Cache<[u8; 32], Good>,
+}
+
+/// The ids of callers that are known by something else than a token: no token may claim them.
+pub(crate) struct TakenIds {
+    ids: HashSet<String>,
+    /// Whether any certificate subject is a caller.
+    takes_subjects: bool,
 }
 
 #[derive(Clone)]
@@ -52,12 +56,10 @@ const MAX_WORDS: usize = 256;
 impl Tokens {
     pub(crate) fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
         seal::jws::install();
-        let named = auth.named().map(|caller| caller.id.clone());
         Self {
             keys: Arc::new(Keys::new(jwt)),
             jwt: jwt.clone(),
-            taken: named.chain([auth.stdio.id.clone()]).collect(),
-            takes_subjects: auth.takes_certificates && auth.certificates.is_empty(),
+            taken: TakenIds::new(auth),
             good: Cache::new(GOOD),
         }
     }
@@ -169,10 +171,7 @@ impl Tokens {
         }
         let subject = text("sub").filter(|sub| is_id(sub));
         let subject = subject.ok_or(bad("`sub` is not 1 to 128 visible characters"))?;
-        let is_anothers = self.taken.contains(subject)
-            || is_reserved(subject)
-            || (self.takes_subjects && subject.contains('='));
-        if is_anothers {
+        if self.taken.contain(subject) {
             return Err(bad("`sub` is the name of a caller who is known in another way"));
         }
         let groups = words(claims.get(&self.jwt.groups_claim), false);
@@ -193,6 +192,22 @@ impl Tokens {
         }
         let caller = Caller::in_groups(subject, &groups).with_scopes(scopes);
         Ok(caller.proved_by(Proof::Token(Box::new(proof))))
+    }
+}
+
+impl TakenIds {
+    pub(crate) fn new(auth: &config::Auth) -> Self {
+        let named = auth.named().map(|caller| caller.id.clone());
+        Self {
+            ids: named.chain([auth.stdio.id.clone()]).collect(),
+            takes_subjects: auth.takes_certificates && auth.certificates.is_empty(),
+        }
+    }
+
+    pub(crate) fn contain(&self, subject: &str) -> bool {
+        self.ids.contains(subject)
+            || is_reserved(subject)
+            || (self.takes_subjects && subject.contains('='))
     }
 }
 

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{ADMIN, Browser, post, set_cookies, text};
 use crate::audit::Log;
+use crate::support::gateway::api_key;
 use crate::support::provider::{SigningKey, now, text as base64url};
 use crate::support::{Gateway, Received, Scripted, Upstream};
 
@@ -180,4 +181,21 @@ async fn a_person_of_the_callers_own_issuer_tries_under_that_id() {
     // A session is no token, and no credential at the endpoint of callers.
     let plain = post(&gateway.admin(), "/prompts/up__p/try", &json!({})).await;
     assert_eq!(plain.status, 401);
+}
+
+#[tokio::test]
+async fn a_person_does_not_try_as_a_caller_of_the_same_name_with_another_credential() {
+    let (provider, log) = (OpenId::start().await, Log::new());
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let jwt = format!("[auth.jwt]\nissuer = \"{}\"\naudience = [\"gateway\"]\n", provider.issuer());
+    let toml =
+        format!("{ADMIN}{}{}{jwt}{}", provider.table(), log.table(), api_key("ada", "pg_ada"));
+    let gateway = Gateway::start(&(toml + &upstream.table("up"))).await;
+    gateway.summary().await;
+    let mut browser = Browser::new(&gateway.admin());
+    provider.sign_in(&mut browser, &["authors"]).await;
+    let csrf = browser.csrf("/prompts/up__p").await;
+    browser.submit("/prompts/up__p/try", &[("csrf", &csrf)]).await;
+    let received = log.of("received").pop().unwrap();
+    assert_eq!(received["caller"], "console/ada");
 }
