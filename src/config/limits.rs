@@ -61,8 +61,13 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
     limits
 }
 
+/// The name of a limit without one, by its position from 0.
+pub(crate) fn default_limit_name(index: usize) -> String {
+    format!("limit {}", index + 1)
+}
+
 fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
-    let name = table.optional_text("name").unwrap_or_else(|| format!("limit {}", index + 1));
+    let name = table.optional_text("name").unwrap_or_else(|| default_limit_name(index));
     let per = table.choices("per", &PER);
     let mut methods = Vec::new();
     for text in table.texts("methods") {

@@ -61,7 +61,7 @@ pub(crate) use exposure::{Exposure, ToolForm};
 pub(crate) use grants::{AccountLimits, Grants, Login};
 pub(crate) use in_use::{Setting, SettingChange, changes};
 pub(crate) use jwt::{Jwt, is_https_or_loopback};
-pub(crate) use limits::{Limit, Per};
+pub(crate) use limits::{Limit, Per, default_limit_name};
 pub(crate) use oauth::{ClientProof, OAuth};
 pub(crate) use releases::Releases;
 pub(crate) use secret::Secret;

@@ -7,13 +7,14 @@ mod leases;
 mod sharded;
 mod shared;
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
-use crate::config::{self, Per};
+use crate::config::{self, Per, default_limit_name};
 use crate::domain::caller::Caller;
 use crate::domain::fair_share;
 use crate::domain::fault::TransportFault;
@@ -152,8 +153,15 @@ impl RateLimits {
 }
 
 fn read(limits: &[config::Limit]) -> Vec<Limit> {
-    let limit = |config: &config::Limit| {
-        let described = format!("{config:?}");
+    let mut alike: HashMap<String, usize> = HashMap::new();
+    let limit = |(index, config): (usize, &config::Limit)| {
+        // A limit without a name is called after its position, which a reload may change.
+        let is_named = config.name != default_limit_name(index);
+        let name = if is_named { config.name.clone() } else { String::new() };
+        let described = format!("{:?}", config::Limit { name, ..config.clone() });
+        let before = alike.entry(described.clone()).or_default();
+        let described = format!("{described} {before}");
+        *before += 1;
         let is_target = |per: &Per| matches!(per, Per::Prompt | Per::Upstream);
         Limit {
             quota: Quota { interval: config.interval, burst: config.burst },
@@ -162,7 +170,7 @@ fn read(limits: &[config::Limit]) -> Vec<Limit> {
             config: config.clone(),
         }
     };
-    limits.iter().map(limit).collect()
+    limits.iter().enumerate().map(limit).collect()
 }
 
 fn refusal<'a>(mut limits: impl Iterator<Item = &'a Limit>, empty: Exhausted) -> TransportFault {
@@ -394,6 +402,21 @@ mod tests {
         assert!(get(&after, "a", None).await.is_err());
         let alone = before.renew(&parse(other));
         assert_eq!(get(&alone, "a", None).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn k3_a_limit_without_a_name_goes_on_counting_at_another_position() {
+        let kept = "[[limits]]\nper = [\"caller\"]\nrate = \"1/h\"\n";
+        let other = "[[limits]]\nper = [\"caller\"]\nrate = \"2/h\"\n";
+        let before = limits(kept);
+        assert_eq!(get(&before, "a", None).await, Ok(()));
+        let after = before.renew(&parse(&(other.to_owned() + kept)));
+        assert_eq!(get(&after, "a", None).await.unwrap_err().limit(), Some("limit 2"));
+        let identity = |at: usize| &after.limits[at].identity;
+        assert_ne!(identity(0), identity(1));
+        // Limits that are alike count by themselves.
+        let twice = limits(&(kept.to_owned() + kept));
+        assert_ne!(twice.limits[0].identity, twice.limits[1].identity);
     }
 
     #[test]
