@@ -20,6 +20,9 @@ pub(crate) struct Issued {
     pub scope: Option<String>,
 }
 
+/// Longest lifetime that is believed: a provider that tells milliseconds would lead beyond the years that can be written.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 impl Issued {
     /// Reads a token response.
     ///
@@ -34,7 +37,10 @@ impl Issued {
         if !text("token_type").is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
             return Err("token_type is not Bearer".to_owned());
         }
-        let duration = |name| response.get(name).and_then(Value::as_u64).map(Duration::from_secs);
+        let duration = |name| {
+            let seconds = response.get(name).and_then(Value::as_u64);
+            seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST))
+        };
         let refresh_lifetime =
             duration("refresh_expires_in").or(duration("refresh_token_expires_in"));
         Ok(Self {
@@ -64,6 +70,13 @@ mod tests {
         assert_eq!(issued.lifetime, Some(Duration::from_secs(60)));
         assert_eq!(issued.refresh_token.unwrap().expose(), "r");
         assert_eq!((issued.refresh_lifetime, issued.scope.as_deref()), (None, Some("x")));
+        let in_millis = read(json!({"access_token": "a", "token_type": "Bearer",
+            "expires_in": u64::MAX, "refresh_expires_in": 315_000_000_000_u64}));
+        let in_millis = in_millis.unwrap();
+        assert_eq!(
+            (in_millis.lifetime, in_millis.refresh_lifetime),
+            (Some(LONGEST), Some(LONGEST))
+        );
         assert!(read(json!({"access_token": "a"})).is_err());
         assert!(read(json!({"access_token": "", "token_type": "Bearer"})).is_err());
         assert!(read(json!({"access_token": "a", "token_type": "DPoP"})).is_err());
