@@ -78,9 +78,6 @@ pub enum Validation {
     PresetsOnly,
 }
 
-/// JSON depth of an object of strings.
-const ARGUMENTS_DEPTH: usize = 2;
-
 impl CallOverlay {
     /// Overlays that add these messages and, so far, change no argument.
     pub(super) fn new(
@@ -140,11 +137,11 @@ impl CallOverlay {
         if defaults.is_empty() && self.declared_presets().next().is_none() {
             return Ok(None);
         }
-        Ok(with_members(given, |out| {
+        Ok(Some(with_members(given, |out| {
             for (name, value) in defaults.into_iter().chain(self.declared_presets()) {
                 out.text(name, value);
             }
-        }))
+        })))
     }
 
     /// Returns the `context` of a completion for the upstream, with the preset arguments; `None` if it is the client's.
@@ -175,11 +172,9 @@ impl CallOverlay {
             for (key, value) in others.filter(|(key, _)| !key.is("arguments")) {
                 out.member(key, value);
             }
-            if let Some(arguments) = &arguments {
-                out.json("arguments", arguments.json().text());
-            }
+            out.json("arguments", arguments.json().text());
         });
-        Ok(Document::parse(text.into_bytes(), ARGUMENTS_DEPTH + 1).ok())
+        Ok(Some(Document::copy_of(Json::accepted(&text))))
     }
 
     /// Returns the choices of an argument that start with `typed`; `None` if the upstream completes the argument.
@@ -250,10 +245,7 @@ impl PresetArgument {
 }
 
 /// Returns an object of strings with further members, none of which it has.
-fn with_members(
-    object: Option<Json<'_>>,
-    write: impl FnOnce(&mut ObjectWriter<'_>),
-) -> Option<Document> {
+fn with_members(object: Option<Json<'_>>, write: impl FnOnce(&mut ObjectWriter<'_>)) -> Document {
     let mut text = String::new();
     write_object(&mut text, |out| {
         for (key, value) in object.into_iter().flat_map(Json::members) {
@@ -261,7 +253,7 @@ fn with_members(
         }
         write(out);
     });
-    Document::parse(text.into_bytes(), ARGUMENTS_DEPTH).ok()
+    Document::copy_of(Json::accepted(&text))
 }
 
 /// Returns a list of messages with those of the overlays around it: an iterator over JSON values.
