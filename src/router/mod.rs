@@ -374,19 +374,21 @@ impl Router {
         {
             return self.pair(cursor, ttl);
         }
-        // A list that depends on the caller must not be cached for others.
-        let scope =
-            if self.views.differ(&call.caller) { CacheScope::Private } else { catalog.scope };
-        // All pages of one list have one scope (2026-07-28, caching).
-        if place.as_ref().is_some_and(|place| place.scope != scope) {
-            return Err(RequestFault::InvalidCursor.into());
-        }
         let view = match kind {
             ListKind::Prompts => prompts,
             ListKind::Tools => {
                 self.views.tools(&catalog.content, &call.caller, &call.endpoint).await
             }
         };
+        // What depends on the caller must not be cached for others: a list, and a cursor, which is sealed for its caller.
+        let has_cursors = place.is_some() || view.len() > self.listing.page_size;
+        let is_of_caller =
+            self.views.differ(&call.caller) || has_cursors && !call.caller.is_anonymous();
+        let scope = if is_of_caller { CacheScope::Private } else { catalog.scope };
+        // All pages of one list have one scope (2026-07-28, caching).
+        if place.as_ref().is_some_and(|place| place.scope != scope) {
+            return Err(RequestFault::InvalidCursor.into());
+        }
         let after = place.as_ref().map(|place| place.last.as_str());
         let page = view.page(after, self.listing.page_size);
         let next_cursor = page.more_after.map(|last| {

@@ -93,6 +93,7 @@ async fn a8_what_belongs_to_one_caller_is_unknown_to_another() {
     assert_eq!(alice.post(&ping).await.status, 200, "unharmed");
 
     let first = with_key(gateway.client(), ALICE).ask("prompts/list", json!({})).await;
+    assert_eq!(first["cacheScope"], "private", "a cache must not give the cursor to others");
     let cursor = json!({"cursor": first["nextCursor"]});
     let stolen = bob.ask_error("prompts/list", cursor.clone()).await;
     let forged = bob.ask_error("prompts/list", json!({"cursor": "AAAA"})).await;
