@@ -246,8 +246,8 @@ async fn a11_a_key_that_is_taken_out_counts_no_more_and_its_streams_end() {
     gateway
         .reload(&(QUICK.to_owned() + &upstream.table("up") + "prefix = \"now\"\n" + &alice))
         .await;
-    let result = end_of(listen).await.expect("a subscription ends with its result");
-    assert!(result.get("result").is_some(), "{result}");
+    let last = end_of(listen).await.unwrap_or_default();
+    assert!(last.get("result").is_none(), "a result would tell it not to subscribe again: {last}");
     end_of(get).await;
     end_of(sse).await;
     assert_eq!(goes.modern("prompts/list", json!({})).await.status, 401);

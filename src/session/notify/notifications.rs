@@ -201,7 +201,7 @@ impl NotificationStream {
                 }
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
-                () = self.end.reached() => return self.close(),
+                () = self.end.reached() => return self.cut(),
                 () = ended_by_client => return None,
             }
         }
@@ -267,8 +267,19 @@ impl NotificationStream {
         }
     }
 
-    /// Ends the stream at a drain, at the end of its lifetime or with its caller's credential: a
-    /// subscription gets its result, a legacy stream gets nothing more.
+    /// Ends the stream at the end of its lifetime, with its caller's credential, or because another stream gets its place. A
+    /// stream is cut without a result: clients do not subscribe again after one. On a connection there is nothing to cut.
+    fn cut(&mut self) -> Option<StreamEvent> {
+        self.is_closed = true;
+        match &self.subscriber {
+            Subscriber::Subscription { in_flight: Some(_), .. } => self.close(),
+            Subscriber::Subscription { in_flight: None, .. }
+            | Subscriber::Session { .. }
+            | Subscriber::Connection => None,
+        }
+    }
+
+    /// Ends the stream at a drain: a subscription gets its result, a legacy stream gets nothing more.
     fn close(&mut self) -> Option<StreamEvent> {
         self.is_closed = true;
         let Subscriber::Subscription { id, result, in_flight, .. } = &self.subscriber else {
