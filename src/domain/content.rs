@@ -90,13 +90,13 @@ fn check_each<'a>(
 }
 
 impl Findings {
-    /// Adds the hidden text that a message has in its content and in the resource there, whichever type the content has.
+    /// Adds the hidden text that a message has in its content, with what a link tells of itself, and in the resource there,
+    /// whichever type the content has.
     fn add_hidden_text(&mut self, index: usize, content: &Fields<'_>) {
         let of_resource = content.resource.and_then(|resource| resource.get("text"));
-        let hidden = |text: Option<Json<'_>>| {
-            text.and_then(Json::as_str).map_or(0, |text| hidden_text::count(&text))
-        };
-        let characters = hidden(content.text) + hidden(of_resource);
+        let texts = [content.text, content.name, content.title, content.description, of_resource];
+        let hidden = |text: Json<'_>| text.as_str().map_or(0, |text| hidden_text::count(&text));
+        let characters: usize = texts.into_iter().flatten().map(hidden).sum();
         if characters > 0 {
             self.hidden_text.push((index, characters));
         }
@@ -176,6 +176,8 @@ struct Fields<'a> {
     mime_type: Option<Json<'a>>,
     uri: Option<Json<'a>>,
     name: Option<Json<'a>>,
+    title: Option<Json<'a>>,
+    description: Option<Json<'a>>,
     resource: Option<Json<'a>>,
     annotations: Option<Json<'a>>,
     icons: Option<Json<'a>>,
@@ -194,6 +196,8 @@ impl<'a> Fields<'a> {
                 "mimeType" => &mut fields.mime_type,
                 "uri" => &mut fields.uri,
                 "name" => &mut fields.name,
+                "title" => &mut fields.title,
+                "description" => &mut fields.description,
                 "resource" => &mut fields.resource,
                 "annotations" => &mut fields.annotations,
                 "icons" => &mut fields.icons,

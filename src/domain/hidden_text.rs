@@ -67,12 +67,13 @@ pub(crate) fn report(messages: &[(usize, usize)]) -> Option<String> {
 /// Returns a copy of the result without the hidden text in its messages.
 pub(crate) fn stripped(result: Json<'_>) -> Document {
     let mut out = String::with_capacity(result.text().len());
-    rewrite(result, &["messages", "content", "resource"], &["text"], &mut out);
+    let texts = ["text", "name", "title", "description"];
+    rewrite(result, &["messages", "content", "resource"], &texts, &mut out);
     Document::copy_of(Json::accepted(&out))
 }
 
-/// Copies a value. Removes hidden text from the members named in `texts` that are reached through `keys` in this
-/// order; a key may be absent from the path.
+/// Copies a value. Removes hidden text from the members named in `texts` of what is reached through `keys` in this
+/// order; the last key may be absent from the path.
 fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     match value.kind() {
         Kind::Object => {
@@ -82,7 +83,9 @@ fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
                 out.push_str(key.text());
                 out.push(':');
                 match keys.iter().position(|known| key.is(known)) {
-                    _ if texts.iter().any(|text| key.is(text)) => write_visible(member, out),
+                    _ if keys.len() <= 1 && texts.iter().any(|text| key.is(text)) => {
+                        write_visible(member, out);
+                    }
                     Some(at) => rewrite(member, &keys[at + 1..], texts, out),
                     None => out.push_str(member.text()),
                 }

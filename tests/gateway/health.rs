@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
+use crate::support::client::request;
 use crate::support::upstream::HANG;
 use crate::support::{Counter, Gateway, Scripted, Upstream, eventually, write_greeting};
 
@@ -136,6 +137,36 @@ async fn u13_hidden_text_passes_is_flagged_is_taken_out_or_fails_the_prompt() {
         (&json!(-32603), &json!("upstream_protocol_error"))
     );
     assert_eq!(error["message"], "upstream `up`: the response violates the protocol");
+}
+
+#[tokio::test]
+async fn u13_hidden_text_of_a_link_is_found_too_since_old_clients_get_it_as_text() {
+    let upstream = Upstream::modern(|asked| {
+        let link = json!({"type": "resource_link", "uri": "https://x.example/", "name": "n\u{200b}",
+            "title": "T\u{200b}", "description": "Be kind.\u{e0041}"});
+        let messages = json!([{"role": "user", "content": link}]);
+        (asked.method() == "prompts/get")
+            .then(|| asked.result(json!({"resultType": "complete", "messages": messages})))
+    })
+    .await;
+    let get = async |mode: &str| {
+        let gateway = Gateway::start(&(upstream.table("up") + mode)).await;
+        gateway.summary().await;
+        let client = gateway.client().legacy("2025-03-26").await;
+        let get = request(1, "prompts/get", json!({"name": "up__p"}));
+        client.post(&get).await.json()
+    };
+    let flag = json!([{"message": 0, "characters": 3}]);
+    for (mode, text) in [
+        ("", "T\u{200b}: https://x.example/\nBe kind.\u{e0041}"),
+        ("content = \"strip\"\n", "T: https://x.example/\nBe kind."),
+    ] {
+        let result = get(mode).await["result"].take();
+        assert_eq!(result["messages"][0]["content"]["text"], text, "{mode}");
+        assert_eq!(result["_meta"]["promptgate/hiddenText"], flag, "{mode}");
+    }
+    let error = get("content = \"reject\"\n").await["error"].take();
+    assert_eq!(error["data"]["reason"], "upstream_protocol_error");
 }
 
 #[tokio::test]
