@@ -47,8 +47,8 @@ pub enum TransportFault {
     MethodNotAllowed { allow: &'static str },
     #[error("send Content-Type: application/json, without Content-Encoding")]
     UnsupportedMediaType,
-    #[error("Accept must name application/json or text/event-stream")]
-    NotAcceptable,
+    #[error("Accept must name {accept}")]
+    NotAcceptable { accept: &'static str },
     #[error("the body is larger than {limit} bytes (server.limits.body_size)")]
     BodyTooLarge { limit: usize },
     #[error("the body did not arrive in time (server.limits.body, body_rate)")]
@@ -104,7 +104,7 @@ impl TransportFault {
             Self::NotFound => "not_found",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::UnsupportedMediaType => "unsupported_media_type",
-            Self::NotAcceptable => "not_acceptable",
+            Self::NotAcceptable { .. } => "not_acceptable",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout => "body_timeout",
             Self::BodyBroken => "body_broken",

@@ -110,6 +110,9 @@ async fn a_subscription_is_tagged_and_ends_with_a_result_at_drain() {
     let json_only = client.clone().with("Accept", "application/json");
     let reply = json_only.modern("subscriptions/listen", json!({"notifications": {}})).await;
     assert_eq!(reply.refusal(), (406, -32600, "not_acceptable".into()));
+    let error = reply.json();
+    assert!(error["id"].is_number(), "the id of the request: {error}");
+    assert_eq!(error["error"]["message"], "Accept must name text/event-stream");
 
     tokio::join!(gateway.drain(), async {
         let mut last = other.event().await.unwrap().json();

@@ -11,6 +11,9 @@ use crate::domain::trace;
 use crate::policy::{Credentials, Given};
 use crate::session::headers::{Field, Headers};
 
+const NOT_ACCEPTABLE: TransportFault =
+    TransportFault::NotAcceptable { accept: "application/json or text/event-stream" };
+
 const SESSION_ID: &str = "mcp-session-id";
 const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 
@@ -61,7 +64,7 @@ pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault
         (true, true) => Ok(Accepts::Both),
         (true, false) => Ok(Accepts::JsonOnly),
         (false, true) => Ok(Accepts::StreamOnly),
-        (false, false) => Err(TransportFault::NotAcceptable),
+        (false, false) => Err(NOT_ACCEPTABLE),
     }
 }
 
@@ -275,7 +278,7 @@ mod tests {
             (&["application/json;q=x"], Some(Accepts::JsonOnly)),
         ] {
             let accepts = read_accept(&with(ACCEPT, values));
-            assert_eq!(accepts, expected.ok_or(TransportFault::NotAcceptable), "{values:?}");
+            assert_eq!(accepts, expected.ok_or(NOT_ACCEPTABLE), "{values:?}");
         }
     }
 

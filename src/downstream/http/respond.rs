@@ -143,8 +143,10 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             T::NotFound | T::SessionUnknown => StatusCode::NOT_FOUND,
             T::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             T::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            T::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
-            T::BodyTooLarge { .. } | T::RelayTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            T::NotAcceptable { .. } => StatusCode::NOT_ACCEPTABLE,
+            T::BodyTooLarge { .. } | T::RelayTooLarge { .. } | T::BatchTooLarge { .. } => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
             T::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             T::BodyBroken | T::SessionRequired => StatusCode::BAD_REQUEST,
             T::UriTooLong { .. } => StatusCode::URI_TOO_LONG,

@@ -19,6 +19,7 @@ use super::respond::Body;
 use crate::config::Limits;
 use crate::domain::fair_share::Holder;
 use crate::domain::fault::{Fault, TransportFault};
+use crate::domain::jsonrpc::Id;
 use crate::domain::method::Countable;
 use crate::downstream::admission::{BodyBudget, StreamPermit};
 use crate::downstream::batch::batch;
@@ -113,7 +114,7 @@ impl Endpoint {
         let notifications =
             self.sessions.open_stream(&mcp_headers, last_event, caller, path, now)?;
         let accepts = request_head::read_accept(headers)?;
-        self.notification_stream(notifications, accepts, &sender, path).await
+        Ok(self.notification_stream(notifications, accepts, &sender, path).await?)
     }
 
     /// Terminates a session (MCP 2025-11-25, Streamable HTTP, session management).
@@ -173,7 +174,9 @@ impl Endpoint {
             }
             Dispatch::Opened { message, .. } => Ok(respond::json(message)),
             Dispatch::Listen(notifications) => {
-                Box::pin(self.notification_stream(notifications, accepts, &sender, path)).await
+                let id = notifications.request().cloned();
+                let opening = self.notification_stream(notifications, accepts, &sender, path);
+                Box::pin(opening).await.map_err(|fault| Refused::Transport { fault, id })
             }
             Dispatch::Batch(items) => {
                 Ok(Box::pin(self.batch_response(holder, items, budget, accepts)).await)
@@ -225,7 +228,7 @@ impl Endpoint {
     ) -> Result<Response<Body>, Refused> {
         match head.method {
             Method::GET => match request_head::read_accept(&head.headers)? {
-                Accepts::JsonOnly => Err(TransportFault::NotAcceptable.into()),
+                Accepts::JsonOnly => Err(STREAM_NOT_ACCEPTED.into()),
                 _ => {
                     self.take(&sender, Countable::Stream).await?;
                     Ok(http_sse.open(sender, &self.sessions).await?)
@@ -295,9 +298,9 @@ impl Endpoint {
         accepts: Accepts,
         sender: &Sender,
         path: &str,
-    ) -> Result<Response<Body>, Refused> {
+    ) -> Result<Response<Body>, TransportFault> {
         if accepts == Accepts::JsonOnly {
-            return Err(TransportFault::NotAcceptable.into());
+            return Err(STREAM_NOT_ACCEPTED);
         }
         let permit = self.admission.stream(&sender.holder())?;
         // Last, so that a refused stream is not on record.
@@ -326,22 +329,22 @@ impl Serve for Endpoint {
         let (head, body) = request.into_parts();
         let protected_resources = &self.protected_resources;
         let telemetry = self.sessions.telemetry();
-        let refuse = |fault: TransportFault| {
+        let refuse = |fault: TransportFault, id: Option<Id>| {
             telemetry.metrics().refused(fault.reason(), fault.limit());
             let challenge = protected_resources.challenge(head.uri.path(), &fault);
             let dialect = self.dialect_of(&head);
-            let refusal = respond::refusal(&Refusal { fault: fault.into(), id: None, dialect });
+            let refusal = respond::refusal(&Refusal { fault: fault.into(), id, dialect });
             match challenge {
                 Some(challenge) => respond::with_challenge(refusal, &challenge),
                 None => refusal,
             }
         };
         if let Err(fault) = self.guard.check_host(&head.uri, &head.headers) {
-            return refuse(fault);
+            return refuse(fault, None);
         }
         let origin = match self.guard.check_origin(&head.headers) {
             Ok(origin) => origin,
-            Err(fault) => return refuse(fault),
+            Err(fault) => return refuse(fault, None),
         };
         if head.method == Method::OPTIONS {
             let mut response = respond::empty(StatusCode::NO_CONTENT);
@@ -352,7 +355,7 @@ impl Serve for Endpoint {
         }
         let result = self.authenticate(&head, body, peer).await;
         let mut response = result.unwrap_or_else(|refused| match refused {
-            Refused::Transport(fault) => refuse(fault),
+            Refused::Transport { fault, id } => refuse(fault, id),
             Refused::Message(refusal) => {
                 // A refusal with an id is counted as the outcome of its call.
                 match &refusal.fault {
@@ -401,17 +404,21 @@ fn public_document(
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
+/// Why a client gets no stream.
+const STREAM_NOT_ACCEPTED: TransportFault =
+    TransportFault::NotAcceptable { accept: "text/event-stream" };
+
 /// Why a request has no result.
 enum Refused {
-    /// Refused before its message was read.
-    Transport(TransportFault),
+    /// Refused before its message was read, or because its stream cannot be opened; with its id, if it was read.
+    Transport { fault: TransportFault, id: Option<Id> },
     /// Its message was refused, or its call failed.
     Message(Refusal),
 }
 
 impl From<TransportFault> for Refused {
     fn from(fault: TransportFault) -> Self {
-        Self::Transport(fault)
+        Self::Transport { fault, id: None }
     }
 }
 
