@@ -84,6 +84,10 @@ pub enum TransportFault {
         "the message is for a call of another replica, and larger than {limit} bytes (cluster.relay_size)"
     )]
     RelayTooLarge { limit: usize },
+    #[error(
+        "the responses of the batch are larger than {limit} bytes together; send fewer messages in one batch"
+    )]
+    BatchTooLarge { limit: usize },
     #[error("the caller has too many open streams (server.limits.streams_per_caller); close one")]
     TooManyStreams,
     #[error(
@@ -115,6 +119,7 @@ impl TransportFault {
             Self::ClusterUnavailable => "cluster_unavailable",
             Self::ReplicaUnreachable => "replica_unreachable",
             Self::RelayTooLarge { .. } => "relay_too_large",
+            Self::BatchTooLarge { .. } => "batch_too_large",
             Self::TooManyStreams => "too_many_streams",
             Self::RateLimited { .. } => "rate_limited",
             Self::AuditUnavailable => "audit_unavailable",

@@ -88,7 +88,7 @@ async fn finish(
         *bytes_left = rest;
         Some(response)
     } else {
-        let fault = TransportFault::Overloaded.into();
+        let fault = TransportFault::BatchTooLarge { limit: MAX_RESPONSES }.into();
         Some(refusal_message(&Refusal { fault, id: Some(id), dialect }))
     }
 }

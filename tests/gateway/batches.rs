@@ -66,3 +66,26 @@ async fn the_same_id_twice_in_a_batch_runs_once() {
     assert!(answers[0]["result"].is_object());
     assert_eq!(answers[1]["error"]["data"]["reason"], "id_in_use");
 }
+
+#[tokio::test]
+async fn responses_that_are_too_large_together_are_refused_with_the_bound() {
+    let upstream = Upstream::modern(|asked| {
+        let content = json!({"type": "text", "text": "x".repeat(10 << 20)});
+        let messages = json!([{"role": "user", "content": content}]);
+        (asked.method() == "prompts/get")
+            .then(|| asked.result(json!({"resultType": "complete", "messages": messages})))
+    })
+    .await;
+    let toml = "[server.limits]\nbatch_items = 7\n".to_owned() + &upstream.patient_table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.summary().await;
+    let client = gateway.client().legacy("2025-03-26").await;
+    let gets = (1..=7).map(|id| request(id, "prompts/get", json!({"name": "up__p"})));
+    let reply = client.post(&Value::from(gets.collect::<Vec<_>>())).await;
+    let answers: Vec<Value> = serde_json::from_slice(&reply.body).unwrap();
+    let (last, others) = answers.split_last().unwrap();
+    assert!(others.iter().all(|answer| answer["result"].is_object()));
+    assert_eq!(last["error"]["data"]["reason"], "batch_too_large");
+    let message = last["error"]["message"].as_str().unwrap();
+    assert!(message.contains("67108864 bytes"), "{message}");
+}
