@@ -242,8 +242,11 @@ impl Bridge<'_> {
         let upstream = &self.routed.owner.upstream;
         let suspended = &self.router.shared.suspended;
         let ticket = suspended.suspend(caller, &holder, upstream, limits, suspended_call);
-        replay.suspended = Some(ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?);
-        self.input_required(requests, Progress::Replay(replay))
+        let ticket = ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?;
+        replay.suspended = Some(ticket);
+        let reply = self.input_required(requests, Progress::Replay(replay));
+        // Without its state, the client cannot resume it.
+        reply.inspect_err(|_| suspended.end(&ticket))
     }
 
     /// The input-required result, with the sealed state of the call.

@@ -135,6 +135,11 @@ impl SuspendedCalls {
         Some(ticket)
     }
 
+    /// Ends a call that nobody can resume.
+    pub(crate) fn end(&self, ticket: &Ticket) {
+        drop(remove(&self.calls, ticket, |_| true));
+    }
+
     /// The number of suspended calls.
     pub(crate) fn count(&self) -> usize {
         lock(&self.calls).places.len()

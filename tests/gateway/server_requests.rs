@@ -371,6 +371,31 @@ async fn calls_that_wait_for_a_page_are_bounded_and_a_lost_one_is_asked_anew() {
     assert_eq!(lost["result"]["resultType"], "input_required", "{lost}");
 }
 
+#[tokio::test]
+async fn a_call_whose_state_is_too_large_keeps_no_place() {
+    let questions = || vec![form_elicitation("Which colour?"), url_elicitation("Authorise")];
+    let upstream = Upstream::legacy_with_server_requests(questions()).await;
+    let toml = "[server.limits]\nparked_per_caller = 1\n".to_owned()
+        + &upstream.patient_table("up")
+        + "questions = [\"elicitation\", \"elicitation-url\"]\n";
+    let gateway = Gateway::start(&toml).await;
+    let mut client = connect(&gateway, ClientMode::Modern, ALL).await;
+    let answered = async |client: &mut ModeClient, colour: &str| {
+        let mut params = get();
+        params["requestState"] = json!(state(client, get()).await);
+        let content = json!({"colour": colour});
+        params["inputResponses"] = json!({"answer": {"action": "accept", "content": content}});
+        client.answer("prompts/get", params).await
+    };
+    for _ in 0..2 {
+        let refused = answered(&mut client, &"x".repeat(300 << 10)).await;
+        assert_eq!(refused["error"]["data"]["reason"], "upstream_too_large", "{refused}");
+    }
+    let asked = answered(&mut client, "blue").await;
+    let request = &asked["result"]["inputRequests"]["answer"];
+    assert_eq!(request["params"]["url"], "https://a.example/authorise", "{asked}");
+}
+
 /// An upstream that wants pages to be visited before it is asked again (2025-11-25, -32042).
 async fn wants_pages() -> Upstream {
     Upstream::start(|asked| match asked.method() {
