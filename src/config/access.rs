@@ -154,6 +154,7 @@ pub(super) fn read(
     let is_given = file.is_some() || !rules.is_empty();
     for (index, mut table) in rules.into_iter().enumerate() {
         let mistakes = table.mistake_count();
+        table.reject_empty(&["groups", "callers", "scopes", "upstreams", "prompts", "states"]);
         let callers = rule_callers(&mut table, auth);
         let text = policy_text(&mut table, upstreams, &callers);
         if table.mistake_count() > mistakes {
@@ -274,6 +275,13 @@ fn any_of(conditions: &[String]) -> Option<String> {
 
 /// Adds the policies of a Cedar file. Their ids are their `@id` annotations, or else their positions.
 fn add_all(policies: &mut PolicySet, text: &str, section: &Section<'_>) {
+    if nesting(text) > MAX_NESTING {
+        let message = format!(
+            "a policy has more than {MAX_NESTING} operators; compare with a set, such as `principal in [Group::\"a\", \
+             Group::\"b\"]` or `[\"a\", \"b\"].contains(resource.name)`, or write several policies"
+        );
+        return section.mistake("cedar", message);
+    }
     let parsed = match PolicySet::from_str(text) {
         Ok(parsed) => parsed,
         Err(errors) => {
@@ -288,6 +296,57 @@ fn add_all(policies: &mut PolicySet, text: &str, section: &Section<'_>) {
         let id = PolicyId::new(format!("cedar {name}"));
         add(policies, policy.new_id(id), section, "cedar");
     }
+}
+
+/// Most levels of a policy in a Cedar file. Cedar walks policies by recursion: beyond some hundreds it denies what it cannot walk.
+const MAX_NESTING: usize = 100;
+
+/// Returns a bound for the levels of the deepest policy of a Cedar text: its operators, which may be one chain, and its deepest
+/// brackets and accesses.
+fn nesting(text: &str) -> usize {
+    let (mut deepest, mut operators) = (0, 0);
+    let (mut open, mut most_open, mut accesses, mut most_accesses) = (0_usize, 0, 0, 0);
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let length = match next {
+            '"' => quoted(rest),
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            _ if word > 0 => {
+                operators += usize::from(&rest[..word] == "if");
+                word
+            }
+            _ if ["||", "&&"].iter().any(|operator| rest.starts_with(operator)) => {
+                (operators, accesses) = (operators + 1, 0);
+                2
+            }
+            _ => next.len_utf8(),
+        };
+        match next {
+            '+' | '-' | '*' | '!' => operators += 1,
+            '.' => accesses += 1,
+            ',' => accesses = 0,
+            '(' | '[' | '{' => open += 1,
+            ')' | ']' | '}' => open = open.saturating_sub(1),
+            ';' => (operators, most_open, accesses, most_accesses) = (0, 0, 0, 0),
+            _ => {}
+        }
+        (most_open, most_accesses) = (most_open.max(open), most_accesses.max(accesses));
+        deepest = deepest.max(operators + most_open + most_accesses);
+        rest = &rest[length..];
+    }
+    deepest
+}
+
+/// Returns the length of the string literal with which a Cedar text begins, with its quotes.
+fn quoted(text: &str) -> usize {
+    let mut is_escaped = false;
+    let end = text[1..].find(|c| {
+        let is_end = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    });
+    end.map_or(text.len(), |end| end + 2)
 }
 
 /// Validates a policy and adds it.
@@ -306,5 +365,32 @@ fn add(policies: &mut PolicySet, policy: Policy, section: &Section<'_>, key: &st
     let checked = Validator::new(schema).validate(&single, ValidationMode::Strict);
     for error in checked.validation_errors() {
         section.mistake(key, error.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_nested_is_counted_for_each_policy() {
+        for (text, levels) in [
+            ("", 0),
+            ("permit (principal, action, resource);", 1),
+            ("permit (principal, action, resource) when { a || b && !(c.d == 1) };", 6),
+            (
+                "// if || && (\npermit (principal, action, resource) when { \"if ( || \\\" && \" == a_if };",
+                1,
+            ),
+            (
+                "@id(\"a;b\") permit (principal, action, resource) when { if a then b.c.d else -1 };",
+                5,
+            ),
+            ("\"never closed || ", 0),
+        ] {
+            assert_eq!(nesting(text), levels, "{text}");
+        }
+        let many = "permit (principal, action, resource) when { a || b };".repeat(10);
+        assert_eq!(nesting(&many), 2);
     }
 }

@@ -67,6 +67,7 @@ pub(crate) fn default_limit_name(index: usize) -> String {
 }
 
 fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
+    table.reject_empty(&["methods", "callers"]);
     let name = table.optional_text("name").unwrap_or_else(|| default_limit_name(index));
     let per = table.choices("per", &PER);
     let mut methods = Vec::new();

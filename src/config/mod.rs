@@ -548,6 +548,18 @@ mod tests {
                 "g.toml:3: access.rules.1.upstreams: there is no enabled upstream \"none\"",
             ),
             (
+                "[[access.rules]]\nallow = [\"get\"]\ngroups = []\n",
+                "g.toml:3: access.rules.1.groups: must hold at least one value",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\nupstreams = []\n",
+                "g.toml:3: access.rules.1.upstreams: must hold at least one value",
+            ),
+            (
+                "[[limits]]\nrate = \"1/s\"\ncallers = []\n",
+                "g.toml:3: limits.1.callers: must hold at least one value",
+            ),
+            (
                 "[[access.rules]]\nallow = [\"get\"]\n[[access.rules]]\n",
                 "g.toml:3: access.rules.2: must have exactly one of",
             ),

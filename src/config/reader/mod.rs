@@ -315,6 +315,22 @@ impl<'a> Section<'a> {
             .unwrap_or_default()
     }
 
+    /// Adds a mistake for each of these lists that is set and empty, before it is read: without the key it would stand for all, and
+    /// an empty list may be what a template left of one.
+    pub(super) fn reject_empty(&self, keys: &[&str]) {
+        for key in keys {
+            let value = self.table.get(*key).map(|value| &value.kind);
+            let is_empty = match value {
+                Some(ValueKind::Array(items)) => items.is_empty(),
+                Some(ValueKind::String(text)) => text.trim().is_empty(),
+                _ => false,
+            };
+            if is_empty {
+                self.mistake(key, "must hold at least one value; leave the key out for all");
+            }
+        }
+    }
+
     /// Reads a list of strings, of which a single one may stand by itself.
     pub(super) fn text_or_texts(&mut self, key: &'static str) -> Vec<String> {
         self.record(key, || {

@@ -251,6 +251,31 @@ mod tests {
     }
 
     #[test]
+    fn policies_of_a_file_are_nested_no_deeper_than_cedar_can_walk() {
+        let read = |patterns: usize| {
+            let like = |n: usize| format!("resource.name like \"x{n}*\"");
+            let patterns: Vec<_> = (0..patterns).map(like).collect();
+            let condition = patterns.join(" || ");
+            let folder = tempfile::tempdir().unwrap();
+            let policy = format!("permit (principal, action, resource) when {{ {condition} }};");
+            std::fs::write(folder.path().join("p.cedar"), policy).unwrap();
+            let toml = format!("{UPSTREAMS}[access]\ncedar = \"p.cedar\"\n");
+            Config::parse("g", &toml, folder.path(), &[])
+        };
+        // Without optimization a level takes ten times the stack.
+        let size = if cfg!(debug_assertions) { 8 << 20 } else { 2 << 20 };
+        let deciding = std::thread::Builder::new().stack_size(size).spawn(move || {
+            // A pair of brackets, and an access.
+            let access = Access::new(&read(99).unwrap().access.unwrap());
+            let allows = |name| access.allows(&caller("a", "b"), Method::Get, prompt("crm", name));
+            assert!(allows("x98 and so on") && !allows("y"));
+            let refused = read(100).unwrap_err().to_string();
+            assert!(refused.contains("access.cedar: a policy has more than 100"), "{refused}");
+        });
+        deciding.unwrap().join().unwrap();
+    }
+
+    #[test]
     fn rules_may_have_very_long_lists() {
         let list = |text: &str| (0..5_000).map(|n| format!("\"{text}{n}\", ")).collect::<String>();
         let access = access(&format!(
