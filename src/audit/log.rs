@@ -269,20 +269,19 @@ impl Log {
     /// `keep`.
     ///
     /// # Errors
-    /// When the folder cannot be read.
+    /// When the folder or the header of the second segment cannot be read.
     pub(crate) fn oldest_surplus(&self) -> io::Result<Option<(String, u64)>> {
         let names = self.folder.segments()?;
         let keep = self.settings.keep;
-        let [oldest, newer @ ..] = names.as_slice() else {
+        let [oldest, second, ..] = names.as_slice() else {
             return Ok(None);
         };
         if keep == 0 || names.len() <= keep {
             return Ok(None);
         }
-        let mut headers = newer.iter().map(|name| read_header(&self.folder.path().join(name)));
-        // A damaged segment does not tell where the one before it ends; the next one does.
-        let header = headers.find_map(Result::ok);
-        Ok(header.map(|header| (oldest.clone(), header.previous.seq)))
+        // The header of a later segment would claim that those between were removed, too.
+        let header = read_header(&self.folder.path().join(second))?;
+        Ok(Some((oldest.clone(), header.previous.seq)))
     }
 
     /// Removes a segment. The caller has recorded the removal before.

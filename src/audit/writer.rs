@@ -32,6 +32,8 @@ pub(super) struct LogWriter {
     signed: Vec<Checkpoint>,
     synced_at: Duration,
     is_nearly_full: bool,
+    /// The segment whose removal was recorded last: it may be there still.
+    recorded_removal: Option<String>,
 }
 
 type Clock = Box<dyn Fn() -> Stamp + Send>;
@@ -89,6 +91,7 @@ impl LogWriter {
             signed: Vec::new(),
             synced_at: Duration::ZERO,
             is_nearly_full: false,
+            recorded_removal: None,
         }
     }
 
@@ -281,11 +284,14 @@ impl LogWriter {
             })
         };
         while let Some((name, last_seq)) = oldest(self) {
-            let event =
-                Event::new("segment_removed").text("name", &name).number("last_seq", last_seq);
-            self.log.append(std::iter::once((&event, now)), now)?;
-            self.signed.push(self.log.sign(now)?);
-            self.log.sync(now)?;
+            if self.recorded_removal.as_ref() != Some(&name) {
+                let event =
+                    Event::new("segment_removed").text("name", &name).number("last_seq", last_seq);
+                self.log.append(std::iter::once((&event, now)), now)?;
+                self.signed.push(self.log.sign(now)?);
+                self.log.sync(now)?;
+                self.recorded_removal = Some(name.clone());
+            }
             if let Err(error) = self.log.remove(&name) {
                 self.warn_of_surplus(&error);
                 break;

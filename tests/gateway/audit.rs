@@ -289,6 +289,32 @@ async fn d2_where_that_is_wanted_calls_go_on_and_what_is_missing_is_counted() {
     assert_eq!(missing + of_calls, 2 * CALLS, "every record is there or counted");
 }
 
+#[tokio::test]
+async fn f14_a_damaged_segment_keeps_old_ones_and_refuses_no_call() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let toml = log.table() + "segment_size = \"16KiB\"\nkeep = 3\n" + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let segments = || {
+        let names = fs::read_dir(log.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.retain(|name| name.ends_with(".jsonl"));
+        names.sort();
+        names
+    };
+    let get = async || gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    while segments().len() < 3 {
+        get().await;
+    }
+    let damaged = log.path().join(&segments()[1]);
+    fs::write(&damaged, "damaged\n").unwrap();
+    let before = segments();
+    while segments().len() < 5 {
+        get().await;
+    }
+    assert!(segments().starts_with(&before), "what cannot be told apart stays");
+}
+
 /// Fails in a way that nobody has thought of.
 struct Broken;
 

@@ -13,7 +13,7 @@ use super::folder::{Folder, segments};
 use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
 use super::record::{Event, Line, Stamp};
-use super::recover::{Recovered, read_header, recover};
+use super::recover::{Recovered, recover};
 use super::verify::{KeptCheckpoint, Report, TrustAnchors, verify};
 use crate::seal::AuditKey;
 use failpoints::try_open;
@@ -136,27 +136,4 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
         assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
         assert_eq!((report.first, report.removed), (12, 11));
     }
-}
-
-#[test]
-fn f14_a_damaged_segment_keeps_no_older_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("audit");
-    sample(&path);
-    let folder_handle = Folder::open(&path).unwrap();
-    let keys = Keys::new(&key());
-    let recovered = recover(&folder_handle, &keys).unwrap();
-    let settings = LogSettings { keep: 2, ..settings() };
-    let mut log = Log::new(folder_handle, Arc::new(keys), settings, &recovered, at(0)).unwrap();
-    let names = segments(&path).unwrap();
-    std::fs::write(path.join(&names[1]), b"damaged").unwrap();
-    let (name, last_seq) = log.oldest_surplus().unwrap().unwrap();
-    assert_eq!(name, names[0]);
-    let third = read_header(&path.join(&names[2])).unwrap();
-    assert_eq!(last_seq, third.previous.seq, "as far as it is known");
-    log.remove(&name).unwrap();
-    let (name, last_seq) = log.oldest_surplus().unwrap().unwrap();
-    assert_eq!((name, last_seq), (names[1].clone(), third.previous.seq));
-    log.remove(&names[1]).unwrap();
-    assert_eq!(log.oldest_surplus().unwrap(), None);
 }

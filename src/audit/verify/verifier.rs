@@ -344,7 +344,8 @@ impl Verifier {
         // A line that only claims a removal must not explain records that are missing.
         let is_believed = self.anchors.keys.is_some() || self.report.signed.is_none();
         let removed = if is_believed { self.removed } else { self.removed_signed };
-        self.report.removed = removed;
+        // A removal that failed is on record, too.
+        self.report.removed = removed.min(first.saturating_sub(1));
         if first > removed + 1 {
             let what = format!("the records {} to {} are missing", removed + 1, first - 1);
             self.report_mistake(Some(removed + 1), what);
