@@ -94,7 +94,8 @@ impl Findings {
     /// whichever type the content has.
     fn add_hidden_text(&mut self, index: usize, content: &Fields<'_>) {
         let of_resource = content.resource.and_then(|resource| resource.get("text"));
-        let texts = [content.text, content.name, content.title, content.description, of_resource];
+        let Fields { text, uri, name, title, description, .. } = *content;
+        let texts = [text, uri, name, title, description, of_resource];
         let hidden = |text: Json<'_>| text.as_str().map_or(0, |text| hidden_text::count(&text));
         let characters: usize = texts.into_iter().flatten().map(hidden).sum();
         if characters > 0 {
@@ -214,8 +215,20 @@ impl<'a> Fields<'a> {
     }
 }
 
-const CONTENT_MEMBERS: [&str; 9] =
-    ["type", "text", "data", "blob", "mimeType", "uri", "name", "resource", "annotations"];
+const CONTENT_MEMBERS: [&str; 12] = [
+    "type",
+    "text",
+    "data",
+    "blob",
+    "mimeType",
+    "uri",
+    "name",
+    "title",
+    "description",
+    "resource",
+    "annotations",
+    "icons",
+];
 
 fn check_annotations(annotations: Json<'_>) -> Result<(), &'static str> {
     let audience = annotations.get("audience").is_none_or(|a| {

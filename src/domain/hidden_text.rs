@@ -67,13 +67,13 @@ pub(crate) fn report(messages: &[(usize, usize)]) -> Option<String> {
 /// Returns a copy of the result without the hidden text in its messages.
 pub(crate) fn stripped(result: Json<'_>) -> Document {
     let mut out = String::with_capacity(result.text().len());
-    let texts = ["text", "name", "title", "description"];
+    let texts = ["text", "uri", "name", "title", "description"];
     rewrite(result, &["messages", "content", "resource"], &texts, &mut out);
     Document::copy_of(Json::accepted(&out))
 }
 
-/// Copies a value. Removes hidden text from the members named in `texts` of what is reached through `keys` in this
-/// order; the last key may be absent from the path.
+/// Copies a value. Removes hidden text from the members named in `texts` of what is reached through `keys`, in this order;
+/// keys may be skipped, and members are rewritten where at most the last key is left.
 fn rewrite(value: Json<'_>, keys: &[&str], texts: &[&str], out: &mut String) {
     match value.kind() {
         Kind::Object => {

@@ -142,7 +142,7 @@ async fn u13_hidden_text_passes_is_flagged_is_taken_out_or_fails_the_prompt() {
 #[tokio::test]
 async fn u13_hidden_text_of_a_link_is_found_too_since_old_clients_get_it_as_text() {
     let upstream = Upstream::modern(|asked| {
-        let link = json!({"type": "resource_link", "uri": "https://x.example/", "name": "n\u{200b}",
+        let link = json!({"type": "resource_link", "uri": "https://x.example/\u{e0042}", "name": "n\u{200b}",
             "title": "T\u{200b}", "description": "Be kind.\u{e0041}"});
         let messages = json!([{"role": "user", "content": link}]);
         (asked.method() == "prompts/get")
@@ -156,9 +156,9 @@ async fn u13_hidden_text_of_a_link_is_found_too_since_old_clients_get_it_as_text
         let get = request(1, "prompts/get", json!({"name": "up__p"}));
         client.post(&get).await.json()
     };
-    let flag = json!([{"message": 0, "characters": 3}]);
+    let flag = json!([{"message": 0, "characters": 4}]);
     for (mode, text) in [
-        ("", "T\u{200b}: https://x.example/\nBe kind.\u{e0041}"),
+        ("", "T\u{200b}: https://x.example/\u{e0042}\nBe kind.\u{e0041}"),
         ("content = \"strip\"\n", "T: https://x.example/\nBe kind."),
     ] {
         let result = get(mode).await["result"].take();

@@ -252,6 +252,9 @@ fn message(message: Json<'_>) -> Message {
         Content::Text { text } | Content::Resource { text: Some(text), .. } => {
             hidden_text::count(text)
         }
+        Content::ResourceLink { uri, name, description } => {
+            [uri, name, description].into_iter().map(|text| hidden_text::count(text)).sum()
+        }
         _ => 0,
     };
     Message { role: text(message, "role"), content, hidden }
