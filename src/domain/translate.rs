@@ -83,7 +83,7 @@ fn audio_as_resource(content: Json<'_>, uri: &str) -> String {
                 };
             }
         });
-        copy_others(content, &["type", "data", "mimeType"], out);
+        copy_others(content, &["type", "data", "mimeType", "resource"], out);
     });
     out
 }
@@ -99,7 +99,8 @@ fn link_as_text(content: Json<'_>) -> String {
     let mut out = String::new();
     write_object(&mut out, |out| {
         out.text("type", "text").text("text", &readable);
-        let replaced = ["type", "uri", "name", "title", "description", "mimeType", "size", "icons"];
+        let replaced =
+            ["type", "text", "uri", "name", "title", "description", "mimeType", "size", "icons"];
         copy_others(content, &replaced, out);
     });
     out
@@ -142,6 +143,18 @@ mod tests {
             "resource": {"uri": "promptgate://up__p/0", "mimeType": "audio/wav", "blob": "AAAA"}});
         assert_eq!(translated(&audio, Revision::V2024_11_05), expected);
         assert_eq!(translated(&audio, Revision::V2025_03_26), audio);
+    }
+
+    #[test]
+    fn what_an_upstream_adds_does_not_stand_beside_what_is_written() {
+        let link = json!({"type": "resource_link", "uri": "a:b", "name": "x", "text": "another"});
+        let text = json!({"type": "text", "text": "x: a:b"});
+        assert_eq!(translated(&link, Revision::V2025_03_26), text);
+        let audio = json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav",
+            "resource": {"uri": "a:b", "text": "another"}});
+        let resource = translated(&audio, Revision::V2024_11_05)["resource"].take();
+        assert_eq!(resource["blob"], "AAAA");
+        assert_eq!(resource.get("text"), None);
     }
 
     #[test]
