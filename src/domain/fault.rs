@@ -423,12 +423,12 @@ impl TokenFault {
 }
 
 impl UpstreamFaultKind {
-    /// Whether a request to open a notification stream that fails so would fail each time: the upstream has no such stream. What
-    /// took too long (HTTP 408), is open still (409) or comes too early (425) may succeed later.
+    /// Whether a request to open a notification stream that fails so would fail each time: the upstream has no such stream.
+    /// 408 (timeout), 409 (another stream is still open), 425 (too early) and other errors of a server may succeed later.
     pub(crate) fn refuses_streams(&self) -> bool {
         match self {
-            Self::Status { status: 408 | 409 | 425 } => false,
-            Self::Status { status: 400..500 } | Self::Error { .. } => true,
+            Self::Status { status } => !matches!(status, 408 | 409 | 425 | 500 | 502..),
+            Self::Error { .. } => true,
             _ => false,
         }
     }

@@ -317,7 +317,8 @@ impl Driver {
                         () = self.sleep_after_failure(pause) => {}
                         // Calls wait for a new connection meanwhile.
                         () = self.signals.session_lost.notified() => return,
-                        () = connection.closed() => return,
+                        // One that ends with each list waits longer each time.
+                        () = connection.closed(), if !needs_reconnect => return,
                     }
                     if needs_reconnect {
                         // The new handshake detects the era again.
