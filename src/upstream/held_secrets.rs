@@ -7,10 +7,10 @@ use crate::config;
 use crate::domain::fault::UpstreamFaultKind as Kind;
 use crate::domain::redaction::without_secrets;
 
-/// The secrets of one upstream: those of its configuration, and its access token.
+/// The secrets of one upstream: those of its configuration, and its last access tokens.
 pub(crate) struct HeldSecrets {
     configured: Vec<String>,
-    /// Has the access token, if there is one.
+    /// Has the access tokens, if there are any.
     connector: Option<Arc<Connector>>,
 }
 
@@ -25,10 +25,10 @@ impl HeldSecrets {
 
     /// Removes the secrets from the texts of a fault; see [`without_secrets`].
     pub(crate) fn remove_from(&self, kind: Kind) -> Kind {
-        let token = self.connector.as_ref().and_then(|connector| connector.last_token());
-        let token = token.as_ref().and_then(|value| value.to_str().ok());
-        let token = token.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
-        let secrets = self.configured.iter().map(String::as_str).chain(token);
+        let tokens = self.connector.as_ref().map(|connector| connector.last_tokens());
+        let tokens = tokens.iter().flatten().flatten().filter_map(|value| value.to_str().ok());
+        let tokens = tokens.map(|value| value.strip_prefix("Bearer ").unwrap_or(value));
+        let secrets = self.configured.iter().map(String::as_str).chain(tokens);
         without_secrets(kind, secrets.filter(|secret| secret.len() >= MIN_SECRET).collect())
     }
 }

@@ -99,6 +99,9 @@ fn json_body(status: u16, value: &Value) -> Scripted {
     Scripted::Http(status, headers, value.to_string().into_bytes())
 }
 
+/// A scope that the authorization server refuses.
+const UNGRANTED: &str = "ungranted";
+
 /// A scope that is granted and never suffices.
 const NEVER: &str = "never";
 
@@ -168,6 +171,9 @@ impl State {
             return json_body(*status, body);
         }
         let owner = owner.unwrap_or_else(|| "gate".to_owned());
+        if form.get("scope").is_some_and(|scope| scope.contains(UNGRANTED)) {
+            return json_body(400, &json!({"error": "invalid_scope"}));
+        }
         if self.unknown.contains(&owner) {
             return json_body(400, &json!({"error": "invalid_grant"}));
         }
@@ -605,6 +611,23 @@ async fn a_scope_that_the_upstream_needs_is_asked_for_beside_those_known() {
     world.state().needed = Some(NEVER);
     assert_eq!(reason(&issuer.client(&gateway, "bob")).await, "scope_refused");
     assert_eq!(world.state().exchanges.len(), 4);
+}
+
+#[tokio::test]
+async fn a_scope_that_is_refused_is_asked_for_no_more() {
+    let (world, issuer) = (World::lasting(3600), Issuer::start().await);
+    let (provider, upstream) = (world.provider().await, world.upstream("wiki", false).await);
+    let toml = server()
+        + &exchanging(&upstream, "wiki", &provider, ", scope = \"read\"")
+        + &issuer.provider.table();
+    let gateway = Gateway::start(&toml).await;
+    let ada = issuer.client(&gateway, "ada");
+    ready(&ada, 1).await;
+    world.state().needed = Some(UNGRANTED);
+    assert_eq!(reason(&ada).await, "scope_refused");
+    world.state().needed = None;
+    let get = async || ada.modern("prompts/get", json!({"name": "wiki__p"})).await.json();
+    eventually(get, |message| message["result"].is_object()).await;
 }
 
 #[tokio::test]

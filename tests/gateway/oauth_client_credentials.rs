@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::gateway::api_key;
 use crate::support::upstream::good_modern;
-use crate::support::{Gateway, Received, Scripted, Upstream, eventually};
+use crate::support::{Gateway, OpenStream, Received, Scripted, Upstream, eventually};
 
 /// An upstream that demands access tokens and is its own authorization server.
 #[derive(Clone, Default)]
@@ -305,4 +305,68 @@ async fn a12_an_upstream_cannot_send_the_gateway_elsewhere_for_a_token() {
     let own = TcpStream::connect(hole).await.unwrap();
     let (_, first) = sinkhole.accept().await.unwrap();
     assert_eq!(first, own.local_addr().unwrap(), "the gateway connected before");
+}
+
+#[tokio::test]
+async fn a_scope_that_is_refused_takes_the_token_of_nobody() {
+    let upstream = Upstream::start(|asked| match asked.path.as_str() {
+        "/token" if asked.body_text().contains("admin") => {
+            json_body(400, &json!({"error": "invalid_scope"}))
+        }
+        "/token" => json_body(
+            200,
+            &json!({"access_token": "canary-token", "token_type": "Bearer", "expires_in": 3600}),
+        ),
+        _ if asked.message["params"]["arguments"].get("secret").is_some() => {
+            let challenge = "Bearer error=\"insufficient_scope\", scope=\"admin\"".to_owned();
+            Scripted::Http(403, vec![("WWW-Authenticate", challenge)], vec![])
+        }
+        _ => good_modern(asked),
+    })
+    .await;
+    let rest = format!(", token_url = \"http://{}/token\", scope = \"read\"", upstream.addr);
+    let gateway = Gateway::start(&oauth(&upstream, &rest)).await;
+    get(&gateway).await;
+    let wants = json!({"name": "up__p", "arguments": {"secret": "x"}});
+    for _ in 0..2 {
+        let error = gateway.client().ask_error("prompts/get", wants.clone()).await;
+        assert_eq!(error["data"]["reason"], "scope_refused", "{error}");
+        get(&gateway).await;
+    }
+}
+
+#[tokio::test]
+async fn f11_a_token_that_was_replaced_meanwhile_is_redacted_too() {
+    let issuing = TokenIssuer::lasting(3600);
+    let (own, held) = (issuing.clone(), Arc::new(Mutex::new(None)));
+    let answer = held.clone();
+    let upstream = Upstream::start(move |asked| {
+        let is_slow = asked.message["params"]["arguments"].get("slow").is_some();
+        match asked.method() {
+            "prompts/get" if is_slow => {
+                let (stream, scripted) = OpenStream::new();
+                *answer.lock().unwrap() = Some((stream, asked.message["id"].clone()));
+                scripted
+            }
+            _ => own.answer(asked),
+        }
+    })
+    .await;
+    let gateway = Gateway::start(&oauth(&upstream, "")).await;
+    get(&gateway).await;
+    let client = gateway.client();
+    let slow = tokio::spawn(async move {
+        let params = json!({"name": "up__p", "arguments": {"slow": "1"}});
+        client.ask_error("prompts/get", params).await
+    });
+    eventually(async || held.lock().unwrap().is_some(), |is_held| *is_held).await;
+    issuing.least.store(1, Ordering::SeqCst);
+    get(&gateway).await;
+    assert_eq!(issuing.count(), 2);
+    let (stream, id) = held.lock().unwrap().take().unwrap();
+    let error = json!({"code": -32603, "message": "bad key: canary-token-0"});
+    stream.send(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
+    drop(stream);
+    let error = slow.await.unwrap();
+    assert!(error["message"].as_str().unwrap().contains("bad key: [redacted]"), "{error}");
 }

@@ -59,10 +59,10 @@ impl Authorization {
     }
 
     /// Returns the value of `Authorization` of the last requests, if there is a token.
-    pub(crate) fn last_header(&self) -> Option<HeaderValue> {
+    pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
         match self {
-            Self::Service(tokens) => tokens.last_header(),
-            Self::Caller(tokens) => tokens.last_header(),
+            Self::Service(tokens) => tokens.last_headers(),
+            Self::Caller(tokens) => tokens.last_headers(),
         }
     }
 

@@ -106,6 +106,8 @@ pub(crate) struct CallerTokens {
     credential: Arc<CallerCredential>,
     caller: Caller,
     token: ArcSwapOption<Token>,
+    /// The token before that one: answers to requests with it may be under way.
+    before: ArcSwapOption<Token>,
     /// Held during a request: one serves all calls of the caller that wait. Holds the last failure.
     failure: AsyncMutex<Option<(Instant, Kind)>>,
     refusals: Mutex<Refusals>,
@@ -128,6 +130,7 @@ impl CallerTokens {
             credential,
             caller,
             token: ArcSwapOption::empty(),
+            before: ArcSwapOption::empty(),
             failure: AsyncMutex::default(),
             refusals: Mutex::default(),
         }
@@ -175,10 +178,14 @@ impl CallerTokens {
             Ok(token) => {
                 *failure = None;
                 self.credential.record(&self.caller, Event::new("token_issued"));
-                self.token.store(Some(Arc::new(token)));
+                self.replace(Some(Arc::new(token)));
                 Ok(())
             }
             Err(Refusal { fault, detail, .. }) => {
+                if fault == TokenFault::ScopeRefused {
+                    // The next token is one that can be had.
+                    self.refusals().wider = None;
+                }
                 let is_known = matches!(failure, Some((_, Kind::NoToken { fault: last, .. })) if *last == fault);
                 if !is_known {
                     let event = Event::new("token_refused").text("reason", fault.reason());
@@ -269,7 +276,7 @@ impl CallerTokens {
         let current = self.token.load();
         let is_current = current.as_ref().is_some_and(|token| Some(&token.header) == sent);
         if is_current {
-            self.token.store(None);
+            self.replace(None);
         }
         is_current
     }
@@ -280,9 +287,16 @@ impl CallerTokens {
         self.valid(now).map(|token| token.expires_at.duration_since(now))
     }
 
-    /// Returns the value of `Authorization` of the last requests, if there is a token.
-    pub(crate) fn last_header(&self) -> Option<HeaderValue> {
-        self.token.load().as_ref().map(|token| token.header.clone())
+    /// Returns the values of `Authorization` of the last requests, with the token and the one before, as far as there are any.
+    pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
+        [&self.token, &self.before]
+            .map(|token| token.load().as_ref().map(|token| token.header.clone()))
+    }
+
+    fn replace(&self, token: Option<Arc<Token>>) {
+        if let Some(before) = self.token.swap(token) {
+            self.before.store(Some(before));
+        }
     }
 
     fn valid(&self, now: Instant) -> Option<Arc<Token>> {

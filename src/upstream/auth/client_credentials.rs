@@ -87,23 +87,30 @@ impl ClientCredentials {
         Ok(())
     }
 
-    /// Adds scopes to those that are requested.
-    ///
-    /// # Errors
-    /// All of them were requested already.
-    pub(super) fn widen(&self, needed: &str) -> Result<(), Refusal> {
-        let Some(grant) = self.grant.load_full() else { return Ok(()) };
-        let all = scope::wider(grant.scope.as_deref(), needed)?;
-        self.grant.store(Some(Arc::new(Grant { scope: Some(all), ..(*grant).clone() })));
-        Ok(())
+    /// Returns the requested scopes with those that are needed; `None` if no endpoint is known.
+    pub(super) fn wider(&self, needed: &str) -> Option<Result<String, Refusal>> {
+        let grant = self.grant.load_full()?;
+        Some(scope::wider(grant.scope.as_deref(), needed))
     }
 
-    /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2); `None` if no endpoint is known.
+    /// Requests these scopes from now on.
+    pub(super) fn keep_scope(&self, scope: String) {
+        if let Some(grant) = self.grant.load_full() {
+            self.grant.store(Some(Arc::new(Grant { scope: Some(scope), ..(*grant).clone() })));
+        }
+    }
+
+    /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2), for another scope than before if one is given;
+    /// `None` if no endpoint is known.
     ///
     /// # Errors
     /// When the request fails.
-    pub(super) async fn request(&self) -> Result<Option<Token>, Refusal> {
+    pub(super) async fn request(&self, scope: Option<&str>) -> Result<Option<Token>, Refusal> {
         let Some(grant) = self.grant.load_full() else { return Ok(None) };
+        if let Some(scope) = scope {
+            let wider = Grant { scope: Some(scope.to_owned()), ..(*grant).clone() };
+            return self.issue(&wider).await.map(Some);
+        }
         let issued = self.issue(&grant).await;
         if issued.is_err() && self.oauth.token_url.is_none() {
             // The discovered endpoint may be out of date: the next challenge starts discovery anew.

@@ -109,7 +109,7 @@ impl Login {
         let lock = match store.lock(&self.upstream).await {
             Ok(lock) => lock,
             Err(error) => {
-                // The driver waits for another sign-in than this one, although it cannot be used.
+                // Noted although it cannot be used: `is_another` would report it as a new sign-in each time.
                 if let Ok(Some(grant)) = store.read(&self.upstream).await {
                     self.note(&grant);
                 }

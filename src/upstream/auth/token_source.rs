@@ -24,6 +24,8 @@ use crate::seal;
 pub(crate) struct TokenSource {
     credential: Credential,
     token: ArcSwapOption<Token>,
+    /// The token before that one: answers to requests with it may be under way.
+    before: ArcSwapOption<Token>,
     /// Held during a token request: one request serves all calls that wait.
     requests: Mutex<RequestState>,
 }
@@ -69,12 +71,14 @@ impl TokenSource {
                     Box::new(Workload::new(workload, &http.url, http.ca.as_deref())?),
                 ),
             };
-        Ok(Some(Self { credential, token: ArcSwapOption::empty(), requests: Mutex::default() }))
+        let (token, before) = (ArcSwapOption::empty(), ArcSwapOption::empty());
+        Ok(Some(Self { credential, token, before, requests: Mutex::default() }))
     }
 
-    /// Returns the value of `Authorization` of the last requests, if there is a token.
-    pub(crate) fn last_header(&self) -> Option<HeaderValue> {
-        self.token.load().as_ref().map(|token| token.header.clone())
+    /// Returns the values of `Authorization` of the last requests, with the token and the one before, as far as there are any.
+    pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
+        [&self.token, &self.before]
+            .map(|token| token.load().as_ref().map(|token| token.header.clone()))
     }
 
     /// Returns the value of `Authorization` for a request; nothing until a challenge of the upstream
@@ -121,7 +125,7 @@ impl TokenSource {
         if sent.is_some() {
             state.replaced = Some(Instant::now());
         }
-        self.token.store(None);
+        self.replace(None);
         match &self.credential {
             Credential::ClientCredentials(client) if !client.knows_endpoint() => {
                 check_pause(&state)?;
@@ -153,21 +157,22 @@ impl TokenSource {
         if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
             return Ok(Some(token.header.clone()));
         }
-        let widened = match &self.credential {
-            Credential::ClientCredentials(client) => client.widen(&scope),
-            Credential::Workload(workload) => workload.widen(&scope),
-            Credential::Login(login) => Err(login.lacks(&scope)),
-        };
-        widened.map_err(|refusal| fail(&mut state, refusal))?;
-        self.token.store(None);
-        self.renew(state, None).await
+        check_pause(&state)?;
+        let wider = self.credential.wider(&scope).map_err(|refusal| fail(&mut state, refusal))?;
+        // Until the wider token is there, and if it is refused, other calls go on with the one that they have.
+        let requested = self.credential.request(wider.as_deref()).await;
+        let header = self.take(&mut state, requested)?;
+        if let Some(wider) = wider {
+            self.credential.keep_scope(wider);
+        }
+        Ok(header)
     }
 
     /// Forgets the token and the last failure, for a sign-in that is new or has ended.
     pub(crate) async fn forget(&self) {
         let mut state = self.requests.lock().await;
         *state = RequestState::default();
-        self.token.store(None);
+        self.replace(None);
         if let Credential::Login(login) = &self.credential {
             login.forget();
         }
@@ -193,20 +198,63 @@ impl TokenSource {
             return Ok(Some(token.header.clone()));
         }
         check_pause(&state)?;
-        let requested = match &self.credential {
-            Credential::ClientCredentials(client) => client.request().await.transpose(),
-            Credential::Login(login) => Some(login.request().await),
-            Credential::Workload(workload) => Some(workload.request().await),
-        };
+        let requested = self.credential.request(None).await;
+        self.take(&mut state, requested)
+    }
+
+    /// Takes the outcome of a token request over.
+    fn take(
+        &self,
+        state: &mut RequestState,
+        requested: Option<Result<Token, Refusal>>,
+    ) -> Result<Option<HeaderValue>, Kind> {
         match requested {
             None => Ok(None),
             Some(Ok(token)) => {
                 state.failure = None;
                 let header = token.header.clone();
-                self.token.store(Some(Arc::new(token)));
+                self.replace(Some(Arc::new(token)));
                 Ok(Some(header))
             }
-            Some(Err(refusal)) => Err(fail(&mut state, refusal)),
+            Some(Err(refusal)) => Err(fail(state, refusal)),
+        }
+    }
+
+    fn replace(&self, token: Option<Arc<Token>>) {
+        if let Some(before) = self.token.swap(token) {
+            self.before.store(Some(before));
+        }
+    }
+}
+
+impl Credential {
+    /// Requests a token, of another scope than before if one is given; `None` if no endpoint is known.
+    async fn request(&self, scope: Option<&str>) -> Option<Result<Token, Refusal>> {
+        match self {
+            Self::ClientCredentials(client) => client.request(scope).await.transpose(),
+            Self::Login(login) => Some(login.request().await),
+            Self::Workload(workload) => Some(workload.request(scope).await),
+        }
+    }
+
+    /// Returns the requested scopes with those that are needed; `None` if no endpoint is known.
+    ///
+    /// # Errors
+    /// All of them were requested already, or only a person can grant them.
+    fn wider(&self, needed: &str) -> Result<Option<String>, Refusal> {
+        match self {
+            Self::ClientCredentials(client) => client.wider(needed).transpose(),
+            Self::Workload(workload) => workload.wider(needed).map(Some),
+            Self::Login(login) => Err(login.lacks(needed)),
+        }
+    }
+
+    /// Requests these scopes from now on.
+    fn keep_scope(&self, scope: String) {
+        match self {
+            Self::ClientCredentials(client) => client.keep_scope(scope),
+            Self::Workload(workload) => workload.keep_scope(scope),
+            Self::Login(_) => {}
         }
     }
 }

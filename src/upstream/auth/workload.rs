@@ -49,11 +49,11 @@ impl Workload {
     }
 
     /// Sends a token request with the token that the file has now: as the authorization grant (RFC 7523, section 2.1), or as
-    /// the authentication of the configured client (section 2.2).
+    /// the authentication of the configured client (section 2.2). For another scope than before if one is given.
     ///
     /// # Errors
     /// When the file cannot be read, or the request fails.
-    pub(super) async fn request(&self) -> Result<Token, Refusal> {
+    pub(super) async fn request(&self, scope: Option<&str>) -> Result<Token, Refusal> {
         let assertion = read_token(&self.config.file).await?;
         let (grant, proof) = match &self.config.client_id {
             Some(_) => ("client_credentials", Proof::Assertion(assertion.clone())),
@@ -65,7 +65,8 @@ impl Workload {
         }
         form.push(("resource", self.resource.clone()));
         form.extend(self.config.audience.clone().map(|audience| ("audience", audience)));
-        form.extend(self.scope().map(|scope| ("scope", scope)));
+        let scope = scope.map(str::to_owned).or_else(|| self.scope());
+        form.extend(scope.map(|scope| ("scope", scope)));
         let client = Client { id: self.config.client_id.clone().unwrap_or_default(), proof };
         let sent_at = Instant::now();
         let response = client.ask(&self.egress, &self.config.token_url, form).await?;
@@ -73,14 +74,17 @@ impl Workload {
         Token::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
     }
 
-    /// Adds scopes to those that are requested.
+    /// Returns the requested scopes with those that are needed.
     ///
     /// # Errors
     /// All of them were requested already.
-    pub(super) fn widen(&self, needed: &str) -> Result<(), Refusal> {
-        let wider = scope::wider(self.scope().as_deref(), needed)?;
-        *self.lock() = Some(wider);
-        Ok(())
+    pub(super) fn wider(&self, needed: &str) -> Result<String, Refusal> {
+        scope::wider(self.scope().as_deref(), needed)
+    }
+
+    /// Requests these scopes from now on.
+    pub(super) fn keep_scope(&self, scope: String) {
+        *self.lock() = Some(scope);
     }
 
     fn scope(&self) -> Option<String> {

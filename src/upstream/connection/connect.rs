@@ -159,8 +159,8 @@ impl Connector {
     }
 
     /// Returns the value of `Authorization` that has an access token, of the last requests.
-    pub(crate) fn last_token(&self) -> Option<HeaderValue> {
-        self.authorization()?.last_header()
+    pub(crate) fn last_tokens(&self) -> [Option<HeaderValue>; 2] {
+        self.authorization().map(Authorization::last_headers).unwrap_or_default()
     }
 
     /// Returns the source of the access tokens that all callers share, where the upstream is called with some.
