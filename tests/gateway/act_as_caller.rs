@@ -1113,6 +1113,32 @@ async fn a_call_waits_for_a_child_while_all_are_in_use_and_an_idle_child_is_ende
     by_key(&gateway, "bob").ask("prompts/get", json!({"name": "tool__who"})).await;
 }
 
+#[tokio::test]
+async fn a_call_that_waits_gets_the_place_of_a_child_that_becomes_idle() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    let toml = children(&format!(
+        "max_children = 1\nqueue_wait = \"10s\"\nenv = {{ WHO = \"{{caller}}\", GATE = \"{}\" }}\n",
+        gate.display()
+    ));
+    let gateway = Gateway::start(&toml).await;
+    ready(&by_key(&gateway, "ada"), 1).await;
+    let ask = |who: &str, arguments: Value| {
+        let client = by_key(&gateway, who);
+        let params = json!({"name": "tool__who", "arguments": arguments});
+        tokio::spawn(async move { client.ask("prompts/get", params).await })
+    };
+    let ada = ask("ada", json!({"wait": "1"}));
+    eventually(async || holders(&gateway).await.len(), |count| *count == 1).await;
+    let bob = ask("bob", json!({}));
+    // Bob's call is there before Ada's ends.
+    by_key(&gateway, "bob").ask("prompts/list", json!({})).await;
+    std::fs::write(&gate, "open").unwrap();
+    ada.await.unwrap();
+    bob.await.unwrap();
+    assert_eq!(holders(&gateway).await, ["bob at tool"]);
+}
+
 /// A server over stdio whose prompt says who it is for.
 const CHILD: &str = r#"
 import json, os, sys, time

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lru::LruCache;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -209,6 +209,9 @@ fn status(account: &Account) -> AccountStatus {
     }
 }
 
+/// Time until a call that waits for a child process looks again for one that is idle.
+const LOOK_FOR_IDLE: Duration = Duration::from_millis(100);
+
 /// Longest time until it is looked again whether an account in use is idle.
 const MAX_LOOK: Duration = Duration::from_secs(60);
 
@@ -348,9 +351,17 @@ impl UpstreamAccounts {
         if let Ok(place) = places.clone().try_acquire_owned() {
             return Ok(place);
         }
-        drop(self.accounts.remove_idle_of(self.driver));
-        let waiting = timeout(self.upstream.settings.queue_wait, places.clone().acquire_owned());
-        waiting.await.ok().and_then(Result::ok).ok_or(Kind::Busy)
+        let deadline = Instant::now() + self.upstream.settings.queue_wait;
+        loop {
+            drop(self.accounts.remove_idle_of(self.driver));
+            // Nothing tells when a child becomes idle that is in use now.
+            let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
+            match timeout_at(until, places.clone().acquire_owned()).await {
+                Ok(place) => return place.map_err(|_| Kind::Busy),
+                Err(_) if Instant::now() >= deadline => return Err(Kind::Busy),
+                Err(_) => {}
+            }
+        }
     }
 
     fn open(
