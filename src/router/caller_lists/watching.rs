@@ -226,11 +226,21 @@ async fn listen(
             // It is due, has changed, could not be fetched, or was dropped from memory.
             Some(_) | None => Instant::now() + backoff.next(fastrand::f64()),
         };
+        // Other lists of the caller are fetched, too.
+        let fetched_again = async {
+            while fetched.changed().await.is_ok() {
+                let known = lists.lists_of(caller).get(*at).map(Arc::as_ptr);
+                if known != list.as_ref().map(Arc::as_ptr) {
+                    return ControlFlow::Continue(());
+                }
+            }
+            ControlFlow::Break(())
+        };
         tokio::select! {
             () = &mut listening => return,
-            changed = fetched.changed() => match changed {
-                Ok(()) => continue,
-                Err(_) => return,
+            fetched = fetched_again => match fetched {
+                ControlFlow::Continue(()) => continue,
+                ControlFlow::Break(()) => return,
             },
             () = list_changed.notified() => changed_at = Some(Instant::now()),
             () = sleep_until(due), if !upstream.ends_idle_accounts() => {}
