@@ -199,6 +199,7 @@ impl Router {
             naming,
             listing,
             limits,
+            has_callers: config.auth.has_method(),
             releases,
             overlays,
             shared,

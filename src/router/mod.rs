@@ -93,6 +93,8 @@ pub struct Router {
     naming: Naming,
     listing: Listing,
     limits: Limits,
+    /// Whether callers are told apart.
+    has_callers: bool,
     releases: Releases,
     overlays: Vec<Overlay>,
     shared: Arc<SharedState>,
@@ -134,8 +136,10 @@ impl Router {
                 let catalog = self.catalog_for(call, name, *name_kind, deadline).await;
                 let routed = self.authorize(&catalog, call, record, name, *name_kind).await?;
                 let renamed = arguments.as_ref().filter(|_| *name_kind == NameKind::Tool);
-                let renamed =
-                    renamed.and_then(|arguments| renamed_arguments(routed.owner, arguments));
+                let renamed = match renamed {
+                    Some(arguments) => renamed_arguments(routed.owner, arguments)?,
+                    None => None,
+                };
                 let arguments = renamed.as_ref().or(arguments.as_ref());
                 let reply = self.get(&routed, arguments, retry.as_ref(), channel, deadline, now);
                 let reply = reply.await;
@@ -382,8 +386,7 @@ impl Router {
         };
         // What depends on the caller must not be cached for others: a list, and a cursor, which is sealed for its caller.
         let has_cursors = place.is_some() || view.len() > self.listing.page_size;
-        let is_of_caller =
-            self.views.differ(&call.caller) || has_cursors && !call.caller.is_anonymous();
+        let is_of_caller = self.views.differ(&call.caller) || has_cursors && self.has_callers;
         let scope = if is_of_caller { CacheScope::Private } else { catalog.scope };
         // All pages of one list have one scope (2026-07-28, caching).
         if place.as_ref().is_some_and(|place| place.scope != scope) {
@@ -631,7 +634,13 @@ fn owner<'a>(catalog: &'a Catalog, name: &str, name_kind: NameKind) -> Option<&'
 }
 
 /// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are the same.
-fn renamed_arguments(owner: &Owner, arguments: &Document) -> Option<Document> {
+///
+/// # Errors
+/// [`RequestFault::InvalidParams`] if an argument is given under both of its names.
+fn renamed_arguments(
+    owner: &Owner,
+    arguments: &Document,
+) -> Result<Option<Document>, RequestFault> {
     let derived: HashMap<String, &str> = owner
         .arguments
         .iter()
@@ -639,7 +648,7 @@ fn renamed_arguments(owner: &Owner, arguments: &Document) -> Option<Document> {
         .filter(|(property, name)| property != name)
         .collect();
     if derived.is_empty() {
-        return None;
+        return Ok(None);
     }
     let mut text = String::new();
     write_object(&mut text, |renamed| {
@@ -648,8 +657,11 @@ fn renamed_arguments(owner: &Owner, arguments: &Document) -> Option<Document> {
             renamed.json(derived.get(&*key).copied().unwrap_or(&key), value.text());
         }
     });
-    // Fails if a property and an argument have one name, which a digest prevents.
-    Document::parse(text.into_bytes(), ARGUMENTS_DEPTH).ok()
+    let renamed = Document::parse(text.into_bytes(), ARGUMENTS_DEPTH).map_err(|_| {
+        let what = "an argument is given twice, under its name and as a property".to_owned();
+        RequestFault::InvalidParams { what }
+    })?;
+    Ok(Some(renamed))
 }
 
 /// An object of strings.

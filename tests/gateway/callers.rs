@@ -102,6 +102,25 @@ async fn a8_what_belongs_to_one_caller_is_unknown_to_another() {
 }
 
 #[tokio::test]
+async fn a_page_with_a_cursor_is_private_where_callers_are_told_apart() {
+    let upstream = Upstream::with_prompts(&["a", "b"]).await;
+    let open = "[auth]\nrequired = false\n".to_owned() + &keys();
+    for (auth, page_size, scope) in
+        [(open.as_str(), 1, "private"), (&open, 2, "public"), ("", 1, "public")]
+    {
+        let listing = format!("[listing]\npage_size = {page_size}\n");
+        let gateway = Gateway::start(&(auth.to_owned() + &listing + &upstream.table("up"))).await;
+        gateway.summary().await;
+        let first = gateway.client().ask("prompts/list", json!({})).await;
+        assert_eq!(first["cacheScope"], scope, "{auth:?} {page_size}");
+        if let Some(cursor) = first.get("nextCursor") {
+            let next = gateway.client().ask("prompts/list", json!({"cursor": cursor})).await;
+            assert_eq!(next["cacheScope"], scope);
+        }
+    }
+}
+
+#[tokio::test]
 async fn w17_a_stream_of_another_caller_takes_no_messages() {
     let gateway = Gateway::start(&keys()).await;
     let key = ("X-API-Key", ALICE);

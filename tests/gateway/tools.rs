@@ -592,3 +592,27 @@ async fn a_search_names_the_upstreams_that_are_missing() {
     assert_eq!(found["_meta"]["promptgate/incomplete"][0]["upstream"], "dead");
     assert_eq!(names(&found["structuredContent"]["prompts"]), ["up__p"]);
 }
+
+#[tokio::test]
+async fn an_argument_that_is_given_under_both_of_its_names_is_refused() {
+    let upstream = Upstream::modern(|asked| {
+        let arguments = json!([{"name": "a b"}, {"name": "c d", "required": true}]);
+        (asked.method() == "prompts/list")
+            .then(|| asked.list(&json!([{"name": "p", "arguments": arguments}])))
+    })
+    .await;
+    let gateway = Gateway::start(&(EACH.to_owned() + &upstream.table("up"))).await;
+    gateway.summary().await;
+    let client = gateway.client();
+    let tools = client.ask("tools/list", json!({})).await;
+    let properties = tools["tools"][0]["inputSchema"]["properties"].as_object().unwrap();
+    let [one, other] = <[&String; 2]>::try_from(properties.keys().collect::<Vec<_>>()).unwrap();
+    let answer = async |arguments: Value| {
+        let params = json!({"name": "up__p", "arguments": arguments});
+        client.modern("tools/call", params).await.json().to_string()
+    };
+    let sent = answer(json!({one: "1", other: "2"})).await;
+    assert!(sent.contains("a b") && sent.contains("c d"), "{sent}");
+    let refused = answer(json!({"a b": "1", one: "1", other: "2"})).await;
+    assert!(refused.contains("is given twice"), "{refused}");
+}
