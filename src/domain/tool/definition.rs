@@ -1,5 +1,8 @@
 //! Definitions of tools, as elements of `tools` (MCP 2025-11-25, tools).
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use super::{FIND_PROMPT, USE_PROMPT};
 use crate::domain::hidden_text;
 use crate::domain::json::object::{ObjectWriter, write_object};
@@ -83,6 +86,7 @@ fn write_annotations(tool: &mut ObjectWriter<'_>) {
 /// Writes the JSON Schema of a prompt's arguments.
 fn write_schema(prompt: Json<'_>, name_of: &dyn Fn(&str) -> String, schema: &mut ObjectWriter<'_>) {
     let arguments = || prompt.get("arguments").into_iter().flat_map(Json::elements);
+    let listed = listed_choices(prompt);
     schema.text("type", "object").object("properties", |properties| {
         for argument in arguments() {
             let Some(name) = argument.get("name").and_then(Json::as_str) else { continue };
@@ -97,7 +101,7 @@ fn write_schema(prompt: Json<'_>, name_of: &dyn Fn(&str) -> String, schema: &mut
                 if let Some(description) = argument.get("description").and_then(Json::as_str) {
                     property.text("description", shortened(&description));
                 }
-                if let Some(choices) = choices(prompt, &name) {
+                if let Some(choices) = choices(&listed, &name) {
                     property.array("enum", choices, |choice, out| write_str(&choice, out));
                 }
             });
@@ -111,19 +115,29 @@ fn write_schema(prompt: Json<'_>, name_of: &dyn Fn(&str) -> String, schema: &mut
     }
 }
 
+/// The lists of values in the metadata of a prompt, by argument. They are looked for once: the rest of the metadata may be long.
+pub(super) fn listed_choices(prompt: Json<'_>) -> HashMap<Cow<'_, str>, Json<'_>> {
+    let listed = prompt.get("_meta").and_then(|meta| meta.get("choices"));
+    let listed = listed.into_iter().flat_map(Json::members);
+    listed.filter_map(|(argument, choices)| Some((argument.as_str()?, choices))).collect()
+}
+
 /// Returns the values that a prompt lists for an argument, each once; `None` without an array of at most
 /// [`MAX_CHOICES`] strings. Anything else that an upstream may have put there would make hosts reject the whole
 /// list.
-pub(super) fn choices(prompt: Json<'_>, argument: &str) -> Option<Vec<String>> {
-    let listed = prompt.get("_meta")?.get("choices")?.get(argument)?;
+pub(super) fn choices(
+    listed: &HashMap<Cow<'_, str>, Json<'_>>,
+    argument: &str,
+) -> Option<Vec<String>> {
+    let listed = listed.get(argument)?;
+    if listed.elements().nth(MAX_CHOICES).is_some() {
+        return None;
+    }
     let mut choices: Vec<String> = Vec::new();
     for choice in listed.elements() {
         let choice = choice.as_str().filter(|choice| hidden_text::count(choice) == 0)?;
         if !choices.iter().any(|known| *known == choice) {
             choices.push(choice.into_owned());
-        }
-        if choices.len() > MAX_CHOICES {
-            return None;
         }
     }
     (listed.kind() == Kind::Array && !choices.is_empty()).then_some(choices)

@@ -1,6 +1,6 @@
 //! Results of tools that stand for prompts (MCP 2025-11-25, tools, tool result).
 
-use super::definition::{choices, shortened};
+use super::definition::{choices, listed_choices, shortened};
 use crate::domain::json::object::{ObjectWriter, write_object};
 use crate::domain::json::{Json, write_str};
 use crate::domain::revision::Revision;
@@ -61,10 +61,11 @@ pub(crate) fn write_found(prompt: Json<'_>, out: &mut String) {
         if let Some(description) = prompt.get("description").and_then(Json::as_str) {
             found.text("description", shortened(&description));
         }
+        let listed = listed_choices(prompt);
         found.object_unless_empty("choices", |choices_of| {
             for argument in prompt.get("arguments").into_iter().flat_map(Json::elements) {
                 let name = argument.get("name").and_then(Json::as_str).unwrap_or_default();
-                if let Some(choices) = choices(prompt, &name) {
+                if let Some(choices) = choices(&listed, &name) {
                     choices_of.array(&name, choices, |choice, out| write_str(&choice, out));
                 }
             }
