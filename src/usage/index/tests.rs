@@ -374,6 +374,25 @@ fn days_beyond_the_limits_are_removed_and_old_days_lose_their_hours() {
 }
 
 #[test]
+fn what_is_counted_of_an_old_day_stays_when_the_day_is_tidied() {
+    let mut log = Log::new("i0");
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    log.call(one(NOON));
+    follow(&mut index, log.path());
+    index.flush().unwrap();
+    log.call(one(NOON + 1));
+    follow(&mut index, log.path());
+    index.tidy(NOON + 40 * DAY).unwrap();
+    index.flush().unwrap();
+    drop(index);
+    let index = open(folder.path());
+    let range = (NOON - DAY, NOON + DAY);
+    let found = report(&index, &query(Dimension::Prompt, Filter::default(), range));
+    assert_eq!(found.rows[0].uses, 2);
+}
+
+#[test]
 fn a_week_is_answered_by_hour_and_more_by_day() {
     let mut log = Log::new("i0");
     for hour in 0..48 {
