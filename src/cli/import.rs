@@ -128,7 +128,8 @@ mod tests {
     fn no_value_that_may_be_a_secret_is_shown() {
         let host = r#"{"mcpServers": {
             "a": {"command": "x", "args": ["--header", "X-Any: S3", "-e", "API_KEY=S3", "--port", 8080,
-                "--token", "S3", "${KEY:-S3}", "X-Api-Key: S3", "sk-S3"],
+                "--token", "S3", "${KEY:-S3}", "X-Api-Key: S3", "sk-S3", "https://h.example/mcp?k=S3", "--env=API_KEY=S3",
+                "--header=Authorization: Bearer S3", "--url=https://h.example/mcp#S3", "--mode=fast"],
                 "env": {"API_KEY": "S3-a", "SMTP_PASS": "S3", "GITHUB_PAT": "S3", "DB": "Server=x;AccountKey=S3==",
                     "PORT": 3000, "LOG_LEVEL": "debug", "PASSPHRASE": "$S3low"}},
             "b": {"command": "x", "env": {"API_KEY": "S3-b"}},
@@ -138,9 +139,14 @@ mod tests {
         let Imported { toml, notes } = imported(host);
         let notes = notes.join("\n");
         assert!(!toml.contains("S3") && !notes.contains("S3"), "{toml}\n{notes}");
-        for shown in
-            ["\"--port\", \"8080\"", "PORT = \"3000\"", "LOG_LEVEL = \"debug\"", "\"${KEY}\""]
-        {
+        for shown in [
+            "\"--port\", \"8080\"",
+            "\"https://h.example/mcp?REPLACE_ME\"",
+            "--mode=fast",
+            "PORT = \"3000\"",
+            "LOG_LEVEL = \"debug\"",
+            "\"${KEY}\"",
+        ] {
             assert!(toml.contains(shown), "{shown}\n{toml}");
         }
         let names = ["API_KEY", "B_API_KEY", "_1PASSWORD_TOKEN", "C_X_SESSION"];

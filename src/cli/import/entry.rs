@@ -337,7 +337,14 @@ fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
     if is_value || looks_secret(argument) {
         return (REPLACED.to_owned(), true);
     }
-    // An option, a variable or a header with its value.
+    if let Some((option, value)) = argument.split_once('=').filter(|_| argument.starts_with('-')) {
+        let (shown, has_secret) = without_secret(value, names_secret_value(option));
+        return (format!("{option}={shown}"), has_secret);
+    }
+    if let Some(shown) = without_query(argument) {
+        return (shown, true);
+    }
+    // A variable or a header with its value.
     let parts = argument.split_once(['=', ':']);
     match parts {
         Some((name, value))
@@ -350,6 +357,14 @@ fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
         }
         _ => (argument.to_owned(), false),
     }
+}
+
+/// Returns a URL with something else in place of its query and fragment, which may hold a secret; `None` for one without, and
+/// for other texts.
+fn without_query(text: &str) -> Option<String> {
+    let is_url = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    let at = text.find(['?', '#']).filter(|_| is_url)?;
+    Some(format!("{}{REPLACED}", &text[..=at]))
 }
 
 /// Whether a text has the form of a well-known token or of random characters, or is a URL with a password.
