@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::args::Gateway;
 use super::failure::Failure;
-use super::output::{Column, fitted, is_styled, printable, table, terminal_width};
+use super::output::{Column, fitted, is_styled, printable, printable_line, table, terminal_width};
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::fetch_once;
@@ -350,7 +350,7 @@ fn list_text(prompts: &[Value], terminal: Option<usize>) -> String {
 fn messages_text(result: &Value) -> String {
     let mut out = String::new();
     for message in result["messages"].as_array().into_iter().flatten() {
-        let role = message["role"].as_str().unwrap_or_default();
+        let role = printable_line(message["role"].as_str().unwrap_or_default());
         let heading =
             if is_styled() { format!("\u{1b}[1m{role}\u{1b}[0m") } else { format!("## {role}") };
         let _ = writeln!(out, "{heading}\n{}\n", content_text(&message["content"]));

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::args::FindQuery;
 use super::audit::settings;
 use super::failure::Failure;
-use super::output::{Column, print, printable, table};
+use super::output::{Column, print, printable_line, table};
 use crate::audit::search::{Entry, Find, Found, Live, find};
 
 /// The time for an answer: people wait for it.
@@ -87,7 +87,7 @@ fn short_lines(entries: &[Entry]) -> String {
             [Some(entry.what()), entry.caller.clone(), entry.outcome.clone(), details(entry)];
         let parts: Vec<_> = std::iter::once(time)
             .chain(parts.into_iter().flatten())
-            .map(|p| printable(&p))
+            .map(|part| printable_line(&part))
             .collect();
         parts.join("  ")
     };
@@ -139,7 +139,7 @@ fn details(entry: &Entry) -> Option<String> {
     let digests = ["arguments", "responses", "context", "groups", "result", "list", "result_bytes"];
     let others = entry.members.iter().filter(|(name, _)| !digests.contains(&name.as_str()));
     details.extend(others.map(|(name, value)| match value {
-        Value::String(text) => format!("{name}={}", printable(text)),
+        Value::String(text) => format!("{name}={}", printable_line(text)),
         other => format!("{name}={other}"),
     }));
     (!details.is_empty()).then(|| details.join(" "))

@@ -46,6 +46,11 @@ pub(super) fn printable(text: &str) -> String {
     out
 }
 
+/// Returns the text as one line: control and hidden characters are escaped, also line feed and tab.
+pub(super) fn printable_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
 /// Whether text on standard output may have styles: on a terminal, unless `NO_COLOR` is set (no-color.org).
 pub(super) fn is_styled() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
@@ -98,7 +103,7 @@ impl Column {
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => printable(text),
+        Value::String(text) => printable_line(text),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
         other => other.to_string(),
@@ -144,6 +149,9 @@ mod tests {
     #[test]
     fn escape_sequences_do_not_reach_the_terminal() {
         assert_eq!(printable("a\u{1b}[31m\tb\n\u{202e}"), "a\\u{1b}[31m\tb\n\\u{202e}");
+        let name = Column::new("NAME", "name");
+        let forged = table(&[name], &[json!({"name": "a\n4711  ok\t\u{1b}"})]);
+        assert_eq!(forged, "NAME\na\\n4711  ok\\t\\u{1b}");
     }
 
     #[test]
