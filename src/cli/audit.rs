@@ -143,8 +143,7 @@ pub(super) fn settings(path: &Path) -> Result<config::Audit, Failure> {
     let config = if path.exists() {
         load(path)?
     } else {
-        let env: Vec<_> = std::env::vars().collect();
-        Config::parse(&path.display().to_string(), "", Path::new(""), &env)?
+        Config::parse(&path.display().to_string(), "", Path::new(""), &config::environment())?
     };
     let disabled = "the audit log is disabled: audit.path is \"\" in the configuration";
     config.audit.ok_or_else(|| Failure::new(disabled))

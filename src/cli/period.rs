@@ -36,7 +36,9 @@ fn unreadable(option: &str, text: &str) -> Failure {
 /// Reads a duration before `now`, a date, which stands for its midnight (UTC), or a time as in RFC 3339.
 fn time(text: &str, now: SystemTime) -> Option<SystemTime> {
     if let Ok(ago) = humantime::parse_duration(text) {
-        return now.checked_sub(ago);
+        // Nothing was recorded before the epoch.
+        let time = now.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH);
+        return Some(time.max(SystemTime::UNIX_EPOCH));
     }
     let midnight = format!("{text}T00:00:00Z");
     let parse = |text: &str| humantime::parse_rfc3339_weak(text).ok();
@@ -58,6 +60,7 @@ mod tests {
         };
         assert_eq!(secs("1d"), Some(9 * 24));
         assert_eq!(secs("90m"), Some(10 * 24 - 2));
+        assert_eq!(secs("100y"), Some(0));
         assert_eq!(secs("1970-01-03"), Some(48));
         assert_eq!(secs("1970-01-03T02:00:00Z"), Some(50));
         assert_eq!(secs("yesterday"), None);

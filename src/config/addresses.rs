@@ -10,7 +10,7 @@ use std::path::Path;
 use super::error::{ConfigError, Mistakes, Origin};
 use super::raw::Raw;
 use super::reader::{Context, Section, optional};
-use super::{admin, naming, server};
+use super::{admin, environment, naming, server};
 use crate::domain::name::{Naming, Prefix};
 use crate::platform::disk;
 
@@ -45,10 +45,7 @@ impl Addresses {
                 (String::new(), Some(ConfigError::whole_file(&file, Origin::Unknown, message)))
             }
         };
-        let env = std::env::vars_os();
-        let env: Vec<_> =
-            env.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
-        let addresses = Self::parse(&file, &text, &env);
+        let addresses = Self::parse(&file, &text, &environment());
         Self { mistakes: unreadable.or(addresses.mistakes), ..addresses }
     }
 

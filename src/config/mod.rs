@@ -168,6 +168,13 @@ pub enum OnFailure {
     Stale,
 }
 
+/// The environment of this process. Variables that are not valid UTF-8 are left out: overrides and secrets are text.
+pub(crate) fn environment() -> Vec<(String, String)> {
+    let all = std::env::vars_os();
+    all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
 impl Config {
     /// Reads the file at `path`, with overrides and secrets from the environment of this process.
     /// Blocks.
@@ -180,11 +187,7 @@ impl Config {
             ConfigError::whole_file(&file, Origin::Unknown, format!("cannot be read: {error}"))
         })?;
         let base = path.parent().unwrap_or(Path::new(""));
-        // Variables that are not valid UTF-8 are ignored: overrides and secrets are text.
-        let env = std::env::vars_os();
-        let env: Vec<_> =
-            env.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
-        Self::parse(&file, &text, base, &env)
+        Self::parse(&file, &text, base, &environment())
     }
 
     /// Sets the program that supervises child processes: the gateway's own binary, whose `supervise`
@@ -544,10 +547,6 @@ mod tests {
                 "g.toml:2: access.rules.1.allow: must list one or more of",
             ),
             (
-                "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"none\"]\n",
-                "g.toml:3: access.rules.1.upstreams: there is no enabled upstream \"none\"",
-            ),
-            (
                 "[[access.rules]]\nallow = [\"get\"]\ngroups = []\n",
                 "g.toml:3: access.rules.1.groups: must hold at least one value",
             ),
@@ -558,6 +557,10 @@ mod tests {
             (
                 "[[limits]]\nrate = \"1/s\"\ncallers = []\n",
                 "g.toml:3: limits.1.callers: must hold at least one value",
+            ),
+            (
+                "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"none\"]\n",
+                "g.toml:3: access.rules.1.upstreams: there is no enabled upstream \"none\"",
             ),
             (
                 "[[access.rules]]\nallow = [\"get\"]\n[[access.rules]]\n",

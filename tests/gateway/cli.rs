@@ -516,3 +516,15 @@ fn connect_makes_no_entry_from_a_broken_file_and_writes_through_no_link() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(!format!("{refused:?}").contains("t0p-secret"), "{refused:?}");
 }
+
+#[cfg(unix)]
+#[test]
+fn variables_that_are_no_text_are_ignored() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let mut find = command(folder.path(), &["audit", "find"]);
+    let output = find.env("LS_X", OsStr::from_bytes(b"\xff")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot read") && !said.contains("panicked"), "{said}");
+}
