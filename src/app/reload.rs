@@ -168,6 +168,9 @@ impl App {
         if !removals.is_empty() {
             return Err(removals.join("\n"));
         }
+        if self.endpoint.is_none() {
+            share_with_nobody(&mut config);
+        }
         let needs_restart = keep_for_life(&mut config, &before.config);
         // The new access settings may not be safe at the old addresses.
         let admin = config.admin.as_ref().and_then(|admin| admin.exposure());
@@ -175,9 +178,8 @@ impl App {
         if let Some((key, why)) = exposed.chain(admin.map(|why| ("admin.token", why))).next() {
             return Err(format!("{key}: {why}; the address cannot change without a restart"));
         }
-        match &self.endpoint {
-            Some(endpoint) => config.server.name_resource(endpoint.addr),
-            None => share_with_nobody(&mut config),
+        if let Some(endpoint) = &self.endpoint {
+            config.server.name_resource(endpoint.addr);
         }
         let tls = match &self.endpoint {
             Some(endpoint) => self.tls_server(&config, endpoint.service.load().tls()),
