@@ -140,7 +140,7 @@ impl Verified {
         (self.segments, self.checkpoint) = (report.segments, report.checkpoint);
         (self.unknown, self.removed) = (report.unknown.len(), report.removed);
         let rows = || report.missing.iter().map(|row| [*row.start(), *row.end()]);
-        self.missing_records = rows().map(|[first, last]| last - first + 1).sum();
+        self.missing_records = records(rows());
         self.missing = rows().take(MAX_MISSING).collect();
         let mistakes = report.mistakes.iter().map(|mistake| {
             let record = mistake.seq.map(|seq| format!("record {seq}: ")).unwrap_or_default();
@@ -148,6 +148,12 @@ impl Verified {
         });
         self.mistakes = mistakes.collect();
     }
+}
+
+/// The records of several rows; of a log that was forged, at most as many as there are numbers.
+fn records(rows: impl Iterator<Item = [u64; 2]>) -> u64 {
+    let lengths = rows.map(|[first, last]| last.saturating_sub(first).saturating_add(1));
+    lengths.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

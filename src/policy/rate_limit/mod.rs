@@ -160,7 +160,7 @@ fn read(limits: &[config::Limit]) -> Vec<Limit> {
         let name = if is_named { config.name.clone() } else { String::new() };
         let described = format!("{:?}", config::Limit { name, ..config.clone() });
         let before = alike.entry(described.clone()).or_default();
-        let described = format!("{described} {before}");
+        let described = if *before > 0 { format!("{described} {before}") } else { described };
         *before += 1;
         let is_target = |per: &Per| matches!(per, Per::Prompt | Per::Upstream);
         Limit {

@@ -69,7 +69,7 @@ pub(crate) enum Subscriber {
         id: Id,
         /// The lists whose changes are announced: those that the client named and the endpoint serves.
         kinds: ListKinds,
-        /// The response that ends the subscription.
+        /// The response that ends the subscription at a drain.
         result: String,
         /// Present on a connection, where there is no stream to close: the gateway announces the end
         /// by `notifications/cancelled`, and so does the client.
