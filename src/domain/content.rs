@@ -93,11 +93,12 @@ impl Findings {
     /// Adds the hidden text that a message has in its content, with what a link tells of itself, and in the resource there,
     /// whichever type the content has.
     fn add_hidden_text(&mut self, index: usize, content: &Fields<'_>) {
-        let of_resource = content.resource.and_then(|resource| resource.get("text"));
+        let of_resource = |name| content.resource.and_then(|resource| resource.get(name));
         let Fields { text, uri, name, title, description, .. } = *content;
-        let texts = [text, uri, name, title, description, of_resource];
+        let of_resource = [of_resource("text"), of_resource("uri")];
+        let texts = [text, uri, name, title, description].into_iter().chain(of_resource);
         let hidden = |text: Json<'_>| text.as_str().map_or(0, |text| hidden_text::count(&text));
-        let characters: usize = texts.into_iter().flatten().map(hidden).sum();
+        let characters: usize = texts.flatten().map(hidden).sum();
         if characters > 0 {
             self.hidden_text.push((index, characters));
         }

@@ -3,6 +3,7 @@
 use super::document::Document;
 use super::json::Json;
 use super::json::object::write_object;
+use super::name::is_hidden;
 
 /// The media types that a `data:` URI may have: types that clients display and do not run.
 const SAFE_DATA: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
@@ -16,8 +17,8 @@ const MAX_PLACES: usize = 100;
 /// Returns whether a client that opens the URI might run its content: a script, or a page in a `data:` URI.
 pub(crate) fn is_unsafe(uri: &str) -> bool {
     // URL parsers ignore spaces and control characters at the start, and tabs and line ends anywhere
-    // (WHATWG URL, section 4.4). This check ignores all of them anywhere.
-    let uri: String = uri.chars().filter(|c| *c > ' ' && *c != '\u{7f}').take(INSPECTED).collect();
+    // (WHATWG URL, section 4.4). This check ignores all of them anywhere, and hidden text, which `content = "strip"` removes.
+    let uri: String = uri.chars().filter(|c| *c > ' ' && !is_hidden(*c)).take(INSPECTED).collect();
     let Some((scheme, rest)) = uri.split_once(':') else {
         return false;
     };
@@ -74,6 +75,7 @@ mod tests {
             "java\nscript:alert(1)",
             "\u{1}javascript:x",
             "data:image/svg+xml,<svg onload=x>",
+            "data:image/\u{200b}svg+xml,<svg onload=x>",
         ] {
             assert!(is_unsafe(bad), "{bad}");
         }
