@@ -277,7 +277,8 @@ fn any_of(conditions: &[String]) -> Option<String> {
 fn add_all(policies: &mut PolicySet, text: &str, section: &Section<'_>) {
     if nesting(text) > MAX_NESTING {
         let message = format!(
-            "a policy has more than {MAX_NESTING} operators; compare with a set, such as `principal in [Group::\"a\", \
+            "a policy may be nested more than {MAX_NESTING} levels deep (operators, clauses, brackets and accesses are \
+             counted); compare with a set, such as `principal in [Group::\"a\", \
              Group::\"b\"]` or `[\"a\", \"b\"].contains(resource.name)`, or write several policies"
         );
         return section.mistake("cedar", message);
@@ -301,8 +302,8 @@ fn add_all(policies: &mut PolicySet, text: &str, section: &Section<'_>) {
 /// Most levels of a policy in a Cedar file. Cedar walks policies by recursion: beyond some hundreds it denies what it cannot walk.
 const MAX_NESTING: usize = 100;
 
-/// Returns a bound for the levels of the deepest policy of a Cedar text: its operators, which may be one chain, and its deepest
-/// brackets and accesses.
+/// Returns a bound for the levels of the deepest policy of a Cedar text: its operators and clauses, which may be one chain, and
+/// its deepest brackets and accesses.
 fn nesting(text: &str) -> usize {
     let (mut deepest, mut operators) = (0, 0);
     let (mut open, mut most_open, mut accesses, mut most_accesses) = (0_usize, 0, 0, 0);
@@ -311,11 +312,17 @@ fn nesting(text: &str) -> usize {
         let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
         let length = match next {
             '"' => quoted(rest),
-            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("//") => rest.find(['\n', '\r']).unwrap_or(rest.len()),
             _ if word > 0 => {
-                operators += usize::from(&rest[..word] == "if");
+                operators += match &rest[..word] {
+                    "if" | "when" => 1,
+                    // The negation of its condition.
+                    "unless" => 2,
+                    _ => 0,
+                };
                 word
             }
+            '!' if rest.starts_with("!=") => 2,
             _ if ["||", "&&"].iter().any(|operator| rest.starts_with(operator)) => {
                 (operators, accesses) = (operators + 1, 0);
                 2
@@ -323,7 +330,8 @@ fn nesting(text: &str) -> usize {
             _ => next.len_utf8(),
         };
         match next {
-            '+' | '-' | '*' | '!' => operators += 1,
+            '+' | '-' | '*' => operators += 1,
+            '!' if length == 1 => operators += 1,
             '.' => accesses += 1,
             ',' => accesses = 0,
             '(' | '[' | '{' => open += 1,
@@ -377,20 +385,22 @@ mod tests {
         for (text, levels) in [
             ("", 0),
             ("permit (principal, action, resource);", 1),
-            ("permit (principal, action, resource) when { a || b && !(c.d == 1) };", 6),
+            ("permit (principal, action, resource) when { a || b && !(c.d == 1) };", 7),
+            ("permit (principal, action, resource) when { a != b } unless { c };", 4),
             (
                 "// if || && (\npermit (principal, action, resource) when { \"if ( || \\\" && \" == a_if };",
-                1,
+                2,
             ),
+            ("// a comment\rpermit (principal, action, resource) when { a || b };", 3),
             (
                 "@id(\"a;b\") permit (principal, action, resource) when { if a then b.c.d else -1 };",
-                5,
+                6,
             ),
             ("\"never closed || ", 0),
         ] {
             assert_eq!(nesting(text), levels, "{text}");
         }
         let many = "permit (principal, action, resource) when { a || b };".repeat(10);
-        assert_eq!(nesting(&many), 2);
+        assert_eq!(nesting(&many), 3);
     }
 }

@@ -320,12 +320,7 @@ impl<'a> Section<'a> {
     pub(super) fn reject_empty(&self, keys: &[&str]) {
         for key in keys {
             let value = self.table.get(*key).map(|value| &value.kind);
-            let is_empty = match value {
-                Some(ValueKind::Array(items)) => items.is_empty(),
-                Some(ValueKind::String(text)) => text.trim().is_empty(),
-                _ => false,
-            };
-            if is_empty {
+            if matches!(value, Some(ValueKind::Array(items)) if items.is_empty()) {
                 self.mistake(key, "must hold at least one value; leave the key out for all");
             }
         }

@@ -265,12 +265,15 @@ mod tests {
         // Without optimization a level takes ten times the stack.
         let size = if cfg!(debug_assertions) { 8 << 20 } else { 2 << 20 };
         let deciding = std::thread::Builder::new().stack_size(size).spawn(move || {
-            // A pair of brackets, and an access.
-            let access = Access::new(&read(99).unwrap().access.unwrap());
+            // A clause, a pair of brackets, and an access.
+            let access = Access::new(&read(98).unwrap().access.unwrap());
             let allows = |name| access.allows(&caller("a", "b"), Method::Get, prompt("crm", name));
-            assert!(allows("x98 and so on") && !allows("y"));
-            let refused = read(100).unwrap_err().to_string();
-            assert!(refused.contains("access.cedar: a policy has more than 100"), "{refused}");
+            assert!(allows("x97 and so on") && !allows("y"));
+            let refused = read(99).unwrap_err().to_string();
+            assert!(
+                refused.contains("access.cedar: a policy may be nested more than 100"),
+                "{refused}"
+            );
         });
         deciding.unwrap().join().unwrap();
     }
