@@ -614,7 +614,7 @@ async fn a_scope_that_the_upstream_needs_is_asked_for_beside_those_known() {
 }
 
 #[tokio::test]
-async fn a_scope_that_is_refused_is_asked_for_no_more() {
+async fn after_a_scope_that_is_refused_the_next_token_is_one_that_can_be_had() {
     let (world, issuer) = (World::lasting(3600), Issuer::start().await);
     let (provider, upstream) = (world.provider().await, world.upstream("wiki", false).await);
     let toml = server()
@@ -1131,7 +1131,7 @@ async fn a_call_that_waits_gets_the_place_of_a_child_that_becomes_idle() {
     let ada = ask("ada", json!({"wait": "1"}));
     eventually(async || holders(&gateway).await.len(), |count| *count == 1).await;
     let bob = ask("bob", json!({}));
-    // Bob's call is there before Ada's ends.
+    // Bob's call has most likely begun to wait by then.
     by_key(&gateway, "bob").ask("prompts/list", json!({})).await;
     std::fs::write(&gate, "open").unwrap();
     ada.await.unwrap();

@@ -4,11 +4,12 @@
 pub(crate) mod account;
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lru::LruCache;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -209,6 +210,13 @@ fn status(account: &Account) -> AccountStatus {
     }
 }
 
+/// The place of a caller among the child processes.
+enum Place {
+    /// The account that it has.
+    Own(Arc<Account>),
+    New(OwnedSemaphorePermit),
+}
+
 /// Time until a call that waits for a child process looks again for one that is idle.
 const LOOK_FOR_IDLE: Duration = Duration::from_millis(100);
 
@@ -320,7 +328,10 @@ impl UpstreamAccounts {
         }
         let place = match &self.places {
             None => None,
-            Some(places) => Some(self.place(places).await?),
+            Some(places) => match self.place(places, &key).await? {
+                Place::Own(account) => return Ok(account),
+                Place::New(permit) => Some(permit),
+            },
         };
         let account = self.accounts.add(&key, Arc::new(self.open(caller, place)?));
         self.tasks.spawn(end_when_idle(
@@ -344,31 +355,33 @@ impl UpstreamAccounts {
         self.places.is_some()
     }
 
-    async fn place(
-        &self,
-        places: &Arc<Semaphore>,
-    ) -> Result<tokio::sync::OwnedSemaphorePermit, Kind> {
-        if let Ok(place) = places.clone().try_acquire_owned() {
-            return Ok(place);
+    /// Waits for a place among the child processes: that of a child that is idle, or one that has become free.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when there is none for `queue_wait`.
+    async fn place(&self, places: &Arc<Semaphore>, key: &Key) -> Result<Place, Kind> {
+        if let Ok(permit) = places.clone().try_acquire_owned() {
+            return Ok(Place::New(permit));
         }
         let deadline = Instant::now() + self.upstream.settings.queue_wait;
+        let mut acquiring = pin!(places.clone().acquire_owned());
         loop {
+            // Another call of this caller may have opened it meanwhile.
+            if let Some(account) = self.accounts.find(key) {
+                return Ok(Place::Own(account));
+            }
             drop(self.accounts.remove_idle_of(self.driver));
             // Nothing tells when a child becomes idle that is in use now.
             let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
-            match timeout_at(until, places.clone().acquire_owned()).await {
-                Ok(place) => return place.map_err(|_| Kind::Busy),
+            match timeout_at(until, acquiring.as_mut()).await {
+                Ok(permit) => return permit.map(Place::New).map_err(|_| Kind::Busy),
                 Err(_) if Instant::now() >= deadline => return Err(Kind::Busy),
                 Err(_) => {}
             }
         }
     }
 
-    fn open(
-        &self,
-        caller: &Caller,
-        place: Option<tokio::sync::OwnedSemaphorePermit>,
-    ) -> Result<Account, Kind> {
+    fn open(&self, caller: &Caller, place: Option<OwnedSemaphorePermit>) -> Result<Account, Kind> {
         let tokens = self
             .credential
             .as_ref()
