@@ -232,12 +232,9 @@ impl Index {
     /// When a file cannot be read, written or removed.
     pub(super) fn tidy(&mut self, now: u64) -> io::Result<()> {
         let today = now / DAY;
-        if self.tidied == today {
+        let Some(files) = self.files.as_ref().filter(|_| self.tidied != today) else {
             return Ok(());
-        }
-        // What is in memory only is in no file that is written below.
-        self.flush()?;
-        let Some(files) = &self.files else { return Ok(()) };
+        };
         let first = today.saturating_sub(self.keep.as_secs() / DAY);
         let mut days = files.days()?;
         let mut total: u64 = days.iter().map(|(_, bytes)| bytes).sum();
@@ -251,6 +248,9 @@ impl Index {
             total -= bytes;
             days.remove(0);
         }
+        // What is in memory only is in no file that is written below.
+        self.flush()?;
+        let Some(files) = &self.files else { return Ok(()) };
         for (number, _) in days {
             if number + HOURS_KEPT < today
                 && let Some(bytes) = files.day(number)?
