@@ -10,7 +10,7 @@ use crate::domain::fault::UpstreamFaultKind as Kind;
 
 /// Access tokens: those that all callers share, or those of one.
 pub(crate) enum Authorization {
-    Service(TokenSource),
+    Service(Box<TokenSource>),
     Caller(Arc<CallerTokens>),
 }
 

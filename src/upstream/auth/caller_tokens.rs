@@ -294,9 +294,10 @@ impl CallerTokens {
     }
 
     fn replace(&self, token: Option<Arc<Token>>) {
-        if let Some(before) = self.token.swap(token) {
+        if let Some(before) = self.token.load_full() {
             self.before.store(Some(before));
         }
+        self.token.store(token);
     }
 
     fn valid(&self, now: Instant) -> Option<Arc<Token>> {

@@ -93,10 +93,11 @@ impl ClientCredentials {
         Some(scope::wider(grant.scope.as_deref(), needed))
     }
 
-    /// Requests these scopes from now on.
-    pub(super) fn keep_scope(&self, scope: String) {
+    /// Requests these scopes from now on; those of the configuration if none are given.
+    pub(super) fn keep_scope(&self, scope: Option<String>) {
         if let Some(grant) = self.grant.load_full() {
-            self.grant.store(Some(Arc::new(Grant { scope: Some(scope), ..(*grant).clone() })));
+            let scope = scope.or_else(|| self.oauth.scope.clone());
+            self.grant.store(Some(Arc::new(Grant { scope, ..(*grant).clone() })));
         }
     }
 

@@ -37,11 +37,16 @@ enum Credential {
     Workload(Box<Workload>),
 }
 
+/// Time and fault of a request.
+type Failed = (Instant, Kind);
+
 /// State that token requests hand on.
 #[derive(Default)]
 struct RequestState {
-    /// Time and fault of the last request, if it failed.
-    failure: Option<(Instant, Kind)>,
+    /// The last request, if it failed.
+    failure: Option<Failed>,
+    /// The last request for a wider scope, if it failed.
+    wider_failure: Option<Failed>,
     /// Time of the last request that replaced a refused token.
     replaced: Option<Instant>,
 }
@@ -128,9 +133,9 @@ impl TokenSource {
         self.replace(None);
         match &self.credential {
             Credential::ClientCredentials(client) if !client.knows_endpoint() => {
-                check_pause(&state)?;
+                check_pause(&state.failure)?;
                 let discovered = client.discover(response).await;
-                discovered.map_err(|refusal| fail(&mut state, refusal))?;
+                discovered.map_err(|refusal| fail(&mut state.failure, refusal))?;
             }
             Credential::ClientCredentials(_) | Credential::Workload(_) => {}
             Credential::Login(login) => login.give_up_token(),
@@ -157,18 +162,26 @@ impl TokenSource {
         if let Some(token) = newer.filter(|token| Instant::now() < token.expires_at) {
             return Ok(Some(token.header.clone()));
         }
-        check_pause(&state)?;
-        let wider = self.credential.wider(&scope).map_err(|refusal| fail(&mut state, refusal))?;
+        check_pause(&state.wider_failure)?;
         // Until the wider token is there, and if it is refused, other calls go on with the one that they have.
-        let requested = self.credential.request(wider.as_deref()).await;
-        let header = self.take(&mut state, requested)?;
-        if let Some(wider) = wider {
-            self.credential.keep_scope(wider);
+        let requested = match self.credential.wider(&scope) {
+            Ok(wider) => match self.credential.request(wider.as_deref()).await {
+                Some(Ok(token)) => {
+                    self.credential.keep_scope(wider);
+                    Ok(Some(token))
+                }
+                None => Ok(None),
+                Some(Err(refusal)) => Err(refusal),
+            },
+            Err(refusal) => Err(refusal),
+        };
+        match requested {
+            Ok(token) => Ok(token.map(|token| self.take(&mut state, token))),
+            Err(refusal) => Err(fail(&mut state.wider_failure, refusal)),
         }
-        Ok(header)
     }
 
-    /// Forgets the token and the last failure, for a sign-in that is new or has ended.
+    /// Forgets the token, which is still removed from errors, and the last failure, for a sign-in that is new or has ended.
     pub(crate) async fn forget(&self) {
         let mut state = self.requests.lock().await;
         *state = RequestState::default();
@@ -197,33 +210,33 @@ impl TokenSource {
         if let Some(token) = stored.filter(|token| old.is_none_or(|old| !Arc::ptr_eq(old, token))) {
             return Ok(Some(token.header.clone()));
         }
-        check_pause(&state)?;
-        let requested = self.credential.request(None).await;
-        self.take(&mut state, requested)
+        check_pause(&state.failure)?;
+        match self.credential.request(None).await {
+            None => Ok(None),
+            Some(Ok(token)) => Ok(Some(self.take(&mut state, token))),
+            Some(Err(refusal)) => {
+                if refusal.fault == TokenFault::ScopeRefused {
+                    // A wider scope may have been withdrawn.
+                    self.credential.keep_scope(None);
+                }
+                Err(fail(&mut state.failure, refusal))
+            }
+        }
     }
 
-    /// Takes the outcome of a token request over.
-    fn take(
-        &self,
-        state: &mut RequestState,
-        requested: Option<Result<Token, Refusal>>,
-    ) -> Result<Option<HeaderValue>, Kind> {
-        match requested {
-            None => Ok(None),
-            Some(Ok(token)) => {
-                state.failure = None;
-                let header = token.header.clone();
-                self.replace(Some(Arc::new(token)));
-                Ok(Some(header))
-            }
-            Some(Err(refusal)) => Err(fail(state, refusal)),
-        }
+    /// Takes over a token that was issued. Returns the value of `Authorization`.
+    fn take(&self, state: &mut RequestState, token: Token) -> HeaderValue {
+        (state.failure, state.wider_failure) = (None, None);
+        let header = token.header.clone();
+        self.replace(Some(Arc::new(token)));
+        header
     }
 
     fn replace(&self, token: Option<Arc<Token>>) {
-        if let Some(before) = self.token.swap(token) {
+        if let Some(before) = self.token.load_full() {
             self.before.store(Some(before));
         }
+        self.token.store(token);
     }
 }
 
@@ -249,8 +262,8 @@ impl Credential {
         }
     }
 
-    /// Requests these scopes from now on.
-    fn keep_scope(&self, scope: String) {
+    /// Requests these scopes from now on; those of the configuration if none are given.
+    fn keep_scope(&self, scope: Option<String>) {
         match self {
             Self::ClientCredentials(client) => client.keep_scope(scope),
             Self::Workload(workload) => workload.keep_scope(scope),
@@ -260,16 +273,16 @@ impl Credential {
 }
 
 /// Repeats the fault of a token request that has just failed.
-fn check_pause(state: &RequestState) -> Result<(), Kind> {
-    match &state.failure {
+fn check_pause(failure: &Option<Failed>) -> Result<(), Kind> {
+    match failure {
         Some((at, kind)) if at.elapsed() < RETRY_PAUSE => Err(kind.clone()),
         _ => Ok(()),
     }
 }
 
-fn fail(state: &mut RequestState, Refusal { fault, detail, .. }: Refusal) -> Kind {
+fn fail(failure: &mut Option<Failed>, Refusal { fault, detail, .. }: Refusal) -> Kind {
     let kind = Kind::NoToken { fault, detail };
-    state.failure = Some((Instant::now(), kind.clone()));
+    *failure = Some((Instant::now(), kind.clone()));
     kind
 }
 

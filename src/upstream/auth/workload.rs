@@ -82,9 +82,9 @@ impl Workload {
         scope::wider(self.scope().as_deref(), needed)
     }
 
-    /// Requests these scopes from now on.
-    pub(super) fn keep_scope(&self, scope: String) {
-        *self.lock() = Some(scope);
+    /// Requests these scopes from now on; those of the configuration if none are given.
+    pub(super) fn keep_scope(&self, scope: Option<String>) {
+        *self.lock() = scope;
     }
 
     fn scope(&self) -> Option<String> {

@@ -76,7 +76,7 @@ impl Target {
     ) -> Result<Self, String> {
         let endpoint = |http| {
             let tokens = TokenSource::new(http, tasks.clone(), grants)?;
-            let tokens = tokens.map(Authorization::Service);
+            let tokens = tokens.map(|tokens| Authorization::Service(Box::new(tokens)));
             HttpEndpoint::new(http, tokens, &upstream.settings, tasks.clone()).map(Arc::new)
         };
         Ok(match &upstream.transport {
