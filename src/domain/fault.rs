@@ -274,6 +274,9 @@ pub enum UpstreamFaultKind {
         startup: Duration,
         report: Arc<ChildReport>,
     },
+    /// What the caller has at the upstream was ended while the call was under way.
+    #[error("not reachable at present")]
+    AccessEnded,
     /// The gateway itself failed; its log has the details.
     #[error("the gateway failed")]
     Internal(String),
@@ -424,10 +427,11 @@ impl TokenFault {
 
 impl UpstreamFaultKind {
     /// Whether a request to open a notification stream that fails so would fail each time: the upstream has no such stream.
-    /// 408 (timeout), 409 (another stream is still open), 425 (too early) and other errors of a server may succeed later.
+    /// After a redirect, 408 (timeout), 409 (another stream is still open), 425 (too early), and statuses from 500 on except 501,
+    /// it may succeed later.
     pub(crate) fn refuses_streams(&self) -> bool {
         match self {
-            Self::Status { status } => !matches!(status, 408 | 409 | 425 | 500 | 502..),
+            Self::Status { status } => !matches!(status, 300..400 | 408 | 409 | 425 | 500 | 502..),
             Self::Error { .. } => true,
             _ => false,
         }
@@ -437,6 +441,7 @@ impl UpstreamFaultKind {
     pub fn diagnosis(&self) -> String {
         let (what, report) = match self {
             Self::Unavailable(detail) => return format!("not reachable: {detail}"),
+            Self::AccessEnded => return "the caller's access to the upstream was ended".to_owned(),
             Self::NoToken { fault, detail } => return format!("{fault}: {detail}"),
             Self::NotApproved { approved, offered } => {
                 return format!("{self}: approved {approved}, offered {offered}");
@@ -481,6 +486,7 @@ impl UpstreamFaultKind {
     pub fn has_details(&self) -> bool {
         match self {
             Self::Unavailable(_)
+            | Self::AccessEnded
             | Self::Reset(_)
             | Self::ChildExited(_)
             | Self::ChildSilent { .. }
@@ -514,7 +520,7 @@ impl UpstreamFaultKind {
     /// Returns the stable name of the fault for `error.data.reason` and `promptgate/incomplete`.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Unavailable(_) | Self::SessionLost => "upstream_unavailable",
+            Self::Unavailable(_) | Self::AccessEnded | Self::SessionLost => "upstream_unavailable",
             Self::Reset(_) | Self::ChildExited(_) => "upstream_reset",
             Self::Internal(_) => "internal",
             Self::Timeout | Self::ChildSilent { .. } => "upstream_timeout",
@@ -610,6 +616,27 @@ impl From<FrameError> for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn streams_are_refused_for_good_by_what_says_so() {
+        for (status, is_refused) in [
+            (200, true),
+            (302, false),
+            (400, true),
+            (404, true),
+            (405, true),
+            (408, false),
+            (409, false),
+            (425, false),
+            (500, false),
+            (501, true),
+            (503, false),
+        ] {
+            let kind = UpstreamFaultKind::Status { status };
+            assert_eq!(kind.refuses_streams(), is_refused, "{status}");
+        }
+        assert!(!UpstreamFaultKind::Timeout.refuses_streams());
+    }
 
     #[test]
     fn u13_operators_read_why_a_child_ended_and_clients_do_not() {

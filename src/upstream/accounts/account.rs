@@ -184,5 +184,5 @@ async fn forget(shared: &AsyncMutex<Shared>, lost: &Arc<Connection>) {
 
 /// The failure of a call whose account was ended.
 pub(crate) fn has_ended() -> Kind {
-    Kind::Unavailable("the caller's access to the upstream was ended".to_owned())
+    Kind::AccessEnded
 }

@@ -138,8 +138,8 @@ impl BreakerPermit {
     /// Reports the outcome of the call, and returns the change of state that it causes.
     pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) -> Option<Transition> {
         match failure {
-            // The upstream was not called.
-            Some(Kind::Busy) => None,
+            // The upstream was not called, or did not end the call.
+            Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded) => None,
             Some(kind) if counts_as_failure(kind) => self.breaker.fail(self.probe, now),
             _ => self.breaker.close(),
         }
@@ -166,6 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::fault::TokenFault;
 
     fn breaker() -> Arc<Breaker> {
         let open_min = Duration::from_secs(1);
@@ -209,6 +210,23 @@ mod tests {
         assert_eq!(breaker.open_until(), None);
         fail(&breaker, after(12_600));
         assert!(breaker.admit(after(12_600)).is_ok(), "the count starts at zero");
+    }
+
+    #[test]
+    fn u16_a_call_that_is_not_sent_changes_nothing() {
+        let breaker = breaker();
+        let start = Instant::now();
+        let no_token = Kind::NoToken { fault: TokenFault::NoSubjectToken, detail: String::new() };
+        fail(&breaker, start);
+        fail(&breaker, start);
+        for unsent in [&no_token, &Kind::AccessEnded, &Kind::Busy] {
+            assert_eq!(breaker.admit(start).unwrap().end(Some(unsent), start), None);
+        }
+        fail(&breaker, start);
+        let until = breaker.open_until().expect("three failures in a row");
+        assert_eq!(breaker.admit(until).unwrap().end(Some(&no_token), until), None);
+        assert_eq!(breaker.open_until(), Some(until), "nothing was probed");
+        assert!(breaker.admit(until).is_ok(), "the next call is the probe");
     }
 
     /// An event of a breaker with calls in flight.
