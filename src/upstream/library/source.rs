@@ -154,6 +154,27 @@ fn options() -> Options {
     }
 }
 
+/// The line that opens fenced code (CommonMark, section 4.5).
+#[derive(Clone, Copy)]
+struct Fence {
+    mark: char,
+    length: usize,
+}
+
+impl Fence {
+    fn opened_by(line: &str) -> Option<Self> {
+        let mark = line.chars().next().filter(|mark| ['`', '~'].contains(mark))?;
+        let rest = line.trim_start_matches(mark);
+        let length = line.len() - rest.len();
+        // Three backticks with another one behind them are code within a line.
+        (length >= 3 && !(mark == '`' && rest.contains('`'))).then_some(Self { mark, length })
+    }
+
+    fn is_closed_by(self, line: &str) -> bool {
+        line.len() >= self.length && line.chars().all(|c| c == self.mark)
+    }
+}
+
 /// Splits the body at `## user` and `## assistant` headings outside fenced code. Without such a heading
 /// the body is one message of the user.
 ///
@@ -161,14 +182,13 @@ fn options() -> Options {
 /// When there is text before the first heading.
 fn split_messages(body: &str) -> Result<Vec<(Role, String)>, String> {
     let mut parts: Vec<(Option<Role>, String)> = vec![(None, String::new())];
-    let mut code: Option<&str> = None;
+    let mut code: Option<Fence> = None;
     for line in body.split_inclusive('\n') {
         let trimmed = line.trim();
-        let fence = ["```", "~~~"].into_iter().find(|fence| trimmed.starts_with(fence));
-        code = match (code, fence) {
-            (None, opened) => opened,
-            (Some(open), Some(fence)) if open == fence => None,
-            (open, _) => open,
+        code = match code {
+            None => Fence::opened_by(trimmed),
+            Some(open) if open.is_closed_by(trimmed) => None,
+            open => open,
         };
         match heading(trimmed).filter(|_| code.is_none()) {
             Some(role) => parts.push((Some(role), String::new())),
@@ -268,6 +288,23 @@ mod tests {
             (Role::Assistant, template("Hello")),
         ];
         assert_eq!(source.messages, expected);
+    }
+
+    #[test]
+    fn code_ends_with_a_fence_that_is_long_enough_and_backticks_in_a_line_open_none() {
+        let nested = "````\n```\n## assistant\n```\n````";
+        let text = format!("---\nname: a\n---\n## user\n{nested}\n## assistant\nHello\n");
+        let expected = [(Role::User, template(nested)), (Role::Assistant, template("Hello"))];
+        assert_eq!(read(&text).unwrap().messages, expected);
+
+        let inline = "```x``` means x\n``` and this too`";
+        let text = format!("---\nname: a\n---\n## user\n{inline}\n## assistant\nHello\n");
+        let expected = [(Role::User, template(inline)), (Role::Assistant, template("Hello"))];
+        assert_eq!(read(&text).unwrap().messages, expected);
+        let info = "~~~rust ignore\n## assistant\n~~~ not closed by this\n~~~~";
+        let text = format!("---\nname: a\n---\n## user\n{info}\n## assistant\nHello\n");
+        let expected = [(Role::User, template(info)), (Role::Assistant, template("Hello"))];
+        assert_eq!(read(&text).unwrap().messages, expected);
     }
 
     #[test]
