@@ -238,7 +238,13 @@ impl DedicatedPool {
             Some(Ok(connection)) => Arc::new(connection),
             failed => {
                 let shutdown = Kind::Unavailable("the gateway is shutting down".to_owned());
-                let kind = failed.and_then(Result::err).unwrap_or(shutdown);
+                let kind = match failed.and_then(Result::err).unwrap_or(shutdown) {
+                    // Calls would open it again at once.
+                    Kind::SessionLost => {
+                        Kind::Reset("the session was lost while it was opened".to_owned())
+                    }
+                    kind => kind,
+                };
                 self.discard(&pooled);
                 pooled.state.send_replace(PooledState::Failed(kind));
                 self.count_closed();
