@@ -57,11 +57,12 @@ impl DefinitionPins {
         self.beyond.clear();
         prompts.retain_mut(|prompt| {
             let Some(pin) = self.first.get_mut(&prompt.name) else {
-                self.bytes += prompt.size();
-                if self.first.len() >= MAX_PINS || self.bytes > MAX_BYTES {
+                let bytes = self.bytes + prompt.size();
+                if self.first.len() >= MAX_PINS || bytes > MAX_BYTES {
                     self.beyond.push(prompt.name.clone());
                     return false;
                 }
+                self.bytes = bytes;
                 let pin = Pin { prompt: prompt.clone(), told: None, is_blocked: false };
                 self.first.insert(prompt.name.clone(), pin);
                 return true;
@@ -151,6 +152,16 @@ mod tests {
         let mut listed = prompts(&[("new", "x")]);
         full.apply(&mut listed);
         assert_eq!((listed.len(), full.blocked().collect::<Vec<_>>()), (0, vec!["new"]));
+        // What is left out takes no memory of what could be pinned.
+        let (large, small) = (prompts(&[("large", &"x".repeat(100))]), prompts(&[("small", "x")]));
+        let mut nearly = DefinitionPins::new(OnChangedDefinition::Hold);
+        nearly.bytes = MAX_BYTES - small[0].size();
+        for _ in 0..2 {
+            nearly.apply(&mut large.clone());
+        }
+        let mut listed = small.clone();
+        nearly.apply(&mut listed);
+        assert_eq!(listed, small);
         let mut all = DefinitionPins::new(OnChangedDefinition::Allow);
         for text in ["one", "two"] {
             assert_eq!(all.apply(&mut prompts(&[("a", text)])), []);
