@@ -356,13 +356,12 @@ impl Refresh {
                 is_other || !is_current
             }
             Err(kind) => {
+                let was_failed = matches!(known.state, State::Failed(_));
                 known.state = State::Failed(kind);
                 let is_omitted = self.on_failure == OnFailure::Omit && known.list.is_some();
-                if is_omitted {
-                    // Snapshots take the place of the list.
-                    self.make_effective(at);
-                }
-                is_omitted
+                // Snapshots take the place of the list.
+                let is_other = is_omitted && self.make_effective(at);
+                is_other || is_omitted && !was_failed
             }
         }
     }
@@ -588,6 +587,9 @@ mod tests {
         omit.take([good(&omit, 1, &["y"])], now);
         omit.take([bad(&omit, 1)], now);
         assert_eq!(count(&omit.snapshot()), 1);
+        let content = omit.snapshot().content;
+        omit.take([bad(&omit, 1)], now);
+        assert!(Arc::ptr_eq(&content, &omit.snapshot().content), "nothing has changed");
         omit.take([good(&omit, 1, &["y"])], now);
         assert_eq!(count(&omit.snapshot()), 2);
 
