@@ -337,6 +337,11 @@ impl Verifier {
         public.is_none_or(|public| checkpoint.is_signed(instance, &public))
     }
 
+    /// What the log is verified with, for another verification.
+    pub(crate) fn into_anchors(self) -> TrustAnchors {
+        self.anchors
+    }
+
     /// Completes the report: records missing at the start, kept checkpoints, calls without an end.
     pub(crate) fn finish(mut self) -> Report {
         self.name = String::new();
