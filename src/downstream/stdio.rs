@@ -45,14 +45,13 @@ where
         let caller = sessions.load().stdio_caller();
         let admission = Arc::new(Admission::new(&server.limits));
         let connection = Connection::new(sessions, caller, &server.path, ConnectionKind::Stdio);
-        let sender = Sender::new(connection.caller().clone(), None);
         let (channel, outgoing) =
             ClientChannel::new(connection, admission, server.limits.reader_patience());
         let abandoned = channel.abandoned();
         let connection = channel.connection().clone();
         let Self { mut input, output } = self;
         let reading = async move {
-            let messages = read_messages(&mut input, &channel, &sender, server.limits.body_size);
+            let messages = read_messages(&mut input, &channel, server.limits.body_size);
             let end = match drain.run_until_cancelled(messages).await {
                 Some(()) => InputEnd::Closed,
                 None => InputEnd::Drain,
@@ -82,7 +81,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 async fn read_messages(
     input: &mut (impl AsyncRead + Unpin),
     channel: &ClientChannel,
-    sender: &Sender,
     limit: usize,
 ) {
     let mut decoder = Decoder::new(limit);
@@ -95,8 +93,11 @@ async fn read_messages(
                 channel.refuse(TransportFault::BodyTooLarge { limit }, None).await;
                 continue;
             };
-            if let Some(budget) = channel.budget_for(sender, &bytes).await {
-                channel.receive(sender, &bytes, budget).await;
+            // A reload may have changed the caller.
+            let caller = channel.connection().sessions().stdio_caller();
+            let sender = Sender::new(caller, None);
+            if let Some(budget) = channel.budget_for(&sender, &bytes).await {
+                channel.receive(&sender, &bytes, budget).await;
             }
         }
     }
