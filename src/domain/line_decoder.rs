@@ -47,10 +47,12 @@ impl Decoder {
     }
 
     fn extend(&mut self, part: &[u8], lines: &mut Vec<Line>) {
-        if self.skipping {
+        if self.skipping || part.is_empty() {
             return;
         }
-        if self.line.len() + part.len() > self.limit {
+        // A carriage return may belong to the line end.
+        let text = self.line.len() + part.len();
+        if text > self.limit && !(text == self.limit + 1 && part.last() == Some(&b'\r')) {
             self.line = Vec::new();
             self.skipping = true;
             lines.push(Line::TooLong);
@@ -88,6 +90,9 @@ mod tests {
     #[test]
     fn w19_a_line_over_the_limit_is_reported_once_and_the_next_line_is_read() {
         assert_eq!(decode(&[b"12345678\n"]), ["12345678"]);
+        assert_eq!(decode(&[b"12345678\r\n"]), ["12345678"]);
+        assert_eq!(decode(&[b"12345678", b"\r", b"\n"]), ["12345678"]);
+        assert_eq!(decode(&[b"12345678\r", b"9\n{}\n"]), ["too long", "{}"]);
         assert_eq!(decode(&[b"123456789\n{}\n"]), ["too long", "{}"]);
         assert_eq!(decode(&[b"1234", b"56789", b"0000000000000", b"0\n{}\n"]), ["too long", "{}"]);
     }
