@@ -29,6 +29,8 @@ pub struct Changes {
     kinds: ListKinds,
     /// The private lists of the caller, where it may have some.
     private: Option<Box<Watching>>,
+    /// Whether the endpoint was a view when the subscription began.
+    is_view: bool,
 }
 
 /// The lists that are visible at one time.
@@ -47,7 +49,15 @@ impl Changes {
         endpoint: String,
         kinds: ListKinds,
     ) -> Self {
-        Self { published, caller, endpoint, kinds, private: None }
+        let is_view =
+            published.borrow().as_ref().is_some_and(|now| !now.views.serves_all(&endpoint));
+        Self { published, caller, endpoint, kinds, private: None, is_view }
+    }
+
+    /// Whether the endpoint is still there: a reload may have removed the view.
+    pub(crate) fn has_endpoint(&self) -> bool {
+        let published = self.published.borrow();
+        !self.is_view || published.as_ref().is_none_or(|now| !now.views.serves_all(&self.endpoint))
     }
 
     /// The visible lists; `None` until the first list is whole. Marks the newest change as seen. When the future is dropped, the

@@ -63,7 +63,9 @@ impl Sessions {
         let dialect = Dialect::new(token.revision);
         let subscriber = Subscriber::Session {
             ids: EventIds::new(self.sealer.clone(), endpoint),
-            registration: self.shared.streams.open(token.nonce),
+            session: token.nonce,
+            streams: self.shared.streams.clone(),
+            registration: None,
             termination: self.shared.terminated.watch(token.nonce),
         };
         let known = last_event.and_then(|id| EventIds::digests(&self.sealer, endpoint, id));

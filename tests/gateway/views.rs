@@ -108,3 +108,22 @@ async fn l3_a_change_outside_of_a_view_is_not_told_there() {
     let last = elsewhere.event().await.expect("the end").json();
     assert!(last.get("result").is_some(), "nothing was told before it: {last}");
 }
+
+#[tokio::test]
+async fn a_stream_of_a_view_that_a_reload_removes_ends() {
+    let upstream = Upstream::with_prompts(&["a"]).await;
+    let settle = "[listing]\nsettle = \"10ms\"\n".to_owned();
+    let view = "[views.one]\nprompts = [\"up__a\"]\n";
+    let rest = upstream.patient_table("up");
+    let gateway = Gateway::start(&(settle.clone() + view + &rest)).await;
+    let client = gateway.client();
+    assert_eq!(names_at(&client, "/mcp/one").await, ["up__a"]);
+    let params = json!({"notifications": {"promptsListChanged": true}});
+    let (body, headers) = modern(9, "subscriptions/listen", params);
+    let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+    let body = body.to_string();
+    let mut stream = client.stream_at("POST", "/mcp/one", &headers, body.as_bytes()).await;
+    stream.event().await.expect("an acknowledgement");
+    gateway.reload(&(settle + &rest)).await;
+    assert!(stream.event().await.is_none(), "it has no endpoint, and hears nothing of another one");
+}

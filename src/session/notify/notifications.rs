@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::streams::{StreamEnd, StreamRegistration};
+use super::streams::{StreamEnd, StreamRegistration, Streams};
 use super::terminated::SessionTermination;
 use crate::domain::jsonrpc::Id;
 use crate::domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
@@ -61,7 +61,14 @@ pub struct NotificationStream {
 /// The client of a stream, by the way in which it subscribed.
 pub(crate) enum Subscriber {
     /// A legacy GET stream (MCP 2025-11-25, Streamable HTTP).
-    Session { ids: EventIds, registration: StreamRegistration, termination: SessionTermination },
+    Session {
+        ids: EventIds,
+        session: Nonce,
+        streams: Streams,
+        /// `None` until the stream is admitted: a stream that is not must take no messages from another one.
+        registration: Option<StreamRegistration>,
+        termination: SessionTermination,
+    },
     /// A connection (stdio, HTTP+SSE), which carries all messages to the client.
     Connection,
     /// `subscriptions/listen` (MCP 2026-07-28, subscriptions).
@@ -137,9 +144,16 @@ impl NotificationStream {
     /// Adds the audit record of an admitted stream, which is completed when the stream is dropped, and the
     /// signal that its place is given to another stream.
     pub(crate) fn admitted(mut self, record: StreamRecord, displaced: CancellationToken) -> Self {
+        self.register();
         self.record = Some(record);
         self.end = self.end.or_revoked(displaced);
         self
+    }
+
+    fn register(&mut self) {
+        if let Subscriber::Session { session, streams, registration, .. } = &mut self.subscriber {
+            *registration = Some(streams.open(*session));
+        }
     }
 
     /// Counts the `list_changed` notifications of the stream.
@@ -177,6 +191,9 @@ impl NotificationStream {
             return None;
         }
         loop {
+            if !self.changes.has_endpoint() {
+                return self.cut();
+            }
             let visible = self.changes.visible().await;
             if let Some(event) = visible.and_then(|visible| self.list_changed(visible)) {
                 if let Some(telemetry) = &self.telemetry {
@@ -257,7 +274,9 @@ impl NotificationStream {
             StreamEvent { id, message }
         };
         match &mut self.subscriber {
-            Subscriber::Session { registration, .. } if !registration.is_newest() => {
+            Subscriber::Session { registration: Some(registration), .. }
+                if !registration.is_newest() =>
+            {
                 self.announced = Some(now);
                 None
             }
@@ -406,7 +425,9 @@ mod tests {
     ) -> Subscriber {
         Subscriber::Session {
             ids: EventIds::new(sealer.clone(), "/mcp"),
-            registration: Streams::default().open(nonce),
+            session: nonce,
+            streams: Streams::default(),
+            registration: None,
             termination: terminated.watch(nonce),
         }
     }
@@ -511,6 +532,34 @@ mod tests {
                 notifications(&changes, Some(known), Revision::V2025_06_18, subscriber);
             assert_ne!(silent(&mut notifications).await, announced);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_not_admitted_takes_no_messages_from_another_one() {
+        let (changes, _) = contents(0);
+        let sealer = sealer();
+        let terminated = Arc::new(TerminatedSessions::new(10, Share::WHOLE));
+        let (streams, nonce) = (Streams::default(), Nonce::from_bytes([1; 16]));
+        let stream = || {
+            let subscriber = Subscriber::Session {
+                ids: EventIds::new(sealer.clone(), "/mcp"),
+                session: nonce,
+                streams: streams.clone(),
+                registration: None,
+                termination: terminated.watch(nonce),
+            };
+            notifications(&changes, None, Revision::V2025_06_18, subscriber)
+        };
+        let mut first = stream();
+        first.register();
+        assert!(silent(&mut first).await);
+        let mut second = stream();
+        changes.send_replace(Some(content(1)));
+        assert!(first.next().await.is_some());
+        second.register();
+        changes.send_replace(Some(content(2)));
+        assert!(silent(&mut first).await);
+        assert!(second.next().await.is_some());
     }
 
     #[tokio::test(start_paused = true)]
