@@ -362,8 +362,8 @@ fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
 /// Returns a URL with something else in place of its query and fragment, which may hold a secret; `None` for one without, and
 /// for other texts.
 fn without_query(text: &str) -> Option<String> {
-    let is_url = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
-    let at = text.find(['?', '#']).filter(|_| is_url)?;
+    let (_, rest) = text.split_once("://")?;
+    let at = text.len() - rest.len() + rest.find(['?', '#'])?;
     Some(format!("{}{REPLACED}", &text[..=at]))
 }
 
