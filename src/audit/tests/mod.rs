@@ -137,3 +137,16 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
         assert_eq!((report.first, report.removed), (12, 11));
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn f13_a_link_that_leads_nowhere_ends_a_verification() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    sample(&path);
+    let first = path.join(&segments(&path).unwrap()[0]);
+    fs::remove_file(&first).unwrap();
+    std::os::unix::fs::symlink("nowhere", &first).unwrap();
+    let error = verify(&path, TrustAnchors::default()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+}

@@ -116,9 +116,29 @@ pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<Report> {
 /// When a file cannot be read; and once `watch` has broken off.
 pub(crate) fn verify_with(
     path: &Path,
-    anchors: TrustAnchors,
+    mut anchors: TrustAnchors,
     watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> io::Result<Report> {
+    loop {
+        match verify_listed(path, anchors, watch)? {
+            Pass::Done(report) => return Ok(*report),
+            Pass::SegmentRemoved(again) => anchors = again,
+        }
+    }
+}
+
+/// The outcome of one pass over the segments that a folder lists.
+enum Pass {
+    Done(Box<Report>),
+    /// The gateway has removed a segment meanwhile, as configured, and recorded that in one that may be newer than the list.
+    SegmentRemoved(TrustAnchors),
+}
+
+fn verify_listed(
+    path: &Path,
+    anchors: TrustAnchors,
+    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> io::Result<Pass> {
     let names = segments(path)?;
     let length = |name: &String| disk::metadata(&path.join(name)).map_or(0, |meta| meta.length);
     let bytes = names.iter().map(length).sum();
@@ -130,9 +150,13 @@ pub(crate) fn verify_with(
             None => Successor::None,
         };
         let text = match File::open(&path.join(name)) {
-            // The gateway has removed it meanwhile, as configured, and recorded that in a segment that may be newer than the list.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && verifier.head.is_none() => {
-                return verify_with(path, verifier.into_anchors(), watch);
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tell(watch, progress)?;
+                // A name that is still listed leads nowhere.
+                let is_removed = !segments(path)?.contains(name);
+                return is_removed
+                    .then(|| Pass::SegmentRemoved(verifier.into_anchors()))
+                    .ok_or(error);
             }
             opened => opened?,
         };
@@ -142,7 +166,7 @@ pub(crate) fn verify_with(
         tell(watch, progress)?;
     }
     verifier.report.segments = names.len();
-    Ok(verifier.finish())
+    Ok(Pass::Done(Box::new(verifier.finish())))
 }
 
 /// A segment whose reading is watched.
